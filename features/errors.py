@@ -1,0 +1,86 @@
+"""Everything that can be wrong with what a user brings.
+
+    WattcastError
+    +-- PtxError             the text is not PTX at all (line, column)
+    +-- KernelError          no kernel, several and none named, or an unknown name
+    +-- LaunchError          a launch configuration the GPU refuses (field)
+    +-- GpuError             an unknown GPU, or a profile that does not validate
+    +-- SchemaError          an unknown feature schema, or one without a table for the GPU
+    +-- ModelError           no such model, or an artifact that fails its checks
+    +-- DataError            a defect in a data set (file, row, column)
+
+Each class has a stable ``slug``: the tail of the ``type`` of its RFC 9457 problem.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class WattcastError(Exception):
+    """Base of every error whose message is meant for the user.
+
+    ``context`` holds what a program wants to know besides the sentence: ``line``,
+    ``column``, ``field``, ``known`` and the like; every value is JSON-serialisable.
+    """
+
+    slug: ClassVar[str] = "error"
+
+    def __init__(self, detail: str, **context: object) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.context = {key: value for key, value in context.items() if value is not None}
+
+
+class PtxError(WattcastError):
+    """The text is not PTX. Always carries ``line`` and ``column`` (1-based)."""
+
+    slug = "ptx-syntax"
+
+    def __init__(self, detail: str, *, line: int, column: int = 1) -> None:
+        super().__init__(detail, line=line, column=column)
+        self.line = line
+        self.column = column
+
+    def __str__(self) -> str:
+        return f"line {self.line}, column {self.column}: {self.detail}"
+
+
+class KernelError(WattcastError):
+    """The module holds no kernel, or the one asked for cannot be told."""
+
+    slug = "kernel"
+
+
+class LaunchError(WattcastError):
+    """A launch configuration that the GPU would refuse; ``field`` names the part."""
+
+    slug = "launch"
+
+    def __init__(self, detail: str, *, field: str, **context: object) -> None:
+        super().__init__(detail, field=field, **context)
+        self.field = field
+
+
+class GpuError(WattcastError):
+    """An unknown GPU id, or a profile file that does not validate."""
+
+    slug = "gpu"
+
+
+class SchemaError(WattcastError):
+    """An unknown feature schema, or one that has no table for the GPU."""
+
+    slug = "schema"
+
+
+class ModelError(WattcastError):
+    """No such model, or an artifact whose card or checksum does not hold."""
+
+    slug = "model"
+
+
+class DataError(WattcastError):
+    """A defect in a data set; context names ``file``, ``row`` and ``column``."""
+
+    slug = "data"

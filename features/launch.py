@@ -1,0 +1,97 @@
+"""Launch configuration: how a kernel is started."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from types import MappingProxyType
+
+from features.errors import LaunchError
+
+Dim3 = tuple[int, int, int]
+
+WARP_SIZE = 32
+"""Threads of a warp; every CUDA GPU so far (CUDA C++ Programming Guide, hardware implementation)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PointerHint:
+    """What a pointer argument points to: element count and the shape of its data."""
+
+    elements: int | None = None
+    values: str = "uniform"
+    low: float = 0.0
+    high: float = 1.0
+
+
+Argument = int | float | PointerHint
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Grid and block in blocks and threads, shared memory in bytes.
+
+    ``arguments`` are addressed by position (``"3"``) or PTX parameter name.
+    Raises LaunchError for a dimension below 1, more than three dimensions, or negative
+    shared memory. Limits that depend on the GPU are checked by ``features.occupancy``.
+    """
+
+    grid: Dim3
+    block: Dim3
+    dynamic_shared_bytes: int = 0
+    arguments: Mapping[str, Argument] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        for name, dims in (("grid", self.grid), ("block", self.block)):
+            if len(dims) != 3:
+                raise LaunchError(f"{name} needs 1 to 3 dimensions", field=name)
+            for axis, size in zip("xyz", dims, strict=True):
+                if size < 1:
+                    raise LaunchError(f"{name}.{axis} is {size}; it must be at least 1", field=name)
+        if self.dynamic_shared_bytes < 0:
+            raise LaunchError(
+                f"dynamic_shared_bytes is {self.dynamic_shared_bytes}; it cannot be negative",
+                field="dynamic_shared_bytes",
+            )
+
+    @classmethod
+    def of(
+        cls,
+        grid: int | tuple[int, ...] | list[int],
+        block: int | tuple[int, ...] | list[int],
+        dynamic_shared_bytes: int = 0,
+        arguments: Mapping[str, Argument] | None = None,
+    ) -> Launch:
+        """Build from 1 to 3 dimensions; missing ones are 1. Raises LaunchError."""
+        return cls(
+            _dim3("grid", grid), _dim3("block", block), dynamic_shared_bytes, arguments or {}
+        )
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the grid (the thesis' nB)."""
+        return prod(self.grid)
+
+    @property
+    def threads_per_block(self) -> int:
+        """Threads of a block (the thesis' nT_b)."""
+        return prod(self.block)
+
+    @property
+    def threads(self) -> int:
+        """All threads launched (T = nB x nT_b)."""
+        return self.blocks * self.threads_per_block
+
+    @property
+    def warps_per_block(self) -> int:
+        """Warps of a block; a partial warp counts as one."""
+        return -(-self.threads_per_block // WARP_SIZE)
+
+
+def _dim3(name: str, value: int | tuple[int, ...] | list[int]) -> Dim3:
+    dims = (value,) if isinstance(value, int) else tuple(value)
+    if not 1 <= len(dims) <= 3:
+        raise LaunchError(f"{name} needs 1 to 3 dimensions, not {len(dims)}", field=name)
+    x, y, z = (*dims, 1, 1)[:3]
+    return (x, y, z)

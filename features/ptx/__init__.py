@@ -1,0 +1,1 @@
+"""PTX reader: ``read_module(text) -> Module``; see ``ir`` for what comes out."""

@@ -1,0 +1,1 @@
+"""Facts in, numbers out: seconds, watts and joules, each with an honest interval."""

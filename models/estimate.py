@@ -1,0 +1,52 @@
+"""What every predictor answers: a value, its interval and what the interval rests on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Basis = Literal["seen_kernel", "unseen_kernel", "extrapolated", "uncalibrated"]
+"""What an interval rests on, from narrow to wide (DESIGN.md, predictors).
+
+``seen_kernel``: this PTX has accepted measurements, or the request brings them.
+``unseen_kernel``: calibrated on kernels left out of training.
+``extrapolated``: the kernel or launch lies outside what the model was trained on.
+``uncalibrated``: datasheet facts and no measurement on this GPU.
+"""
+
+BASIS_ORDER: tuple[Basis, ...] = ("seen_kernel", "unseen_kernel", "extrapolated", "uncalibrated")
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A predicted quantity. ``level`` is the nominal coverage of ``[low, high]``."""
+
+    value: float
+    low: float
+    high: float
+    level: float
+    basis: Basis
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.value <= self.high:
+            raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
+
+
+def weaker(*bases: Basis) -> Basis:
+    """The least certain of several bases."""
+    return max(bases, key=BASIS_ORDER.index)
+
+
+def energy(power_watts: Estimate, time_seconds: Estimate) -> Estimate:
+    """Joules = watts x seconds of the same answer (DESIGN.md, predictors).
+
+    The interval multiplies the ends: exact if power and time err together, and wider than
+    needed if they are independent. It never claims more than either part does.
+    """
+    return Estimate(
+        value=power_watts.value * time_seconds.value,
+        low=power_watts.low * time_seconds.low,
+        high=power_watts.high * time_seconds.high,
+        level=min(power_watts.level, time_seconds.level),
+        basis=weaker(power_watts.basis, time_seconds.basis),
+    )

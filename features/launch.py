@@ -12,7 +12,7 @@ from features.errors import LaunchError
 Dim3 = tuple[int, int, int]
 
 WARP_SIZE = 32
-"""Threads of a warp; every CUDA GPU so far (CUDA C++ Programming Guide, hardware implementation)."""
+"""Threads of a warp, on every CUDA GPU so far (CUDA C++ Programming Guide)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,7 @@ class RegisterDeclaration(NamedTuple):
 
 
 class Variable(NamedTuple):
-    """A variable of a state space: ``shared``, ``global``, ``const``, ``local``, ``param``, ``tex``.
+    """A variable; ``space`` is shared, global, const, local, param or tex.
 
     ``elements`` is 0 for an unsized array (``.extern .shared .b8 s[]``); ``bytes`` is its size.
     ``initializer`` is the text after ``=``, if any.

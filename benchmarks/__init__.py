@@ -1,0 +1,1 @@
+"""Speed and memory beside the budgets of the design: ``make bench``."""

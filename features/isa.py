@@ -1,0 +1,416 @@
+"""What a PTX opcode is, whatever the GPU: the facts of ``isa.toml``, looked up and completed.
+
+``classify("ld.global.v4.f32")`` tells a load from global memory of 16 bytes per lane on the
+load/store unit. An opcode the table does not know is ``known=False`` and category
+``unknown``: callers report it, nothing raises.
+
+Source: NVIDIA, Parallel Thread Execution ISA 8.x and 9.x, chapter 9.7.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+from features.errors import DataError
+
+Category = Literal[
+    "compute",
+    "move",
+    "convert",
+    "load",
+    "store",
+    "atomic",
+    "copy",
+    "texture",
+    "surface",
+    "barrier",
+    "control",
+    "special",
+    "unknown",
+]
+Pipe = Literal[
+    "fma",
+    "fp32",
+    "fp64",
+    "fp16",
+    "int",
+    "sfu",
+    "tensor",
+    "lsu",
+    "texture",
+    "control",
+    "sync",
+    "none",
+    "unknown",
+]
+Space = Literal["generic", "global", "shared", "local", "param", "const", "tensor"]
+Kind = Literal["f32", "f64", "f16", "int"]
+
+TABLE = Path(__file__).with_name("isa.toml")
+
+_CATEGORIES: frozenset[str] = frozenset(get_args(Category)) - {"unknown"}
+_PIPES: frozenset[str] = frozenset(get_args(Pipe)) - {"unknown"}
+_SPACES: frozenset[str] = frozenset(get_args(Space))
+_KINDS: frozenset[str] = frozenset(get_args(Kind))
+
+# Categories that move data between registers (or shared memory) and a memory.
+_ACCESSES = frozenset({"load", "store", "atomic", "copy", "texture", "surface"})
+
+
+class OpcodeFacts(NamedTuple):
+    """What one opcode does on one lane, apart from any GPU.
+
+    ``entry`` is the table entry that matched (``ld`` for ``ld.global.f32``), ``section`` its
+    place in the PTX ISA. ``type`` is the first type suffix (the result's; ``None`` if there
+    is none), ``types`` all of them, ``bits`` the width of ``type``.
+    ``space`` is the memory accessed (of a copy: the destination, with ``source_space`` the
+    source); ``None`` if the opcode accesses none.
+    ``bytes_per_lane`` is what one lane of a warp moves; 0 for what moves nothing and for
+    copies whose size is an operand (``cp.async.ca``, bulk copies).
+    ``flops_per_lane`` counts floating-point operations (fma 2; matrix operations 2*m*n*k over
+    the lanes that share them; integer 0). ``sass_expansion`` is the typical number of machine
+    instructions (spec/activity.md section 2).
+    """
+
+    opcode: str
+    known: bool
+    category: Category
+    pipe: Pipe
+    space: Space | None = None
+    source_space: Space | None = None
+    bytes_per_lane: int = 0
+    type: str | None = None
+    types: tuple[str, ...] = ()
+    bits: int = 0
+    sass_expansion: float = 1.0
+    flops_per_lane: float = 0.0
+    entry: str = ""
+    section: str = ""
+
+    @property
+    def opcode_class(self) -> str:
+        """The category with its memory space: ``global_load``, ``shared_store``, ``compute``."""
+        return f"{self.space}_{self.category}" if self.space else self.category
+
+    @property
+    def accesses_memory(self) -> bool:
+        """Whether it moves data to or from a memory (prefetches and barriers do not)."""
+        return self.category in _ACCESSES
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One opcode of the table (``opcode`` may hold dots: ``cp.async.bulk``)."""
+
+    opcode: str
+    category: Category
+    pipe: str
+    space: Space | None
+    flops: float
+    section: str
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """One rule of the PTX-to-machine weights; ``None`` matches everything."""
+
+    weight: float
+    opcodes: frozenset[str] | None
+    category: str | None
+    space: str | None
+    kind: str | None
+    bits: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class IsaTable:
+    """The whole table, validated."""
+
+    entries: Mapping[str, Entry]
+    type_bits: Mapping[str, int]
+    pipe_rules: Mapping[str, Mapping[str, Pipe]]
+    expansions: tuple[Expansion, ...]
+
+
+def load_isa(path: Path = TABLE) -> IsaTable:
+    """Read and check an ISA table. Raises DataError naming the file and the key at fault."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise DataError(f"{path.name} is not TOML: {error}", file=path.name) from error
+    return _Checker(path.name).table(raw)
+
+
+class _Checker:
+    """Turns raw TOML into an IsaTable; every error names its key."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+
+    def fail(self, key: str, why: str) -> DataError:
+        return DataError(f"{self.file}: {key}: {why}", file=self.file, key=key)
+
+    def get(
+        self, table: Mapping[str, Any], at: str, key: str, kind: type | tuple[type, ...]
+    ) -> Any:
+        place = f"{at}.{key}" if at else key
+        if key not in table:
+            raise self.fail(place, "missing")
+        value = table[key]
+        if not isinstance(value, kind) or isinstance(value, bool):
+            raise self.fail(place, f"{value!r} has the wrong type")
+        return value
+
+    def only(self, table: Mapping[str, Any], at: str, allowed: set[str]) -> None:
+        for key in table:
+            if key not in allowed:
+                raise self.fail(f"{at}.{key}" if at else key, "unknown key")
+
+    def one_of(self, value: str, allowed: frozenset[str] | set[str], key: str) -> str:
+        if value not in allowed:
+            raise self.fail(key, f"{value!r} is none of {', '.join(sorted(allowed))}")
+        return value
+
+    def table(self, raw: Mapping[str, Any]) -> IsaTable:
+        self.only(raw, "", {"pipes", "type_bits", "pipe_rules", "groups", "expansion"})
+        pipes = self.get(raw, "", "pipes", list)
+        for index, pipe in enumerate(pipes):
+            self.one_of(pipe, _PIPES, f"pipes[{index}]")
+        type_bits = self.get(raw, "", "type_bits", dict)
+        for name in type_bits:
+            if self.get(type_bits, "type_bits", name, int) < 1:
+                raise self.fail(f"type_bits.{name}", "a width is at least 1 bit")
+        rules: dict[str, dict[str, Pipe]] = {}
+        for name, rule in self.get(raw, "", "pipe_rules", dict).items():
+            at = f"pipe_rules.{name}"
+            self.only(rule, at, set(_KINDS))
+            for kind in sorted(_KINDS):
+                self.one_of(self.get(rule, at, kind, str), set(pipes), f"{at}.{kind}")
+            rules[name] = rule
+        entries: dict[str, Entry] = {}
+        for name, group in self.get(raw, "", "groups", dict).items():
+            for entry in self.group(f"groups.{name}", group, {*pipes, *rules}):
+                if entry.opcode in entries:
+                    raise self.fail(f"groups.{name}.opcodes", f"{entry.opcode!r} is listed twice")
+                entries[entry.opcode] = entry
+        expansions = tuple(
+            self.expansion(f"expansion[{index}]", rule, entries)
+            for index, rule in enumerate(self.get(raw, "", "expansion", list))
+        )
+        return IsaTable(entries, type_bits, rules, expansions)
+
+    def group(self, at: str, group: Mapping[str, Any], pipes: set[str]) -> list[Entry]:
+        self.only(group, at, {"section", "category", "pipe", "space", "flops", "opcodes"})
+        section = self.get(group, at, "section", str)
+        category = self.one_of(self.get(group, at, "category", str), _CATEGORIES, f"{at}.category")
+        pipe = self.one_of(self.get(group, at, "pipe", str), pipes, f"{at}.pipe")
+        space = None
+        if "space" in group:
+            space = self.one_of(self.get(group, at, "space", str), _SPACES, f"{at}.space")
+        flops = self.get(group, at, "flops", (int, float)) if "flops" in group else 0
+        if flops < 0:
+            raise self.fail(f"{at}.flops", "negative")
+        opcodes = self.get(group, at, "opcodes", list)
+        if not opcodes:
+            raise self.fail(f"{at}.opcodes", "empty")
+        for index, opcode in enumerate(opcodes):
+            if not isinstance(opcode, str) or not re.fullmatch(r"[a-z][a-z0-9_.]*", opcode):
+                raise self.fail(f"{at}.opcodes[{index}]", f"{opcode!r} is no opcode")
+        return [
+            Entry(opcode, category, pipe, space, float(flops), section)  # type: ignore[arg-type]
+            for opcode in opcodes
+        ]
+
+    def expansion(self, at: str, rule: Any, entries: Mapping[str, Entry]) -> Expansion:
+        self.only(rule, at, {"opcodes", "category", "space", "kind", "bits", "weight"})
+        weight = self.get(rule, at, "weight", (int, float))
+        if weight <= 0:
+            raise self.fail(f"{at}.weight", "not above 0")
+        opcodes = self.get(rule, at, "opcodes", list) if "opcodes" in rule else None
+        for opcode in opcodes or ():
+            self.one_of(opcode, set(entries), f"{at}.opcodes")
+        for key, allowed in (("category", _CATEGORIES), ("space", _SPACES), ("kind", _KINDS)):
+            if key in rule:
+                self.one_of(self.get(rule, at, key, str), allowed, f"{at}.{key}")
+        if "bits" in rule and self.get(rule, at, "bits", int) < 1:
+            raise self.fail(f"{at}.bits", "a width is at least 1 bit")
+        return Expansion(
+            float(weight),
+            None if opcodes is None else frozenset(opcodes),
+            rule.get("category"),
+            rule.get("space"),
+            rule.get("kind"),
+            rule.get("bits"),
+        )
+
+
+@lru_cache(maxsize=1)
+def isa() -> IsaTable:
+    """The table that comes with Wattcast."""
+    return load_isa()
+
+
+@lru_cache(maxsize=65536)
+def classify(opcode: str) -> OpcodeFacts:
+    """The facts of an opcode as written (``ld.global.nc.v4.f32``, no predicate, no operands).
+
+    Never raises: what the table does not know is category and pipe ``unknown``.
+    """
+    table = isa()
+    parts = opcode.split(".")
+    entry = None
+    for length in range(len(parts), 0, -1):
+        entry = table.entries.get(".".join(parts[:length]))
+        if entry is not None:
+            break
+    if entry is None:
+        return OpcodeFacts(opcode, known=False, category="unknown", pipe="unknown")
+    modifiers = parts[entry.opcode.count(".") + 1 :]
+    types = tuple(part for part in modifiers if part in table.type_bits)
+    named = _spaces(modifiers)
+    spaces: list[Space | None] = [*named, entry.space] if entry.space else [None]
+    space = spaces[0]
+    facts = OpcodeFacts(
+        opcode,
+        known=True,
+        category=entry.category,
+        pipe=_pipe(table, entry, types),
+        space=space,
+        source_space=named[1] if entry.category == "copy" and len(named) > 1 else None,
+        type=types[0] if types else None,
+        types=types,
+        bits=table.type_bits[types[0]] if types else 0,
+        entry=entry.opcode,
+        section=entry.section,
+    )
+    return facts._replace(
+        bytes_per_lane=_bytes(facts, modifiers) if facts.accesses_memory else 0,
+        flops_per_lane=_flops(facts, entry, modifiers),
+        sass_expansion=_expansion(table, facts),
+    )
+
+
+_SPACE_NAMES: Mapping[str, Space] = {
+    "global": "global",
+    "shared": "shared",
+    "local": "local",
+    "param": "param",
+    "const": "const",
+}
+
+
+def _spaces(modifiers: list[str]) -> list[Space]:
+    """State spaces named, in order; ``shared::cluster`` is shared, ``param::func`` param."""
+    found = (_SPACE_NAMES.get(part.partition("::")[0].partition("[")[0]) for part in modifiers)
+    return [space for space in found if space is not None]
+
+
+def kind_of(type_name: str | None) -> Kind:
+    """Kind of arithmetic of a PTX type: f32, f64, f16 (16 bits and fewer) or int."""
+    name = type_name or ""
+    if name in ("f32", "f32x2", "tf32"):
+        return "f32"
+    if name == "f64":
+        return "f64"
+    if name.startswith(("f16", "bf16", "e2m", "e3m", "e4m", "e5m", "ue")):
+        return "f16"
+    return "int"
+
+
+def _pipe(table: IsaTable, entry: Entry, types: tuple[str, ...]) -> Pipe:
+    rule = table.pipe_rules.get(entry.pipe)
+    if rule is None:
+        return entry.pipe  # type: ignore[return-value]
+    kinds = [kind_of(name) for name in types] or ["int"]
+    if entry.pipe == "conversion":
+        # CUDA C++ Programming Guide, "Arithmetic Instructions": conversions with a 64-bit
+        # side run at the fp64 rate; integer to float and back at the special-function rate.
+        for kind in ("f64", "f32"):
+            if kind in kinds and ("int" in kinds or kind == "f64"):
+                return rule[kind]
+        if "f16" in kinds:
+            return rule["f32"] if "int" in kinds else rule["f16"]
+        return "fp32" if "f32" in kinds else rule["int"]
+    # Operations that compare floats decide by the type compared, the last one written
+    # (`set.lt.u32.f32`); all others have one kind, or widen to the first.
+    return rule[kinds[-1] if entry.pipe == "comparison" else kinds[0]]
+
+
+_SHAPE = re.compile(r"m(\d+)n(\d+)(?:k(\d+))?")
+_TENSOR_MEMORY_SHAPE = re.compile(r"(\d+)x(\d+)b(?:x(\d+))?")
+
+
+def _number(modifiers: list[str], pattern: str, default: int = 1) -> int:
+    for part in modifiers:
+        match = re.fullmatch(pattern, part)
+        if match:
+            return int(match[1])
+    return default
+
+
+def _shape(modifiers: list[str]) -> tuple[int, int, int] | None:
+    for part in modifiers:
+        match = _SHAPE.fullmatch(part)
+        if match:
+            return int(match[1]), int(match[2]), int(match[3] or 1)
+    return None
+
+
+def _bytes(facts: OpcodeFacts, modifiers: list[str]) -> int:
+    """Bytes one lane moves; the 32 lanes of a warp share a matrix fragment equally."""
+    shape = _shape(modifiers)
+    if facts.entry in ("ldmatrix", "stmatrix"):
+        # `.m8n8.x4` of b16: four 8x8 matrices of 16 bits; `.m16n16`/`.m16n8` of 8 bits.
+        rows, columns, _ = shape or (8, 8, 1)
+        bits = 16 if (rows, columns) == (8, 8) else 8
+        return rows * columns * bits * _number(modifiers, r"x(\d+)") // 8 // 32
+    if facts.entry in ("wmma.load", "wmma.store"):
+        m, n, k = shape or (0, 0, 0)
+        elements = {"a": m * k, "b": k * n}.get(modifiers[0] if modifiers else "", m * n)
+        return elements * facts.bits // 8 // 32
+    if facts.space == "tensor":
+        for part in modifiers:
+            match = _TENSOR_MEMORY_SHAPE.fullmatch(part)
+            if match:
+                lanes, bits, twice = int(match[1]), int(match[2]), int(match[3] or 1)
+                return lanes * bits * twice * _number(modifiers, r"x(\d+)") // 8 // 32
+        return 0
+    if facts.category == "copy":
+        # `.cg` copies 16 bytes always, `.ca` what its operand says (PTX ISA, cp.async).
+        return 16 if facts.entry == "cp.async" and "cg" in modifiers else 0
+    return facts.bits * _number(modifiers, r"v(\d)") // 8
+
+
+def _flops(facts: OpcodeFacts, entry: Entry, modifiers: list[str]) -> float:
+    if facts.pipe == "tensor":
+        shape = _shape(modifiers)
+        # Inputs decide: integer and 1-bit matrices do no floating-point work.
+        inputs = facts.types[1] if len(facts.types) > 1 else facts.type
+        if shape is None or facts.type in ("s32",) or kind_of(inputs) == "int":
+            return 0.0
+        m, n, k = shape
+        lanes = 128 if facts.entry.startswith("wgmma") else 32
+        return 2 * m * n * k / lanes
+    if not entry.flops or facts.type is None or kind_of(facts.type) == "int":
+        return 0.0
+    return entry.flops * (2 if facts.type.endswith("x2") else 1)
+
+
+def _expansion(table: IsaTable, facts: OpcodeFacts) -> float:
+    kind = kind_of(facts.type)
+    for rule in table.expansions:
+        if (
+            (rule.opcodes is None or facts.entry in rule.opcodes)
+            and rule.category in (None, facts.category)
+            and rule.space in (None, facts.space)
+            and rule.kind in (None, kind)
+            and rule.bits in (None, facts.bits)
+        ):
+            return rule.weight
+    return 1.0

@@ -1,0 +1,102 @@
+"""Background statistics kept with a model: what LIME perturbs within and SHAP compares to.
+
+Statistics and synthetic points only. The licence of the training data does not allow its rows
+to be handed on, so no row of it is stored.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from features.errors import ModelError
+
+BACKGROUND_NAME = "background.json"
+
+
+class Bin(BaseModel):
+    """Training values that fall into one quartile bin of a feature (LIME's discretisation)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    index: int = Field(ge=0, le=3)
+    count: int = Field(ge=1)
+    mean: float
+    std: float = Field(ge=0)
+    minimum: float
+    maximum: float
+
+
+class FeatureStatistics(BaseModel):
+    """One feature over the training rows, missing values left out.
+
+    ``quantiles`` are those at 0, 5, ... 100 %; ``bins`` those between the quartiles.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    mean: float
+    std: float = Field(ge=0)
+    quantiles: tuple[float, ...] = Field(min_length=21, max_length=21)
+    bins: tuple[Bin, ...] = Field(min_length=1)
+
+    @property
+    def quartiles(self) -> tuple[float, float, float]:
+        """The 25, 50 and 75 % quantiles: edges of the bins."""
+        return self.quantiles[5], self.quantiles[10], self.quantiles[15]
+
+
+class Background(BaseModel):
+    """Statistics of all features and synthetic points drawn from them.
+
+    ``points`` ``[n, k]`` come from a Gaussian copula with the training rows' rank
+    correlation, mapped onto each feature's quantiles and rounded: no training row.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    features: tuple[FeatureStatistics, ...] = Field(min_length=1)
+    points: tuple[tuple[float, ...], ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _rectangular(self) -> Background:
+        if any(len(point) != len(self.features) for point in self.points):
+            raise ValueError("a point has another length than there are features")
+        return self
+
+    def matrix(self) -> NDArray[np.float32]:
+        """Synthetic points as ``[n, k]``, in the order of ``features``."""
+        return np.array(self.points, dtype=np.float32)
+
+    def lime_statistics(self) -> dict[str, dict[int, list[float]]]:
+        """``training_data_stats`` of ``lime.lime_tabular.LimeTabularExplainer``."""
+        indexed = list(enumerate(self.features))
+        return {
+            "means": {at: _by_bin(feature, "mean") for at, feature in indexed},
+            "stds": {at: _by_bin(feature, "std") for at, feature in indexed},
+            "mins": {at: _by_bin(feature, "minimum") for at, feature in indexed},
+            "maxs": {at: _by_bin(feature, "maximum") for at, feature in indexed},
+            "feature_values": {
+                at: [float(part.index) for part in feature.bins] for at, feature in indexed
+            },
+            "feature_frequencies": {
+                at: [float(part.count) for part in feature.bins] for at, feature in indexed
+            },
+            "bins": {at: sorted(set(feature.quartiles)) for at, feature in indexed},
+        }
+
+
+def _by_bin(feature: FeatureStatistics, name: str) -> list[float]:
+    return [float(getattr(part, name)) for part in feature.bins]
+
+
+def read_background(path: Path) -> Background:
+    """Read ``background.json``. Raises ModelError if it does not validate."""
+    try:
+        return Background.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise ModelError(f"background statistics {path.name}: {error}") from error

@@ -1,0 +1,201 @@
+"""Model cards: what a model is, what it was trained on and how well it does. No card, no loading.
+
+``card.json`` lies beside the files of an artifact and is the only way to them: it names each
+file with its sha256, and the feature schema with its hash, so that a model is never served
+vectors it was not trained on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import date
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+
+from features.errors import ModelError
+from models.intervals import IntervalCalibration
+
+CARD_NAME = "card.json"
+CARD_FORMAT: Literal[1] = 1
+
+Identifier = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.]*(-[a-z0-9_.]+)*$")]
+"""Lower-case kebab name; safe as one path component (no separator, never starting with a dot)."""
+Word = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_]*$")]
+"""Identifier without hyphens: the parts of ``<family>-<schema>-<source>``."""
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
+"""Plain file name inside the artifact's folder: no separator, so no way out of it."""
+
+Table = Literal["as_published", "as_recomputed"]
+"""Feature columns as the files print them, or recomputed by the serving rules (rule 5b)."""
+ScoreName = Literal["r2", "rmse_watts", "mae_watts", "mape_percent", "kernel_macro_mape_percent"]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SchemaReference(_Part):
+    """Feature schema and the hash of its definition (``Schema.sha256``)."""
+
+    id: Word
+    sha256: Sha256
+
+
+class FeatureFacts(_Part):
+    """One model input as the training rows have it.
+
+    ``minimum`` and ``maximum`` span the training range, in the schema's unit; outside it the
+    model extrapolates. ``missing_share`` is the share of rows without a value.
+    ``reproduced_share`` is the share of published rows whose value the serving rule gives
+    (relative tolerance 0.1 %), over the rows whose own columns allow the check; ``None`` where
+    nothing does, and ``reproduced_note`` says by which rule or why not.
+    """
+
+    name: str
+    minimum: float
+    maximum: float
+    missing_share: float = Field(ge=0, le=1)
+    reproduced_share: float | None = Field(default=None, ge=0, le=1)
+    reproduced_note: str = ""
+
+
+class Source(_Part):
+    """An upstream file. ``sha256`` is that of the complete upstream file;
+    ``used_sha256`` that of the (possibly shorter) copy read for this training."""
+
+    repository: str
+    path: str
+    sha256: Sha256
+    used_sha256: Sha256
+    licence: str
+
+
+class TrainingFacts(_Part):
+    """Rows and kernels fitted on, and what cleaning left out, rule by rule."""
+
+    rows: int = Field(ge=1)
+    kernels: int = Field(ge=1)
+    kernel_groups: int = Field(ge=1)
+    power_minimum_watts: float
+    power_median_watts: float
+    power_maximum_watts: float
+    fingerprint: Sha256
+    dropped: dict[str, int]
+    recomputed: dict[str, int]
+
+
+class Spread(_Part):
+    """Mean and standard deviation over seeded fold assignments."""
+
+    mean: float
+    std: float = Field(ge=0)
+
+
+class ProtocolScores(_Part):
+    """Scores of one protocol on one table, beside the same folds' median-watt baseline.
+
+    A score is computed on the out-of-fold predictions of all rows of one assignment; the
+    spread is over ``assignments`` of them.
+    """
+
+    table: Table
+    protocol: Literal["random", "grouped"]
+    folds: int = Field(ge=2)
+    assignments: int = Field(ge=1)
+    model: dict[ScoreName, Spread]
+    baseline: dict[ScoreName, Spread]
+
+
+class Member(_Part):
+    """A model that an ``average`` is made of: its artifact and the sha256 of its card."""
+
+    family: Word
+    version: int = Field(ge=1)
+    card_sha256: Sha256
+
+
+class ModelCard(_Part):
+    """Everything known about one version of one model (DESIGN.md, predictors)."""
+
+    format: Literal[1] = CARD_FORMAT
+    gpu: Identifier
+    target: Literal["power"]
+    family: Word
+    source: Word
+    version: int = Field(ge=1)
+    feature_schema: SchemaReference
+    features: tuple[FeatureFacts, ...] = Field(min_length=1)
+    training: TrainingFacts
+    sources: tuple[Source, ...] = Field(min_length=1)
+    hyperparameters: dict[str, bool | int | float | str]
+    libraries: dict[str, str]
+    scores: tuple[ProtocolScores, ...]
+    intervals: IntervalCalibration
+    members: tuple[Member, ...] = ()
+    files: dict[FileName, Sha256]
+    created: date
+    code_revision: str
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ModelCard:
+        names = self.feature_names
+        if len(set(names)) != len(names):
+            raise ValueError("a feature is named twice")
+        if CARD_NAME in self.files:
+            raise ValueError("the card cannot hold its own checksum")
+        if not self.files and not self.members:
+            raise ValueError("a card needs files or members")
+        return self
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """Model inputs in the order of the vector."""
+        return tuple(feature.name for feature in self.features)
+
+    @property
+    def folder(self) -> Path:
+        """Place below an artifact root: ``<gpu>/<target>/<family>-<schema>-<source>/<version>``."""
+        name = f"{self.family}-{self.feature_schema.id}-{self.source}"
+        return Path(self.gpu) / self.target / name / str(self.version)
+
+    def score(self, table: Table, protocol: str) -> ProtocolScores:
+        """Scores of one table and protocol. Raises ModelError if the card has none."""
+        for scores in self.scores:
+            if (scores.table, scores.protocol) == (table, protocol):
+                return scores
+        raise ModelError(f"the card has no {protocol} scores {table.replace('_', ' ')}")
+
+    def to_json(self) -> str:
+        """Stable text of ``card.json``."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+
+
+def read_card(path: Path) -> ModelCard:
+    """Read and validate ``card.json``. Raises ModelError saying what is wrong with it."""
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise ModelError(f"no model card at {path}: {error.strerror}") from error
+    try:
+        return ModelCard.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the card"
+        raise ModelError(f"model card {path}: {where}: {first['msg']}") from error
+
+
+def sha256_of(path: Path) -> str:
+    """Hex sha256 of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,216 @@
+"""Prediction intervals that stay honest on kernels the model has never met.
+
+Rows of one kernel resemble each other, so residuals pooled over rows promise far too narrow an
+interval for an unseen kernel. Here every kernel group counts as one: hierarchical conformal
+prediction (Y. Lee, R. F. Barber, R. Willett, "Distribution-free inference with hierarchical
+data", 2023) on out-of-fold residuals. The residual is ln(measured / predicted), so the width
+scales with the prediction.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from features.errors import ModelError
+from models.estimate import Basis, Estimate
+
+Floats = NDArray[np.float64]
+
+EXTRAPOLATED_WIDENING = 1.5
+"""Least ratio of the extrapolated to the unseen-kernel width, both in logarithms.
+
+Our convention, not a measured figure: outside the training range trees repeat their last
+leaf, so the calibrated width is too narrow by an amount no held-out row can tell.
+"""
+
+
+class Coverage(BaseModel):
+    """What intervals really held, on data neither fitted nor calibrated on.
+
+    ``rows``: share of rows inside; ``kernels``: mean over kernel groups of that share;
+    ``mean_width_watts`` and ``interval_score_watts``: means over rows (Gneiting and Raftery,
+    2007: width plus 2/alpha times the distance by which a value is missed; less is better).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    protocol: str
+    rows: float = Field(ge=0, le=1)
+    kernels: float = Field(ge=0, le=1)
+    mean_width_watts: float = Field(ge=0)
+    interval_score_watts: float = Field(ge=0)
+
+
+class IntervalWidth(BaseModel):
+    """Interval of one basis: ``[low_factor, high_factor]`` times the predicted value.
+
+    ``coverage`` is the empirical one where a protocol can measure it, else ``None``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    low_factor: float = Field(gt=0, le=1)
+    high_factor: float = Field(ge=1)
+    coverage: Coverage | None = None
+
+
+class IntervalCalibration(BaseModel):
+    """All widths of a model at one nominal ``level``.
+
+    ``floor_watts`` is the lowest power measured on the GPU in the data, idle rows included:
+    no interval reaches below it (unless the prediction itself does).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    method: Literal["hierarchical-conformal-log-residual"] = "hierarchical-conformal-log-residual"
+    level: float = Field(gt=0, lt=1)
+    kernel_groups: int = Field(ge=2)
+    floor_watts: float = Field(ge=0)
+    seen_kernel: IntervalWidth
+    unseen_kernel: IntervalWidth
+    extrapolated: IntervalWidth
+
+    @model_validator(mode="after")
+    def _extrapolated_is_widest(self) -> IntervalCalibration:
+        inner, outer = self.unseen_kernel, self.extrapolated
+        if outer.low_factor > inner.low_factor or outer.high_factor < inner.high_factor:
+            raise ValueError("the extrapolated interval must hold the unseen_kernel one")
+        return self
+
+    def width(self, basis: Basis) -> IntervalWidth:
+        """Width for a basis. Raises ModelError for ``uncalibrated``: nothing was measured."""
+        if basis == "seen_kernel":
+            return self.seen_kernel
+        if basis == "unseen_kernel":
+            return self.unseen_kernel
+        if basis == "extrapolated":
+            return self.extrapolated
+        raise ModelError("a model calibrated on data gives no 'uncalibrated' interval", basis=basis)
+
+    def estimate(self, watts: float, basis: Basis) -> Estimate:
+        """Interval around a prediction in watts, never below ``floor_watts`` or zero."""
+        width = self.width(basis)
+        low, high = interval_bounds(np.array([watts]), width, self.floor_watts)
+        return Estimate(watts, float(low[0]), float(high[0]), self.level, basis)
+
+
+@dataclass(frozen=True, slots=True)
+class Residuals:
+    """Out-of-fold predictions: measured and predicted watts and kernel group, each ``[n]``."""
+
+    measured_watts: Floats
+    predicted_watts: Floats
+    groups: NDArray[np.int64]
+
+    @property
+    def logarithms(self) -> Floats:
+        """ln(measured / predicted), ``[n]``. Raises ModelError where a value is not positive."""
+        if not (np.all(self.measured_watts > 0) and np.all(self.predicted_watts > 0)):
+            raise ModelError("interval calibration needs positive measured and predicted power")
+        return np.asarray(np.log(self.measured_watts / self.predicted_watts))
+
+
+def interval_bounds(
+    watts: Floats, width: IntervalWidth, floor_watts: float
+) -> tuple[Floats, Floats]:
+    """Lower and upper bounds in watts, each ``[n]``, around predictions ``[n]``."""
+    low = np.minimum(np.maximum(watts * width.low_factor, floor_watts), watts)
+    return low, np.maximum(watts * width.high_factor, watts)
+
+
+def conformal_factors(
+    log_residuals: ArrayLike, groups: ArrayLike, level: float
+) -> tuple[float, float]:
+    """Factors ``(low, high)`` holding a new row of a NEW group with probability ``level``.
+
+    Every group has the same mass, shared evenly by its rows; one more such mass, for the new
+    group, lies at infinity. Each tail gets half of ``1 - level``. With too few groups for a
+    finite quantile (under 19 at level 0.9) the largest residual stands in. ``low <= 1 <= high``.
+    """
+    residuals = np.asarray(log_residuals, dtype=np.float64)
+    _, index, counts = np.unique(np.asarray(groups), return_inverse=True, return_counts=True)
+    weights = 1.0 / counts[index] / (len(counts) + 1)
+    tail = (1 - level) / 2
+    high = _upper_quantile(residuals, weights, 1 - tail)
+    low = -_upper_quantile(-residuals, weights, 1 - tail)
+    return float(np.exp(min(low, 0.0))), float(np.exp(max(high, 0.0)))
+
+
+def _upper_quantile(values: Floats, weights: Floats, level: float) -> float:
+    order = np.argsort(values, kind="stable")
+    mass = np.cumsum(weights[order])
+    # 1e-12: the sum of many equal shares may fall short of the level by rounding alone.
+    at = int(np.searchsorted(mass, level - 1e-12))
+    return float(values[order][min(at, len(values) - 1)])
+
+
+def widen(width: IntervalWidth, ratio: float) -> IntervalWidth:
+    """The same interval ``ratio`` times as wide in logarithms; its coverage is not known."""
+    return IntervalWidth(
+        low_factor=width.low_factor**ratio, high_factor=width.high_factor**ratio, coverage=None
+    )
+
+
+def calibrate(
+    *,
+    grouped: Residuals,
+    random: Residuals,
+    outside: NDArray[np.bool_],
+    floor_watts: float,
+    level: float = 0.9,
+    unseen_coverage: Coverage | None = None,
+    seen_coverage: Coverage | None = None,
+) -> IntervalCalibration:
+    """Calibrate all widths from out-of-fold predictions.
+
+    ``grouped`` come from folds that never split a kernel group, ``random`` from folds that do
+    (there every row counts as its own group: the kernel is known). ``outside`` ``[n]`` marks the
+    grouped rows whose inputs left the range of their fold's training rows; the extrapolated
+    width holds what they need and at least ``EXTRAPOLATED_WIDENING`` times the unseen one.
+    """
+    residuals = grouped.logarithms
+    low, high = conformal_factors(residuals, grouped.groups, level)
+    unseen = IntervalWidth(low_factor=low, high_factor=high, coverage=unseen_coverage)
+    seen_low, seen_high = conformal_factors(
+        random.logarithms, np.arange(len(random.measured_watts)), level
+    )
+    extrapolated = widen(unseen, EXTRAPOLATED_WIDENING)
+    if np.any(outside):
+        low, high = conformal_factors(residuals[outside], grouped.groups[outside], level)
+        extrapolated = IntervalWidth(
+            low_factor=min(low, extrapolated.low_factor),
+            high_factor=max(high, extrapolated.high_factor),
+        )
+    return IntervalCalibration(
+        level=level,
+        kernel_groups=len(np.unique(grouped.groups)),
+        floor_watts=floor_watts,
+        seen_kernel=IntervalWidth(
+            low_factor=seen_low, high_factor=seen_high, coverage=seen_coverage
+        ),
+        unseen_kernel=unseen,
+        extrapolated=extrapolated,
+    )
+
+
+def measure_coverage(
+    protocol: str, measured: Floats, low: Floats, high: Floats, groups: ArrayLike, level: float
+) -> Coverage:
+    """Empirical coverage, width and interval score of intervals ``[low, high]``, each ``[n]``."""
+    inside = (measured >= low) & (measured <= high)
+    _, index = np.unique(np.asarray(groups), return_inverse=True)
+    per_group = np.bincount(index, weights=inside) / np.bincount(index)
+    missed = np.maximum(low - measured, 0) + np.maximum(measured - high, 0)
+    return Coverage(
+        protocol=protocol,
+        rows=float(np.mean(inside)),
+        kernels=float(np.mean(per_group)),
+        mean_width_watts=float(np.mean(high - low)),
+        interval_score_watts=float(np.mean(high - low + 2 / (1 - level) * missed)),
+    )

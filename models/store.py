@@ -1,0 +1,181 @@
+"""Finds artifacts and checks them before anything is loaded.
+
+An artifact is a folder with a card and exactly the files the card names::
+
+    <root>/<gpu>/<target>/<family>-<schema>-<source>/<version>/
+        card.json  model.ubj | model.cbm  model.onnx  background.json
+
+Roots are ordered: the packaged ``models/artifacts`` first, then what users trained
+(``$WATTCAST_HOME/artifacts``); a later root wins over an earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from features.errors import ModelError, SchemaError
+from models.cards import CARD_NAME, ModelCard, read_card, sha256_of
+
+Cards = list[ModelCard]  # the method ``list`` below hides the builtin inside its class
+PACKAGED_ARTIFACTS = Path(__file__).parent / "artifacts"
+"""Read-only artifacts of the package."""
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A checked artifact: card, folder, and the artifacts it averages (if any)."""
+
+    card: ModelCard
+    folder: Path
+    members: tuple[Artifact, ...] = ()
+
+    def file(self, name: str) -> Path:
+        """Path of a file the card names. Raises ModelError for any other."""
+        if name not in self.card.files:
+            raise ModelError(f"{_label(self.folder)} has no file {name!r}")
+        return self.folder / name
+
+
+def schema_hash(schema_id: str) -> str:
+    """Hash of a feature schema as the installed package defines it. Raises SchemaError."""
+    from features.schemas import get_schema
+
+    return get_schema(schema_id).sha256
+
+
+class ArtifactStore:
+    """Artifacts of several roots; missing roots are empty ones.
+
+    ``hash_of_schema`` maps a schema id to the hash a card must carry.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Path] = (PACKAGED_ARTIFACTS,),
+        *,
+        hash_of_schema: Callable[[str], str] = schema_hash,
+    ) -> None:
+        self._roots = tuple(Path(root) for root in roots)
+        self._hash_of_schema = hash_of_schema
+
+    def find(
+        self,
+        gpu: str,
+        target: str,
+        family: str,
+        schema: str,
+        *,
+        source: str | None = None,
+        version: int | None = None,
+    ) -> Artifact:
+        """The newest matching artifact, checked: the last root wins, then the highest version.
+
+        Raises ModelError if there is none, or if the one chosen fails a check: unreadable card,
+        a file missing, unknown or with another checksum, a schema with another hash.
+        """
+        prefix = f"{family}-{schema}-"
+        matches = [
+            (at, number, folder)
+            for at, folder, number in self._folders()
+            if folder.parts[-4:-2] == (gpu, target)
+            and folder.parts[-2].startswith(prefix)
+            and (source is None or folder.parts[-2] == prefix + source)
+            and (version is None or number == version)
+        ]
+        if not matches:
+            which = f"{family} {target} model for {gpu} on schema {schema}"
+            wanted = "".join(
+                f", {name} {value}"
+                for name, value in (("source", source), ("version", version))
+                if value is not None
+            )
+            raise ModelError(
+                f"no {which}{wanted}", gpu=gpu, target=target, family=family, schema=schema
+            )
+        _, _, folder = max(matches)
+        return self._open(folder)
+
+    def list(self) -> Cards:
+        """Cards of all artifacts that pass their checks, by folder; see ``problems``."""
+        return [found.card for found in self._all() if isinstance(found, Artifact)]
+
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with the artifacts that ``list`` leaves out."""
+        return tuple(found.detail for found in self._all() if isinstance(found, ModelError))
+
+    def _all(self) -> Iterator[Artifact | ModelError]:
+        for _, folder, _ in self._folders():
+            try:
+                yield self._open(folder)
+            except ModelError as error:
+                yield error
+
+    def _folders(self) -> Iterator[tuple[int, Path, int]]:
+        """(root index, version folder, version) of everything that looks like an artifact."""
+        for at, root in enumerate(self._roots):
+            for folder in sorted(root.glob("*/*/*/*")):
+                if folder.name.isdecimal() and folder.is_dir():
+                    yield at, folder, int(folder.name)
+
+    def _open(self, folder: Path) -> Artifact:
+        label = _label(folder)
+        card = read_card(folder / CARD_NAME)
+        if card.folder.parts != folder.parts[-4:]:
+            raise ModelError(f"{label}: its card is that of {card.folder.as_posix()}")
+        self._check_schema(card, label)
+        _check_files(card, folder, label)
+        members = tuple(
+            self._open_member(card, folder, member.family, member.version, member.card_sha256)
+            for member in card.members
+        )
+        return Artifact(card, folder, members)
+
+    def _open_member(
+        self, card: ModelCard, folder: Path, family: str, version: int, card_sha256: str
+    ) -> Artifact:
+        # Members lie beside the average in the same root; the card's checksum pins their files.
+        name = f"{family}-{card.feature_schema.id}-{card.source}"
+        place = folder.parent.parent / name / str(version)
+        label = _label(folder)
+        if place == folder:
+            raise ModelError(f"{label}: its card names itself as a member")
+        member = self._open(place)
+        if member.members:
+            raise ModelError(f"{label}: member {name} is itself an average")
+        if sha256_of(place / CARD_NAME) != card_sha256:
+            raise ModelError(f"{label}: the card of member {name} has another checksum")
+        if member.card.feature_names != card.feature_names:
+            raise ModelError(f"{label}: member {name} has other features")
+        return member
+
+    def _check_schema(self, card: ModelCard, label: str) -> None:
+        schema = card.feature_schema
+        try:
+            expected = self._hash_of_schema(schema.id)
+        except SchemaError as error:
+            raise ModelError(f"{label}: {error.detail}", schema=schema.id) from error
+        if schema.sha256 != expected:
+            raise ModelError(
+                f"{label}: trained on another definition of schema {schema.id} "
+                f"({schema.sha256[:12]}, here {expected[:12]}); train it again",
+                schema=schema.id,
+            )
+
+
+def _check_files(card: ModelCard, folder: Path, label: str) -> None:
+    for path in sorted(folder.iterdir()):
+        if path.name != CARD_NAME and path.name not in card.files:
+            raise ModelError(f"{label}: file {path.name!r} is not in the card")
+    for name, expected in card.files.items():
+        path = folder / name
+        # A link could lead out of the root; artifacts are plain files.
+        if path.is_symlink() or not path.is_file():
+            raise ModelError(f"{label}: file {name!r} is missing or no plain file")
+        if sha256_of(path) != expected:
+            raise ModelError(f"{label}: file {name!r} has another checksum than its card says")
+
+
+def _label(folder: Path) -> str:
+    return "artifact " + "/".join(folder.parts[-4:])

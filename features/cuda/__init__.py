@@ -1,0 +1,21 @@
+"""NVIDIA's compilers as limited subprocesses: CUDA source to PTX, PTX to true registers.
+
+They come with the extra ``cuda`` (``pip install 'wattcast[cuda]'``) and need no GPU:
+
+    compile   compile_cuda(source, compute_capability) -> CompiledCuda     NVRTC, else nvcc
+    ptxas     measure_resources(ptx, entry, compute_capability) -> PtxasReport
+    limits    every compiler runs with time, memory and output limits, in an empty folder
+"""
+
+from features.cuda.compile import CompiledCuda, CompileError, CompilerMissingError, compile_cuda
+from features.cuda.ptxas import PtxasReport, find_ptxas, measure_resources
+
+__all__ = [
+    "CompileError",
+    "CompiledCuda",
+    "CompilerMissingError",
+    "PtxasReport",
+    "compile_cuda",
+    "find_ptxas",
+    "measure_resources",
+]

@@ -1,0 +1,49 @@
+"""Compile one CUDA file with NVRTC; runs as a script in its own limited process.
+
+usage: nvrtc_child.py LIBRARY SOURCE PTX_OUT [OPTION ...]
+Prints the compiler's log; exit code 0 with the PTX written, 1 on compile errors, 2 otherwise.
+Uses the standard library only, through NVRTC's C interface (NVRTC user guide, section 3).
+"""
+
+import ctypes
+import sys
+from pathlib import Path
+
+NVRTC_SUCCESS = 0
+NVRTC_ERROR_COMPILATION = 6
+
+
+def main(arguments: list[str]) -> int:
+    """Compile as the arguments say; returns the exit code."""
+    library, source, out, *options = arguments
+    nvrtc = ctypes.CDLL(library)
+    program = ctypes.c_void_p()
+    text = Path(source).read_bytes()
+    name = Path(source).name.encode()
+    status = nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None)
+    if status != NVRTC_SUCCESS:
+        print(f"NVRTC could not create the program (status {status})", file=sys.stderr)
+        return 2
+    encoded = [option.encode() for option in options]
+    status = nvrtc.nvrtcCompileProgram(
+        program, len(encoded), (ctypes.c_char_p * len(encoded))(*encoded)
+    )
+    size = ctypes.c_size_t()
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(max(1, size.value))
+    nvrtc.nvrtcGetProgramLog(program, log)
+    print(log.value.decode("utf-8", "replace"))
+    if status == NVRTC_ERROR_COMPILATION:
+        return 1
+    if status != NVRTC_SUCCESS:
+        print(f"NVRTC failed (status {status})", file=sys.stderr)
+        return 2
+    nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
+    ptx = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetPTX(program, ptx)
+    Path(out).write_bytes(ptx.value)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,94 @@
+"""The true register count: what ptxas allocates for a compute capability."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from features.cuda.limits import Limits, run_limited
+from features.cuda.toolchain import find_ptxas_wheel
+
+PTXAS_TARGETS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121)
+"""Targets of ptxas 12.9 (CUDA 12.9 binary utilities, ptxas --gpu-name)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PtxasReport:
+    """What ptxas says of one kernel: registers per thread, bytes per thread, bytes per block.
+
+    ``target`` is the compute capability it was assembled for (``70`` is 7.0), which is a newer
+    one than asked for where ptxas no longer supports that.
+    """
+
+    registers_per_thread: int
+    stack_bytes: int
+    spill_store_bytes: int
+    spill_load_bytes: int
+    static_shared_bytes: int
+    target: int
+
+
+def find_ptxas() -> Path | None:
+    """The ``ptxas`` of the extra ``cuda``, or ``None``."""
+    return find_ptxas_wheel()
+
+
+_FUNCTION = re.compile(r"Compiling entry function '([^']+)' for")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_REGISTERS = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+)(?:\+\d+)? bytes smem")
+
+
+def measure_resources(
+    ptx: str,
+    entry: str,
+    compute_capability: tuple[int, int],
+    *,
+    ptxas: Path | None = None,
+    limits: Limits | None = None,
+) -> PtxasReport | None:
+    """Assemble ``entry`` and read what it uses; ``None`` without ptxas or if it refuses the PTX.
+
+    A refusal (PTX newer than this ptxas, a target it does not know) is no error of the user's:
+    the caller falls back to the liveness estimate and says so.
+    """
+    ptxas = ptxas or find_ptxas()
+    if ptxas is None:
+        return None
+    wanted = compute_capability[0] * 10 + compute_capability[1]
+    asked = re.search(r"^\s*\.target\s+sm_(\d+)", ptx, re.M)
+    least = max(wanted, int(asked[1]) if asked else 0)
+    target = next((known for known in PTXAS_TARGETS if known >= least), None)
+    if target is None:
+        return None
+    with tempfile.TemporaryDirectory(prefix="wattcast-") as name:
+        folder = Path(name)
+        (folder / "kernel.ptx").write_text(ptx, encoding="utf-8")
+        command = [str(ptxas), f"-arch=sm_{target}", "-v", "--entry", entry]
+        done = run_limited(
+            [*command, "kernel.ptx", "-o", "kernel.cubin"], folder, limits or Limits(seconds=10)
+        )
+    if done.code != 0 or done.timed_out:
+        return None
+    return _read(done.stdout + done.stderr, entry, target)
+
+
+def _read(log: str, entry: str, target: int) -> PtxasReport | None:
+    parts = _FUNCTION.split(log)
+    for name, text in zip(parts[1::2], parts[2::2], strict=True):
+        registers = _REGISTERS.search(text)
+        if name != entry or registers is None:
+            continue
+        stack = _STACK.search(text)
+        shared = _SHARED.search(text)
+        return PtxasReport(
+            registers_per_thread=int(registers[1]),
+            stack_bytes=int(stack[1]) if stack else 0,
+            spill_store_bytes=int(stack[2]) if stack else 0,
+            spill_load_bytes=int(stack[3]) if stack else 0,
+            static_shared_bytes=int(shared[1]) if shared else 0,
+            target=target,
+        )
+    return None

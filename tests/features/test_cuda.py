@@ -1,0 +1,189 @@
+"""CUDA source to PTX and PTX to registers through NVIDIA's wheels, without a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from features.cuda import CompileError, CompilerMissingError, compile_cuda, measure_resources
+from features.cuda import compile as compile_module
+from features.cuda.limits import Limits, run_limited
+from features.cuda.source import forbidden_include, host_code
+from features.cuda.toolchain import find_nvcc, find_nvrtc, find_ptxas_wheel
+
+needs_nvrtc = pytest.mark.skipif(
+    find_nvrtc() is None, reason="extra 'cuda' is not installed (NVRTC wheel)"
+)
+needs_ptxas = pytest.mark.skipif(
+    find_ptxas_wheel() is None, reason="extra 'cuda' is not installed (ptxas wheel)"
+)
+
+SAXPY = """#include <cuda_fp16.h>
+extern "C" __global__ void saxpy(int n, float a, const float *x, float *y) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) y[i] = a * x[i] + y[i];
+}
+"""
+HOST = """#include <cstdio>
+__global__ void fill(int *p) { p[threadIdx.x] = 1; }
+int main() {
+    int *p; cudaMalloc(&p, 128);
+    fill<<<1, 32>>>(p);
+    return cudaDeviceSynchronize();
+}
+"""
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("capability", [(5, 0), (5, 2), (7, 0), (8, 0), (9, 0), (12, 0)])
+def test_device_code_compiles_for_every_generation(capability):
+    compiled = compile_cuda(SAXPY, capability)
+    assert compiled.compiler == "nvrtc"
+    assert compiled.target == capability[0] * 10 + capability[1]
+    assert f".target sm_{compiled.target}" in compiled.ptx
+    assert ".visible .entry saxpy" in compiled.ptx
+    assert ".loc" in compiled.ptx
+    assert compiled.diagnostics == ()
+
+
+@needs_nvrtc
+def test_a_target_too_old_is_raised_and_said():
+    compiled = compile_cuda(SAXPY, (3, 5))
+    assert compiled.target == 50
+    assert [d.code for d in compiled.diagnostics] == ["target_raised"]
+
+
+@needs_nvrtc
+def test_compile_errors_carry_the_compilers_lines():
+    with pytest.raises(CompileError) as caught:
+        compile_cuda("__global__ void f(int *p) {\n  p[0] = missing;\n  q = 1;\n}\n", (7, 0))
+    assert caught.value.context["line"] == 2
+    assert [error["line"] for error in caught.value.context["errors"]] == [2, 3]
+    assert "missing" in caught.value.detail
+
+
+@needs_nvrtc
+def test_an_unclosed_body_is_an_error_on_the_last_line():
+    with pytest.raises(CompileError) as caught:
+        compile_cuda("__global__ void f() {\n", (7, 0))
+    assert caught.value.context["line"] == 2
+
+
+@needs_nvrtc
+def test_host_code_without_nvcc_names_the_host_line(monkeypatch):
+    monkeypatch.setattr(compile_module, "find_nvcc", lambda: None)
+    with pytest.raises(CompileError) as caught:
+        compile_cuda(HOST, (8, 0))
+    assert caught.value.context["line"] == 1
+
+
+@pytest.mark.skipif(find_nvcc() is None, reason="no nvcc on this machine")
+def test_a_whole_file_with_host_code_goes_through_nvcc():
+    compiled = compile_cuda(HOST, (8, 0))
+    assert compiled.compiler == "nvcc"
+    assert "fill" in compiled.ptx
+
+
+def test_without_any_compiler_the_error_says_how_to_install_one(monkeypatch):
+    monkeypatch.setattr(compile_module, "find_nvcc", lambda: None)
+    monkeypatch.setattr(compile_module, "find_nvrtc", lambda: None)
+    with pytest.raises(CompilerMissingError, match=r"wattcast\[cuda\]"):
+        compile_cuda(SAXPY, (8, 0))
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ('#include "/etc/passwd"\n', 1),
+        ("int a;\n#include </etc/passwd>\n", 2),
+        ('#include "../../secret"\n', 1),
+        ("#define X <a.h>\n#include X\n", 2),
+        ('#inc\\\nlude "/etc/passwd"\n', 1),
+        ('/* x */ # /* y */ include "/etc/passwd"\n', 1),
+        ('%:include "/etc/passwd"\n', 1),
+        ('#embed "/etc/passwd"\n', 1),
+        ('#if __has_include("/etc/shadow")\n#endif\n', 1),
+        ("#include_next <a.h>\n", 1),
+        ("#include <sys/../../../etc/passwd>\n", 1),
+    ],
+)
+def test_no_include_may_reach_a_file_of_the_machine(source, line):
+    found = forbidden_include(source)
+    assert found is not None
+    assert found.line == line
+    with pytest.raises(CompileError, match="refused"):
+        compile_cuda(source, (8, 0))
+
+
+def test_ordinary_includes_pass():
+    source = '#include <cuda_fp16.h>\n  #  include "mma.h"\n// #include "/etc/passwd"\n'
+    assert forbidden_include(source) is None
+
+
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        ("__global__ void f();\nvoid g() { f<<<1, 1>>>(); }", 2),
+        ("\n\nint main(void) { return 0; }", 3),
+        ("#include <iostream>", 1),
+        ("// int main() is not here\n__device__ int x;", None),
+        ('__device__ const char *s = "<<<";', None),
+    ],
+)
+def test_host_code_is_found_outside_comments_and_strings(source, line):
+    found = host_code(source)
+    assert (found.line if found else None) == line
+
+
+@needs_nvrtc
+def test_a_compiler_that_runs_too_long_is_stopped():
+    with pytest.raises(CompileError, match="did not finish"):
+        compile_cuda(SAXPY, (8, 0), limits=Limits(seconds=0.01))
+
+
+@needs_nvrtc
+def test_a_compiler_that_needs_too_much_memory_is_stopped():
+    with pytest.raises(CompileError):
+        compile_cuda(SAXPY, (8, 0), limits=Limits(memory_bytes=64 << 20))
+
+
+def test_a_limited_run_gets_none_of_our_environment(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("WATTCAST_API_SECRET", "hunter2")
+    done = run_limited(["/usr/bin/env"], tmp_path, Limits())
+    assert done.code == 0
+    assert "hunter2" not in done.stdout
+
+
+def test_a_limited_run_cannot_leave_children_behind(tmp_path: Path):
+    done = run_limited(["/bin/sh", "-c", "sleep 60 & sleep 60"], tmp_path, Limits(seconds=0.3))
+    assert done.timed_out
+
+
+@needs_nvrtc
+@needs_ptxas
+def test_ptxas_tells_the_true_registers():
+    source = (
+        'extern "C" __global__ void small(float *p) { p[threadIdx.x] = 1.0f; }\n'
+        'extern "C" __global__ void large(const float *a, float *b) {\n'
+        "  float v[40];\n"
+        "  #pragma unroll\n"
+        "  for (int i = 0; i < 40; ++i) v[i] = a[i * 32 + threadIdx.x];\n"
+        "  __syncthreads();\n"
+        "  #pragma unroll\n"
+        "  for (int i = 0; i < 40; ++i) b[i * 32 + threadIdx.x] = v[39 - i] * v[(i * 7) % 40];\n"
+        "}\n"
+    )
+    ptx = compile_cuda(source, (7, 0)).ptx
+    small = measure_resources(ptx, "small", (7, 0))
+    large = measure_resources(ptx, "large", (7, 0))
+    assert small is not None
+    assert large is not None
+    assert small.registers_per_thread < 16
+    assert large.registers_per_thread >= 40
+    assert (small.target, small.stack_bytes, small.spill_store_bytes) == (70, 0, 0)
+
+
+@needs_ptxas
+def test_ptx_that_ptxas_refuses_gives_no_report():
+    assert measure_resources(".version 99.0\n.target sm_70\n", "f", (7, 0)) is None

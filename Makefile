@@ -2,21 +2,28 @@
 PYTHON ?= python3.11
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
+CUDA_STAMP := $(VENV)/.installed-cuda
 
 .PHONY: run test lint bench lock clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@echo "installing the locked environment into $(VENV) (about two minutes)"
+	$(PIP) --require-hashes --no-deps -r requirements.lock
+	$(PIP) --no-build-isolation --no-deps --editable .
+	@touch $@
+
+# NVIDIA's compilers (extra `cuda`): the tests compile CUDA source; serving works without.
+$(CUDA_STAMP): $(STAMP) requirements-cuda.lock
+	$(PIP) --require-hashes --no-deps -r requirements-cuda.lock
 	@touch $@
 
 run: $(STAMP)  ## build the environment, start the service, print one real prediction, keep serving
 	$(BIN)/wattcast serve --demo
 
-test: $(STAMP)  ## everything CI runs: lint, types, layers, tests
-	$(MAKE) lint
+test: $(CUDA_STAMP) lint  ## everything CI runs: lint, types, layers, tests
 	$(BIN)/python -m pytest -n 2
 
 lint: $(STAMP)
@@ -28,9 +35,11 @@ lint: $(STAMP)
 bench: $(STAMP)  ## speed and memory, beside the budgets of the design
 	$(BIN)/python -m benchmarks
 
-lock:  ## renew requirements.lock (needs uv)
+lock:  ## renew the lock files (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --extra train --extra dev pyproject.toml -o requirements.lock
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --no-annotate requirements-cuda.in -o requirements-cuda.lock
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

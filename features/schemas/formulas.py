@@ -33,6 +33,15 @@ EXTRA_TRIP_CYCLES = 9
 MISC_WEIGHTS = (3, 1, 3, 2)
 """Weights in misc_inst_sm of compute, branch, label and return lines (features.md 1)."""
 
+ISSUE_BATCH_THREADS = 128
+"""nWS * warp size = 4 * 32 of Eq. 5.1 (PowerQuant rows)."""
+
+ISSUE_DISPATCH_UNITS = 2
+"""nDU of Eq. 5.1 (PowerQuant rows)."""
+
+AMPERE_BASE_DIVISOR = 65536.0
+"""D of the Ampere rows but for the factor 108^2 (PowerQuant rows)."""
+
 K20_LATE_ROWS_AFTER = 1000
 """Rows of the K20 larger data set with a greater "Sr No." follow ``late_waves``."""
 
@@ -201,22 +210,33 @@ def issue_cycles_thesis(threads: ArrayLike, total: ArrayLike, divisor: float) ->
 
 
 def issue_cycles_powerquant(threads: ArrayLike, total: ArrayLike, divisor: float) -> Floats:
-    """powerquant2026: floor(T / (D/2) * floor(total_inst / 2)), never below 1.
+    """powerquant2026: floor(floor(T / 128) * floor(total_inst / 2) / (D / 256)), at least 1.
 
-    D/2 is 32768 (K20, K80, Ada) or 8192 (V100). The published minimum is 1 (every K80, V100,
-    Ampere and Ada row; saxpy with 276 threads among them). Printed: Eq. 5.1, as above.
+    128 = nWS * 32 = 4 * 32 and 2 = nDU are the divisions of Eq. 5.1, done on whole numbers;
+    the further divisor D / 256 is 256 (K20, K80, Ada) or 64 (V100). For T a multiple of 128
+    this is floor(T / (D/2) * floor(total_inst / 2)). Printed: Eq. 5.1, without D / 256.
+    Share: 1.000 of the K80 and Ada rows of saxpy, bfs2 and BlackScholes (known total_inst);
+    without the inner floor 26-96 % are equal. No published value is below 1.
     """
-    batches = _float(threads) / (divisor / 2) * np.floor(_float(total) / 2)
-    return np.asarray(np.maximum(1.0, np.floor(batches)))
+    warps = np.floor(_float(threads) / ISSUE_BATCH_THREADS)
+    pairs = np.floor(_float(total) / ISSUE_DISPATCH_UNITS)
+    batch = ISSUE_BATCH_THREADS * ISSUE_DISPATCH_UNITS
+    return np.asarray(np.maximum(1.0, np.floor(warps * pairs / (divisor / batch))))
 
 
 def issue_cycles_ampere(threads: ArrayLike, total: ArrayLike, divisor: float) -> Floats:
-    """powerquant2026 on ampere-84sm: floor(T * total_inst / 764411904), never below 1.
+    """powerquant2026, ampere-84sm: floor(floor(T/13824) * floor(total_inst/2) / 27648), min 1.
 
-    764411904 = 65536 * 108^2. The published values are whole and at least 1 (767 rows of the
-    Ampere file). Its 32-bit overflow in the largest rows is not imitated.
+    13824 = 128 * 108 and 27648 = 256 * 108, together D / 2 with D = 764411904 = 65536 * 108^2,
+    so about T * total_inst / D. The inner floors are as in ``issue_cycles_powerquant``. The
+    32-bit overflow of the largest published rows is not imitated.
     """
-    return np.asarray(np.maximum(1.0, np.floor(_float(threads) * _float(total) / divisor)))
+    per_side = np.sqrt(divisor / AMPERE_BASE_DIVISOR)
+    warps = np.floor(_float(threads) / (ISSUE_BATCH_THREADS * per_side))
+    pairs = np.floor(_float(total) / ISSUE_DISPATCH_UNITS)
+    batch = ISSUE_BATCH_THREADS * ISSUE_DISPATCH_UNITS
+    cycles = warps * pairs / (AMPERE_BASE_DIVISOR / batch * per_side)
+    return np.asarray(np.maximum(1.0, np.floor(cycles)))
 
 
 def issue_cycles_cleaned(

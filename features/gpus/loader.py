@@ -1,0 +1,318 @@
+"""Reading, checking and caching GPU profiles.
+
+``check_profile`` collects every problem of one file; ``load_gpu`` and ``list_gpus`` raise
+GpuError with the first ones. Files of an overlay folder come before the built-in ones, so a
+user can add a GPU or replace a profile without touching the package.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from features.errors import GpuError
+from features.gpus.profile import CapabilityFacts, Fact, GpuProfile
+from features.launch import WARP_SIZE
+
+FOLDER = Path(__file__).parent
+CAPABILITY_FILE = FOLDER / "compute_capability.toml"
+
+_BANDWIDTH_TOLERANCE = 0.01
+"""Vendors round bandwidths to three digits (900 GB/s for 898); more is a mistake."""
+
+_MAY_BE_ZERO = {"reserved_shared_bytes_per_block", "tensor_cores"}
+
+
+# --- the table of compute capabilities ---------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def _capability_table() -> tuple[dict[str, CapabilityFacts], dict[str, str]]:
+    """Facts by capability, and the unit of every row. Raises GpuError."""
+    rows = _read(CAPABILITY_FILE)
+    problems = check_capability_rows(rows)
+    if problems:
+        raise GpuError(f"{CAPABILITY_FILE.name}: {'; '.join(problems)}", file=CAPABILITY_FILE.name)
+    names = CapabilityFacts._fields
+    ids = rows[names[0]]["values"]
+    facts = {key: CapabilityFacts(*(rows[name]["values"][key] for name in names)) for key in ids}
+    return facts, {name: rows[name]["unit"] for name in names}
+
+
+def check_capability_rows(rows: Mapping[str, Any]) -> list[str]:
+    """Every problem of a parsed ``compute_capability.toml``: what and at which key."""
+    problems: list[str] = []
+    sources = rows.get("sources", {})
+    missing = [name for name in CapabilityFacts._fields if name not in rows]
+    unknown = [name for name in rows if name not in (*CapabilityFacts._fields, "sources")]
+    problems += [f"{name}: row is missing" for name in missing]
+    problems += [f"{name}: unknown row" for name in unknown]
+    if missing:
+        return problems
+    ids = list(rows[CapabilityFacts._fields[0]].get("values", {}))
+    for name in CapabilityFacts._fields:
+        row = rows[name]
+        problems += [
+            f"{name}.{key}: unknown key"
+            for key in row
+            if key not in ("unit", "source", "values", "note")
+        ]
+        if not row.get("unit"):
+            problems.append(f"{name}.unit: missing")
+        if row.get("source") not in sources:
+            problems.append(f"{name}.source: {row.get('source')!r} is not in [sources]")
+        values = row.get("values", {})
+        if list(values) != ids:
+            problems.append(f"{name}.values: capabilities differ from the first row's")
+        least = 0 if name in _MAY_BE_ZERO else 1
+        for key, value in values.items():
+            if type(value) is not int or value < least:
+                problems.append(f"{name}.values.{key}: {value!r} is no whole number >= {least}")
+    if problems:
+        return problems
+    for key in ids:
+        facts = CapabilityFacts(*(rows[name]["values"][key] for name in CapabilityFacts._fields))
+        problems += [f"{key}: {problem}" for problem in _inconsistent(facts)]
+    return problems
+
+
+def _inconsistent(facts: CapabilityFacts) -> Iterator[str]:
+    """What cannot hold at once in the limits of one SM."""
+    if facts.max_warps_per_sm * WARP_SIZE != facts.max_threads_per_sm:
+        yield (
+            f"max_warps_per_sm x {WARP_SIZE} = {facts.max_warps_per_sm * WARP_SIZE} "
+            f"but max_threads_per_sm is {facts.max_threads_per_sm}"
+        )
+    if facts.max_registers_per_block > facts.registers_per_sm:
+        yield "max_registers_per_block exceeds registers_per_sm"
+    if facts.max_shared_bytes_per_block > facts.max_shared_bytes_per_block_opt_in:
+        yield "max_shared_bytes_per_block exceeds max_shared_bytes_per_block_opt_in"
+    block_and_reserve = (
+        facts.max_shared_bytes_per_block_opt_in + facts.reserved_shared_bytes_per_block
+    )
+    if block_and_reserve > facts.shared_bytes_per_sm:
+        yield "a block's largest shared memory and its reserve exceed shared_bytes_per_sm"
+
+
+# --- one profile ---------------------------------------------------------------------------
+
+
+def check_profile(path: str | Path) -> list[str]:
+    """Every problem of one profile file, as ``key: what``; empty if it is valid.
+
+    Checks the structure (unknown or missing keys, types, units), that numbers are positive,
+    that every ``source`` is listed in ``[sources]`` and every listed one is used, and that
+    the numbers agree with each other (see docs/gpus.md). Aliases shared with other
+    files are found by ``list_gpus``, which sees them all.
+    """
+    return _parse(Path(path))[1]
+
+
+def _parse(path: Path) -> tuple[GpuProfile | None, list[str]]:
+    try:
+        raw = _read(path)
+    except GpuError as error:
+        return None, [error.detail]
+    if "capability" in raw:
+        return None, ["capability: unknown key (it follows from compute_capability)"]
+    facts, problems = _capability(raw)
+    try:
+        profile = GpuProfile.model_validate({**raw, "capability": facts})
+    except ValidationError as error:
+        for item in error.errors():
+            key = ".".join(str(part) for part in item["loc"]) or "(file)"
+            if item["loc"][:1] != ("capability",):
+                problems.append(f"{key}: {_sentence(item)}")
+        return None, problems
+    problems += _source_problems(profile, raw)
+    problems += _physical_problems(profile, path)
+    return (None, problems) if problems else (profile, [])
+
+
+def _sentence(item: Any) -> str:
+    kind, message = item["type"], str(item["msg"])
+    if kind == "extra_forbidden":
+        return "unknown key"
+    if kind == "missing":
+        return "missing"
+    return f"{message.removeprefix('Value error, ')} (is {item['input']!r})"
+
+
+def _capability(raw: Mapping[str, Any]) -> tuple[CapabilityFacts | None, list[str]]:
+    """The capability's facts with the rows that ``[sm]`` overrides."""
+    table, units = _capability_table()
+    wanted = raw.get("compute_capability")
+    if not isinstance(wanted, str) or wanted not in table:
+        known = ", ".join(table)
+        return None, [f"compute_capability: {wanted!r} is unknown; known: {known}"]
+    facts, problems = table[wanted], []
+    overrides = raw.get("sm", {})
+    for name, fact in overrides.items() if isinstance(overrides, dict) else ():
+        if name not in units:
+            problems.append(f"sm.{name}: unknown row; known: {', '.join(units)}")
+        elif not isinstance(fact, dict) or type(fact.get("value")) is not int:
+            problems.append(f"sm.{name}: needs a whole number as value")
+        elif fact.get("unit") != units[name]:
+            problems.append(f"sm.{name}: unit is {fact.get('unit')!r}, must be {units[name]!r}")
+        elif fact["value"] < (0 if name in _MAY_BE_ZERO else 1):
+            problems.append(f"sm.{name}: {fact['value']} is too small")
+        else:
+            facts = facts._replace(**{name: fact["value"]})
+    problems += [f"sm: {problem}" for problem in _inconsistent(facts)]
+    return facts, problems
+
+
+def _source_problems(profile: GpuProfile, raw: Mapping[str, Any]) -> Iterator[str]:
+    used = set()
+    for key, source in _sources_used(raw):
+        used.add(source)
+        if source not in profile.sources:
+            yield f"{key}.source: {source!r} is not in [sources]"
+    for source, text in profile.sources.items():
+        if source not in used:
+            yield f"sources.{source}: nothing refers to it"
+        if not text.strip():
+            yield f"sources.{source}: empty"
+
+
+def _sources_used(node: Mapping[str, Any], key: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in node.items():
+        path = f"{key}.{name}" if key else name
+        if path == "sources":
+            continue
+        if isinstance(value, dict):
+            yield from _sources_used(value, path)
+        elif isinstance(value, list):
+            for index, item in enumerate(value):
+                if isinstance(item, dict):
+                    yield from _sources_used(item, f"{path}.{index}")
+        elif name == "source" and key:
+            yield key, str(value)
+
+
+def _physical_problems(profile: GpuProfile, path: Path) -> Iterator[str]:
+    if profile.id != path.stem:
+        yield f"id: {profile.id!r} must equal the file name {path.stem!r}"
+    if profile.id in profile.aliases or len(set(profile.aliases)) < len(profile.aliases):
+        yield "aliases: an alias repeats the id or another alias"
+    expected = profile.bytes_per_memory_clock * profile.memory_mhz * 1e6
+    given = profile.bandwidth_bytes_per_second
+    if abs(given - expected) > _BANDWIDTH_TOLERANCE * expected:
+        yield (
+            f"memory.bandwidth_bytes_per_second: {given:.4g}, but bus, transfers and memory "
+            f"clock give {expected:.4g}"
+        )
+    base, top = profile.base_core_mhz, profile.max_core_mhz
+    if base is not None and base > top:
+        yield f"clocks.base_core_mhz: {base} exceeds the highest core clock {top}"
+    idle = profile.idle_watts
+    if idle is not None and idle >= profile.tdp_watts:
+        yield f"power.idle_watts: {idle} is not below tdp_watts {profile.tdp_watts}"
+    yield from _latency_problems(profile)
+
+
+def _latency_problems(profile: GpuProfile) -> Iterator[str]:
+    model = profile.global_memory_latency
+    if model is None:
+        return
+    bounds = [piece.below_threads for piece in model.pieces]
+    finite = [bound for bound in bounds if bound is not None]
+    if bounds[-1] is not None or len(finite) != len(bounds) - 1 or finite != sorted(set(finite)):
+        yield (
+            "global_memory_latency.pieces: below_threads must rise from piece to piece and be "
+            "absent in the last alone"
+        )
+        return
+    for start, piece in zip((1, *finite), model.pieces, strict=True):
+        ends = (start, piece.below_threads or start)
+        if min(piece.slope * threads + piece.constant for threads in ends) <= 0:
+            yield f"global_memory_latency.pieces: not positive from {start} threads on"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise GpuError(f"cannot be read: {error.strerror}", file=path.name) from error
+    except UnicodeDecodeError as error:
+        raise GpuError("is not UTF-8", file=path.name) from error
+    except tomllib.TOMLDecodeError as error:
+        raise GpuError(f"is not TOML: {error}", file=path.name) from error
+
+
+# --- all profiles -----------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _load_cached(path: Path, _changed: int) -> GpuProfile:
+    """``_changed`` is the file's modification time: an edited overlay is read anew."""
+    profile, problems = _parse(path)
+    if profile is None:
+        raise GpuError(
+            f"GPU profile {path.name}: {'; '.join(problems)}", file=path.name, problems=problems
+        )
+    return profile
+
+
+def _load(path: Path) -> GpuProfile:
+    return _load_cached(path, path.stat().st_mtime_ns)
+
+
+def overlay_folder() -> Path | None:
+    """``$WATTCAST_HOME/gpus``, or ``None`` if the variable is unset."""
+    home = os.environ.get("WATTCAST_HOME")
+    return Path(home) / "gpus" if home else None
+
+
+def _paths(overlay: Path | None) -> dict[str, Path]:
+    """File of every GPU id; a file of the overlay replaces the built-in one of that name."""
+    folders = (FOLDER, overlay if overlay is not None else overlay_folder())
+    paths: dict[str, Path] = {}
+    for folder in folders:
+        if folder is not None and folder.is_dir():
+            paths |= {path.stem: path for path in sorted(folder.glob("*.toml"))}
+    paths.pop(CAPABILITY_FILE.stem, None)
+    return paths
+
+
+def load_gpu(gpu_id: str, *, overlay: Path | None = None) -> GpuProfile:
+    """The profile of an id or alias, in any case. ``overlay`` replaces ``$WATTCAST_HOME/gpus``.
+
+    Raises GpuError: unknown GPU (``known`` lists the ids), or a profile that does not
+    validate (``file``, ``problems``).
+    """
+    wanted = gpu_id.strip().lower()
+    paths = _paths(overlay)
+    if wanted in paths:
+        return _load(paths[wanted])
+    for profile in list_gpus(overlay=overlay):
+        if wanted in profile.aliases:
+            return profile
+    known = sorted(paths)
+    raise GpuError(f"unknown GPU {gpu_id!r}; known: {', '.join(known)}", known=known)
+
+
+def list_gpus(*, overlay: Path | None = None) -> tuple[GpuProfile, ...]:
+    """All profiles, sorted by id. Raises GpuError for an invalid one or a shared alias."""
+    profiles = tuple(_load(path) for _, path in sorted(_paths(overlay).items()))
+    owners: dict[str, str] = {profile.id: profile.id for profile in profiles}
+    for profile in profiles:
+        for alias in profile.aliases:
+            other = owners.setdefault(alias, profile.id)
+            if other != profile.id:
+                raise GpuError(
+                    f"GPU profile {profile.id}.toml: aliases: {alias!r} already names {other}",
+                    file=f"{profile.id}.toml",
+                )
+    return profiles
+
+
+def source_of(fact: Fact[Any], profile: GpuProfile) -> str:
+    """The full reference behind a fact of ``profile``."""
+    return profile.sources[fact.source]

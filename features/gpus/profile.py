@@ -1,0 +1,451 @@
+"""What a GPU profile holds: physical facts, each with its unit and source.
+
+A profile is one TOML file. Every number in it is a ``Fact``: value, unit, source and, where
+the source needs correcting, a note. What is the same for all GPUs of a compute capability
+lies once in ``compute_capability.toml``; a profile refers to it and may override single rows
+in its ``[sm]`` table. Consumers use the flat properties of ``GpuProfile``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from math import exp
+from types import MappingProxyType
+from typing import Annotated, Generic, NamedTuple, TypeVar
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+)
+
+T = TypeVar("T")
+
+PositiveInt = Annotated[int, Field(gt=0, strict=True)]
+PositiveFloat = Annotated[float, Field(gt=0, strict=True)]
+Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
+
+
+class Strict(BaseModel):
+    """Frozen, and refusing keys it does not know: a misspelt key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Fact(Strict, Generic[T]):
+    """One number: ``value`` in ``unit``, from the entry ``source`` of ``[sources]``."""
+
+    value: T
+    unit: Text
+    source: Text
+    note: Text | None = None
+
+
+F = TypeVar("F", bound=Fact)  # type: ignore[type-arg]
+
+
+class _Unit(NamedTuple):
+    """Checks that a fact is given in the unit the loader calculates with."""
+
+    unit: str
+
+    def __call__(self, fact: F) -> F:
+        if fact.unit != self.unit:
+            raise ValueError(f"unit is {fact.unit!r}, must be {self.unit!r}")
+        return fact
+
+
+Count = Annotated[Fact[PositiveInt], AfterValidator(_Unit("count"))]
+Bytes = Annotated[Fact[PositiveInt], AfterValidator(_Unit("byte"))]
+Bits = Annotated[Fact[PositiveInt], AfterValidator(_Unit("bit"))]
+Megahertz = Annotated[Fact[PositiveFloat], AfterValidator(_Unit("MHz"))]
+MegahertzList = Annotated[
+    Fact[Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]], AfterValidator(_Unit("MHz"))
+]
+BytesPerSecond = Annotated[Fact[PositiveFloat], AfterValidator(_Unit("byte/s"))]
+Watts = Annotated[Fact[PositiveFloat], AfterValidator(_Unit("W"))]
+Cycles = Annotated[Fact[PositiveFloat], AfterValidator(_Unit("cycle"))]
+
+GpuId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+CapabilityId = Annotated[str, StringConstraints(pattern=r"^\d{1,2}\.\d$")]
+
+
+# --- per compute capability -----------------------------------------------------------
+
+
+class CapabilityFacts(NamedTuple):
+    """Limits and units of one SM (compute_capability.toml); units are in that file."""
+
+    max_threads_per_block: int
+    max_block_x: int
+    max_block_y: int
+    max_block_z: int
+    max_grid_x: int
+    max_grid_y: int
+    max_grid_z: int
+    max_threads_per_sm: int
+    max_warps_per_sm: int
+    max_blocks_per_sm: int
+    registers_per_sm: int
+    max_registers_per_block: int
+    max_registers_per_thread: int
+    register_allocation_unit: int
+    sub_partitions_per_sm: int
+    shared_bytes_per_sm: int
+    max_shared_bytes_per_block: int
+    max_shared_bytes_per_block_opt_in: int
+    reserved_shared_bytes_per_block: int
+    shared_allocation_unit: int
+    shared_banks: int
+    l1_bytes_per_sm: int
+    fp32_lanes: int
+    fp64_lanes: int
+    int_lanes: int
+    sfu_lanes: int
+    lsu_lanes: int
+    warp_schedulers: int
+    dispatch_units: int
+    tensor_cores: int
+
+
+# --- sections of a profile --------------------------------------------------------------
+
+
+class Chip(Strict):
+    """The die as sold: multiprocessors and the cache they share."""
+
+    sm_count: Count
+    l2_bytes: Bytes
+
+
+class Clocks(Strict):
+    """Clocks in MHz. Memory clocks as NVML reports them (two transfers a clock).
+
+    ``core_mhz``: what the board runs compute kernels at, and what predictions use when the
+    request names no clock. ``base_core_mhz`` and ``max_core_mhz`` are the ends the vendor states.
+    """
+
+    core_mhz: Megahertz
+    memory_mhz: Megahertz
+    base_core_mhz: Megahertz | None = None
+    max_core_mhz: Megahertz | None = None
+    supported_core_mhz: MegahertzList | None = None
+    supported_memory_mhz: MegahertzList | None = None
+
+
+class MemorySystem(Strict):
+    """Device memory. Bandwidth = bus width / 8 x transfers a clock x memory clock."""
+
+    bytes: Bytes | None = None
+    bus_bits: Bits
+    transfers_per_clock: Count
+    bandwidth_bytes_per_second: BytesPerSecond
+
+
+class Power(Strict):
+    """Board power in watts, per GPU where a board carries two."""
+
+    tdp_watts: Watts
+    idle_watts: Watts | None = None
+
+
+class LatencyPiece(Strict):
+    """``slope x threads + constant`` cycles for thread counts below ``below_threads``.
+
+    The last piece has no upper bound. ``source`` where it is not that of the whole model.
+    """
+
+    below_threads: PositiveInt | None = None
+    slope: float
+    constant: PositiveFloat
+    source: Text | None = None
+
+
+class GlobalLatency(Strict):
+    """Latency in cycles of a global load (and store) as a function of all threads launched.
+
+    ``store_cycles`` is given where stores were measured apart from loads.
+    """
+
+    unit: Annotated[str, StringConstraints(pattern="^cycle$")]
+    source: str
+    note: str | None = None
+    pieces: Annotated[tuple[LatencyPiece, ...], Field(min_length=1)]
+    store_cycles: Cycles | None = None
+
+
+class ThroughputCurve(Strict):
+    """``a (b - exp(-c n))`` in MB/s, n the memory instructions (thesis section 4.4.5)."""
+
+    unit: Annotated[str, StringConstraints(pattern="^MB/s$")]
+    source: str
+    note: str | None = None
+    a: PositiveFloat
+    b: Annotated[float, Field(ge=1.0)]
+    c: PositiveFloat
+
+    def at(self, n: float) -> float:
+        """Throughput in MB/s at ``n`` memory instructions (n >= 0)."""
+        return self.a * (self.b - exp(-self.c * n))
+
+
+class LaunchOverhead(Strict):
+    """``microseconds_per_thread x threads + microseconds``."""
+
+    unit: Annotated[str, StringConstraints(pattern="^us$")]
+    source: str
+    note: str | None = None
+    microseconds_per_thread: Annotated[float, Field(ge=0)]
+    microseconds: PositiveFloat
+
+
+class GpuProfile(Strict):
+    """Physical facts of one GPU. Load it with ``features.gpus.load_gpu``.
+
+    The sections hold the sourced facts; the properties give plain numbers in the unit their
+    name carries. Optional facts nobody published are ``None``: a model that needs one has
+    to say so.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, ignored_types=(cached_property,)
+    )
+
+    id: GpuId
+    name: str
+    aliases: tuple[GpuId, ...] = ()
+    architecture: str
+    compute_capability: CapabilityId
+    notes: tuple[str, ...] = ()
+    sources: Mapping[str, str]
+    chip: Chip
+    clocks: Clocks
+    memory: MemorySystem
+    power: Power
+    sm: Mapping[str, Fact[int]] = Field(default_factory=dict)
+    latencies: Mapping[str, Cycles] = Field(default_factory=dict)
+    global_memory_latency: GlobalLatency | None = None
+    global_memory_throughput: ThroughputCurve | None = None
+    shared_memory_throughput: ThroughputCurve | None = None
+    kernel_launch: LaunchOverhead | None = None
+    capability: CapabilityFacts
+
+    # --- chip and clocks --------------------------------------------------------
+
+    @property
+    def sm_count(self) -> int:
+        """Streaming multiprocessors (the thesis' nSM)."""
+        return self.chip.sm_count.value
+
+    @property
+    def l2_bytes(self) -> int:
+        """Second-level cache of the whole GPU."""
+        return self.chip.l2_bytes.value
+
+    @property
+    def core_mhz(self) -> float:
+        """Core clock that predictions use unless the request names one."""
+        return self.clocks.core_mhz.value
+
+    @property
+    def memory_mhz(self) -> float:
+        """Memory clock as NVML reports it."""
+        return self.clocks.memory_mhz.value
+
+    @property
+    def base_core_mhz(self) -> float | None:
+        """Lowest guaranteed core clock of the vendor's specification."""
+        return self.clocks.base_core_mhz.value if self.clocks.base_core_mhz else None
+
+    @property
+    def max_core_mhz(self) -> float:
+        """Highest core clock of the vendor's specification; ``core_mhz`` if none is stated."""
+        return self.clocks.max_core_mhz.value if self.clocks.max_core_mhz else self.core_mhz
+
+    @property
+    def supported_core_mhz(self) -> tuple[float, ...]:
+        """Core clocks known to be selectable, ascending; empty if none is published."""
+        known = self.clocks.supported_core_mhz
+        return tuple(sorted(known.value)) if known else ()
+
+    @property
+    def supported_memory_mhz(self) -> tuple[float, ...]:
+        """Memory clocks known to be selectable, ascending; empty if none is published."""
+        known = self.clocks.supported_memory_mhz
+        return tuple(sorted(known.value)) if known else ()
+
+    @property
+    def bandwidth_bytes_per_second(self) -> float:
+        """Peak device memory bandwidth at ``memory_mhz``."""
+        return self.memory.bandwidth_bytes_per_second.value
+
+    @property
+    def bytes_per_memory_clock(self) -> float:
+        """Bytes device memory moves in one clock of ``memory_mhz``."""
+        return self.memory.bus_bits.value / 8 * self.memory.transfers_per_clock.value
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Size of device memory."""
+        return self.memory.bytes.value if self.memory.bytes else None
+
+    @property
+    def tdp_watts(self) -> float:
+        """Board power limit of one GPU."""
+        return self.power.tdp_watts.value
+
+    @property
+    def idle_watts(self) -> float | None:
+        """Idle power of one GPU, if the vendor states it."""
+        return self.power.idle_watts.value if self.power.idle_watts else None
+
+    # --- limits and units of one SM ----------------------------------------------
+
+    @property
+    def max_threads_per_block(self) -> int:
+        """Threads of a block at most."""
+        return self.capability.max_threads_per_block
+
+    @property
+    def max_threads_per_sm(self) -> int:
+        """Resident threads of an SM at most."""
+        return self.capability.max_threads_per_sm
+
+    @property
+    def max_warps_per_sm(self) -> int:
+        """Resident warps of an SM at most."""
+        return self.capability.max_warps_per_sm
+
+    @property
+    def max_blocks_per_sm(self) -> int:
+        """Resident blocks of an SM at most (the thesis' nB^M)."""
+        return self.capability.max_blocks_per_sm
+
+    @property
+    def registers_per_sm(self) -> int:
+        """32-bit registers of an SM."""
+        return self.capability.registers_per_sm
+
+    @property
+    def max_registers_per_block(self) -> int:
+        """32-bit registers of a block at most (the thesis' reg_b^M)."""
+        return self.capability.max_registers_per_block
+
+    @property
+    def max_registers_per_thread(self) -> int:
+        """32-bit registers of a thread at most."""
+        return self.capability.max_registers_per_thread
+
+    @property
+    def shared_bytes_per_sm(self) -> int:
+        """Shared memory of an SM at most."""
+        return self.capability.shared_bytes_per_sm
+
+    @property
+    def max_shared_bytes_per_block(self) -> int:
+        """Shared memory of a block without opting in (the thesis' shm_b^M)."""
+        return self.capability.max_shared_bytes_per_block
+
+    @property
+    def max_shared_bytes_per_block_opt_in(self) -> int:
+        """Static and dynamic shared memory of a block after opting in."""
+        return self.capability.max_shared_bytes_per_block_opt_in
+
+    @property
+    def fp32_lanes(self) -> int:
+        """FP32 lanes of an SM (CUDA cores)."""
+        return self.capability.fp32_lanes
+
+    @property
+    def fp64_lanes(self) -> int:
+        """FP64 lanes of an SM."""
+        return self.capability.fp64_lanes
+
+    @property
+    def int_lanes(self) -> int:
+        """32-bit integer lanes of an SM."""
+        return self.capability.int_lanes
+
+    @property
+    def sfu_lanes(self) -> int:
+        """Special function lanes of an SM."""
+        return self.capability.sfu_lanes
+
+    @property
+    def lsu_lanes(self) -> int:
+        """Load/store lanes of an SM."""
+        return self.capability.lsu_lanes
+
+    @property
+    def warp_schedulers(self) -> int:
+        """Warp schedulers of an SM."""
+        return self.capability.warp_schedulers
+
+    @property
+    def dispatch_units(self) -> int:
+        """Dispatch units of an SM."""
+        return self.capability.dispatch_units
+
+    @property
+    def tensor_cores(self) -> int:
+        """Tensor cores of an SM."""
+        return self.capability.tensor_cores
+
+    @property
+    def resources(self) -> Mapping[str, int]:
+        """Units of one SM under the thesis' names (Algorithms 6 to 8): SP, SFU, DPU, LSU, WS."""
+        return MappingProxyType(
+            {
+                "SP": self.fp32_lanes,
+                "SFU": self.sfu_lanes,
+                "DPU": self.fp64_lanes,
+                "LSU": self.lsu_lanes,
+                "WS": self.warp_schedulers,
+            }
+        )
+
+    # --- measured behaviour ---------------------------------------------------------
+
+    @cached_property
+    def latency_cycles(self) -> Mapping[str, float]:
+        """Measured latencies in cycles by ``<opcode>.<type>`` (thesis Table 3.2); may be empty.
+
+        Keys: add.f32 add.s32 sub.f32 sub.s32 mul.f32 mul.s32 and.b32 fma.f32 mad.s32 div.f32
+        div.s32 cvt sqrt.f32 setp mov ld.shared st.shared.
+        """
+        return MappingProxyType({key: fact.value for key, fact in self.latencies.items()})
+
+    def global_latency(self, total_threads: int, *, store: bool = False) -> float | None:
+        """Latency in cycles of a global load or store with ``total_threads`` launched.
+
+        ``None`` if nobody published it for this GPU. On K20 it is thesis Table 3.3.
+        """
+        model = self.global_memory_latency
+        if model is None:
+            return None
+        if store and model.store_cycles is not None:
+            return model.store_cycles.value
+        for piece in model.pieces:
+            if piece.below_threads is None or total_threads < piece.below_threads:
+                return piece.slope * total_threads + piece.constant
+        raise AssertionError("the loader checks that the last piece is unbounded")
+
+    def global_throughput(self, instructions: float) -> float | None:
+        """Global memory throughput in MB/s (thesis Table 4.5), ``None`` if not published."""
+        curve = self.global_memory_throughput
+        return curve.at(instructions) if curve else None
+
+    def shared_throughput(self, instructions: float) -> float | None:
+        """Shared memory throughput in MB/s (thesis Table 4.5), ``None`` if not published."""
+        curve = self.shared_memory_throughput
+        return curve.at(instructions) if curve else None
+
+    def launch_overhead_seconds(self, total_threads: int) -> float | None:
+        """Seconds a launch costs besides the kernel's own work, ``None`` if not published."""
+        line = self.kernel_launch
+        if line is None:
+            return None
+        return (line.microseconds_per_thread * total_threads + line.microseconds) * 1e-6

@@ -153,7 +153,7 @@ def _check_registers(gpu: GpuProfile, launch: Launch, registers: int) -> None:
         )
     # The launch check of the hardware counts warps for all sub-partitions alike
     # (cuda_occupancy.h), so five warps weigh as much as eight.
-    warps = _round_up(launch.warps_per_block, gpu.capability.sub_partitions_per_sm)
+    warps = _round_up(launch.warps_per_block, gpu.capability.sub_partitions_at_launch)
     needed = warps * _registers_per_warp(gpu, registers)
     if needed > gpu.max_registers_per_block:
         raise _refused(

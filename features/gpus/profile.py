@@ -94,6 +94,7 @@ class CapabilityFacts(NamedTuple):
     max_registers_per_thread: int
     register_allocation_unit: int
     sub_partitions_per_sm: int
+    sub_partitions_at_launch: int
     shared_bytes_per_sm: int
     max_shared_bytes_per_block: int
     max_shared_bytes_per_block_opt_in: int

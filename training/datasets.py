@@ -1,0 +1,168 @@
+"""Finds and reads the published power files, with their defects, as text.
+
+The files lie outside the repository (their licence forbids handing them on), in a folder with
+``power/raw``, ``power/clean`` and ``power/kernel_names.csv``: ``$WATTCAST_DATA``, else
+``../shared/data`` beside the repository. What they mean is ``training.cleaning``'s.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from features.errors import DataError
+from models.cards import sha256_of
+
+SOURCES_FILE = Path(__file__).parent / "sources.toml"
+SPREADSHEET_ERRORS = frozenset({"#DIV/0!", "#REF!", "#VALUE!"})
+"""Failed spreadsheet formulas, kept in the published files as text."""
+
+
+class SourceFile(BaseModel):
+    """One entry of ``sources.toml``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    gpu: str
+    layout: Literal["thesis", "powerquant"]
+    names: str
+    path: str
+    sha256: str
+    unused: tuple[str, ...]
+
+
+class Sources(BaseModel):
+    """``sources.toml``: what is trained on, where it comes from, under which licence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    licence: str
+    repository: str
+    file: tuple[SourceFile, ...]
+
+    def get(self, source_id: str) -> SourceFile:
+        """Entry by id. Raises DataError for an unknown one."""
+        for source in self.file:
+            if source.id == source_id:
+                return source
+        known = ", ".join(source.id for source in self.file)
+        raise DataError(f"unknown data source {source_id!r}; known: {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class RawTable:
+    """A published file as text: ``rows[i]`` starts on line ``lines[i]`` (1-based) of it."""
+
+    source: SourceFile
+    path: Path
+    sha256: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    lines: tuple[int, ...]
+
+    def column(self, name: str) -> list[str]:
+        """Cells of a column, stripped. Raises DataError if the file has no such column."""
+        if name not in self.columns:
+            raise DataError(
+                f"{self.path.name} has no column {name!r}", file=self.path.name, column=name
+            )
+        at = self.columns.index(name)
+        return [row[at].strip() for row in self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelName:
+    """Canonical names of a kernel; near-twins share a ``group``."""
+
+    kernel_id: str
+    group: str
+    family: str
+
+
+@cache
+def sources() -> Sources:
+    """``sources.toml``, validated. Raises DataError if it is not as it should be."""
+    try:
+        return Sources.model_validate(tomllib.loads(SOURCES_FILE.read_text("utf-8")))
+    except ValidationError as error:
+        raise DataError(f"{SOURCES_FILE.name}: {error}", file=SOURCES_FILE.name) from error
+
+
+def find_data() -> Path | None:
+    """Folder of the data sets, or ``None`` where there is none."""
+    given = os.environ.get("WATTCAST_DATA")
+    folder = Path(given) if given else Path(__file__).parents[2] / "shared" / "data"
+    return folder if (folder / "power" / "raw").is_dir() else None
+
+
+def data_root() -> Path:
+    """As ``find_data``. Raises DataError saying what is missing and where it was looked for."""
+    folder = find_data()
+    if folder is None:
+        raise DataError(
+            "no training data: set WATTCAST_DATA to a folder that holds power/raw and "
+            "power/kernel_names.csv (training/sources.toml says what they are)"
+        )
+    return folder
+
+
+def read_raw(source_id: str, root: Path | None = None) -> RawTable:
+    """Read one published file. Raises DataError if it is absent or a row is not rectangular."""
+    source = sources().get(source_id)
+    path = (root or data_root()) / "power" / "raw" / Path(source.path).name
+    columns, rows, lines = _read_csv(path)
+    return RawTable(source, path, sha256_of(path), columns, rows, lines)
+
+
+def read_kernel_names(root: Path | None = None) -> dict[tuple[str, str, str], KernelName]:
+    """(source key, benchmark, kernel) as the files spell them -> canonical names.
+
+    Raises DataError for a missing file or column, or a spelling named twice.
+    """
+    path = (root or data_root()) / "power" / "kernel_names.csv"
+    columns, rows, lines = _read_csv(path)
+    wanted = ("source_file_stem", "benchmark", "kernel", "kernel_id", "kernel_group", "family")
+    if columns != wanted:
+        raise DataError(f"{path.name} has other columns than {', '.join(wanted)}", file=path.name)
+    names: dict[tuple[str, str, str], KernelName] = {}
+    for row, line in zip(rows, lines, strict=True):
+        key = (row[0], row[1].strip(), row[2].strip())
+        name = KernelName(*row[3:6])
+        if names.setdefault(key, name) != name:
+            raise DataError(f"{path.name}: {key} has two names", file=path.name, row=line)
+    return names
+
+
+def _read_csv(
+    path: Path,
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tuple[int, ...]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            columns = tuple(next(reader, []))
+            rows: list[Sequence[str]] = []
+            lines: list[int] = []
+            for row in reader:
+                if len(row) != len(columns):
+                    raise DataError(
+                        f"{path.name}, row {reader.line_num}: {len(row)} cells under "
+                        f"{len(columns)} columns",
+                        file=path.name,
+                        row=reader.line_num,
+                    )
+                rows.append(row)
+                lines.append(reader.line_num)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path.name} cannot be read: {error}", file=path.name) from error
+    if not rows:
+        raise DataError(f"{path.name} has no rows", file=path.name)
+    return columns, tuple(tuple(row) for row in rows), tuple(lines)

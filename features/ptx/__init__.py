@@ -1,1 +1,51 @@
 """PTX reader: ``read_module(text) -> Module``; see ``ir`` for what comes out."""
+
+from features.ptx.demangle import demangle
+from features.ptx.ir import (
+    Address,
+    Body,
+    Function,
+    Group,
+    Immediate,
+    Instruction,
+    Label,
+    Location,
+    Module,
+    Negated,
+    Opaque,
+    Operand,
+    Pair,
+    Parameter,
+    Register,
+    RegisterDeclaration,
+    Special,
+    Symbol,
+    Variable,
+    Vector,
+)
+from features.ptx.reader import read_module
+
+__all__ = [
+    "Address",
+    "Body",
+    "Function",
+    "Group",
+    "Immediate",
+    "Instruction",
+    "Label",
+    "Location",
+    "Module",
+    "Negated",
+    "Opaque",
+    "Operand",
+    "Pair",
+    "Parameter",
+    "Register",
+    "RegisterDeclaration",
+    "Special",
+    "Symbol",
+    "Variable",
+    "Vector",
+    "demangle",
+    "read_module",
+]

@@ -1,0 +1,258 @@
+"""A function's body: text between its braces -> ``Body``."""
+
+from __future__ import annotations
+
+import re
+from sys import intern
+from typing import NoReturn
+
+from features.errors import PtxError
+from features.ptx import declarations
+from features.ptx.declarations import DeclarationError
+from features.ptx.ir import (
+    Body,
+    Instruction,
+    Label,
+    Location,
+    Operand,
+    RegisterDeclaration,
+    Variable,
+)
+from features.ptx.lexing import NAME, Diagnostics, Source, excerpt
+from features.ptx.operands import Names, UnreadableError
+from features.ptx.scopes import Scopes
+
+MOST_SCOPES = 1000
+"""Depth of nested blocks that is read; compilers print one or two."""
+
+# The common case in one match. All quantifiers are possessive: nothing is tried twice.
+_STATEMENT = re.compile(
+    r"\s*+(?:(@\s*+(!?)\s*+([A-Za-z0-9_$%]++))\s*+)?"
+    r"([A-Za-z_][A-Za-z0-9_]*+(?:(?:\.|::)[A-Za-z0-9_]++)*+)(?!\s*+:)([^;]*+);"
+)
+_LOC = re.compile(
+    r"\s*+\.loc\s++([0-9]{1,9})\s++([0-9]{1,9})\s++([0-9]{1,9})"
+    r"(?:\s*+,\s*+function_name\s++[A-Za-z0-9_$.]++(?:\s*+\+\s*+[0-9]++)?"
+    r"\s*+,\s*+inlined_at\s++[0-9]++\s++[0-9]++\s++[0-9]++)?(?:\s*+;)?"
+)
+_LABEL = re.compile(rf"({NAME})\s*+:(?!:)")
+_DIRECTIVE = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*+)")
+_SPACE = re.compile(r"\s*+")
+_NAMES_LISTED = re.compile(NAME)
+_VARIABLE_SPACES = declarations.SPACES - {"reg"}
+_TABLES = frozenset({"pragma", "callprototype", "branchtargets", "calltargets"})
+_NO_OPERANDS: tuple[Operand, ...] = ()
+# These never have an operand: anything after them is a statement that lost its semicolon.
+_ALONE = frozenset({"ret", "ret.uni", "exit", "trap", "brkpt"})
+
+
+class BodyParser:
+    """Parses one body; used once.
+
+    ``start`` and ``end`` are the offsets behind the opening and of the closing brace,
+    ``line`` the line of ``start``, ``began`` says which function it is, for messages.
+    """
+
+    def __init__(self, source: Source, start: int, end: int, line: int, began: str) -> None:
+        self._source = source
+        self._start, self._end, self._line = start, end, line
+        self._began = began
+        self._tracker = source.tracker(start, line)
+        self._diagnostics = Diagnostics()
+        self._offset = start
+        self._scopes = Scopes(self._complain)
+        self._names: Names = self._scopes.names
+        self._instructions: list[Instruction] = []
+        self._registers: list[RegisterDeclaration] = []
+        self._variables: list[Variable] = []
+        self._last_label: tuple[int, int] = (-1, -1)  # its number, and the offset behind it
+
+    def parse(self) -> Body:
+        """Parse all of it. Raises PtxError."""
+        clean, end, newline = self._source.clean, self._end, "\n"
+        match_statement, count, rfind = _STATEMENT.match, clean.count, clean.rfind
+        instructions = self._instructions
+        append, new = instructions.append, tuple.__new__
+        position, counted, line = self._start, self._start, self._line
+        line_start = self._source.text.rfind(self._source.newline, 0, position) + 1
+        location: Location | None = None
+        names = self._names
+        while True:
+            match = match_statement(clean, position, end)
+            if match is None:
+                loc = _LOC.match(clean, position, end)
+                if loc is not None:
+                    file, row, column = loc.groups()
+                    location = Location(int(file), int(row), int(column))
+                    position = loc.end()
+                    continue
+                position = self._other(position)
+                if position < 0:
+                    break
+                names = self._names
+                continue
+            guard, bang, predicate, opcode, rest = match.groups()
+            at = match.start(1) if guard else match.start(4)
+            if breaks := count(newline, counted, at):
+                line += breaks
+                line_start = rfind(newline, counted, at) + 1
+            counted = at
+            if rest and not rest.isspace():
+                try:
+                    operands = tuple([names[piece] for piece in rest.split(",")])
+                except KeyError:
+                    self._offset = at
+                    operands = self._operands(rest, opcode)
+                if opcode in _ALONE:
+                    self._fail(f"{opcode!r} has no operands; is a semicolon missing?", at)
+            else:
+                operands = _NO_OPERANDS
+            if predicate is not None:
+                predicate = self._scopes.register(predicate)
+            append(
+                new(
+                    Instruction,
+                    (
+                        len(instructions),
+                        line,
+                        at - line_start + 1,
+                        intern(opcode),
+                        operands,
+                        predicate,
+                        bang == "!",
+                        location,
+                    ),
+                )
+            )
+            position = match.end()
+        return self._result()
+
+    def _result(self) -> Body:
+        if self._scopes.depth:
+            self._fail("a block '{' inside the body is not closed", self._end)
+        instructions, labels, tables = self._scopes.finish(self._instructions)
+        return Body(
+            instructions=tuple(instructions),
+            labels=tuple(labels),
+            registers=tuple(self._registers),
+            variables=tuple(self._variables),
+            branch_tables=tables,
+            diagnostics=self._diagnostics.result(),
+        )
+
+    def _operands(self, rest: str, opcode: str) -> tuple[Operand, ...]:
+        try:
+            return self._names.read(rest)
+        except UnreadableError as error:
+            self._fail(f"{error} ({excerpt(opcode + rest)!r})", self._offset)
+
+    def _other(self, position: int) -> int:
+        """Anything but an instruction; where to go on, or -1 at the end of the body."""
+        clean, end = self._source.clean, self._end
+        space = _SPACE.match(clean, position, end)
+        position = space.end() if space else position
+        if position >= end:
+            return -1
+        self._offset = position
+        char = clean[position]
+        if char == ".":
+            return self._directive(position)
+        if char == "{":
+            if self._scopes.depth >= MOST_SCOPES:
+                self._fail(f"blocks are nested deeper than {MOST_SCOPES}", position)
+            self._scopes.enter(len(self._instructions))
+            self._names = self._scopes.names
+            return position + 1
+        if char == "}":
+            if not self._scopes.depth:
+                self._fail("'}' without its '{'", position)
+            self._scopes.leave(len(self._instructions))
+            self._names = self._scopes.names
+            return position + 1
+        if char == ";":
+            return position + 1
+        label = _LABEL.match(clean, position, end)
+        if label is not None:
+            line, _ = self._tracker.at(position)
+            number = self._scopes.label(label.group(1), line, len(self._instructions))
+            self._last_label = (number, label.end())
+            return label.end()
+        return self._unparsed(position)
+
+    def _unparsed(self, position: int) -> int:
+        """Neither instruction, directive nor label: skipped if one line holds all of it."""
+        clean, end = self._source.clean, self._end
+        semicolon = clean.find(";", position, end)
+        newline = clean.find("\n", position, end)
+        what = excerpt(clean[position : position + 200].partition("\n")[0])
+        if semicolon < 0:
+            self._fail(f"the statement {what!r} has no semicolon", position)
+        if 0 <= newline < semicolon or "{" in clean[position:semicolon]:
+            self._fail(f"{what!r} is no PTX statement", position)
+        self._complain("unparsed_statement", f"statement {what!r} is not understood")
+        return semicolon + 1
+
+    def _directive(self, position: int) -> int:
+        clean, end = self._source.clean, self._end
+        found = _DIRECTIVE.match(clean, position, end)
+        word = found.group(1) if found else ""
+        if word == "loc":
+            # One that _LOC does not know: only its place in the source is lost.
+            self._complain("unknown_directive", "this .loc is not understood")
+            return self._line_end(position)
+        known = word in _TABLES or word == "reg" or word in _VARIABLE_SPACES
+        if not known:
+            line_end = self._line_end(position)
+            semicolon = clean.find(";", position, line_end)
+            shown = excerpt(clean[position : min(line_end, position + 200)])
+            self._complain("unknown_directive", f"directive {shown!r} is not understood")
+            return semicolon + 1 if semicolon >= 0 else line_end
+        semicolon = clean.find(";", position, end)
+        if word in ("pragma", "callprototype"):
+            if semicolon < 0:
+                self._fail(f".{word} has no semicolon", position)
+            if word == "callprototype":
+                self._table_label(position)
+            return semicolon + 1
+        if word in ("branchtargets", "calltargets"):
+            if semicolon < 0:
+                self._fail(f".{word} has no semicolon", position)
+            label = self._table_label(position)
+            listed = _NAMES_LISTED.findall(clean, position + 1 + len(word), semicolon)
+            if label is not None:
+                self._scopes.table(label, tuple(listed))
+            return semicolon + 1
+        if semicolon < 0:
+            self._fail(f"the .{word} declaration has no semicolon", position)
+        text = clean[position:semicolon]
+        try:
+            if word == "reg":
+                for register in declarations.registers(text):
+                    self._registers.append(self._scopes.declare(register))
+                self._names = self._scopes.names
+            else:
+                line, _ = self._tracker.at(position)
+                self._variables.extend(declarations.variables(text, line))
+        except (DeclarationError, UnreadableError) as error:
+            self._fail(f"{error} ({excerpt(text)!r})", position)
+        return semicolon + 1
+
+    def _line_end(self, position: int) -> int:
+        newline = self._source.clean.find("\n", position, self._end)
+        return newline if newline >= 0 else self._end
+
+    def _table_label(self, position: int) -> str | None:
+        """Take back the label before a table: it names the table, not an instruction."""
+        number, after = self._last_label
+        if number < 0 or self._source.clean[after:position].strip():
+            self._complain("unknown_directive", "a table of targets without a label")
+            return None
+        self._last_label = (-1, -1)
+        return self._scopes.take_back_label()
+
+    def _complain(self, code: str, detail: str) -> None:
+        self._diagnostics.add(code, detail, self._tracker, self._offset)
+
+    def _fail(self, detail: str, offset: int) -> NoReturn:
+        line, column = self._tracker.at(offset)
+        raise PtxError(f"{detail}; in {self._began}", line=line, column=column)

@@ -1,0 +1,170 @@
+"""Text level of PTX: decoding, comments, positions, names and numbers.
+
+Comments and the insides of strings are overwritten by spaces, so that every later stage
+may search for ``{``, ``}`` and ``;`` without meeting a false one, and every offset still
+points into the text as the user sent it.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import NoReturn
+
+from features.diagnostics import Diagnostic
+from features.errors import PtxError
+from features.ptx.ir import Immediate
+
+# PTX ISA 9.0, 4.4 "Identifiers": followsym is [a-zA-Z0-9_$], the first may also be %.
+NAME = r"[A-Za-z_$%][A-Za-z0-9_$]*+"
+
+MOST_DIAGNOSTICS = 200
+"""Warnings kept per body or module; the rest are counted in a last one."""
+
+# Each alternative ends in one way only, so no text makes the search go back.
+_COMMENT_OR_STRING = re.compile(r'//[^\n]*+|/\*.*?(?:\*/|\Z)|"(?:[^"\\\n]|\\[^\n])*+"?', re.DOTALL)
+_NOT_NEWLINE = re.compile(r"[^\n]")
+
+
+def decode(text: str | bytes) -> str:
+    """Text of what the user sent: UTF-8, UTF-16 with a mark, else Latin-1 (never fails)."""
+    if isinstance(text, str):
+        return text
+    if text[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        return bytes(text).decode("utf-16", errors="replace")
+    try:
+        return bytes(text).decode("utf-8")
+    except UnicodeDecodeError:
+        return bytes(text).decode("latin-1")
+
+
+class Source:
+    """The text and its ``clean`` twin of equal length, without comments and strings."""
+
+    __slots__ = ("clean", "newline", "text")
+
+    def __init__(self, text: str) -> None:
+        """Raises PtxError for a NUL inside the text and for a comment that never ends."""
+        self.text = text
+        self.newline = "\n" if "\n" in text or "\r" not in text else "\r"
+        clean = text if self.newline == "\n" else text.replace("\r", "\n")
+        end = len(clean.rstrip("\0 \t\r\n\f\v"))
+        if "\0" in clean:
+            nul = clean.find("\0", 0, end)
+            if nul >= 0:
+                self.fail("binary data: the text holds a NUL byte", nul)
+            clean = clean.replace("\0", " ")
+        if clean.startswith("\ufeff"):
+            clean = " " + clean[1:]
+        if "//" in clean or "/*" in clean or '"' in clean:
+            clean = _COMMENT_OR_STRING.sub(self._blank, clean)
+        self.clean = clean
+
+    def _blank(self, match: re.Match[str]) -> str:
+        found = match.group()
+        if found.startswith("//"):
+            return " " * len(found)
+        if found[0] == '"':
+            if len(found) == 1 or found[-1] != '"':
+                return " " * len(found)
+            return '"' + " " * (len(found) - 2) + '"'
+        if len(found) < 4 or not found.endswith("*/"):
+            self.fail("the comment that begins here has no end", match.start())
+        return _NOT_NEWLINE.sub(" ", found)
+
+    def tracker(self, offset: int = 0, line: int = 1) -> Tracker:
+        """A tracker that starts at an offset whose line is known."""
+        return Tracker(self.text, self.newline, offset, line)
+
+    def fail(self, detail: str, offset: int) -> NoReturn:
+        """Raise PtxError at an offset."""
+        line, column = self.tracker().at(offset)
+        raise PtxError(detail, line=line, column=column)
+
+
+class Tracker:
+    """Turns offsets into 1-based (line, column); cheap when the offsets mostly ascend."""
+
+    __slots__ = ("_line", "_newline", "_offset", "_text")
+
+    def __init__(self, text: str, newline: str, offset: int, line: int) -> None:
+        self._text, self._newline, self._offset, self._line = text, newline, offset, line
+
+    def at(self, offset: int) -> tuple[int, int]:
+        """Line and column of an offset, both 1-based; the column counts characters."""
+        if offset >= self._offset:
+            self._line += self._text.count(self._newline, self._offset, offset)
+        else:
+            self._line -= self._text.count(self._newline, offset, self._offset)
+        self._offset = offset
+        return self._line, offset - self._text.rfind(self._newline, 0, offset)
+
+
+class Diagnostics:
+    """Collects warnings; bounded, because hostile text could yield one per character."""
+
+    def __init__(self) -> None:
+        self._kept: list[Diagnostic] = []
+        self._dropped = 0
+
+    @property
+    def full(self) -> bool:
+        """No more are kept (they are still counted)."""
+        return len(self._kept) >= MOST_DIAGNOSTICS
+
+    def add(self, code: str, detail: str, tracker: Tracker, offset: int) -> None:
+        """Keep one warning at an offset of the tracker's text."""
+        if self.full:
+            self._dropped += 1
+            return
+        line, column = tracker.at(offset)
+        self._kept.append(Diagnostic(code, detail, line, column))
+
+    def result(self) -> tuple[Diagnostic, ...]:
+        """Those kept, in the order found, and one more that counts the rest."""
+        if not self._dropped:
+            return tuple(self._kept)
+        rest = Diagnostic("more_diagnostics", f"{self._dropped} further warnings are not listed")
+        return (*self._kept, rest)
+
+
+def excerpt(text: str, most: int = 60) -> str:
+    """One line of at most ``most`` characters, for a message."""
+    words = " ".join(text[: 4 * most].split())
+    return words if len(words) <= most else words[: most - 3] + "..."
+
+
+# PTX ISA 9.0, 4.5 "Constants". Lengths are bounded: no literal of PTX is longer, and
+# Python converts longer digit strings in quadratic time.
+_NUMBER = re.compile(
+    r"(?P<sign>[+-]?)\s*+(?:"
+    r"0[xX](?P<hex>[0-9a-fA-F]{1,32})U?"
+    r"|0[bB](?P<binary>[01]{1,128})U?"
+    r"|0[fF](?P<single>[0-9a-fA-F]{8})"
+    r"|0[dD](?P<double>[0-9a-fA-F]{16})"
+    r"|0(?P<octal>[0-7]{1,44})U?"
+    r"|(?P<decimal>[0-9]{1,40})U?"
+    r"|(?P<float>(?:[0-9]{1,40}\.[0-9]{0,40}|\.[0-9]{1,40}|[0-9]{1,40}(?=[eE]))"
+    r"(?:[eE][+-]?[0-9]{1,6})?)"
+    r")"
+)
+_RADIX = {"hex": 16, "binary": 2, "octal": 8, "decimal": 10}
+
+
+def number(text: str) -> Immediate | None:
+    """The literal a text is, or ``None``; ``value`` is exact, ``text`` is kept as written."""
+    match = _NUMBER.fullmatch(text)
+    if match is None:
+        return None
+    kind = match.lastgroup or ""
+    digits = match.group(kind)
+    value: int | float
+    if kind in _RADIX:
+        value = int(digits, _RADIX[kind])
+    elif kind == "single":
+        value = struct.unpack(">f", bytes.fromhex(digits))[0]
+    elif kind == "double":
+        value = struct.unpack(">d", bytes.fromhex(digits))[0]
+    else:
+        value = float(digits)
+    return Immediate(-value if match.group("sign") == "-" else value, text)

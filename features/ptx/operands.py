@@ -1,0 +1,243 @@
+"""Operands: text between an opcode and its semicolon -> ``Operand`` objects.
+
+Nearly all operands of a kernel are repeated (registers, zero, addresses), so each text is
+read once and the object shared: a ``Names`` is the dictionary of what was read so far.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from features.ptx.ir import (
+    Address,
+    Group,
+    Immediate,
+    Negated,
+    Opaque,
+    Operand,
+    Pair,
+    Register,
+    Special,
+    Symbol,
+    Vector,
+)
+from features.ptx.lexing import NAME, excerpt, number
+
+MOST_NESTING = 6
+"""Brackets within brackets in one operand; PTX itself needs three."""
+
+WARP_SZ = 32
+"""PTX ISA 9.0, 4.5.3: ``WARP_SZ`` is a predefined integer constant, 32 on every target."""
+
+# PTX ISA 9.0, chapter 10 "Special Registers".
+_SPECIAL = re.compile(
+    r"%(?:(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)(?:\.[xyzw])?"
+    r"|laneid|warpid|nwarpid|smid|nsmid|gridid|cluster_ctarank|cluster_nctarank"
+    r"|is_explicit_cluster|lanemask_(?:eq|le|lt|ge|gt)|clock|clock_hi|clock64"
+    r"|globaltimer(?:_lo|_hi)?|pm[0-9]{1,2}(?:_64)?|envreg[0-9]{1,2}"
+    r"|reserved_smem_offset_(?:begin|end|cap|[0-9])|(?:total|aggr|dynamic)_smem_size"
+    r"|current_graph_exec)"
+)
+_NAME = re.compile(NAME)
+_SELECTED = re.compile(rf"({NAME})\.(?:[xyzwrgba]|[bh][0-3]+)")
+_OFFSET = re.compile(rf"({NAME}(?:\.[xyzw])?)\s*+(?:([+-])\s*+(-?[0-9a-fA-FxXU]++))?")
+_ADDRESS = re.compile(rf"\[\s*+({NAME})\s*+(?:([+-])\s*+(-?[0-9a-fA-FxXU]++)\s*+)?\]")
+_BRACKET = re.compile(r"[,{}\[\]()]")
+_CLOSING = {"{": "}", "[": "]", "(": ")"}
+# What a statement looks like that lost the semicolon before it.
+_NEXT_STATEMENT = re.compile(
+    r"(?<!\s)[^\S\n]*+\n\s*+(?:@!?\s*+[A-Za-z0-9_$%]++\s++)?"
+    r"(?:[a-z][a-z0-9_]*+\.[a-z0-9_.:]++|ret|exit|trap|\.[a-z0-9]++)(?=\s|\Z)"
+)
+
+
+class Names(dict[str, Operand]):
+    """Operands read so far, by their text, in one scope of one function.
+
+    ``bare`` maps a declared or renamed register to its object; ``ranges`` maps the prefix of
+    a parametrised declaration (``t<4>``) to its length and the suffix of its renaming.
+    """
+
+    __slots__ = ("bare", "complain", "ranges")
+
+    def __init__(
+        self,
+        bare: dict[str, Register],
+        ranges: dict[str, tuple[int, str]],
+        complain: Callable[[str, str], None],
+    ) -> None:
+        super().__init__()
+        self.bare = bare
+        self.ranges = ranges
+        self.complain = complain
+
+    def __missing__(self, text: str) -> Operand:
+        """Read a simple operand; KeyError tells the caller to take ``read`` instead."""
+        simple = None if "\n" in text else self._simple(text.strip())
+        if simple is None:
+            raise KeyError(text)
+        self[text] = simple
+        return simple
+
+    def _simple(self, text: str) -> Operand | None:
+        if _NAME.fullmatch(text):
+            return self.name(text)
+        match = _ADDRESS.fullmatch(text)
+        if match:
+            base, sign, digits = match.groups()
+            offset = _offset(sign, digits)
+            if offset is None:
+                return None
+            name = self.name(base)
+            if isinstance(name, (Register, Symbol)):
+                return Address(name, offset)
+            return None
+        literal = number(text)
+        if literal is not None:
+            return literal
+        if _SPECIAL.fullmatch(text):
+            return Special(text)
+        return None
+
+    def name(self, text: str) -> Register | Special | Symbol | Immediate:
+        """What a bare word stands for: register, special register, constant or symbol."""
+        known = self.bare.get(text)
+        if known is not None:
+            return known
+        if self.ranges:
+            # A prefix may itself end in digits, so every split of the last ten is tried.
+            for cut in range(len(text) - 1, max(0, len(text) - 11), -1):
+                if not text[cut:].isdecimal():
+                    break
+                found = self.ranges.get(text[:cut])
+                if found is not None and int(text[cut:]) < found[0]:
+                    return Register(text + found[1])
+        if text[0] == "%":
+            return Special(text) if _SPECIAL.fullmatch(text) else Register(text)
+        if text == "WARP_SZ":
+            return Immediate(WARP_SZ, text)
+        return Symbol(text)
+
+    def read(self, text: str) -> tuple[Operand, ...]:
+        """All operands of a statement. Raises UnreadableError for unbalanced brackets."""
+        if _NEXT_STATEMENT.search(text):
+            raise UnreadableError("a semicolon is missing in this statement")
+        return tuple([self._one(piece, 0) for piece in split(text)])
+
+    def _one(self, text: str, nesting: int) -> Operand:
+        known = self.get(text)
+        if known is not None:
+            return known
+        bare = text.strip()
+        operand = self._simple(bare) or self._compound(bare, nesting)
+        if operand is None:
+            self.complain("unknown_operand", f"operand {excerpt(text)!r} is not understood")
+            return Opaque(bare)
+        self[text] = operand
+        return operand
+
+    def _compound(self, text: str, nesting: int) -> Operand | None:
+        if not text or nesting >= MOST_NESTING:
+            return None
+        first, last = text[0], text[-1]
+        if first == "!":
+            return Negated(self._one(text[1:], nesting + 1))
+        if _CLOSING.get(first) == last and _closes_at_end(text):
+            inside = text[1:-1]
+            parts = split(inside) if inside.strip() else []
+            if first == "[":
+                return self._address(parts, nesting)
+            elements = tuple([self._one(part, nesting + 1) for part in parts])
+            return Vector(elements) if first == "{" else Group(elements)
+        if "|" in text:
+            one, _, other = text.partition("|")
+            return Pair(self._one(one, nesting + 1), self._one(other, nesting + 1))
+        match = _OFFSET.fullmatch(text)
+        if match and match.group(2):
+            offset = _offset(match.group(2), match.group(3))
+            name = self.name(match.group(1))
+            if offset is not None and isinstance(name, Symbol):
+                return Symbol(name.name, offset)
+        match = _SELECTED.fullmatch(text)
+        if match:
+            name = self.name(match.group(1))
+            if isinstance(name, Register):
+                self.complain("selector_ignored", f"{text!r} is read as the whole register")
+                return name
+        return None
+
+    def _address(self, parts: list[str], nesting: int) -> Operand | None:
+        if not parts:
+            return None
+        base: Register | Symbol | None
+        literal = number(parts[0].strip())
+        if literal is not None:
+            if not isinstance(literal.value, int):
+                return None
+            base, offset = None, literal.value
+        else:
+            match = _OFFSET.fullmatch(parts[0].strip())
+            found = _offset(match.group(2), match.group(3)) if match else None
+            if match is None or found is None:
+                return None
+            name = self.name(match.group(1))
+            if not isinstance(name, (Register, Symbol)):
+                return None
+            base, offset = name, found
+        coordinates: list[Operand] = []
+        for part in parts[1:]:
+            operand = self._one(part, nesting + 1)
+            if isinstance(operand, Vector):
+                coordinates.extend(operand.elements)
+            else:
+                coordinates.append(operand)
+        return Address(base, offset, tuple(coordinates))
+
+
+class UnreadableError(Exception):
+    """Operands that cannot be told apart; the caller knows where they stand."""
+
+
+def _offset(sign: str | None, digits: str | None) -> int | None:
+    if digits is None:
+        return 0
+    literal = number(digits)
+    if literal is None or not isinstance(literal.value, int):
+        return None
+    return -literal.value if sign == "-" else literal.value
+
+
+def _closes_at_end(text: str) -> bool:
+    """Whether the first bracket is closed by the last one (``{a}{b}`` is not)."""
+    depth = 0
+    for match in _BRACKET.finditer(text):
+        char = match.group()
+        if char in "{[(":
+            depth += 1
+        elif char in "}])":
+            depth -= 1
+            if depth == 0:
+                return match.end() == len(text)
+    return False
+
+
+def split(text: str) -> list[str]:
+    """Cut at the commas outside brackets. Raises UnreadableError for unbalanced brackets."""
+    pieces: list[str] = []
+    open_brackets: list[str] = []
+    start = 0
+    for match in _BRACKET.finditer(text):
+        char = match.group()
+        if char == ",":
+            if not open_brackets:
+                pieces.append(text[start : match.start()])
+                start = match.end()
+        elif char in _CLOSING:
+            open_brackets.append(_CLOSING[char])
+        elif not open_brackets or open_brackets.pop() != char:
+            raise UnreadableError(f"{char!r} without its opening bracket")
+    if open_brackets:
+        raise UnreadableError(f"a {open_brackets[-1]!r} is missing")
+    pieces.append(text[start:])
+    return pieces

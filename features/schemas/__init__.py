@@ -1,1 +1,22 @@
+"""Feature schemas: what the published data sets hold, computed as they compute it.
 
+<schema>.toml   ordered fields, and the constants of each GPU, every value with its source
+tables.py       reads those files
+counting.py     the authors' instruction classes and counters, on our IR
+formulas.py     the row formulas, on numbers and arrays
+derive.py       columns of a row from its other columns: for serving and for training
+schema.py       Schema.vector(facts) -> FeatureVector
+"""
+
+from features.schemas.schema import FeatureVector, KernelFacts, Schema, get_schema, list_schemas
+from features.schemas.tables import Field, GpuTable
+
+__all__ = [
+    "FeatureVector",
+    "Field",
+    "GpuTable",
+    "KernelFacts",
+    "Schema",
+    "get_schema",
+    "list_schemas",
+]

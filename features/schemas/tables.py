@@ -41,11 +41,12 @@ class Rules:
 
     ``wtotal``: slope and intercept of W. ``static_global``: cache_penalty counts the static
     global instructions times w instead of glob_inst_sm. ``no_shared_latency``: avg_shar_lat
-    of a kernel without shared loads.
+    of a kernel without shared loads. ``waves_simulated``: field ``waves`` is w, not ceil(nB/nSM).
     """
 
     wtotal: tuple[float, float]
     static_global: bool
+    waves_simulated: bool
     no_shared_latency: float
 
 
@@ -134,6 +135,7 @@ def _rules(values: Mapping[str, Any]) -> Rules:
     return Rules(
         wtotal=(slope, intercept),
         static_global=values["cache_global"] == "static",
+        waves_simulated=values["waves_column"] == "simulated",
         no_shared_latency=values["no_shared_latency"],
     )
 

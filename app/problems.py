@@ -1,0 +1,287 @@
+"""Errors as RFC 9457 problem details: one registry of types, one shape of answer.
+
+    type        status  raised by
+    ptx-syntax  422     features.errors.PtxError (line, column)
+    ...         ...     the registry below; ``GET /problems`` prints it
+
+A problem never carries internals: what went wrong inside is logged with the request's id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+
+from app.logs import REQUEST_ID, log
+from features.errors import GpuError, ModelError, SchemaError, WattcastError
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class ProblemType(NamedTuple):
+    """One kind of problem. ``slug`` is the tail of its ``type`` and never changes."""
+
+    slug: str
+    status: int
+    title: str
+    description: str
+
+
+TYPES: dict[str, ProblemType] = {
+    kind.slug: kind
+    for kind in (
+        ProblemType("ptx-syntax", 422, "Not PTX", "The text is not PTX; see line and column."),
+        ProblemType(
+            "kernel", 422, "No such kernel", "The PTX holds no kernel, or not the one asked for."
+        ),
+        ProblemType(
+            "launch", 422, "Impossible launch", "The GPU would refuse this launch; see field."
+        ),
+        ProblemType("gpu", 422, "Unknown GPU", "No profile of this GPU; known ids are listed."),
+        ProblemType(
+            "schema", 422, "Unknown schema", "No such feature schema, or none for this GPU."
+        ),
+        ProblemType("model", 422, "No such model", "No model of this kind for the GPU."),
+        ProblemType("data", 422, "Defective data", "A row or column does not hold up."),
+        ProblemType("no-explanation", 422, "Nothing to explain", "The prediction holds no power."),
+        ProblemType("validation", 422, "Invalid request", "Each entry of errors names a path."),
+        ProblemType("json", 400, "Not JSON", "The body is not a JSON document in UTF-8."),
+        ProblemType("bad-request", 400, "Bad request", "The request could not be read."),
+        ProblemType("unknown-gpu", 404, "Unknown GPU", "No profile of this GPU."),
+        ProblemType("unknown-schema", 404, "Unknown schema", "No such feature schema."),
+        ProblemType("unknown-model", 404, "No such model", "No model for this GPU and target."),
+        ProblemType("unknown-prediction", 404, "Unknown prediction", "No prediction of this id."),
+        ProblemType("not-found", 404, "Not found", "Nothing lives under this path."),
+        ProblemType("method", 405, "Method not allowed", "The Allow header lists what is."),
+        ProblemType("too-large", 413, "Too large", "The body or the PTX exceeds the limit."),
+        ProblemType("media-type", 415, "Unsupported media type", "Send application/json."),
+        ProblemType(
+            "busy", 429, "Too many requests", "Too many analyses wait; retry after the given time."
+        ),
+        ProblemType("internal", 500, "Internal error", "The fault is ours; it has been logged."),
+        ProblemType("time-limit", 503, "Time limit", "The analysis took longer than allowed."),
+        ProblemType("store", 503, "Store unavailable", "The database does not keep up or is gone."),
+    )
+}
+
+_BY_STATUS = {400: "bad-request", 404: "not-found", 405: "method", 413: "too-large"}
+_IN_PATH = {GpuError: "unknown-gpu", SchemaError: "unknown-schema", ModelError: "unknown-model"}
+
+
+class FieldProblem(BaseModel):
+    """One defect of a request: where (``launch.block.0``) and what."""
+
+    path: str
+    message: str
+
+
+class Problem(BaseModel):
+    """Problem details (RFC 9457); members beyond these depend on ``type``."""
+
+    model_config = ConfigDict(
+        extra="allow",
+        json_schema_extra={
+            "example": {
+                "type": "/problems/ptx-syntax",
+                "title": "Not PTX",
+                "status": 422,
+                "detail": "line 3, column 9: expected an operand, found ';'",
+                "line": 3,
+                "column": 9,
+                "request_id": "5f0c6f0e9d0b4f3f8a0c1a2b3c4d5e6f",
+            }
+        },
+    )
+
+    type: str = Field(description="Path that describes this kind of problem.")
+    title: str
+    status: int
+    detail: str = Field(description="What is wrong with this request, for people.")
+    request_id: str | None = Field(None, description="Also in the X-Request-ID header and the log.")
+    line: int | None = Field(None, description="Line in the PTX, from 1.")
+    column: int | None = Field(None, description="Column in the PTX, from 1.")
+    field: str | None = Field(None, description="Part of the launch or request that is wrong.")
+    known: list[str] | None = Field(None, description="What could have been named instead.")
+    errors: list[FieldProblem] | None = Field(None, description="Each defect of the request.")
+
+
+class ServiceError(WattcastError):
+    """A problem of the service itself rather than of the domain; ``kind`` is its slug."""
+
+    def __init__(self, kind: str, detail: str, **context: object) -> None:
+        super().__init__(detail, **context)
+        self.kind = kind
+
+
+def document(kind: str, detail: str, extra: Mapping[str, object] | None = None) -> dict[str, Any]:
+    """The members of a problem of this ``kind``, RFC 9457 section 3.1."""
+    described = TYPES[kind]
+    members: dict[str, Any] = {
+        "type": f"/problems/{kind}",
+        "title": described.title,
+        "status": described.status,
+        "detail": detail,
+        **(extra or {}),
+    }
+    if (request_id := REQUEST_ID.get()) is not None:
+        members["request_id"] = request_id
+    return members
+
+
+def response(
+    kind: str,
+    detail: str,
+    extra: Mapping[str, object] | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """A problem as an HTTP response."""
+    members = document(kind, detail, extra)
+    return Response(
+        to_json(members, inf_nan_mode="null", fallback=str),
+        status_code=members["status"],
+        media_type=MEDIA_TYPE,
+        headers=dict(headers) if headers else None,
+    )
+
+
+def kind_of(error: WattcastError, *, in_path: bool = False) -> str:
+    """The slug under which an error is answered; ``in_path``: what it names is the resource."""
+    if isinstance(error, ServiceError):
+        return error.kind
+    if in_path:
+        for raised, slug in _IN_PATH.items():
+            if isinstance(error, raised):
+                return slug
+    return error.slug if error.slug in TYPES else "internal"
+
+
+def field_problems(errors: Sequence[Any]) -> list[dict[str, str]]:
+    """Pydantic's errors as paths and messages; the input itself is not echoed."""
+    return [
+        {
+            "path": ".".join(str(part) for part in error["loc"] if part not in ("body", "query")),
+            "message": str(error["msg"]),
+        }
+        for error in errors[:100]
+    ]
+
+
+def from_validation(errors: Sequence[Any]) -> Response:
+    """400 for a body that is no JSON, else 422 with every defect."""
+    first = errors[0]
+    if first["type"] in ("json_invalid", "json_type"):
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        return response("json", f"the body is not JSON: {reason}")
+    found = field_problems(errors)
+    summary = "; ".join(f"{e['path'] or 'body'}: {e['message']}" for e in found[:3])
+    more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
+    return response("validation", summary + more, {"errors": found})
+
+
+async def _wattcast_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, WattcastError)
+    # A GET names its resource in the path; a POST names GPUs and schemas in its body.
+    kind = kind_of(error, in_path=request.method == "GET")
+    headers = {"Retry-After": "1"} if kind in ("busy", "time-limit", "store") else None
+    return response(kind, str(error), error.context, headers)
+
+
+async def _validation_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError | ValidationError)
+    return from_validation(error.errors())
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = _BY_STATUS.get(error.status_code)
+    if kind is None:
+        kind = "internal" if error.status_code >= 500 else "bad-request"
+    details = {
+        "not-found": f"nothing lives under {request.url.path}",
+        "method": f"{request.url.path} does not take {request.method}",
+    }
+    return response(kind, details.get(kind, str(error.detail)), headers=error.headers)
+
+
+async def _unexpected(_: Request, error: Exception) -> Response:
+    log().error("unexpected error", exc_info=error)
+    return internal()
+
+
+def internal() -> Response:
+    """The answer to a fault of ours: no internals, only the id under which it is logged."""
+    return response("internal", "an unexpected error; it is logged under this request's id")
+
+
+def install(app: FastAPI) -> None:
+    """Make every error of ``app`` a problem."""
+    app.add_exception_handler(WattcastError, _wattcast_error)
+    app.add_exception_handler(RequestValidationError, _validation_error)
+    app.add_exception_handler(ValidationError, _validation_error)
+    app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def documented(*kinds: str) -> dict[int | str, dict[str, Any]]:
+    """The ``responses`` of a route: its problems by status, with an example each."""
+    by_status: dict[int | str, dict[str, Any]] = {}
+    for kind in (*kinds, "internal"):
+        described = TYPES[kind]
+        answer = by_status.setdefault(
+            described.status,
+            {
+                "description": "",
+                "content": {
+                    MEDIA_TYPE: {
+                        "schema": {"$ref": "#/components/schemas/Problem"},
+                        "examples": {},
+                    }
+                },
+            },
+        )
+        answer["description"] = "; ".join(
+            part for part in (answer["description"], described.title) if part
+        )
+        answer["content"][MEDIA_TYPE]["examples"][kind] = {
+            "summary": described.title,
+            "value": {
+                "type": f"/problems/{kind}",
+                "title": described.title,
+                "status": described.status,
+                "detail": described.description,
+            },
+        }
+    return by_status
+
+
+def describe(app: FastAPI) -> None:
+    """Put ``Problem`` into the OpenAPI document and take FastAPI's own error shape out."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            made = get_openapi(
+                title=app.title,
+                version=app.version,
+                description=app.description,
+                license_info=app.license_info,
+                routes=app.routes,
+            )
+            schemas = made.setdefault("components", {}).setdefault("schemas", {})
+            for name in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(name, None)
+            template = "#/components/schemas/{model}"
+            problem = Problem.model_json_schema(ref_template=template)
+            schemas.update(problem.pop("$defs", {}))
+            schemas["Problem"] = problem
+            app.openapi_schema = made
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]

@@ -1,0 +1,1 @@
+"""What the service remembers: SQLAlchemy tables, their migrations and repositories."""

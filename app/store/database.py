@@ -1,0 +1,132 @@
+"""Opening the database and bringing it to the newest schema."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+from collections.abc import Iterator
+from pathlib import Path
+
+import sqlalchemy as sa
+from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.problems import ServiceError
+
+HEAD = "0001"
+"""Newest migration; a test compares it with the migrations folder.
+
+Known here so that a start on an up-to-date database needs not import Alembic.
+"""
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+_ADVISORY_LOCK = 0x77617474
+"""PostgreSQL lock under which one replica migrates while the others wait ("watt")."""
+
+
+class StoreError(ServiceError):
+    """The database is gone, does not keep up, or is newer than this program."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("store", detail)
+
+
+def open_database(url: str) -> Engine:
+    """The engine of a migrated database. Raises StoreError naming the database, not its password.
+
+    SQLite runs in WAL mode: readers never wait for the writer.
+    """
+    try:
+        address = make_url(url)
+    except SQLAlchemyError as error:
+        raise StoreError("WATTCAST_DATABASE_URL is not an SQLAlchemy URL") from error
+    shown = address.render_as_string(hide_password=True)
+    try:
+        if address.get_backend_name() == "sqlite":
+            engine = _sqlite(address.database, url)
+        else:
+            engine = sa.create_engine(url, pool_pre_ping=True)
+        migrate(engine)
+    except StoreError:
+        raise
+    except (SQLAlchemyError, OSError, ImportError) as error:
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise StoreError(f"cannot open the database {shown}: {reason}") from error
+    return engine
+
+
+def _sqlite(database: str | None, url: str) -> Engine:
+    in_memory = database in (None, "", ":memory:")
+    if not in_memory:
+        assert database is not None
+        Path(database).parent.mkdir(parents=True, exist_ok=True)
+    engine = sa.create_engine(
+        url,
+        connect_args={"check_same_thread": False, "timeout": 30},
+        poolclass=sa.StaticPool if in_memory else None,
+    )
+
+    @sa.event.listens_for(engine, "connect")
+    def _configure(connection: object, _: object) -> None:
+        cursor = connection.cursor()  # type: ignore[attr-defined]
+        # NORMAL with WAL: a crash of the process loses nothing that was committed; only a
+        # power cut may lose the last transactions, never the database's consistency.
+        for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "foreign_keys=ON"):
+            cursor.execute(f"PRAGMA {pragma}")
+        cursor.close()
+
+    return engine
+
+
+def revision(engine: Engine) -> str | None:
+    """The database's migration, ``None`` for an empty one."""
+    with engine.connect() as connection:
+        if not sa.inspect(connection).has_table("alembic_version"):
+            return None
+        found: str | None = connection.scalar(sa.text("SELECT version_num FROM alembic_version"))
+        return found
+
+
+def migrate(engine: Engine, target: str = "head") -> None:
+    """Bring the database to ``target`` (``head``, ``base`` or a revision).
+
+    Raises StoreError for a database that a newer program has migrated further.
+    """
+    current = revision(engine)
+    if target == "head" and current == HEAD:
+        return
+    from alembic import command
+    from alembic.config import Config
+    from alembic.util import CommandError
+
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
+    with _alone(engine) as connection:
+        config.attributes["connection"] = connection
+        going_down = target == "base" or (current is not None and "head" != target < current)
+        try:
+            (command.downgrade if going_down else command.upgrade)(config, target)
+        except CommandError as error:
+            raise StoreError(
+                f"the database is at migration {current}, which this program does not know; "
+                "it needs a newer Wattcast"
+            ) from error
+        connection.commit()
+
+
+@contextlib.contextmanager
+def _alone(engine: Engine) -> Iterator[Connection]:
+    """A connection while no other process migrates the same database."""
+    with engine.connect() as connection, contextlib.ExitStack() as locks:
+        database = engine.url.database
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.text(f"SELECT pg_advisory_lock({_ADVISORY_LOCK})"))
+            connection.commit()
+            locks.callback(
+                connection.execute, sa.text(f"SELECT pg_advisory_unlock({_ADVISORY_LOCK})")
+            )
+        elif engine.dialect.name == "sqlite" and database and database != ":memory:":
+            lock = locks.enter_context(Path(f"{database}.migrating").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield connection

@@ -1,0 +1,16 @@
+"""Alembic's environment: migrations run on the connection that the program hands over."""
+
+from __future__ import annotations
+
+from alembic import context
+
+from app.store.tables import Base
+
+connection = context.config.attributes["connection"]
+context.configure(
+    connection=connection,
+    target_metadata=Base.metadata,
+    render_as_batch=connection.dialect.name == "sqlite",
+)
+with context.begin_transaction():
+    context.run_migrations()

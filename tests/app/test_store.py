@@ -1,0 +1,202 @@
+"""Predictions are found at once, written in batches and survive a restart."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import pytest
+import sqlalchemy as sa
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+
+from app.store.database import HEAD, MIGRATIONS, StoreError, migrate, open_database, revision
+from app.store.predictions import PredictionRecord, PredictionStore
+from app.store.tables import Base, PredictionRow, PtxRow
+
+
+def record(ptx: str = "//", prediction_id: UUID | None = None) -> PredictionRecord:
+    return PredictionRecord(
+        id=prediction_id or uuid4(),
+        created=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+        ptx_sha256=f"{abs(hash(ptx)):064x}",
+        gpu="tesla-k20",
+        kernel="k",
+        request='{"gpu":"tesla-k20"}',
+        result=b'{"id":"x","power":null}',
+        vectors='{"alavani2023":[1.0,null]}',
+        models="null",
+        ptx=ptx,
+    )
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'home' / 'w.db'}"
+
+
+def test_a_prediction_is_found_before_and_after_it_is_written(url: str) -> None:
+    store = PredictionStore(open_database(url), flush_seconds=0.05)
+    one = record()
+    store.add(one)
+    assert store.get(one.id) is one
+    assert store.flush()
+    assert store.get(uuid4()) is None
+    store.close()
+
+
+def test_predictions_survive_a_restart(url: str) -> None:
+    store = PredictionStore(open_database(url))
+    many = [record(f"// {n}") for n in range(50)]
+    for one in many:
+        store.add(one)
+    store.close()
+    again = PredictionStore(open_database(url))
+    for one in many:
+        found = again.get(one.id)
+        assert found is not None
+        assert (found.result, found.vectors, found.created) == (
+            one.result,
+            one.vectors,
+            one.created,
+        )
+        assert again.ptx(one.ptx_sha256) == one.ptx
+    again.close()
+
+
+def test_each_ptx_is_stored_once(url: str) -> None:
+    for _ in range(2):
+        store = PredictionStore(open_database(url))
+        for _ in range(3):
+            store.add(record("// the same"))
+        store.close()
+    engine = open_database(url)
+    with engine.connect() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(PtxRow)) == 1
+        assert connection.scalar(sa.select(sa.func.count()).select_from(PredictionRow)) == 6
+    engine.dispose()
+
+
+def test_memory_holds_the_latest_and_the_database_all(url: str) -> None:
+    store = PredictionStore(open_database(url), recent=2)
+    many = [record() for _ in range(5)]
+    for one in many:
+        store.add(one)
+    assert store.flush()
+    assert store.recent(many[0].id) is None
+    assert store.recent(many[4].id) is many[4]
+    found = store.get(many[0].id)
+    assert found is not None
+    assert found.result == many[0].result
+    store.close()
+
+
+def test_a_row_the_database_refuses_does_not_hold_up_others(url: str) -> None:
+    store = PredictionStore(open_database(url), flush_seconds=0.1)
+    same = uuid4()
+    good = record()
+    for one in (record(prediction_id=same), record(prediction_id=same), good):
+        store.add(one)
+    assert store.flush()
+    store.close()
+    again = PredictionStore(open_database(url))
+    assert again.get(same) is not None
+    assert again.get(good.id) is not None
+    again.close()
+
+
+def test_a_full_queue_is_told(url: str) -> None:
+    engine = open_database(url)
+    store = PredictionStore(engine, queue_rows=3, flush_seconds=30)
+    for _ in range(3):
+        store.add(record())
+    with pytest.raises(StoreError, match="keep up"):
+        store.add(record())
+    store.close()
+
+
+def test_rows_wait_while_the_database_is_locked(url: str) -> None:
+    engine = open_database(url)
+    with engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA busy_timeout=1")
+    blocker = sa.create_engine(url).connect()
+    blocker.exec_driver_sql("BEGIN EXCLUSIVE")
+    store = PredictionStore(engine)
+    one = record()
+    store.add(one)
+    assert store.get(one.id) is one
+    release = threading.Timer(0.2, blocker.rollback)
+    release.start()
+    assert store.flush(20)
+    release.join()
+    store.close()
+    blocker.close()
+    blocker.engine.dispose()
+
+
+def test_migrations_go_up_and_down(url: str) -> None:
+    engine = open_database(url)
+    assert revision(engine) == HEAD
+    migrate(engine, "base")
+    assert sa.inspect(engine).get_table_names() == ["alembic_version"]
+    migrate(engine)
+    assert set(sa.inspect(engine).get_table_names()) == {"alembic_version", "predictions", "ptx"}
+    engine.dispose()
+
+
+def test_migrations_make_the_tables_of_the_code(url: str) -> None:
+    engine = open_database(url)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+    engine.dispose()
+
+
+def test_the_known_head_is_that_of_the_folder() -> None:
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    assert ScriptDirectory.from_config(config).get_current_head() == HEAD
+
+
+def test_processes_that_start_together_migrate_once(url: str) -> None:
+    engines: list[sa.Engine] = []
+    failures: list[Exception] = []
+
+    def start() -> None:
+        try:
+            engines.append(open_database(url))
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=start) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert [revision(engine) for engine in engines] == [HEAD] * 4
+    for engine in engines:
+        engine.dispose()
+
+
+def test_a_database_of_a_newer_program_is_refused(url: str) -> None:
+    engine = open_database(url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+    engine.dispose()
+    with pytest.raises(StoreError, match="newer Wattcast"):
+        open_database(url)
+
+
+def test_an_unusable_database_is_named_without_its_password(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot open the database sqlite"):
+        open_database(f"sqlite:///{tmp_path / 'file' / 'below' / 'w.db'}")
+    with pytest.raises(StoreError) as caught:
+        open_database("postgresql+nosuchdriver://user:secret@localhost/w")
+    assert "secret" not in str(caught.value)
+    with pytest.raises(StoreError, match="not an SQLAlchemy URL"):
+        open_database("nonsense")

@@ -18,7 +18,8 @@ RETURNS = frozenset({"ret", "exit", "trap"})
 BRANCHES = frozenset({"bra", "brx"})
 
 
-class BasicBlock(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class BasicBlock:
     """Instructions ``[start, end)`` that are entered at the first and left at the last.
 
     ``label`` is the one jumped to, if any, else the first one standing here, else ``None``;

@@ -12,7 +12,6 @@ from features.ptx.declarations import DeclarationError
 from features.ptx.ir import (
     Body,
     Instruction,
-    Label,
     Location,
     Operand,
     RegisterDeclaration,

@@ -201,14 +201,11 @@ class _Scanner:
         """The brace that closes the one at ``brace``."""
         depth = 0
         for match in _BRACE.finditer(self._clean, brace):
-            if match.group() == "{":
-                depth += 1
-            else:
-                depth -= 1
-                if not depth:
-                    return match.start()
+            depth += 1 if match.group() == "{" else -1
+            if not depth:
+                return match.start()
         line, _ = self._tracker.at(began)
-        self._fail(
+        return self._fail(
             f"the text ends inside {what} that begins in line {line}; {depth} '}}' are missing",
             len(self._clean.rstrip()),
         )

@@ -166,8 +166,9 @@ class Scopes:
         settle(0)
         start, present = 0, 0
         for stop, scope in [*self._events, (len(instructions), 0)]:
-            for one in instructions[start:stop]:
-                out.append(one._replace(operands=_all(known, one.operands)))
+            out.extend(
+                one._replace(operands=_all(known, one.operands)) for one in instructions[start:stop]
+            )
             start = stop
             if scope > present and self._parents[scope] == present:
                 changes = renamed.get(scope, {})

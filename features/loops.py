@@ -1,0 +1,193 @@
+"""Natural loops and their nesting; irreducible regions are reported, not guessed at.
+
+A back edge goes to a block that dominates its start; the loop of a header is every block
+from which a back edge's start is reached without passing the header (Aho, Lam, Sethi and
+Ullman, "Compilers", 9.6.6). Inner loops are collapsed as they are found (Havlak, TOPLAS
+1997), so the work is near-linear in the edges however deep the nest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from features.cfg import ControlFlowGraph, dominators
+from features.diagnostics import Diagnostic
+from features.ptx.ir import Location
+
+
+@dataclass(eq=False)
+class Loop:
+    """One natural loop. ``index`` is its place in ``LoopForest.loops``.
+
+    ``header`` is the block that is entered; ``back_edges`` are (latch, header) pairs;
+    ``parent`` is the index of the loop around it or ``None``; ``depth`` is 1 for an
+    outermost one. ``own_blocks`` lie in no inner loop. ``label`` is the header's; ``line``
+    the PTX line of its first instruction; ``location`` the source line, if ``.loc`` tells.
+    """
+
+    index: int
+    header: int
+    back_edges: tuple[tuple[int, int], ...]
+    parent: int | None
+    depth: int
+    label: str | None
+    line: int
+    location: Location | None
+    own_blocks: tuple[int, ...]
+    children: tuple[Loop, ...] = field(repr=False)
+
+    @cached_property
+    def blocks(self) -> frozenset[int]:
+        """All blocks, inner loops included; gathered when first asked for."""
+        found: list[int] = []
+        waiting = [self]
+        while waiting:
+            loop = waiting.pop()
+            found.extend(loop.own_blocks)
+            waiting.extend(loop.children)
+        return frozenset(found)
+
+    @property
+    def single_block(self) -> bool:
+        """The loop is one block that jumps to itself."""
+        return self.own_blocks == (self.header,) and not self.children
+
+
+@dataclass(frozen=True)
+class LoopForest:
+    """The loops in the order of their headers (so an outer one stands before its inner ones).
+
+    ``innermost`` is the index of the innermost loop of every block, -1 outside all loops.
+    ``irreducible`` are the edges that close a cycle without a single entry; each also gives
+    a Diagnostic (``irreducible_loop``), and the blocks they jump to have no loop of their own.
+    """
+
+    loops: tuple[Loop, ...]
+    innermost: tuple[int, ...]
+    irreducible: tuple[tuple[int, int], ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    def depth(self, block: int) -> int:
+        """Number of loops around a block."""
+        loop = self.innermost[block]
+        return self.loops[loop].depth if loop >= 0 else 0
+
+
+def natural_loops(cfg: ControlFlowGraph) -> LoopForest:
+    """All natural loops of the reachable blocks."""
+    blocks = cfg.blocks
+    order = cfg.reverse_post_order
+    rank = {block: place for place, block in enumerate(order)}
+    dominates = _Dominance(cfg)
+    latches: dict[int, list[int]] = {}
+    irreducible: list[tuple[int, int]] = []
+    for source in order:
+        for target in blocks[source].successors:
+            if rank[target] <= rank[source]:
+                if dominates(target, source):
+                    latches.setdefault(target, []).append(source)
+                else:
+                    irreducible.append((source, target))
+
+    # From the last header in reverse post-order to the first: inner loops come first and
+    # are then stood for by their header (a union-find over blocks).
+    stands_for = list(range(len(blocks)))
+
+    def find(block: int) -> int:
+        while stands_for[block] != block:
+            stands_for[block] = stands_for[stands_for[block]]
+            block = stands_for[block]
+        return block
+
+    inside = [-1] * len(blocks)  # header of the innermost loop; for a header: around its own
+    members: dict[int, list[int]] = {}
+    for header in sorted(latches, key=lambda block: -rank[block]):
+        found = members.setdefault(header, [])
+        waiting = [find(latch) for latch in latches[header]]
+        while waiting:
+            block = find(waiting.pop())
+            if block == header or inside[block] == header:
+                continue
+            inside[block] = header
+            stands_for[block] = header
+            found.append(block)
+            waiting.extend(p for p in blocks[block].predecessors if p in rank)
+    return _forest(cfg, latches, inside, members, irreducible)
+
+
+def _forest(
+    cfg: ControlFlowGraph,
+    latches: dict[int, list[int]],
+    inside: list[int],
+    members: dict[int, list[int]],
+    irreducible: list[tuple[int, int]],
+) -> LoopForest:
+    headers = sorted(latches)
+    index = {header: number for number, header in enumerate(headers)}
+    rank = {block: place for place, block in enumerate(cfg.reverse_post_order)}
+    depth: dict[int, int] = {}
+    for header in sorted(headers, key=lambda block: rank[block]):
+        depth[header] = depth[inside[header]] + 1 if inside[header] >= 0 else 1
+    built: dict[int, Loop] = {}
+    for header in sorted(headers, key=lambda block: -depth[block]):
+        block = cfg.blocks[header]
+        # An empty block can only be the last one, which has no successor and heads no loop.
+        first = cfg.body.instructions[block.start]
+        inner = sorted(member for member in members[header] if member in latches)
+        own = [member for member in members[header] if member not in latches]
+        built[header] = Loop(
+            index=index[header],
+            header=header,
+            back_edges=tuple((latch, header) for latch in sorted(latches[header])),
+            parent=index[inside[header]] if inside[header] >= 0 else None,
+            depth=depth[header],
+            label=block.label,
+            line=first.line,
+            location=first.location,
+            own_blocks=tuple(sorted([header, *own])),
+            children=tuple(built[member] for member in inner),
+        )
+    innermost = tuple(
+        index[block] if block in latches else index[inside[block]] if inside[block] >= 0 else -1
+        for block in range(len(cfg.blocks))
+    )
+    diagnostics = []
+    for source, target in irreducible:
+        last = cfg.body.instructions[cfg.blocks[source].end - 1]
+        name = cfg.blocks[target].label or f"block {target}"
+        detail = f"the cycle through {name} has more than one entry; it is no natural loop"
+        diagnostics.append(Diagnostic("irreducible_loop", detail, last.line, last.column))
+    return LoopForest(
+        tuple(built[header] for header in headers),
+        innermost,
+        tuple(irreducible),
+        tuple(diagnostics),
+    )
+
+
+class _Dominance:
+    """Answers "does a dominate b" at once, from the dominator tree's pre- and post-order."""
+
+    def __init__(self, cfg: ControlFlowGraph) -> None:
+        parents = dominators(cfg)
+        children: list[list[int]] = [[] for _ in parents]
+        for block, parent in enumerate(parents):
+            if parent >= 0 and block != cfg.entry:
+                children[parent].append(block)
+        self._first = [-1] * len(parents)
+        self._last = [-1] * len(parents)
+        clock = 0
+        stack = [(cfg.entry, False)]
+        while stack:
+            block, done = stack.pop()
+            if done:
+                self._last[block] = clock
+                continue
+            self._first[block] = clock
+            clock += 1
+            stack.append((block, True))
+            stack.extend((child, False) for child in children[block])
+
+    def __call__(self, above: int, below: int) -> bool:
+        return self._first[above] <= self._first[below] < self._last[above]

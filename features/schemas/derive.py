@@ -70,8 +70,6 @@ def _issue_cycles(
         return None
     if table.issue_rule == "thesis":
         return formulas.issue_cycles_thesis(threads, total, divisor)
-    if table.issue_rule == "ampere":
-        return formulas.issue_cycles_ampere(threads, total, divisor)
     return formulas.issue_cycles_powerquant(threads, total, divisor)
 
 

@@ -33,14 +33,8 @@ EXTRA_TRIP_CYCLES = 9
 MISC_WEIGHTS = (3, 1, 3, 2)
 """Weights in misc_inst_sm of compute, branch, label and return lines (features.md 1)."""
 
-ISSUE_BATCH_THREADS = 128
-"""nWS * warp size = 4 * 32 of Eq. 5.1 (PowerQuant rows)."""
-
 ISSUE_DISPATCH_UNITS = 2
 """nDU of Eq. 5.1 (PowerQuant rows)."""
-
-AMPERE_BASE_DIVISOR = 65536.0
-"""D of the Ampere rows but for the factor 108^2 (PowerQuant rows)."""
 
 K20_LATE_ROWS_AFTER = 1000
 """Rows of the K20 larger data set with a greater "Sr No." follow ``late_waves``."""
@@ -210,33 +204,21 @@ def issue_cycles_thesis(threads: ArrayLike, total: ArrayLike, divisor: float) ->
 
 
 def issue_cycles_powerquant(threads: ArrayLike, total: ArrayLike, divisor: float) -> Floats:
-    """powerquant2026: floor(floor(T / 128) * floor(total_inst / 2) / (D / 256)), at least 1.
+    """powerquant2026: floor(floor(T / B) * floor(total_inst / 2) / (2 B)), at least 1.
 
-    128 = nWS * 32 = 4 * 32 and 2 = nDU are the divisions of Eq. 5.1, done on whole numbers;
-    the further divisor D / 256 is 256 (K20, K80, Ada) or 64 (V100). For T a multiple of 128
-    this is floor(T / (D/2) * floor(total_inst / 2)). Printed: Eq. 5.1, without D / 256.
-    Share: 1.000 of the K80 and Ada rows of saxpy, bfs2 and BlackScholes (known total_inst);
-    without the inner floor 26-96 % are equal. No published value is below 1.
+    B = sqrt(D) / 2: 128 for D = 65536 (K20, K80, Ada), 64 for 16384 (V100), 128 * 108 for
+    764411904 (Ampere). T / B and total_inst / 2 are the divisions of Eq. 5.1 by nWS * 32 and
+    nDU, done on whole numbers. Where B divides T this is the specification's floor(T / (D/2)
+    * floor(total_inst / 2)); elsewhere that one misses 4 to 74 % of the rows by a little.
+    Printed: Eq. 5.1, without 2 B. Share: 1.000 of the rows of saxpy, bfs2 and BlackScholes
+    (known total_inst) that do not overflow 32 bits; the overflow is not imitated. No
+    published value is below 1.
     """
-    warps = np.floor(_float(threads) / ISSUE_BATCH_THREADS)
+    batch_threads = np.sqrt(divisor) / ISSUE_DISPATCH_UNITS
+    batches = np.floor(_float(threads) / batch_threads)
     pairs = np.floor(_float(total) / ISSUE_DISPATCH_UNITS)
-    batch = ISSUE_BATCH_THREADS * ISSUE_DISPATCH_UNITS
-    return np.asarray(np.maximum(1.0, np.floor(warps * pairs / (divisor / batch))))
-
-
-def issue_cycles_ampere(threads: ArrayLike, total: ArrayLike, divisor: float) -> Floats:
-    """powerquant2026, ampere-84sm: floor(floor(T/13824) * floor(total_inst/2) / 27648), min 1.
-
-    13824 = 128 * 108 and 27648 = 256 * 108, together D / 2 with D = 764411904 = 65536 * 108^2,
-    so about T * total_inst / D. The inner floors are as in ``issue_cycles_powerquant``. The
-    32-bit overflow of the largest published rows is not imitated.
-    """
-    per_side = np.sqrt(divisor / AMPERE_BASE_DIVISOR)
-    warps = np.floor(_float(threads) / (ISSUE_BATCH_THREADS * per_side))
-    pairs = np.floor(_float(total) / ISSUE_DISPATCH_UNITS)
-    batch = ISSUE_BATCH_THREADS * ISSUE_DISPATCH_UNITS
-    cycles = warps * pairs / (AMPERE_BASE_DIVISOR / batch * per_side)
-    return np.asarray(np.maximum(1.0, np.floor(cycles)))
+    cycles = np.floor(batches * pairs / (ISSUE_DISPATCH_UNITS * batch_threads))
+    return np.asarray(np.maximum(1.0, cycles))
 
 
 def issue_cycles_cleaned(
@@ -274,7 +256,8 @@ def cache_penalty(
     * alavani2023, V100: glob_lat_sm, the total, hence a further factor G; share 1.000 (0 with
       the average);
     * powerquant2026: the latency of the textually last global instruction, and G is the static
-      count times w.
+      count times w; share .99 of K80 and Ada. In the V100 and Ampere files T * G is a 32-bit
+      number whose overflow (60 % of the rows) leaves a too small value; not imitated here.
     """
     per_wave = _float(wtotal_) * l2_bytes / ACCESS_BYTES
     return np.asarray(

@@ -15,7 +15,7 @@ from features.schemas.formulas import Floats, LatencyPiece, load_latency
 COMPUTE_KINDS = ("arithmetic", "mov", "setp", "cvt", "div", "sqrt")
 """Kinds of compute instruction that the published latencies tell apart."""
 
-IssueRule = Literal["thesis", "powerquant", "ampere", "cleaned"]
+IssueRule = Literal["thesis", "powerquant", "cleaned"]
 CacheLatency = Literal["average", "total", "last"]
 
 

@@ -128,7 +128,8 @@ def block_edges(body: Body, block: BasicBlock) -> tuple[tuple[int, int], ...]:
     """Def-use edges inside a block: (writer, reader) instruction positions, each once.
 
     Read after write by register, guards and the carry flag included; a guarded write depends
-    on the write before it, whose value it may leave. Text order is a topological order. Edges are sorted
+    on the write before it, whose value it may leave. Text order is a topological order.
+    Edges are sorted
     by reader, then writer.
     """
     writer: dict[str, int] = {}

@@ -14,6 +14,7 @@ from features.ptx.ir import (
     Instruction,
     Location,
     Operand,
+    Register,
     RegisterDeclaration,
     Variable,
 )
@@ -27,7 +28,7 @@ MOST_SCOPES = 1000
 # The common case in one match. All quantifiers are possessive: nothing is tried twice.
 _STATEMENT = re.compile(
     r"\s*+(?:(@\s*+(!?)\s*+([A-Za-z0-9_$%]++))\s*+)?"
-    r"([A-Za-z_][A-Za-z0-9_]*+(?:(?:\.|::)[A-Za-z0-9_]++)*+)(?!\s*+:)([^;]*+);"
+    r"([A-Za-z_][A-Za-z0-9_]*+(?:(?:\.|::)[A-Za-z0-9_]++)*+)(?!\s*+:)[^\S\n]*+([^;]*+);"
 )
 _LOC = re.compile(
     r"\s*+\.loc\s++([0-9]{1,9})\s++([0-9]{1,9})\s++([0-9]{1,9})"
@@ -45,12 +46,17 @@ _NO_OPERANDS: tuple[Operand, ...] = ()
 _ALONE = frozenset({"ret", "ret.uni", "exit", "trap", "brkpt"})
 
 
-class BodyParser:
-    """Parses one body; used once.
+def parse_body(source: Source, start: int, end: int, line: int, began: str) -> Body:
+    """Parse what stands between ``start``, behind the opening brace, and the closing one.
 
-    ``start`` and ``end`` are the offsets behind the opening and of the closing brace,
-    ``line`` the line of ``start``, ``began`` says which function it is, for messages.
+    ``line`` is the line of ``start``; ``began`` names the function in messages. Raises
+    PtxError.
     """
+    return _BodyParser(source, start, end, line, began).parse()
+
+
+class _BodyParser:
+    """Parses one body; used once."""
 
     def __init__(self, source: Source, start: int, end: int, line: int, began: str) -> None:
         self._source = source
@@ -75,7 +81,7 @@ class BodyParser:
         position, counted, line = self._start, self._start, self._line
         line_start = self._source.text.rfind(self._source.newline, 0, position) + 1
         location: Location | None = None
-        names = self._names
+        names, lookup = self._names, self._names.__getitem__
         while True:
             match = match_statement(clean, position, end)
             if match is None:
@@ -88,7 +94,7 @@ class BodyParser:
                 position = self._other(position)
                 if position < 0:
                     break
-                names = self._names
+                names, lookup = self._names, self._names.__getitem__
                 continue
             guard, bang, predicate, opcode, rest = match.groups()
             at = match.start(1) if guard else match.start(4)
@@ -98,7 +104,8 @@ class BodyParser:
             counted = at
             if rest and not rest.isspace():
                 try:
-                    operands = tuple([names[piece] for piece in rest.split(",")])
+                    pieces = rest.split(", ") if ", " in rest else rest.split(",")
+                    operands = tuple(map(lookup, pieces))
                 except KeyError:
                     self._offset = at
                     operands = self._operands(rest, opcode)
@@ -107,7 +114,10 @@ class BodyParser:
             else:
                 operands = _NO_OPERANDS
             if predicate is not None:
-                predicate = self._scopes.register(predicate)
+                register = names.get(predicate)
+                if type(register) is not Register:
+                    register = names.name(predicate)
+                predicate = register.name if isinstance(register, Register) else predicate
             append(
                 new(
                     Instruction,

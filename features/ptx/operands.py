@@ -31,13 +31,24 @@ WARP_SZ = 32
 """PTX ISA 9.0, 4.5.3: ``WARP_SZ`` is a predefined integer constant, 32 on every target."""
 
 # PTX ISA 9.0, chapter 10 "Special Registers".
-_SPECIAL = re.compile(
-    r"%(?:(?:tid|ntid|ctaid|nctaid|clusterid|nclusterid|cluster_ctaid|cluster_nctaid)(?:\.[xyzw])?"
-    r"|laneid|warpid|nwarpid|smid|nsmid|gridid|cluster_ctarank|cluster_nctarank"
-    r"|is_explicit_cluster|lanemask_(?:eq|le|lt|ge|gt)|clock|clock_hi|clock64"
-    r"|globaltimer(?:_lo|_hi)?|pm[0-9]{1,2}(?:_64)?|envreg[0-9]{1,2}"
-    r"|reserved_smem_offset_(?:begin|end|cap|[0-9])|(?:total|aggr|dynamic)_smem_size"
-    r"|current_graph_exec)"
+_TRIPLES = (
+    "tid", "ntid", "ctaid", "nctaid", "clusterid", "nclusterid", "cluster_ctaid",
+    "cluster_nctaid",
+)  # fmt: skip
+_SINGLES = (
+    "laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid", "cluster_ctarank",
+    "cluster_nctarank", "is_explicit_cluster", "clock", "clock_hi", "clock64", "globaltimer",
+    "globaltimer_lo", "globaltimer_hi", "total_smem_size", "aggr_smem_size",
+    "dynamic_smem_size", "current_graph_exec", "reserved_smem_offset_begin",
+    "reserved_smem_offset_end", "reserved_smem_offset_cap",
+)  # fmt: skip
+SPECIAL_REGISTERS = frozenset(
+    [f"%{name}{axis}" for name in _TRIPLES for axis in ("", ".x", ".y", ".z", ".w")]
+    + [f"%{name}" for name in _SINGLES]
+    + [f"%lanemask_{relation}" for relation in ("eq", "le", "lt", "ge", "gt")]
+    + [f"%pm{number}{width}" for number in range(8) for width in ("", "_64")]
+    + [f"%envreg{number}" for number in range(32)]
+    + [f"%reserved_smem_offset_{number}" for number in range(2)]
 )
 _NAME = re.compile(NAME)
 _SELECTED = re.compile(rf"({NAME})\.(?:[xyzwrgba]|[bh][0-3]+)")
@@ -74,11 +85,22 @@ class Names(dict[str, Operand]):
 
     def __missing__(self, text: str) -> Operand:
         """Read a simple operand; KeyError tells the caller to take ``read`` instead."""
-        simple = None if "\n" in text else self._simple(text.strip())
-        if simple is None:
+        operand: Operand | None
+        if text[:1] == "%" and text[1:].isalnum() and text.isascii():
+            if self.bare or self.ranges or text in SPECIAL_REGISTERS:
+                operand = self.name(text)
+            else:
+                operand = tuple.__new__(Register, (text,))
+        elif "\n" in text:
+            operand = None  # perhaps two statements
+        elif text[:1].isspace() or text[-1:].isspace():
+            operand = self[text.strip()]
+        else:
+            operand = self._simple(text)
+        if operand is None:
             raise KeyError(text)
-        self[text] = simple
-        return simple
+        self[text] = operand
+        return operand
 
     def _simple(self, text: str) -> Operand | None:
         if _NAME.fullmatch(text):
@@ -89,21 +111,20 @@ class Names(dict[str, Operand]):
             offset = _offset(sign, digits)
             if offset is None:
                 return None
-            name = self.name(base)
+            name = self.get(base)
+            if name is None:
+                name = self[base] = self.name(base)
             if isinstance(name, (Register, Symbol)):
                 return Address(name, offset)
             return None
         literal = number(text)
         if literal is not None:
             return literal
-        if _SPECIAL.fullmatch(text):
-            return Special(text)
-        return None
+        return Special(text) if text in SPECIAL_REGISTERS else None
 
     def name(self, text: str) -> Register | Special | Symbol | Immediate:
         """What a bare word stands for: register, special register, constant or symbol."""
-        known = self.bare.get(text)
-        if known is not None:
+        if self.bare and (known := self.bare.get(text)) is not None:
             return known
         if self.ranges:
             # A prefix may itself end in digits, so every split of the last ten is tried.
@@ -114,7 +135,7 @@ class Names(dict[str, Operand]):
                 if found is not None and int(text[cut:]) < found[0]:
                     return Register(text + found[1])
         if text[0] == "%":
-            return Special(text) if _SPECIAL.fullmatch(text) else Register(text)
+            return Special(text) if text in SPECIAL_REGISTERS else Register(text)
         if text == "WARP_SZ":
             return Immediate(WARP_SZ, text)
         return Symbol(text)
@@ -202,6 +223,8 @@ class UnreadableError(Exception):
 def _offset(sign: str | None, digits: str | None) -> int | None:
     if digits is None:
         return 0
+    if digits[0] in "123456789" and len(digits) < 19 and digits.isdecimal():
+        return -int(digits) if sign == "-" else int(digits)
     literal = number(digits)
     if literal is None or not isinstance(literal.value, int):
         return None

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 from features.errors import PtxError
 from features.ptx import declarations
-from features.ptx.body import BodyParser
+from features.ptx.body import parse_body
 from features.ptx.declarations import SPACES, DeclarationError
 from features.ptx.demangle import demangle
 from features.ptx.ir import Body, Function, Module, Parameter, Variable
@@ -273,7 +274,7 @@ class _Scanner:
         if opening == "{":
             end = self._closing(position, f"{kind} {name}", start)
             body_line, _ = self._tracker.at(position + 1)
-            parse = BodyParser(self._source, position + 1, end, body_line, began).parse
+            parse = partial(parse_body, self._source, position + 1, end, body_line, began)
             self._position = end + 1
         elif opening == ";":
             parse = _no_body

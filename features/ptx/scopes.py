@@ -107,13 +107,6 @@ class Scopes:
             self._bare[name] = Register(name + suffix)
         return RegisterDeclaration(register.type, name + suffix, length)
 
-    def register(self, name: str) -> str:
-        """The unique name of a guard register."""
-        if not self._bare and not self._ranges:
-            return name
-        known = self.names.name(name)
-        return known.name if isinstance(known, Register) else name
-
     def label(self, name: str, line: int, target: int) -> int:
         """A label before instruction ``target``; its number."""
         self._labels.append(Label(name, line, target))

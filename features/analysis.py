@@ -1,0 +1,271 @@
+"""The one entrance to the analysis: ``analyse(module, kernel, launch, gpu) -> KernelAnalysis``.
+
+    statics(module, function)   what the text alone tells: CFG, loops, registers, shared memory
+    analyse(...)                + launch and GPU: occupancy, trip counts, feature vectors
+
+Everything guessed is marked: a trip count says how it is known, registers carry a range,
+and each guess leaves a diagnostic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from weakref import WeakKeyDictionary
+
+from features.cfg import ControlFlowGraph, build_cfg
+from features.diagnostics import Diagnostic
+from features.gpus import GpuProfile
+from features.isa import classify
+from features.launch import Launch
+from features.loops import LoopForest, natural_loops
+from features.occupancy import Occupancy, check_launch, occupancy, waves
+from features.ptx.ir import Function, Module
+from features.registers import RegisterEstimate, estimate_registers, static_shared_bytes
+from features.schemas import FeatureVector, KernelFacts, get_schema
+from features.schemas.counting import PtxCounts, count, find_n_loop
+from features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
+
+__all__ = [
+    "ASSUMED_TRIP_RANGE",
+    "DEFAULT_TRIP_COUNT",
+    "KernelAnalysis",
+    "KernelStatics",
+    "TripCount",
+    "analyse",
+    "statics",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelStatics:
+    """What the PTX of one kernel tells without launch or GPU."""
+
+    function: Function
+    cfg: ControlFlowGraph
+    loops: LoopForest
+    counts: PtxCounts
+    registers: RegisterEstimate
+    static_shared_bytes: int
+    diagnostics: tuple[Diagnostic, ...]
+
+
+_statics: WeakKeyDictionary[Function, KernelStatics] = WeakKeyDictionary()
+
+
+def statics(module: Module, function: Function) -> KernelStatics:
+    """Analyse a kernel's text once; later calls for the same function are look-ups.
+
+    Raises PtxError where the body is not PTX.
+    """
+    known = _statics.get(function)
+    if known is None:
+        known = _statics[function] = _analyse_text(module, function)
+    return known
+
+
+def _analyse_text(module: Module, function: Function) -> KernelStatics:
+    body = function.body
+    cfg = build_cfg(body)
+    loops = natural_loops(cfg)
+    return KernelStatics(
+        function=function,
+        cfg=cfg,
+        loops=loops,
+        counts=count(body),
+        registers=estimate_registers(function, cfg),
+        static_shared_bytes=static_shared_bytes(module, function),
+        diagnostics=(
+            *module.diagnostics,
+            *body.diagnostics,
+            *cfg.diagnostics,
+            *loops.diagnostics,
+            *_unknown_opcodes(function),
+        ),
+    )
+
+
+def _unknown_opcodes(function: Function) -> list[Diagnostic]:
+    """One warning per unknown opcode, at its first place."""
+    first: dict[str, Diagnostic] = {}
+    for instruction in function.body.instructions:
+        opcode = instruction.opcode
+        if opcode not in first and not classify(opcode).known:
+            detail = f"{opcode} is not a known PTX instruction; it is counted as unknown"
+            place = (instruction.line, instruction.column)
+            first[opcode] = Diagnostic("unknown_opcode", detail, *place)
+    return list(first.values())
+
+
+@dataclass(frozen=True, eq=False)
+class KernelAnalysis:
+    """What one launch of one kernel on one GPU does, and how each part is known.
+
+    ``registers`` is per thread, ``static_shared_bytes`` per block, ``waves`` the rounds in
+    which the grid passes through the GPU. ``diagnostics`` holds the warnings of the text, of
+    this launch and of its assumptions.
+    """
+
+    module: Module
+    launch: Launch
+    gpu: GpuProfile
+    static: KernelStatics
+    trip_counts: tuple[TripCount, ...]
+    registers: RegisterEstimate
+    static_shared_bytes: int
+    occupancy: Occupancy
+    waves: float
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def function(self) -> Function:
+        """The kernel analysed."""
+        return self.static.function
+
+    @property
+    def cfg(self) -> ControlFlowGraph:
+        """Its control flow graph."""
+        return self.static.cfg
+
+    @property
+    def loops(self) -> LoopForest:
+        """Its natural loops."""
+        return self.static.loops
+
+    @property
+    def shared_bytes_per_block(self) -> int:
+        """Static and dynamic shared memory of a block."""
+        return self.static_shared_bytes + self.launch.dynamic_shared_bytes
+
+    @property
+    def trips_assumed(self) -> bool:
+        """Whether any loop's trip count is a guess."""
+        return any(trip.how == "assumed" for trip in self.trip_counts)
+
+    def trips(self, assumed: float | None = None) -> tuple[float, ...]:
+        """Trip count of every loop; ``assumed`` stands in for those that are guessed."""
+        return tuple(
+            trip.count if assumed is None or trip.how != "assumed" else assumed
+            for trip in self.trip_counts
+        )
+
+    @cached_property
+    def facts(self) -> KernelFacts:
+        """What the published schemas need of this launch."""
+        return self._facts(self.registers.registers_per_thread, self.occupancy, None)
+
+    def vector(
+        self,
+        schema_id: str,
+        *,
+        gpu_id: str | None = None,
+        registers_per_thread: int | None = None,
+        assumed_trips: float | None = None,
+    ) -> FeatureVector:
+        """The feature vector of a schema; ``gpu_id`` names its table if it is not the GPU's own.
+
+        ``registers_per_thread`` and ``assumed_trips`` give the vector of another case within
+        the uncertainty: other registers, another trip count for the loops that are guessed.
+        Raises SchemaError for an unknown schema or one without a table for the GPU, and
+        LaunchError for registers that the GPU cannot launch.
+        """
+        facts = self.facts
+        if registers_per_thread is not None or assumed_trips is not None:
+            registers = registers_per_thread or self.registers.registers_per_thread
+            resident = occupancy(self.gpu, self.launch, registers, self.static_shared_bytes)
+            facts = self._facts(registers, resident, assumed_trips)
+        return get_schema(schema_id).vector(facts, gpu_id)
+
+    def _facts(
+        self, registers: int, resident: Occupancy, assumed_trips: float | None
+    ) -> KernelFacts:
+        labelled = {
+            label: trips
+            for loop, trips in zip(self.loops.loops, self.trips(assumed_trips), strict=True)
+            for label in self.cfg.blocks[loop.header].labels
+        }
+        # A self loop that cannot be reached is in no natural loop; the authors count it too.
+        n_loop, diagnostics = find_n_loop(
+            self.static.counts, {"default": DEFAULT_TRIP_COUNT, **labelled}
+        )
+        return KernelFacts(
+            counts=self.static.counts,
+            launch=self.launch,
+            gpu_id=self.gpu.id,
+            occupancy=resident.occupancy,
+            registers_per_thread=registers,
+            shared_bytes_per_block=self.shared_bytes_per_block,
+            n_loop=n_loop,
+            diagnostics=diagnostics,
+        )
+
+
+def analyse(
+    module: Module,
+    kernel: str | Function | None,
+    launch: Launch,
+    gpu: GpuProfile,
+    *,
+    loops: Mapping[str, float] | None = None,
+    registers_per_thread: int | None = None,
+    static_shared_bytes: int | None = None,
+) -> KernelAnalysis:
+    """Analyse one launch of one kernel on one GPU.
+
+    ``kernel`` is a mangled or demangled name, or ``None`` for the only kernel. ``loops`` gives
+    trip counts (see ``features.trips``), ``registers_per_thread`` and ``static_shared_bytes``
+    replace what is estimated. Raises PtxError, KernelError, and LaunchError for what the GPU
+    refuses.
+    """
+    function = kernel if isinstance(kernel, Function) else module.kernel(kernel)
+    static = statics(module, function)
+    diagnostics = list(static.diagnostics)
+    shared = static.static_shared_bytes if static_shared_bytes is None else static_shared_bytes
+    registers = static.registers
+    if registers_per_thread is not None:
+        registers = RegisterEstimate(
+            registers_per_thread, registers_per_thread, registers_per_thread, "given"
+        )
+    else:
+        registers = _launchable(gpu, launch, registers)
+        diagnostics.append(
+            Diagnostic(
+                "registers_estimated",
+                f"registers per thread are estimated from liveness: "
+                f"{registers.registers_per_thread}, between {registers.low} and {registers.high}",
+                function.line,
+            )
+        )
+    check_launch(gpu, launch, shared, registers.registers_per_thread)
+    resident = occupancy(gpu, launch, registers.registers_per_thread, shared)
+    trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
+    return KernelAnalysis(
+        module=module,
+        launch=launch,
+        gpu=gpu,
+        static=static,
+        trip_counts=trips,
+        registers=registers,
+        static_shared_bytes=shared,
+        occupancy=resident,
+        waves=waves(gpu, launch, resident),
+        diagnostics=(*diagnostics, *assumptions),
+    )
+
+
+def _launchable(gpu: GpuProfile, launch: Launch, estimate: RegisterEstimate) -> RegisterEstimate:
+    """An estimate that this launch can have: a compiler told of the block size would spill.
+
+    A block of 1024 threads leaves 64 registers each of 65,536; a higher estimate is ours,
+    not the user's mistake.
+    """
+    most = gpu.max_registers_per_thread
+    warps = max(launch.warps_per_block, 1)
+    unit = gpu.capability.register_allocation_unit
+    partitions = max(1, gpu.capability.sub_partitions_at_launch)
+    rounded = -(-warps // partitions) * partitions
+    per_warp = gpu.max_registers_per_block // rounded // unit * unit
+    most = max(1, min(most, per_warp // 32))
+    value = min(estimate.registers_per_thread, most)
+    return RegisterEstimate(value, min(estimate.low, value), min(estimate.high, most), estimate.how)

@@ -1,0 +1,136 @@
+"""Trip counts: how often each loop's body runs, and how that is known.
+
+A user gives counts by label, by source line (of ``.loc``, else of the PTX) or as ``default``.
+What nobody gives is assumed, marked and warned about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Literal
+
+from features.cfg import ControlFlowGraph
+from features.diagnostics import Diagnostic
+from features.errors import LaunchError
+from features.loops import Loop, LoopForest
+from features.schemas.counting import ASSUMED_N_LOOP
+
+How = Literal["constant", "inferred", "executed", "given", "assumed"]
+"""How a trip count is known (DESIGN.md, KernelAnalysis)."""
+
+DEFAULT_TRIP_COUNT = float(ASSUMED_N_LOOP)
+"""Trips of a loop nobody told us about. A documented guess (see ``ASSUMED_N_LOOP``), not a
+measurement: the answer is marked and its interval spans ``ASSUMED_TRIP_RANGE``."""
+
+ASSUMED_TRIP_RANGE = (1.0, 1000.0)
+"""Trips an assumed loop may really make, for the interval of an answer. The ends are as far
+from the assumed 32 by factor on either side (32 x 32 = 1024), rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class TripCount:
+    """How often a loop's body runs each time the loop is entered.
+
+    ``loop`` indexes ``LoopForest.loops``; ``line`` is the PTX line of the header and
+    ``source_line`` the ``.loc`` line there (``None`` without line information).
+    """
+
+    loop: int
+    label: str | None
+    line: int
+    source_line: int | None
+    count: float
+    how: How
+
+
+def resolve_trips(
+    cfg: ControlFlowGraph, forest: LoopForest, given: Mapping[str, float]
+) -> tuple[tuple[TripCount, ...], tuple[Diagnostic, ...]]:
+    """A trip count for every loop, in the order of ``forest.loops``.
+
+    A line means the innermost loops that hold it. A label wins over a line, a line over
+    ``default``. Raises LaunchError (field ``loops``) for a count that is negative or not
+    finite, and for a key that names no loop.
+    """
+    counts = _checked(given)
+    labels = {label: loop for loop in forest.loops for label in _labels(cfg, loop)}
+    by_line = _innermost_by_line(cfg, forest)
+    chosen: dict[int, float] = {}
+    for key, count in counts.items():
+        if key.isdecimal():
+            for loop in _at_line(by_line, key, forest):
+                chosen.setdefault(loop.index, count)
+    for key, count in counts.items():
+        if key in labels:
+            chosen[labels[key].index] = count
+        elif key != "default" and not key.isdecimal():
+            names = sorted(labels)
+            raise LaunchError(
+                f"loops[{key!r}] names no loop of this kernel; its loops are at: "
+                f"{', '.join(names[:8]) or 'none'}",
+                field="loops",
+                known=names,
+            )
+    trips: list[TripCount] = []
+    diagnostics: list[Diagnostic] = []
+    for loop in forest.loops:
+        known = chosen.get(loop.index, counts.get("default"))
+        how: How = "assumed" if known is None else "given"
+        count = DEFAULT_TRIP_COUNT if known is None else known
+        if known is None:
+            diagnostics.append(
+                Diagnostic(
+                    "trip_count_assumed",
+                    f"no trip count for the loop at {loop.label or f'line {loop.line}'}; "
+                    f"{count:g} is assumed",
+                    loop.line,
+                )
+            )
+        source_line = loop.location.line if loop.location else None
+        trips.append(TripCount(loop.index, loop.label, loop.line, source_line, count, how))
+    return tuple(trips), tuple(diagnostics)
+
+
+def _checked(given: Mapping[str, float]) -> dict[str, float]:
+    for key, count in given.items():
+        if not isfinite(count) or count < 0:
+            raise LaunchError(
+                f"loops[{key!r}] is {count:g}; a trip count must be a finite number >= 0",
+                field="loops",
+            )
+    return {key.strip(): float(count) for key, count in given.items()}
+
+
+def _labels(cfg: ControlFlowGraph, loop: Loop) -> Sequence[str]:
+    return cfg.blocks[loop.header].labels
+
+
+def _innermost_by_line(cfg: ControlFlowGraph, forest: LoopForest) -> dict[int, set[int]]:
+    """Loops whose own blocks (not those of inner loops) hold a line of source or PTX."""
+    body = cfg.body
+    sourced = any(instruction.location for instruction in body.instructions)
+    found: dict[int, set[int]] = {}
+    for block in cfg.blocks:
+        loop = forest.innermost[block.index]
+        if loop < 0:
+            continue
+        for instruction in body.instructions[block.start : block.end]:
+            place = instruction.location
+            line = place.line if sourced and place else instruction.line
+            found.setdefault(line, set()).add(loop)
+    return found
+
+
+def _at_line(by_line: dict[int, set[int]], key: str, forest: LoopForest) -> list[Loop]:
+    loops = [forest.loops[index] for index in by_line.get(int(key), ())]
+    if not loops:
+        raise LaunchError(
+            f"loops[{key!r}]: no loop holds line {key}; loops are at lines: "
+            f"{', '.join(str(line) for line in sorted(by_line)[:8]) or 'none'}",
+            field="loops",
+            known=sorted(by_line)[:64],
+        )
+    deepest = max(loop.depth for loop in loops)
+    return [loop for loop in loops if loop.depth == deepest]

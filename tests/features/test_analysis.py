@@ -1,0 +1,151 @@
+"""analyse(): one entrance, everything guessed is marked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from features.analysis import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, analyse, statics
+from features.errors import KernelError, LaunchError, SchemaError
+from features.gpus import load_gpu
+from features.launch import Launch
+from features.ptx import read_module
+
+CLOCK = (Path(__file__).parents[1] / "fixtures" / "ptx" / "clock.ptx").read_text()
+
+LOOPS = """.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry nest(.param .u64 p, .param .u32 n)
+{
+.reg .pred %p<4>;
+.reg .b32 %r<9>;
+.reg .b64 %rd<4>;
+ld.param.u32 %r1, [n];
+mov.u32 %r2, 0;
+OUTER:
+mov.u32 %r3, 0;
+INNER:
+add.s32 %r3, %r3, 1;
+setp.lt.s32 %p1, %r3, %r1;
+@%p1 bra INNER;
+add.s32 %r2, %r2, 1;
+setp.lt.s32 %p2, %r2, %r1;
+@%p2 bra OUTER;
+frobnicate.b32 %r4, %r3;
+frobnicate.b32 %r5, %r3;
+ret;
+}
+"""
+
+
+def nest(**options):
+    gpu = load_gpu("tesla-k20")
+    return analyse(read_module(LOOPS), None, Launch.of(64, 256), gpu, **options)
+
+
+def test_loops_nobody_gave_are_assumed_and_said():
+    analysis = nest()
+    assert [(t.label, t.how, t.count) for t in analysis.trip_counts] == [
+        ("OUTER", "assumed", DEFAULT_TRIP_COUNT),
+        ("INNER", "assumed", DEFAULT_TRIP_COUNT),
+    ]
+    assert [d.line for d in analysis.diagnostics if d.code == "trip_count_assumed"] == [12, 14]
+
+
+def test_loops_are_given_by_label_line_or_default():
+    analysis = nest(loops={"INNER": 7, "default": 3})
+    assert [(t.count, t.how) for t in analysis.trip_counts] == [(3, "given"), (7, "given")]
+    # Line 14 lies in both loops: it means the inner one.
+    analysis = nest(loops={"14": 5})
+    assert [(t.count, t.how) for t in analysis.trip_counts] == [
+        (DEFAULT_TRIP_COUNT, "assumed"),
+        (5, "given"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "loops", [{"INNER": -1}, {"default": float("inf")}, {"NOWHERE": 3}, {"9999": 2}]
+)
+def test_a_trip_count_that_fits_nothing_is_refused(loops):
+    with pytest.raises(LaunchError) as caught:
+        nest(loops=loops)
+    assert caught.value.field == "loops"
+
+
+def test_another_case_of_what_is_assumed_changes_only_that():
+    low, high = (
+        nest().vector("alavani2023", assumed_trips=trips).values for trips in ASSUMED_TRIP_RANGE
+    )
+    assert low["comp_inst_sm"] < high["comp_inst_sm"]
+    assert low["comp_inst_kernel"] == high["comp_inst_kernel"]
+    given = nest(loops={"default": 4})
+    assert given.vector("alavani2023", assumed_trips=900.0) == given.vector("alavani2023")
+
+
+def test_an_unknown_opcode_is_warned_about_once_with_its_place():
+    found = [d for d in nest().diagnostics if d.code == "unknown_opcode"]
+    assert [(d.line, d.column) for d in found] == [(20, 1)]
+
+
+def test_registers_that_are_given_are_certain():
+    analysis = nest(registers_per_thread=40)
+    assert (analysis.registers.low, analysis.registers.high) == (40, 40)
+    assert analysis.registers.how == "given"
+    assert not [d for d in analysis.diagnostics if d.code == "registers_estimated"]
+
+
+def test_estimated_registers_are_marked_and_span_a_range():
+    analysis = nest()
+    assert analysis.registers.how != "given"
+    assert analysis.registers.low <= analysis.registers.registers_per_thread
+    assert analysis.registers.high > analysis.registers.low
+    assert [d.code for d in analysis.diagnostics if d.code == "registers_estimated"]
+
+
+def test_the_launch_is_checked_against_the_gpu():
+    module, gpu = read_module(LOOPS), load_gpu("tesla-k20")
+    with pytest.raises(LaunchError) as caught:
+        analyse(module, None, Launch.of(1, 1025), gpu)
+    assert caught.value.field == "block"
+    with pytest.raises(LaunchError):
+        analyse(module, None, Launch.of(1, 256, 50_000), gpu)
+    with pytest.raises(KernelError, match="nest"):
+        analyse(module, "other", Launch.of(1, 1), gpu)
+
+
+def test_a_schema_without_a_table_for_the_gpu_says_which_it_covers():
+    gpu = load_gpu("gtx-1050")
+    analysis = analyse(read_module(LOOPS), None, Launch.of(64, 256), gpu)
+    with pytest.raises(SchemaError) as caught:
+        analysis.vector("alavani2023")
+    assert "tesla-v100" in caught.value.context["known"]
+
+
+def test_the_text_is_analysed_once():
+    module = read_module(LOOPS)
+    kernel = module.kernel()
+    assert statics(module, kernel) is statics(module, kernel)
+
+
+def test_the_published_example_through_the_one_entrance():
+    """The authors' published output for clock.ptx on K20 (docs/schemas.md, golden example)."""
+    analysis = analyse(
+        read_module(CLOCK), None, Launch.of(64, 256), load_gpu("tesla-k20"), loops={"default": 0}
+    )
+    values = analysis.vector("powerquant2026").values
+    expected = {
+        "comp_inst_kernel": 37,
+        "avg_comp_lat": 12.837837837837839,
+        "glob_inst_kernel": 5,
+        "avg_glob_lat": 312.606208,
+        "avg_shar_lat": 36,
+        "misc_inst_kernel": 5,
+        "branch": 8,
+        "glob_load_sm": 2,
+        "glob_store_sm": 3,
+        "inst_issue_cycles": 48,
+        "cache_penalty": 75.25,
+    }
+    assert {name: values[name] for name in expected} == pytest.approx(expected, rel=1e-12)

@@ -1,0 +1,271 @@
+"""Algorithms 6, 7 and 8 of the thesis: list scheduling under resource reservation.
+
+    schedule_block   Algorithm 6: a block's data-flow graph on the units of one SM
+    schedule_cfg     Algorithm 7: longest path over the blocks, loops multiplied
+    plan_waves       Algorithm 8, lines 2 to 8: threads of a wave and number of waves
+    schedule_kernel  Algorithm 8: waves x the delay of one wave
+
+Source: G. Alavani, Prediction of Performance and Power Consumption of GPGPU Applications
+(PhD thesis, BITS Pilani, 2023), section 4.4.4. All times are core clock cycles of one SM.
+Where the print is ambiguous or cannot be meant, the choice and its reason stand at the place;
+docs/time.md lists them together.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from features.errors import LaunchError
+
+PIPELINE_LATENCY = 1
+"""L_pipeline: every further batch adds one cycle (section 4.4.4.2: "perfectly pipelined")."""
+
+
+class Operation(NamedTuple):
+    """One node of a block's data-flow graph.
+
+    ``latency`` in cycles (the thesis' L, above 0), ``resource`` the unit it occupies (R_map),
+    ``predecessors`` the nodes it depends on, each before it in the block.
+    """
+
+    latency: float
+    resource: str
+    predecessors: tuple[int, ...] = ()
+
+
+class BlockSchedule(NamedTuple):
+    """``starts[v]`` is Sch[v] in cycles from the block's start; ``delay`` its length."""
+
+    starts: tuple[float, ...]
+    delay: float
+
+
+def duration(operation: Operation, threads: int, units: Mapping[str, int]) -> float:
+    """Algorithm 6, line 8: d = L + L_pipeline (ceil(threads / units) - 1), in cycles."""
+    batches = -(-threads // units[operation.resource])
+    return operation.latency + PIPELINE_LATENCY * (batches - 1)
+
+
+class Reservations:
+    """One resource's row of the table Rsv: the busy intervals, ascending and disjoint.
+
+    The printed table has a cell per cycle; delays reach millions of cycles, so only the ends
+    of the busy stretches are kept. Touching stretches stay separate.
+    """
+
+    def __init__(self) -> None:
+        self._busy: list[tuple[float, float]] = []
+
+    def reserve(self, earliest: float, length: float) -> float:
+        """Take the first gap of ``length`` at or after ``earliest`` (line 9); returns its start."""
+        busy = self._busy
+        start = earliest
+        # The only stretch beginning before `earliest` that can reach past it is the last such.
+        at = bisect_right(busy, (earliest, float("inf")))
+        if at and busy[at - 1][1] > start:
+            start = busy[at - 1][1]
+        while at < len(busy) and busy[at][0] < start + length:
+            start = busy[at][1]
+            at += 1
+        insort(busy, (start, start + length))
+        return start
+
+
+def schedule_block(
+    operations: Sequence[Operation], threads: int, units: Mapping[str, int]
+) -> BlockSchedule:
+    """Algorithm 6 as printed: schedule a block for ``threads`` threads of one SM.
+
+    ``units`` holds R, the units of each resource per SM. The topological order is that of the
+    text. The delay is the finish of the node that ends last: the print returns that of the
+    node visited last, which in its figure is the dummy end node every path leads to.
+    """
+    reserved: dict[str, Reservations] = {}
+    starts: list[float] = []
+    ends: list[float] = []
+    for operation in operations:
+        ready = max((ends[u] for u in operation.predecessors), default=0.0)
+        length = duration(operation, threads, units)
+        row = reserved.setdefault(operation.resource, Reservations())
+        starts.append(row.reserve(ready, length))
+        ends.append(starts[-1] + length)
+    return BlockSchedule(tuple(starts), max(ends, default=0.0))
+
+
+def schedule_in_order(
+    operations: Sequence[Operation],
+    order: Sequence[int],
+    threads: int,
+    units: Mapping[str, int],
+) -> float:
+    """Delay of a block whose operations take their resources in a fixed order, in cycles.
+
+    ``order`` is a topological order. No operation moves into a gap before an earlier one of
+    its resource, so the delay is built from sums and maxima of durations alone: longer
+    latencies or more threads can only lengthen it. Algorithm 6 has no such guarantee: a longer
+    operation may open a gap that shortens the whole (a scheduling anomaly; R. L. Graham,
+    "Bounds on multiprocessing timing anomalies", 1969).
+    With the order of the starts of a schedule of Algorithm 6, and its durations, the delay is
+    that schedule's.
+    """
+    free: dict[str, float] = {}
+    ends = [0.0] * len(operations)
+    delay = 0.0
+    for at in order:
+        operation = operations[at]
+        start = free.get(operation.resource, 0.0)
+        for u in operation.predecessors:
+            if ends[u] > start:
+                start = ends[u]
+        batches = -(-threads // units[operation.resource])
+        end = start + operation.latency + PIPELINE_LATENCY * (batches - 1)
+        ends[at] = free[operation.resource] = end
+        if end > delay:
+            delay = end
+    return delay
+
+
+def start_order(schedule: BlockSchedule) -> tuple[int, ...]:
+    """Operations by start time, ties in text order: a topological order of the block.
+
+    Durations are positive, so a predecessor always starts before its successor.
+    """
+    return tuple(sorted(range(len(schedule.starts)), key=lambda v: (schedule.starts[v], v)))
+
+
+@dataclass(frozen=True, slots=True)
+class FlowGraph:
+    """What Algorithm 7 needs of a control flow graph.
+
+    ``successors[b]`` of block b; ``multipliers[b]`` the product of the trip counts of all loops
+    that hold b (1 outside loops); ``entry`` the first block.
+    """
+
+    successors: tuple[tuple[int, ...], ...]
+    multipliers: tuple[float, ...]
+    entry: int = 0
+
+
+def forward_order(graph: FlowGraph) -> tuple[int, ...]:
+    """Reachable blocks in reverse postorder: topological once retreating edges are removed."""
+    seen = [False] * len(graph.successors)
+    postorder: list[int] = []
+    if not graph.successors:
+        return ()
+    seen[graph.entry] = True
+    stack = [(graph.entry, iter(graph.successors[graph.entry]))]
+    while stack:
+        block, rest = stack[-1]
+        for successor in rest:
+            if not seen[successor]:
+                seen[successor] = True
+                stack.append((successor, iter(graph.successors[successor])))
+                break
+        else:
+            postorder.append(block)
+            stack.pop()
+    return tuple(reversed(postorder))
+
+
+def schedule_cfg(
+    graph: FlowGraph, block_delay: Callable[[int], float], order: Sequence[int] | None = None
+) -> float:
+    """Algorithm 7: longest path from the entry, each block multiplied by its trips, in cycles.
+
+    Back edges are left out of the order (the print says so for its topological sort); of an
+    irreducible graph every retreating edge is. The print multiplies the block that has the
+    back edge; a loop of several blocks repeats all of them, and nested loops multiply. The
+    print returns the delay of the block visited last; with several exits that is the largest
+    of all. ``order`` is ``forward_order(graph)``, if known already.
+    """
+    order = forward_order(graph) if order is None else order
+    position = {block: at for at, block in enumerate(order)}
+    arrival = dict.fromkeys(order, 0.0)
+    longest = 0.0
+    for block in order:
+        finish = arrival[block] + block_delay(block) * graph.multipliers[block]
+        longest = max(longest, finish)
+        for successor in graph.successors[block]:
+            if position[successor] > position[block] and arrival[successor] < finish:
+                arrival[successor] = finish
+    return longest
+
+
+class SmLimits(NamedTuple):
+    """What one SM holds at once: threads (nTh_sm^M), blocks (nB^M), 32-bit registers (reg^M)
+    and bytes of shared memory (shm^M); ``sm_count`` is nSM.
+    """
+
+    sm_count: int
+    threads: int
+    blocks: int
+    registers: int
+    shared_bytes: int
+
+
+class WavePlan(NamedTuple):
+    """``threads_scheduled`` per SM (nTh_sched), ``threads_per_wave`` (nTh_sm) and ``waves``."""
+
+    threads_scheduled: int
+    threads_per_wave: int
+    waves: int
+
+
+def plan_waves(
+    limits: SmLimits,
+    blocks: int,
+    threads_per_block: int,
+    registers_per_thread: int,
+    shared_bytes_per_block: int,
+) -> WavePlan:
+    """Algorithm 8, lines 2 to 9 and 12: how many threads of an SM run at once, how many waves.
+
+    Choices against the print:
+
+    * line 2 spreads the blocks evenly; an SM that works runs at least one whole block, so
+      nTh_sched is never below nT_b (matters for fewer blocks than SMs only);
+    * every limit, also that of threads, admits whole blocks;
+    * line 7 repeats line 6's condition; the block limit compares resident blocks with nB^M;
+    * lines 9 and 12: ``while nTh_sched >= 0`` runs once too often at exact multiples, and
+      subtracting nTh_sm^M counts fewer waves than a register or shared memory limit causes:
+      the waves are ceil(nTh_sched / nTh_sm).
+
+    Raises LaunchError where not even one block fits; ``field`` names what is short.
+    """
+    scheduled = max(threads_per_block, -(-blocks * threads_per_block // limits.sm_count))
+    capacities = {
+        "block": limits.threads // threads_per_block,
+        "grid": limits.blocks,
+        "registers_per_thread": limits.registers
+        // max(1, registers_per_thread * threads_per_block),
+        "shared_bytes": limits.shared_bytes // max(1, shared_bytes_per_block),
+    }
+    field = min(capacities, key=lambda name: capacities[name])
+    if capacities[field] < 1:
+        raise LaunchError(
+            f"not one block of {threads_per_block} threads, {registers_per_thread} registers per "
+            f"thread and {shared_bytes_per_block} bytes of shared memory fits on an SM",
+            field=field,
+        )
+    per_wave = min(scheduled, capacities[field] * threads_per_block)
+    return WavePlan(scheduled, per_wave, -(-scheduled // per_wave))
+
+
+class KernelSchedule(NamedTuple):
+    """``cycles`` is d_kernel; ``wave_cycles`` the delay of one wave."""
+
+    cycles: float
+    wave_cycles: float
+    plan: WavePlan
+
+
+def schedule_kernel(plan: WavePlan, wave_delay: Callable[[int], float]) -> KernelSchedule:
+    """Algorithm 8: the delay of all waves, ``wave_delay(threads)`` being Algorithm 7's.
+
+    Every wave is charged as a full one, the last included (line 10).
+    """
+    wave = wave_delay(plan.threads_per_wave)
+    return KernelSchedule(wave * plan.waves, wave, plan)

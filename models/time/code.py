@@ -1,0 +1,252 @@
+"""A kernel as the scheduler sees it: blocks of operations, each with its unit and latency key.
+
+What is independent of launch and GPU is worked out once per kernel (``KernelCode``); a GPU then
+only fills in numbers. The thesis names the resources (section 4.1: SP, SFU, DPU, LSU, WS) but
+not R_map; here it follows the pipes of ``features/isa.toml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from features.cfg import ControlFlowGraph
+from features.dataflow import block_edges
+from features.isa import OpcodeFacts, classify, kind_of
+from features.loops import LoopForest
+from features.ptx.ir import Body
+from models.time.algorithms import FlowGraph, forward_order
+
+MISC = "misc"
+GLOBAL_LOAD = "global_load"
+GLOBAL_STORE = "global_store"
+
+DEFAULT_ACCESS_BYTES = 4
+"""access_sz where the opcode does not tell the bytes (cp.async and bulk copies): the size the
+authors' tool uses for every access (spec/features.md section 4)."""
+
+
+MOST_EXECUTIONS = 1e18
+"""Executions of a block beyond which more make no difference: at one cycle each they take 30
+years. It keeps the times of deep nests finite."""
+
+
+class Charge(NamedTuple):
+    """What one opcode costs: the unit it occupies and the latency it is charged.
+
+    ``latency`` is a key of ``GpuProfile.latency_cycles``, or MISC, GLOBAL_LOAD, GLOBAL_STORE;
+    ``measured`` is False where no table holds a latency for the opcode (it is MISC then).
+    The counts are per execution and thread.
+    """
+
+    resource: str
+    latency: str
+    measured: bool
+    global_accesses: int = 0
+    global_bytes: int = 0
+    shared_accesses: int = 0
+    shared_bytes: int = 0
+
+
+_RESOURCE_OF_PIPE: Mapping[str, str] = {
+    "fma": "SP",
+    "fp32": "SP",
+    "fp16": "SP",
+    "int": "SP",
+    "tensor": "SP",  # the thesis' GPUs have none, V100 apart; no latency is measured either
+    "none": "SP",
+    "unknown": "SP",
+    "fp64": "DPU",
+    "sfu": "SFU",
+    "lsu": "LSU",
+    "texture": "LSU",  # section 3.3 leaves textures out; they load through the same path
+    "control": "WS",
+    "sync": "WS",
+}
+
+# Rows of thesis Table 3.2 by opcode. One latency serves every width of a kind of arithmetic,
+# as in the authors' data (spec/features.md section 3: "all types").
+_FLOAT_ROWS: Mapping[str, str] = {
+    "add": "add.f32",
+    "sub": "sub.f32",
+    "mul": "mul.f32",
+    "fma": "fma.f32",
+    "mad": "fma.f32",
+    "div": "div.f32",
+    "sqrt": "sqrt.f32",
+    "rsqrt": "sqrt.f32",
+}
+_INTEGER_ROWS: Mapping[str, str] = {
+    "add": "add.s32",
+    "addc": "add.s32",
+    "sub": "sub.s32",
+    "subc": "sub.s32",
+    "mul": "mul.s32",
+    "mul24": "mul.s32",
+    "mad": "mad.s32",
+    "madc": "mad.s32",
+    "mad24": "mad.s32",
+    "div": "div.s32",
+    "rem": "div.s32",
+}
+_ROWS: Mapping[str, str] = {
+    "and": "and.b32",
+    "cvt": "cvt",
+    "cvta": "cvt",
+    "setp": "setp",
+    "set": "setp",
+    "mov": "mov",
+}
+
+# What ends a thread is part of the launch overhead: it was measured with an empty kernel,
+# which is nothing but a `ret` (thesis section 3.4).
+_FREE = frozenset({"ret", "exit"})
+
+# The published tool charges 10 cycles for these too, with no table row (section 8 of
+# spec/features.md: "sync/branch/ret 10"): nothing to warn about.
+_KNOWN_MISC = frozenset({"bra", "brx", "brx.idx", "bar", "barrier", "membar", "fence", "bar.warp"})
+
+
+@lru_cache(maxsize=65536)
+def charge(opcode: str) -> Charge | None:
+    """Unit, latency key and memory accesses of an opcode; ``None`` if it costs nothing."""
+    facts = classify(opcode)
+    if facts.entry in _FREE:
+        return None
+    if facts.category in ("load", "store", "atomic", "copy"):
+        return _memory_charge(facts)
+    resource = _RESOURCE_OF_PIPE[facts.pipe]
+    if facts.category == "texture":
+        return Charge(resource, GLOBAL_LOAD, measured=False)
+    if facts.category == "surface":
+        stores = facts.entry != "suld"
+        return Charge(resource, GLOBAL_STORE if stores else GLOBAL_LOAD, measured=False)
+    rows = _INTEGER_ROWS if kind_of(facts.type) == "int" else _FLOAT_ROWS
+    key = rows.get(facts.entry) or _ROWS.get(facts.entry)
+    if key is None:
+        return Charge(resource, MISC, measured=facts.entry in _KNOWN_MISC)
+    return Charge(resource, key, measured=True)
+
+
+def _memory_charge(facts: OpcodeFacts) -> Charge:
+    size = facts.bytes_per_lane or DEFAULT_ACCESS_BYTES
+    if facts.space in ("param", "const") and facts.category == "load":
+        # The machine reads both from the constant bank as an operand: a move, not a load
+        # (spec/activity.md section 2 weights a parameter load 0.15 instructions).
+        return Charge("SP", "mov", measured=facts.space == "param")
+    if facts.space == "param":
+        return Charge("SP", "mov", measured=True)
+    on_global = facts.space in ("global", "generic") or facts.source_space == "global"
+    on_shared = facts.space == "shared" or facts.source_space == "shared"
+    stores = facts.category == "store" or facts.entry == "red"
+    if on_global or facts.space == "local":
+        # Local memory lies in global memory; it is no access of the kernel's data, so it is
+        # not counted in nGM.
+        latency = GLOBAL_STORE if stores else GLOBAL_LOAD
+    elif on_shared:
+        latency = "st.shared" if stores else "ld.shared"
+    else:
+        latency = MISC
+    return Charge(
+        "LSU",
+        latency,
+        measured=latency != MISC and facts.category in ("load", "store"),
+        global_accesses=int(on_global),
+        global_bytes=size * on_global,
+        shared_accesses=int(on_shared),
+        shared_bytes=size * on_shared,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class BlockCode:
+    """One basic block: a charge and the predecessors (indices into ``charges``) per operation."""
+
+    charges: tuple[Charge, ...]
+    predecessors: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCode:
+    """A kernel without launch and GPU.
+
+    ``loop_of[b]`` is the innermost loop that holds block b (index in the LoopForest) or -1,
+    ``loop_parents`` the loop around each loop or -1, ``loop_lines`` their PTX lines; ``order``
+    the blocks reachable, topologically without back edges. ``unmeasured`` are opcodes no table
+    holds a latency for, ``calls`` the lines of calls.
+    """
+
+    blocks: tuple[BlockCode, ...]
+    successors: tuple[tuple[int, ...], ...]
+    entry: int
+    order: tuple[int, ...]
+    loop_of: tuple[int, ...]
+    loop_parents: tuple[int, ...]
+    loop_lines: tuple[int, ...]
+    unmeasured: tuple[str, ...]
+    calls: tuple[int, ...]
+    # Start orders by GPU constants: filled by models/time/scheduling.py.
+    orders: dict[object, tuple[tuple[int, ...], ...]] = field(
+        default_factory=dict, init=False, repr=False
+    )
+
+    @classmethod
+    def of(cls, body: Body, cfg: ControlFlowGraph, loops: LoopForest) -> KernelCode:
+        """Work out a kernel's code from its body, control flow graph and natural loops."""
+        successors = tuple(tuple(block.successors) for block in cfg.blocks)
+        order = forward_order(FlowGraph(successors, (1.0,) * len(successors), cfg.entry))
+        loop_of = [-1] * len(cfg.blocks)
+        for loop in loops.loops:
+            for member in loop.own_blocks:
+                loop_of[member] = loop.index
+        reachable = frozenset(order)
+        unmeasured: dict[str, None] = {}
+        calls: list[int] = []
+        blocks = []
+        for number, block in enumerate(cfg.blocks):
+            if number not in reachable:
+                blocks.append(BlockCode((), ()))
+                continue
+            charges: list[Charge] = []
+            at: dict[int, int] = {}
+            before: list[list[int]] = []
+            for position in range(block.start, block.end):
+                instruction = body.instructions[position]
+                cost = charge(instruction.opcode)
+                if cost is None:
+                    continue
+                if not cost.measured:
+                    unmeasured[instruction.opcode] = None
+                if instruction.base == "call":
+                    calls.append(instruction.line)
+                at[position] = len(charges)
+                charges.append(cost)
+                before.append([])
+            for source, target in block_edges(body, block):
+                if source in at and target in at:
+                    before[at[target]].append(at[source])
+            blocks.append(BlockCode(tuple(charges), tuple(tuple(part) for part in before)))
+        return cls(
+            blocks=tuple(blocks),
+            successors=successors,
+            entry=cfg.entry,
+            order=order,
+            loop_of=tuple(loop_of),
+            loop_parents=tuple(-1 if loop.parent is None else loop.parent for loop in loops.loops),
+            loop_lines=tuple(loop.line for loop in loops.loops),
+            unmeasured=tuple(unmeasured),
+            calls=tuple(calls),
+        )
+
+    def multipliers(self, trips: Sequence[float]) -> tuple[float, ...]:
+        """How often each block runs: the product of the trips of the loops that hold it.
+
+        At most MOST_EXECUTIONS. ``trips`` has one count per loop of the LoopForest.
+        """
+        of_loop: list[float] = []
+        for count, parent in zip(trips, self.loop_parents, strict=True):
+            around = of_loop[parent] if parent >= 0 else 1.0  # an outer loop stands first
+            of_loop.append(min(count * around, MOST_EXECUTIONS))
+        return tuple(of_loop[loop] if loop >= 0 else 1.0 for loop in self.loop_of)

@@ -1,0 +1,316 @@
+"""Time of a launch by the thesis' resource allocation model: Algorithms 6 to 8 and equation 4.8.
+
+    d_total = d_kernel + l_overhead + gm_penalty + sm_penalty + cm_penalty      (4.8)
+    t       = d_total / core clock                                              (4.9)
+
+Nothing is fitted to measured times. Source: see ``algorithms.py``; choices and how far the result
+lies from measured times: docs/time.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from features.diagnostics import Diagnostic
+from features.errors import LaunchError
+from features.gpus import GpuProfile
+from features.launch import Launch
+from models.estimate import Estimate
+from models.time.algorithms import (
+    FlowGraph,
+    Operation,
+    SmLimits,
+    WavePlan,
+    plan_waves,
+    schedule_block,
+    schedule_cfg,
+    schedule_in_order,
+    schedule_kernel,
+    start_order,
+)
+from models.time.code import BlockCode, KernelCode
+from models.time.penalties import (
+    Latencies,
+    MemoryCounts,
+    cache_penalty_cycles,
+    global_penalty_seconds,
+    latencies,
+    launch_overhead_seconds,
+    resource_units,
+    shared_penalty_seconds,
+)
+from models.time.spread import time_estimate
+
+
+@dataclass(frozen=True, slots=True)
+class KernelWork:
+    """One launch of one kernel, as plain numbers.
+
+    ``trip_counts[l]`` is how often the body of loop l (index in the LoopForest) runs each time
+    the loop is entered; a missing one counts 1 and is reported. ``registers_per_thread`` and
+    ``shared_bytes_per_block`` (static and dynamic) limit the resident blocks.
+    ``trip_ranges`` and ``register_range`` are the ends of what is uncertain about the kernel, for
+    the interval; without them the values count as known.
+    """
+
+    code: KernelCode
+    launch: Launch
+    trip_counts: Sequence[float] = ()
+    registers_per_thread: int = 0
+    shared_bytes_per_block: int = 0
+    trip_ranges: Sequence[tuple[float, float]] | None = None
+    register_range: tuple[int, int] | None = None
+
+
+class CycleBreakdown(NamedTuple):
+    """The terms of equation 4.8 in core clock cycles at the clock predicted for."""
+
+    schedule: float
+    global_penalty: float
+    shared_penalty: float
+    cache_penalty: float
+    launch_overhead: float
+
+    @property
+    def total(self) -> float:
+        """d_total."""
+        return sum(self)
+
+
+@dataclass(frozen=True, slots=True)
+class TimeResult:
+    """``estimate`` in seconds with its interval; ``cycles`` the terms behind it.
+
+    ``wave_cycles`` is the delay of one wave, ``counts`` the memory accesses of one thread.
+    """
+
+    estimate: Estimate
+    cycles: CycleBreakdown
+    plan: WavePlan
+    wave_cycles: float
+    counts: MemoryCounts
+    core_mhz: float
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def waves(self) -> int:
+        """Waves of Algorithm 8."""
+        return self.plan.waves
+
+
+class SchedulingTimeModel:
+    """The time model of the thesis' section 4.4. Stateless; safe to share between threads."""
+
+    def predict(
+        self, work: KernelWork, gpu: GpuProfile, core_mhz: float | None = None
+    ) -> TimeResult:
+        """Time of a launch on a GPU, at ``core_mhz`` or its default core clock.
+
+        More blocks, more trips or a lower clock never shorten it. Raises ModelError for a GPU
+        without published latencies, LaunchError where no block fits on an SM, ValueError for a
+        clock or trip count that is not positive or negative.
+        """
+        clock = gpu.core_mhz if core_mhz is None else core_mhz
+        if not clock > 0:
+            raise ValueError(f"core_mhz is {clock}; it must be above 0")
+        prepared = _Prepared(work, gpu)
+        trips, missing = _trips(work)
+        middle = prepared.costs(trips, work.registers_per_thread)
+        low = high = middle.seconds(clock)
+        for other_trips, registers in _cases(work, trips):
+            try:
+                seconds = prepared.costs(other_trips, registers).seconds(clock)
+            except LaunchError:  # so many registers the kernel cannot have: it would not start
+                continue
+            low, high = min(low, seconds), max(high, seconds)
+        return TimeResult(
+            estimate=time_estimate(middle.seconds(clock), low, high, gpu.id),
+            cycles=middle.breakdown(clock),
+            plan=middle.plan,
+            wave_cycles=middle.wave_cycles,
+            counts=middle.counts,
+            core_mhz=clock,
+            diagnostics=(*missing, *_code_diagnostics(work.code), *prepared.diagnostics),
+        )
+
+
+class _Costs(NamedTuple):
+    """What one case costs, apart from the clock: cycles that scale with it, seconds that do not."""
+
+    schedule_cycles: float
+    shared_cycles: float
+    cache_cycles: float
+    global_seconds: float
+    overhead_seconds: float
+    plan: WavePlan
+    wave_cycles: float
+    counts: MemoryCounts
+
+    def breakdown(self, core_mhz: float) -> CycleBreakdown:
+        return CycleBreakdown(
+            schedule=self.schedule_cycles,
+            global_penalty=self.global_seconds * core_mhz * 1e6,
+            shared_penalty=self.shared_cycles,
+            cache_penalty=self.cache_cycles,
+            launch_overhead=self.overhead_seconds * core_mhz * 1e6,
+        )
+
+    def seconds(self, core_mhz: float) -> float:
+        """Equation 4.9."""
+        cycles = self.schedule_cycles + self.shared_cycles + self.cache_cycles
+        return cycles / (core_mhz * 1e6) + (self.global_seconds + self.overhead_seconds)
+
+
+class _Prepared:
+    """A kernel's code with the numbers of a GPU and a launch filled in."""
+
+    def __init__(self, work: KernelWork, gpu: GpuProfile) -> None:
+        self.work, self.gpu = work, gpu
+        self.threads = work.launch.threads
+        self.latencies = latencies(gpu, self.threads)
+        self.units = resource_units(gpu)
+        self.operations = tuple(_operations(block, self.latencies) for block in work.code.blocks)
+        self.orders = _orders(work.code, gpu, self.units)
+        self.diagnostics: tuple[Diagnostic, ...] = ()
+        self._delays: dict[int, tuple[float, ...]] = {}
+
+    def costs(self, trips: Sequence[float], registers: int) -> _Costs:
+        work, gpu, code = self.work, self.gpu, self.work.code
+        multipliers = code.multipliers(trips)
+        graph = FlowGraph(code.successors, multipliers, code.entry)
+        limits = SmLimits(
+            gpu.sm_count,
+            gpu.max_threads_per_sm,
+            gpu.max_blocks_per_sm,
+            gpu.registers_per_sm,
+            gpu.shared_bytes_per_sm,
+        )
+        plan = plan_waves(
+            limits,
+            work.launch.blocks,
+            work.launch.threads_per_block,
+            registers,
+            work.shared_bytes_per_block,
+        )
+        schedule = schedule_kernel(
+            plan,
+            lambda threads: schedule_cfg(
+                graph, self._block_delays(threads).__getitem__, code.order
+            ),
+        )
+        counts = _counts(code, multipliers)
+        global_seconds, for_global = global_penalty_seconds(gpu, self.threads, counts)
+        shared_seconds, for_shared = shared_penalty_seconds(gpu, self.threads, counts)
+        overhead_seconds, for_overhead = launch_overhead_seconds(gpu, self.threads)
+        self.diagnostics = (
+            *self.latencies.diagnostics,
+            *for_global,
+            *for_shared,
+            *for_overhead,
+        )
+        return _Costs(
+            schedule_cycles=schedule.cycles,
+            shared_cycles=shared_seconds * gpu.core_mhz * 1e6,
+            cache_cycles=cache_penalty_cycles(
+                gpu, self.threads, counts, self.latencies.cycles["global_load"]
+            ),
+            global_seconds=global_seconds,
+            overhead_seconds=overhead_seconds,
+            plan=plan,
+            wave_cycles=schedule.wave_cycles,
+            counts=counts,
+        )
+
+    def _block_delays(self, threads: int) -> tuple[float, ...]:
+        known = self._delays.get(threads)
+        if known is None:
+            known = self._delays[threads] = tuple(
+                schedule_in_order(operations, order, threads, self.units)
+                for operations, order in zip(self.operations, self.orders, strict=True)
+            )
+        return known
+
+
+def _operations(block: BlockCode, known: Latencies) -> tuple[Operation, ...]:
+    return tuple(
+        Operation(known.of(cost), cost.resource, before)
+        for cost, before in zip(block.charges, block.predecessors, strict=True)
+    )
+
+
+def _orders(
+    code: KernelCode, gpu: GpuProfile, units: dict[str, int]
+) -> tuple[tuple[int, ...], ...]:
+    """The order in which each block's operations take their resources, whatever the launch.
+
+    It is that of Algorithm 6 with every SM full of threads. One order for all launches is what
+    keeps a larger launch from being the faster one (``schedule_in_order``).
+    """
+    full = latencies(gpu, gpu.max_threads_per_sm * gpu.sm_count)
+    key = (
+        gpu.max_threads_per_sm,
+        tuple(sorted(full.cycles.items())),
+        tuple(sorted(units.items())),
+    )
+    known = code.orders.get(key)
+    if known is None:
+        known = code.orders[key] = tuple(
+            start_order(schedule_block(_operations(block, full), gpu.max_threads_per_sm, units))
+            for block in code.blocks
+        )
+    return known
+
+
+def _counts(code: KernelCode, multipliers: Sequence[float]) -> MemoryCounts:
+    """nGM and nShM of one thread: every block reached, as Algorithm 6 visits every block."""
+    totals = [0.0, 0.0, 0.0, 0.0]
+    for block, times in zip(code.blocks, multipliers, strict=True):
+        for cost in block.charges:
+            if cost.global_accesses or cost.shared_accesses:
+                totals[0] += times * cost.global_accesses
+                totals[1] += times * cost.global_bytes
+                totals[2] += times * cost.shared_accesses
+                totals[3] += times * cost.shared_bytes
+    return MemoryCounts(*totals)
+
+
+def _trips(work: KernelWork) -> tuple[tuple[float, ...], tuple[Diagnostic, ...]]:
+    lines = work.code.loop_lines
+    given = tuple(float(count) for count in work.trip_counts)[: len(lines)]
+    for count in given:
+        if not count >= 0:
+            raise ValueError(f"trip count {count} is negative or no number")
+    missing = tuple(
+        Diagnostic("trip_count_assumed", "no trip count is given for this loop; 1 is used", line)
+        for line in lines[len(given) :]
+    )
+    return given + (1.0,) * len(missing), missing
+
+
+def _cases(work: KernelWork, trips: tuple[float, ...]) -> list[tuple[tuple[float, ...], int]]:
+    """Other cases the truth may be: the ends of the trip counts and of the registers."""
+    ends = [trips]
+    if work.trip_ranges is not None:
+        ends += [tuple(float(part[end]) for part in work.trip_ranges) for end in (0, 1)]
+    registers = {work.registers_per_thread, *(work.register_range or ())}
+    cases = [(end, count) for end in dict.fromkeys(ends) for count in sorted(registers)]
+    cases.remove((trips, work.registers_per_thread))
+    return cases
+
+
+def _code_diagnostics(code: KernelCode) -> list[Diagnostic]:
+    found = []
+    if code.unmeasured:
+        found.append(
+            Diagnostic(
+                "latency_assumed",
+                "no measured latency for " + ", ".join(code.unmeasured) + "; see docs/time.md",
+            )
+        )
+    found.extend(
+        Diagnostic("call_not_timed", "the time of the function called is not counted", line)
+        for line in code.calls
+    )
+    return found

@@ -46,9 +46,13 @@ class KernelStatics:
     cfg: ControlFlowGraph
     loops: LoopForest
     counts: PtxCounts
-    registers: RegisterEstimate
     static_shared_bytes: int
     diagnostics: tuple[Diagnostic, ...]
+
+    @cached_property
+    def registers(self) -> RegisterEstimate:
+        """The liveness estimate; worked out only where nobody gives the number."""
+        return estimate_registers(self.function, self.cfg)
 
 
 _statics: WeakKeyDictionary[Function, KernelStatics] = WeakKeyDictionary()
@@ -74,7 +78,6 @@ def _analyse_text(module: Module, function: Function) -> KernelStatics:
         cfg=cfg,
         loops=loops,
         counts=count(body),
-        registers=estimate_registers(function, cfg),
         static_shared_bytes=static_shared_bytes(module, function),
         diagnostics=(
             *module.diagnostics,
@@ -222,13 +225,12 @@ def analyse(
     static = statics(module, function)
     diagnostics = list(static.diagnostics)
     shared = static.static_shared_bytes if static_shared_bytes is None else static_shared_bytes
-    registers = static.registers
     if registers_per_thread is not None:
         registers = RegisterEstimate(
             registers_per_thread, registers_per_thread, registers_per_thread, "given"
         )
     else:
-        registers = _launchable(gpu, launch, registers)
+        registers = _launchable(gpu, launch, static.registers)
         diagnostics.append(
             Diagnostic(
                 "registers_estimated",

@@ -12,19 +12,26 @@ from features.schemas.formulas import Floats
 from features.schemas.tables import GpuTable, Rules
 
 
-def launch_columns(table: GpuTable, grid: ArrayLike, block: ArrayLike) -> dict[str, Floats]:
-    """Columns that only the launch decides: total_threads, n_warps, waves, simulated_waves.
+def launch_columns(
+    table: GpuTable, rules: Rules, grid: ArrayLike, block: ArrayLike
+) -> dict[str, Floats]:
+    """Columns that only the launch decides: total_threads, n_warps, simulated_waves (w), waves.
 
-    ``waves`` is the thesis' column, ceil(nB / nSM); ``simulated_waves`` is w.
+    ``waves`` is the column as the files of ``rules`` hold it.
     """
     blocks = np.asarray(grid, dtype=np.float64)
+    threads = np.asarray(blocks * np.asarray(block, dtype=np.float64))
+    simulated = formulas.simulated_waves(blocks, block, table.sm_count, table.threads_per_sm)
+    waves = {
+        "blocks_per_sm": formulas.waves_column(blocks, table.sm_count),
+        "simulated": simulated,
+        "threads": formulas.thread_waves(threads, table.sm_count, table.threads_per_sm),
+    }
     return {
-        "total_threads": np.asarray(blocks * np.asarray(block, dtype=np.float64)),
+        "total_threads": threads,
         "n_warps": formulas.n_warps(blocks),
-        "waves": formulas.waves_column(blocks, table.sm_count),
-        "simulated_waves": formulas.simulated_waves(
-            blocks, block, table.sm_count, table.threads_per_sm
-        ),
+        "simulated_waves": simulated,
+        "waves": waves[rules.waves_column],
     }
 
 
@@ -61,10 +68,11 @@ def _issue_cycles(
 ) -> Floats | None:
     threads, divisor = known["total_threads"], table.issue_divisor
     if table.issue_rule == "cleaned":
-        names = ("simulated_waves", "comp_inst_kernel", "glob_inst_kernel", "misc_inst_kernel")
+        names = ("comp_inst_kernel", "glob_inst_kernel", "misc_inst_kernel")
         if not all(name in known for name in names):
             return None
-        waves, compute, global_, misc = (known[name] for name in names)
+        compute, global_, misc = (known[name] for name in names)
+        waves = formulas.thread_waves(threads, table.sm_count, table.threads_per_sm)
         return formulas.issue_cycles_cleaned(threads, waves, compute, global_, misc, divisor)
     if total is None:
         return None

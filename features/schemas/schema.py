@@ -140,7 +140,7 @@ class Schema:
 
     def _columns(self, table: GpuTable, facts: KernelFacts) -> dict[str, Floats | float]:
         launch, rules = facts.launch, self.rules
-        launched = launch_columns(table, launch.blocks, launch.threads_per_block)
+        launched = launch_columns(table, rules, launch.blocks, launch.threads_per_block)
         columns: dict[str, Floats | float] = {
             **launched,
             "block_size": launch.threads_per_block,
@@ -152,8 +152,6 @@ class Schema:
         }
         columns |= _counted(table, rules, facts, float(launched["simulated_waves"]))
         columns |= derive(table, rules, columns)
-        if rules.waves_simulated:
-            columns["waves"] = launched["simulated_waves"]
         return columns
 
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any, Literal
 
+from numpy.typing import ArrayLike
+
 from features.schemas.formulas import Floats, LatencyPiece, load_latency
 
 COMPUTE_KINDS = ("arithmetic", "mov", "setp", "cvt", "div", "sqrt")
@@ -41,12 +43,13 @@ class Rules:
 
     ``wtotal``: slope and intercept of W. ``static_global``: cache_penalty counts the static
     global instructions times w instead of glob_inst_sm. ``no_shared_latency``: avg_shar_lat
-    of a kernel without shared loads. ``waves_simulated``: field ``waves`` is w, not ceil(nB/nSM).
+    of a kernel without shared loads. ``waves_column``: field ``waves`` is
+    ceil(nB/nSM), w, or ``formulas.thread_waves``.
     """
 
     wtotal: tuple[float, float]
     static_global: bool
-    waves_simulated: bool
+    waves_column: Literal["blocks_per_sm", "simulated", "threads"]
     no_shared_latency: float
 
 
@@ -80,11 +83,11 @@ class GpuTable:
     blank: frozenset[str]
     sources: Mapping[str, str]
 
-    def load_cycles(self, threads: float) -> Floats:
+    def load_cycles(self, threads: ArrayLike) -> Floats:
         """Latency of a global load in a launch of ``threads``."""
         return load_latency(threads, self.global_load)
 
-    def store_cycles(self, threads: float) -> Floats:
+    def store_cycles(self, threads: ArrayLike) -> Floats:
         """Latency of a global store: its own, or the load's where the data charge that."""
         if self.store_as_load:
             return self.load_cycles(threads)
@@ -135,7 +138,7 @@ def _rules(values: Mapping[str, Any]) -> Rules:
     return Rules(
         wtotal=(slope, intercept),
         static_global=values["cache_global"] == "static",
-        waves_simulated=values["waves_column"] == "simulated",
+        waves_column=values["waves_column"],
         no_shared_latency=values["no_shared_latency"],
     )
 

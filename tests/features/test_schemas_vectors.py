@@ -1,0 +1,356 @@
+"""Schemas: the golden clock example, definitions, missing values, errors and properties."""
+
+from __future__ import annotations
+
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.errors import SchemaError
+from features.launch import Launch
+from features.ptx.reader import read_module
+from features.schemas import FeatureVector, KernelFacts, formulas, get_schema, list_schemas
+from features.schemas.counting import PtxCounts, count
+from features.schemas.tables import parse_definition, read_definition
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "ptx"
+
+BOLD = [
+    "avg_comp_lat",
+    "avg_glob_lat",
+    "avg_shar_lat",
+    "branch",
+    "comp_inst_kernel",
+    "glob_inst_kernel",
+    "glob_load_sm",
+    "glob_store_sm",
+    "misc_inst_kernel",
+    "inst_issue_cycles",
+    "cache_penalty",
+    "occupancy",
+    "reg_thread",
+    "shmem_block",
+    "block_size",
+]
+
+TABLE_5_4 = [
+    "avg_comp_lat",
+    "avg_glob_lat",
+    "avg_misc_lat",
+    "avg_shar_lat",
+    "branch",
+    "comp_inst_kernel",
+    "comp_inst_sm",
+    "comp_lat_sm",
+    "glob_inst_kernel",
+    "glob_inst_sm",
+    "glob_lat_sm",
+    "glob_load_sm",
+    "glob_store_sm",
+    "misc_inst_kernel",
+    "misc_inst_sm",
+    "misc_lat_sm",
+    "shar_inst_kernel",
+    "shar_inst_sm",
+    "shar_lat_sm",
+    "sm_active",
+    "n_warps",
+    "waves",
+    "total_threads",
+    "inst_issue_cycles",
+    "cache_penalty",
+    "glb_penalty",
+    "sh_penalty",
+    "occupancy",
+    "reg_thread",
+    "shmem_block",
+    "block_size",
+    "grid_size",
+]
+
+
+def read_counts(path: str, kernel: str | None = None) -> PtxCounts:
+    return count(read_module((FIXTURES / path).read_text()).kernel(kernel).body)
+
+
+CLOCK = read_counts("clock.ptx")
+
+
+def vector(
+    schema_id: str,
+    gpu_id: str,
+    grid: int = 64,
+    block: int = 256,
+    counts: PtxCounts = CLOCK,
+    n_loop: float = 0.0,
+) -> FeatureVector:
+    facts = KernelFacts(
+        counts=counts,
+        launch=Launch.of(grid, block),
+        gpu_id=gpu_id,
+        occupancy=0.5,
+        registers_per_thread=18,
+        shared_bytes_per_block=2048,
+        n_loop=n_loop,
+    )
+    return get_schema(schema_id).vector(facts)
+
+
+def test_the_published_clock_example_comes_out_to_the_last_digit() -> None:
+    values = vector("powerquant2026", "tesla-k20").values
+    published = {
+        "comp_inst_kernel": 37,
+        "avg_comp_lat": 12.837837837837839,
+        "glob_inst_kernel": 5,
+        "avg_glob_lat": 312.606208,
+        "avg_shar_lat": 36,
+        "misc_inst_kernel": 5,
+        "branch": 8,
+        "glob_load_sm": 2,
+        "glob_store_sm": 3,
+        "inst_issue_cycles": 48,
+        "cache_penalty": 75.25,
+    }
+    assert {name: values[name] for name in published} == published
+
+
+def test_clock_has_the_cycles_of_the_published_rows_on_every_thesis_gpu() -> None:
+    assert vector("alavani2023", "tesla-k20").values["comp_lat_sm"] == 475
+    assert vector("alavani2023", "tesla-m60").values["comp_lat_sm"] == 1818
+    assert vector("alavani2023", "tesla-v100").values["comp_lat_sm"] == 1932
+
+
+def test_clock_in_the_thesis_schema_by_hand() -> None:
+    values = vector("alavani2023", "tesla-k20").values
+    load = 0.004780 * 16384 + 251.7
+    assert values["avg_glob_lat"] == pytest.approx(load)  # stores are charged as loads
+    assert values["misc_inst_sm"] == 3 * 37 + 8 + 3 * 7 + 2 * 1 + 5
+    assert values["inst_issue_cycles"] == 16384 * 192 / 65536
+    assert values["cache_penalty"] == pytest.approx(16384 * 5 * load / (2 * 1310720 / 4))
+    assert (values["waves"], values["n_warps"], values["sm_active"]) == (5, 2, 256)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "total", "k20", "m60"),
+    [
+        ("nearest", 85, 33.0526, None),
+        ("saxpy", 53, 12.6364, 642 / 11),
+        ("vecAdd3", 74, 14.5, None),
+        ("bfsFront", 73, 16.8667, None),
+    ],
+)
+def test_compiled_kernels_have_their_published_averages(
+    kernel: str, total: float, k20: float, m60: float | None
+) -> None:
+    counts = read_counts("schemas/published.ptx", kernel)
+    values = vector("alavani2023", "tesla-k20", counts=counts).values
+    parts = [values[f"{part}_inst_sm"] for part in ("comp", "glob", "shar", "misc")]
+    assert sum(parts) == total
+    assert values["avg_comp_lat"] == pytest.approx(k20, abs=5e-5)
+    if m60 is not None:
+        values = vector("alavani2023", "tesla-m60", counts=counts).values
+        assert values["avg_comp_lat"] == pytest.approx(m60)
+
+
+def test_the_thesis_schema_lists_table_5_4_and_its_bold_rows() -> None:
+    schema = get_schema("alavani2023")
+    assert [field.name for field in schema.fields] == TABLE_5_4
+    assert list(schema.model_fields) == BOLD
+    inputs = vector("alavani2023", "tesla-k20").model_inputs()
+    assert inputs.dtype == np.float32
+    assert inputs.shape == (15,)
+    assert inputs[BOLD.index("block_size")] == 256
+
+
+def test_powerquant_holds_13_of_the_15_inputs() -> None:
+    for schema_id in ("powerquant2026", "powerquant2026r"):
+        absent = set(BOLD) - set(get_schema(schema_id).model_fields)
+        assert absent == {"occupancy", "shmem_block"}
+        assert len(get_schema(schema_id).model_fields) == 13
+
+
+def test_the_recomputed_schema_counts_issue_cycles_from_the_text() -> None:
+    # 16384 * 1 * (37 + 5 + 5) / 16384, where the worked example has 48
+    assert vector("powerquant2026r", "tesla-k80").values["inst_issue_cycles"] == 47
+    tiny = vector("powerquant2026r", "tesla-k80", grid=1, block=32)
+    assert tiny.values["inst_issue_cycles"] == 1
+
+
+def test_columns_that_the_files_leave_blank_are_missing() -> None:
+    def missing(gpu_id: str) -> set[str]:
+        values = vector("alavani2023", gpu_id).values
+        return {name for name, value in values.items() if isnan(value)}
+
+    assert missing("tesla-k20") == set()
+    assert missing("tesla-m60") == {"sm_active", "n_warps", "waves"}
+    blank = {"sm_active", "n_warps", "waves", "glb_penalty", "sh_penalty"}
+    assert missing("tesla-v100") == blank
+
+
+def test_a_kernel_without_shared_loads_has_zero_or_no_shared_latency() -> None:
+    counts = read_counts("schemas/published.ptx", "saxpy")
+    assert vector("alavani2023", "tesla-k20", counts=counts).values["avg_shar_lat"] == 0
+    assert isnan(vector("powerquant2026", "tesla-k80", counts=counts).values["avg_shar_lat"])
+    assert vector("powerquant2026r", "tesla-k80", counts=counts).values["avg_shar_lat"] == 0
+
+
+def test_an_empty_kernel_has_zero_counts_and_finite_features() -> None:
+    text = ".version 7.0\n.target sm_70\n.visible .entry k_()\n{\n    ret;\n}\n"
+    counts = count(read_module(text).kernel().body)
+    values = vector("alavani2023", "tesla-k20", counts=counts).values
+    assert values["comp_inst_kernel"] == values["avg_comp_lat"] == values["avg_glob_lat"] == 0
+    assert values["cache_penalty"] == values["glb_penalty"] == values["sh_penalty"] == 0
+    assert values["misc_inst_sm"] == 2
+
+
+def test_facts_that_are_not_known_are_missing_features() -> None:
+    facts = KernelFacts(CLOCK, Launch.of(64, 256), "tesla-m60", None, None, None)
+    values = get_schema("alavani2023").vector(facts).values
+    assert all(isnan(values[name]) for name in ("occupancy", "reg_thread", "shmem_block"))
+
+
+@pytest.mark.parametrize("gpu_id", ["quadro-k4200", "gtx-1050"])
+def test_a_gpu_without_data_is_refused_with_the_covered_ones(gpu_id: str) -> None:
+    for schema in list_schemas():
+        with pytest.raises(SchemaError, match=f"{schema.id}.*{gpu_id}.*covers: ") as caught:
+            vector(schema.id, gpu_id)
+        assert caught.value.context["known"] == list(schema.gpus)
+
+
+def test_an_unknown_schema_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(SchemaError, match=r"alavani2022.*known: alavani2023"):
+        get_schema("alavani2022")
+
+
+def test_every_field_and_every_constant_names_its_source() -> None:
+    for schema in list_schemas():
+        for field in schema.fields:
+            assert field.unit
+            assert field.description
+            assert field.source
+        for gpu_id in schema.gpus:
+            sources = schema.table(gpu_id).sources
+            assert all(sources.values())
+            assert {"sm_count", "l2_bytes", "issue_divisor", "div", "global_load"} <= set(sources)
+
+
+def test_the_hash_follows_the_definition_but_not_its_comments() -> None:
+    text = Path(formulas.__file__).with_name("alavani2023.toml").read_text(encoding="utf-8")
+    same = parse_definition("# another comment\n" + text)
+    assert same.sha256 == read_definition("alavani2023").sha256
+    other = parse_definition(text.replace("value = 418", "value = 419"))
+    assert other.sha256 != same.sha256
+    assert len({schema.sha256 for schema in list_schemas()}) == 3
+
+
+THREADS = st.integers(min_value=1, max_value=2**31)
+
+
+def test_the_k20_latency_is_table_3_3_with_inclusive_lower_bounds() -> None:
+    latency = formulas.load_latency([4095, 4096, 24576, 991232, 2203648, 10**8])
+    assert latency == pytest.approx(
+        [
+            0.02828 * 4095 + 220,
+            0.004780 * 4096 + 251.7,
+            0.0001679 * 24576 + 307.8,
+            -0.00002529 * 991232 + 501.8,
+            574.1,
+            574.1,
+        ]
+    )
+
+
+def test_wtotal_differs_between_the_two_conventions_at_16384_threads() -> None:
+    assert formulas.wtotal(16384, 2.8647e-5, 1.535) == 2
+    assert formulas.wtotal(16384, 2.86468e-5, 1.5) == 1
+
+
+@pytest.mark.parametrize(
+    ("blocks", "threads", "waves"),
+    [(1, 1, 1), (13, 1024, 1), (26, 1024, 1), (39, 1024, 2), (78, 1024, 3), (51, 1024, 2)],
+)
+def test_simulated_waves_round_blocks_down_and_waves_up(
+    blocks: int, threads: int, waves: int
+) -> None:
+    # (78, 1024) is the thesis' own example in section 5.4.5.1
+    assert formulas.simulated_waves(blocks, threads, 13) == waves
+
+
+def test_issue_cycles_round_halves_up() -> None:
+    assert formulas.issue_cycles_thesis(32768, 1, 65536) == 1
+    assert formulas.issue_cycles_thesis(32767, 1, 65536) == 0
+    assert formulas.issue_cycles_thesis(32768, 5, 65536) == 3
+
+
+@given(st.integers(1, 10**6), st.integers(1, 1024), st.sampled_from([13, 16, 24, 80, 84]))
+def test_there_is_at_least_one_wave_and_more_blocks_never_make_fewer(
+    blocks: int, threads: int, sm_count: int
+) -> None:
+    waves = formulas.simulated_waves([blocks, blocks + 1], threads, sm_count)
+    assert waves[0] >= 1
+    assert waves[1] >= waves[0]
+    assert waves[0] == np.floor(waves[0])
+
+
+@given(THREADS, st.integers(0, 10**6), st.sampled_from([65536.0, 16384.0, 764411904.0]))
+def test_issue_cycles_never_fall_with_threads(threads: int, total: int, divisor: float) -> None:
+    pair = [threads, threads + 1]
+    for rule in (formulas.issue_cycles_thesis, formulas.issue_cycles_powerquant):
+        low, high = rule(pair, total, divisor)
+        assert high >= low
+
+
+@given(THREADS, st.integers(0, 10**7), st.integers(0, 10**7))
+def test_penalties_are_zero_without_accesses_and_never_negative(
+    threads: int, loads: int, shared: int
+) -> None:
+    table = get_schema("alavani2023").table("tesla-k20")
+    assert table.global_throughput is not None
+    through = formulas.throughput(loads, *table.global_throughput)
+    penalty = formulas.glb_penalty(threads, loads, through, 13, 2.6)
+    assert (penalty == 0) == (loads == 0)
+    assert penalty >= 0
+    rate = formulas.throughput(shared, 823761.8, 1.0, 1.383e-5)
+    assert (formulas.sh_penalty_k20(threads, shared, rate, 2.6) == 0) == (shared == 0)
+
+
+@given(
+    st.sampled_from([(s.id, gpu) for s in list_schemas() for gpu in s.gpus]),
+    st.integers(1, 10**6),
+    st.integers(1, 1024),
+    st.floats(0, 1e6),
+)
+def test_model_inputs_are_finite_for_any_launch(
+    where: tuple[str, str], grid: int, block: int, n_loop: float
+) -> None:
+    found = vector(*where, grid=grid, block=block, n_loop=n_loop)
+    assert np.isfinite(found.model_inputs()).all()
+    assert found.values["total_threads"] == grid * block
+    assert (found.model_inputs() >= 0).all()
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6))
+def test_more_loop_trips_never_issue_less(first: float, second: float) -> None:
+    text = (
+        ".version 7.0\n.target sm_70\n.visible .entry k_()\n{\n.reg .pred %p<2>;\n"
+        ".reg .b32 %r<3>;\nL:\nadd.s32 %r1, %r1, 1;\nsetp.lt.s32 %p1, %r1, 9;\n"
+        "@%p1 bra L;\nret;\n}\n"
+    )
+    counts = count(read_module(text).kernel().body)
+    low, high = sorted((first, second))
+    few = vector("alavani2023", "tesla-m60", counts=counts, n_loop=low).values
+    many = vector("alavani2023", "tesla-m60", counts=counts, n_loop=high).values
+    assert many["inst_issue_cycles"] >= few["inst_issue_cycles"]
+    assert many["comp_inst_sm"] >= few["comp_inst_sm"]
+    assert many["misc_inst_sm"] == few["misc_inst_sm"]  # nothing unmatched in the loop
+
+
+def test_recomputing_arrays_equals_scoring_one_by_one() -> None:
+    threads = np.array([1, 100, 4096, 5000, 10**6, 3 * 10**6, np.nan])
+    together = formulas.load_latency(threads)
+    alone = [float(formulas.load_latency(value)) for value in threads]
+    np.testing.assert_array_equal(together, alone)

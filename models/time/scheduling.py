@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
+from features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from features.diagnostics import Diagnostic
 from features.errors import LaunchError
 from features.gpus import GpuProfile
 from features.launch import Launch
+from features.ptx.ir import Function
 from models.estimate import Estimate
 from models.time.algorithms import (
     FlowGraph,
@@ -62,6 +65,32 @@ class KernelWork:
     shared_bytes_per_block: int = 0
     trip_ranges: Sequence[tuple[float, float]] | None = None
     register_range: tuple[int, int] | None = None
+
+
+_codes: WeakKeyDictionary[Function, KernelCode] = WeakKeyDictionary()
+
+
+def work_of(analysis: KernelAnalysis) -> KernelWork:
+    """An analysed launch as the scheduler takes it, with what was guessed as ranges."""
+    function = analysis.function
+    code = _codes.get(function)
+    if code is None:
+        code = KernelCode.of(function.body, analysis.cfg, analysis.loops)
+        _codes[function] = code
+    trips = analysis.trip_counts
+    registers = analysis.registers
+    return KernelWork(
+        code=code,
+        launch=analysis.launch,
+        trip_counts=tuple(trip.count for trip in trips),
+        registers_per_thread=registers.registers_per_thread,
+        shared_bytes_per_block=analysis.static_shared_bytes + analysis.launch.dynamic_shared_bytes,
+        trip_ranges=tuple(
+            ASSUMED_TRIP_RANGE if trip.how == "assumed" else (trip.count, trip.count)
+            for trip in trips
+        ),
+        register_range=(registers.low, registers.high),
+    )
 
 
 class CycleBreakdown(NamedTuple):

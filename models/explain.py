@@ -1,0 +1,198 @@
+"""Why a model predicts what it does: exact SHAP contributions and a local linear model (LIME).
+
+SHAP (S. Lundberg and S.-I. Lee, 2017; exact for trees: Lundberg et al., 2020) splits a
+prediction into one share per feature; base and shares sum to it. LIME (M. T. Ribeiro, S. Singh
+and C. Guestrin, 2016) asks which quartile of each feature matters around the prediction: it fits
+a linear model on perturbed vectors, so its weights are approximate and ``r_squared`` says
+how well they describe the model there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from features.errors import ModelError
+from models.background import Background
+
+LIME_SAMPLES = 3000
+"""Perturbed vectors of one LIME explanation: about 60 ms with the shipped models."""
+
+_LEAST_WIDTH = 1e-9
+"""Relative width given to a bin that holds a single value: lime divides by its spread."""
+
+
+class ShapModel(Protocol):
+    """What SHAP needs of a model: base watts and contributions ``[n, k]`` of vectors ``[n, k]``."""
+
+    def shap(self, x: ArrayLike, /) -> tuple[float, NDArray[np.float64]]: ...
+
+
+class LimeModel(Protocol):
+    """What LIME needs of a model: watts ``[n]`` of vectors ``[n, k]``, and its background."""
+
+    @property
+    def background(self) -> Background: ...
+
+    def predict_watts(self, x: ArrayLike, /) -> NDArray[np.float64]: ...
+
+
+class Contribution(NamedTuple):
+    """A feature's share of the prediction in watts; ``value`` NaN is a missing one."""
+
+    feature: str
+    value: float
+    watts: float
+
+
+@dataclass(frozen=True, slots=True)
+class ShapExplanation:
+    """``base_watts`` plus all contributions is ``prediction_watts``; largest first."""
+
+    base_watts: float
+    prediction_watts: float
+    contributions: tuple[Contribution, ...]
+
+
+class LimeWeight(NamedTuple):
+    """What it adds in watts, locally, that a feature meets ``condition``.
+
+    ``condition`` is the quartile bin the value lies in (``120.00 < waves <= 300.00``), or
+    ``waves is missing``, which lime cannot perturb: its weight is 0.
+    """
+
+    feature: str
+    value: float
+    condition: str
+    watts: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimeExplanation:
+    """A local linear model: ``intercept_watts`` plus all weights is ``local_prediction_watts``.
+
+    ``prediction_watts`` is the model's own answer, ``r_squared`` the share of its variance over
+    the ``samples`` perturbed vectors (weighted by nearness) that the linear model explains.
+    """
+
+    intercept_watts: float
+    local_prediction_watts: float
+    prediction_watts: float
+    r_squared: float
+    samples: int
+    seed: int
+    weights: tuple[LimeWeight, ...]
+
+
+def explain_shap(model: ShapModel, feature_names: Sequence[str], x: ArrayLike) -> ShapExplanation:
+    """Exact contributions to the prediction for one vector ``[k]``, named in its order.
+
+    Raises ModelError for a vector of another length, and whatever the model refuses.
+    """
+    vector = _vector(x, len(feature_names))
+    base, parts = model.shap(vector.reshape(1, -1))
+    watts = np.asarray(parts, dtype=np.float64)[0]
+    contributions = [
+        Contribution(name, float(value), float(share))
+        for name, value, share in zip(feature_names, vector, watts, strict=True)
+    ]
+    return ShapExplanation(
+        base_watts=float(base),
+        prediction_watts=float(base) + float(watts.sum()),
+        contributions=tuple(sorted(contributions, key=lambda part: -abs(part.watts))),
+    )
+
+
+def explain_lime(
+    model: LimeModel, x: ArrayLike, *, samples: int = LIME_SAMPLES, seed: int = 0
+) -> LimeExplanation:
+    """A local linear model around one vector ``[k]``, by the ``lime`` library.
+
+    Perturbed vectors come from the background statistics kept with the model and are scored in
+    one batch. The same vector, model and seed give the same explanation.
+    Raises ModelError for a vector of another length or fewer than 10 samples.
+    """
+    # lime brings scikit-learn and matplotlib: two seconds nobody pays who does not ask for it.
+    from lime.lime_tabular import LimeTabularExplainer
+
+    if samples < 10:
+        raise ModelError(f"{samples} samples are too few for a local model; at least 10")
+    background = model.background
+    names = [feature.name for feature in background.features]
+    vector = _vector(x, len(names))
+    missing = np.isnan(vector)
+
+    def watts_of(perturbed: NDArray[Any]) -> NDArray[np.float64]:
+        vectors = perturbed.astype(np.float32)
+        vectors[:, missing] = np.nan
+        return np.asarray(model.predict_watts(vectors), dtype=np.float64)
+
+    statistics = _lime_statistics(background)
+    # The training data themselves are not kept; lime takes only their width from this.
+    stand_in = np.array([[feature.mean for feature in background.features]])
+    explainer = LimeTabularExplainer(
+        stand_in,
+        mode="regression",
+        feature_names=names,
+        training_data_stats=statistics,
+        feature_selection="none",
+        random_state=seed,
+    )
+    # A missing value has no bin; any number stands in, since `watts_of` puts the gap back.
+    row = np.where(missing, stand_in[0], vector).astype(np.float64)
+    found = explainer.explain_instance(row, watts_of, num_features=len(names), num_samples=samples)
+    fitted = {int(at): float(watts) for at, watts in found.local_exp[1]}
+    # With the model blind to them, what these features got is noise of the fit.
+    noise = sum(fitted[int(at)] for at in np.flatnonzero(missing))
+    conditions = found.domain_mapper.discretized_feature_names
+    weights = [
+        LimeWeight(
+            name,
+            float(vector[at]),
+            f"{name} is missing" if missing[at] else conditions[at],
+            0.0 if missing[at] else fitted[at],
+        )
+        for at, name in enumerate(names)
+    ]
+    return LimeExplanation(
+        intercept_watts=float(found.intercept[1]) + noise,
+        local_prediction_watts=float(np.ravel(found.local_pred)[0]),
+        prediction_watts=float(found.predicted_value),
+        r_squared=float(found.score),
+        samples=samples,
+        seed=seed,
+        weights=tuple(sorted(weights, key=lambda part: -abs(part.watts))),
+    )
+
+
+def _vector(x: ArrayLike, width: int) -> NDArray[np.float32]:
+    vector = np.asarray(x, dtype=np.float32)
+    if vector.shape != (width,):
+        raise ModelError(f"one vector [{width}] is explained at a time, not {list(vector.shape)}")
+    return vector
+
+
+def _lime_statistics(background: Background) -> dict[str, dict[int, list[float]]]:
+    """``training_data_stats``, made safe for lime's two assumptions.
+
+    lime looks means and bounds up by bin index, so a bin without rows must keep its place, and
+    it divides by a bin's spread, so a bin of one value gets a little of it.
+    """
+    statistics = background.lime_statistics()
+    for at, feature in enumerate(background.features):
+        present = {part.index: part for part in feature.bins}
+        for key in ("means", "stds", "mins", "maxs"):
+            statistics[key][at] = []
+        for index in range(max(present) + 1):
+            # An absent bin is never drawn: its frequency is not listed.
+            part = present.get(index, feature.bins[0])
+            least = _LEAST_WIDTH * max(1.0, abs(part.minimum), abs(part.maximum))
+            statistics["means"][at].append(part.mean)
+            statistics["stds"][at].append(max(part.std, least))
+            statistics["mins"][at].append(part.minimum)
+            statistics["maxs"][at].append(max(part.maximum, part.minimum + least))
+    return statistics

@@ -19,7 +19,7 @@ fitted to a single kernel. An estimate states its range.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from typing import Literal, NamedTuple
@@ -30,14 +30,12 @@ from features.gpus import GpuProfile
 from features.launch import WARP_SIZE
 from features.loops import natural_loops
 from features.ptx.ir import (
-    Address,
     Body,
     Function,
     Immediate,
     Instruction,
-    RegisterDeclaration,
-    Special,
 )
+from features.register_view import Step, View, bit_set, machine_view
 from features.static_shared import static_shared_bytes
 
 __all__ = ["RegisterEstimate", "estimate_registers", "static_shared_bytes"]
@@ -80,22 +78,6 @@ UNROLL = 4
 SPREAD = (0.75, 1.4)
 """True over estimated registers: nine in ten of the kernels compared lie inside."""
 
-_CONSTANT_SPECIALS = ("%ntid", "%nctaid", "%warpsize", "WARP_SZ", "%envreg")
-"""Special registers that are read from the constant bank."""
-
-_WIDE_OFFSETS = ("mul.wide", "cvt.s64.s32", "cvt.u64.u32", "cvt.u64.u16", "shl.b64")
-_ADDS = frozenset({"add", "sub", "mad", "shl"})
-
-_LOADS = frozenset({"ld", "ldu", "tex", "tld4", "suld", "ldmatrix"})
-_STORES = frozenset({"st", "sust", "stmatrix"})
-_WAITED_FOR = _LOADS | {"atom", "shfl"}
-_ORDERED = frozenset(
-    {"bar", "barrier", "membar", "fence", "call", "atom", "red", "cp", "mbarrier", "wgmma"}
-)  # fmt: skip
-_ENDS = frozenset({"bra", "brx", "ret", "exit", "trap"})
-_WORDS = {"b64": 2, "u64": 2, "s64": 2, "f64": 2, "f32x2": 2, "b128": 4, "pred": 0}
-"""32-bit words of a type; all others take one."""
-
 
 # --- estimate ---------------------------------------------------------------------------------
 
@@ -121,7 +103,7 @@ def estimate_registers(
             reserved, least = RESERVED_BEFORE_VOLTA, LEAST_BEFORE_VOLTA
     most = min(most, _cap(directives, file_size))
     room = file_size // threads - reserved
-    words = max((demand.words(room) for demand in _demands(body, cfg)), default=0)
+    words = _words_needed(body, cfg, room)
     registers = min(max(words + reserved, least), most)
     low = max(min(registers, least), int(registers * SPREAD[0]))
     high = min(ceil(registers * SPREAD[1]), most)
@@ -142,215 +124,31 @@ def _cap(directives: Mapping[str, tuple[int, ...]], file_size: int) -> int:
     return max(cap, 1)
 
 
-class _Demand(NamedTuple):
-    """32-bit words a block needs: in text order, reordered to hide latency, and for what
-    unrolling gathers on top."""
-
-    text: int
-    reordered: int
-    gathered: int
-
-    def words(self, room: int) -> int:
-        """Need, if ptxas hides latency only while it has ``room`` registers to spare."""
-        least = min(self.text, self.reordered)
-        wanted = max(self.text, self.reordered) + self.gathered
-        return max(least, min(wanted, room))
+# --- live values ------------------------------------------------------------------------------
 
 
-def _demands(body: Body, cfg: ControlFlowGraph) -> list[_Demand]:
-    view = _view(body, cfg)
-    counted = _counted_loops(cfg)
-    demands = []
-    for block, steps, live in zip(cfg.blocks, view.steps, _live_out(cfg, view), strict=True):
-        gathered = 0
-        if block.index in counted:
-            gathered = (UNROLL - 1) * sum(
-                view.words[register]
-                for step in steps
-                if body.instructions[step.position].base in _LOADS
-                for register in step.writes
-            )
-        demands.append(
-            _Demand(
-                _pressure(steps, view.words, live),
-                _pressure(_latency_order(body, steps), view.words, live),
-                gathered,
-            )
-        )
-    return demands
+class _Flow(NamedTuple):
+    """Bits of the registers alive at a block's end, and of all alive anywhere in it."""
+
+    out: int
+    touched: int
 
 
-def _temporaries(instruction: Instruction) -> int:
-    """Registers an instruction needs besides operands: it becomes a sequence or a call."""
-    base, opcode = instruction.base, instruction.opcode
-    wide = opcode.endswith(("f64", "64"))
-    if base in ("div", "rem"):
-        if opcode.endswith("f64"):
-            return 10
-        if opcode.endswith("64"):
-            return 12
-        if opcode.endswith("f32"):
-            return 0 if ".approx" in opcode or ".full" in opcode else 5
-        immediate = isinstance(instruction.operands[-1], Immediate)
-        return 2 if immediate else 6
-    if base in ("sqrt", "rcp", "rsqrt") and ".approx" not in opcode:
-        return 8 if wide else 4
-    return 0
-
-
-class _Step(NamedTuple):
-    """One machine-level instruction: register ids it reads and writes."""
-
-    position: int
-    reads: tuple[int, ...]
-    writes: tuple[int, ...]
-    kills: bool
-    temporaries: int
-
-
-@dataclass(slots=True)
-class _View:
-    """The body as the machine sees it. ``words`` gives the 32-bit words of every register id."""
-
-    steps: list[list[_Step]]
-    words: list[int]
-
-
-def _widths(declarations: Sequence[RegisterDeclaration]) -> dict[str, int]:
-    return {item.name: _WORDS.get(item.type.removeprefix("."), 1) for item in declarations}
-
-
-def _view(body: Body, cfg: ControlFlowGraph) -> _View:
-    instructions = body.instructions
-    read = [reads(instruction) for instruction in instructions]
-    written = [writes(instruction) for instruction in instructions]
-    definitions: dict[str, int] = {}
-    for names in written:
-        for name in names:
-            definitions[name] = definitions.get(name, 0) + 1
-    free = _free(instructions, read, written, definitions)
-    offsets = _offsets(instructions, read, written, definitions, free)
-    declared = _widths(body.registers)
-    ids: dict[str, int] = {}
-    words: list[int] = []
-
-    def number(name: str) -> int:
-        found = ids.get(name)
-        if found is None:
-            stem, _, scope = name.partition("@")
-            at = f"@{scope}" if scope else ""
-            width = declared.get(name)
-            if width is None:
-                width = declared.get(stem.rstrip("0123456789") + at, 1)
-            found = ids[name] = len(words)
-            words.append(width)
-        return found
-
-    steps: list[list[_Step]] = []
-    for block in cfg.blocks:
-        of_block: list[_Step] = []
-        for position in range(block.start, block.end):
-            instruction = instructions[position]
-            names = written[position]
-            if names and all(name in free or name in offsets for name in names):
-                continue
-            sources: list[int] = []
-            extra = _temporaries(instruction)
-            for name in read[position]:
-                if name in free:
-                    if _is_base(instruction, name):
-                        extra += 2
-                elif name in offsets:
-                    sources.append(number(offsets[name]))
-                else:
-                    sources.append(number(name))
-            of_block.append(
-                _Step(
-                    position,
-                    tuple(dict.fromkeys(sources)),
-                    tuple(number(name) for name in names),
-                    instruction.predicate is None,
-                    extra,
-                )
-            )
-        steps.append(of_block)
-    return _View(steps, words)
-
-
-def _is_base(instruction: Instruction, name: str) -> bool:
-    """The register is the base of an address."""
-    return any(
-        isinstance(operand, Address) and getattr(operand.base, "name", None) == name
-        for operand in instruction.operands
-    )
-
-
-def _free(
-    instructions: Sequence[Instruction],
-    read: Sequence[tuple[str, ...]],
-    written: Sequence[tuple[str, ...]],
-    definitions: Mapping[str, int],
-) -> set[str]:
-    """Registers whose value needs none: parameters, constants, addresses of variables."""
-    free: set[str] = set()
-    for instruction, sources, names in zip(instructions, read, written, strict=True):
-        if len(names) != 1 or definitions[names[0]] != 1 or instruction.predicate is not None:
-            continue
-        base = instruction.base
-        if instruction.opcode.startswith("ld.param"):
-            free.add(names[0])
-        elif base == "mov" and not sources:
-            value = instruction.operands[-1]
-            if not isinstance(value, Special) or value.name.startswith(_CONSTANT_SPECIALS):
-                free.add(names[0])
-        elif base in ("cvta", "mov") and all(source in free for source in sources):
-            free.add(names[0])
-    return free
-
-
-def _offsets(
-    instructions: Sequence[Instruction],
-    read: Sequence[tuple[str, ...]],
-    written: Sequence[tuple[str, ...]],
-    definitions: Mapping[str, int],
-    free: set[str],
-) -> dict[str, str]:
-    """Widened indices that only ever are added to a base: name -> the index they come from."""
-    other: set[str] = set()
-    for instruction, sources in zip(instructions, read, strict=True):
-        if instruction.base not in _ADDS:
-            other.update(sources)
-    found: dict[str, str] = {}
-    for instruction, sources, names in zip(instructions, read, written, strict=True):
-        if (
-            len(names) == 1
-            and names[0] not in other
-            and definitions[names[0]] == 1
-            and instruction.predicate is None
-            and instruction.opcode.startswith(_WIDE_OFFSETS)
-            and len(sources) == 1
-            and sources[0] not in free
-            and definitions.get(sources[0]) == 1
-        ):
-            found[names[0]] = found.get(sources[0], sources[0])
-    return found
-
-
-def _live_out(cfg: ControlFlowGraph, view: _View) -> list[int]:
-    """Bit set of the registers alive at the end of every block."""
-    use, define = [], []
+def _flow(cfg: ControlFlowGraph, view: View) -> list[_Flow]:
+    use, define, touched = [], [], []
     for steps in view.steps:
-        used = defined = 0
+        used: set[int] = set()
+        defined: set[int] = set()
+        seen: set[int] = set()
         for step in steps:
-            for register in step.reads:
-                if not defined >> register & 1:
-                    used |= 1 << register
+            used.update([register for register in step.reads if register not in defined])
+            seen.update(step.writes)
             if step.kills:
-                for register in step.writes:
-                    defined |= 1 << register
-        use.append(used)
-        define.append(defined)
-    live_in = [0] * len(cfg.blocks)
+                defined.update(step.writes)
+        use.append(bit_set(used))
+        define.append(bit_set(defined))
+        touched.append(bit_set(seen | used))
+    live_in = list(use)
     live_out = [0] * len(cfg.blocks)
     waiting = list(range(len(cfg.blocks)))
     queued = [True] * len(cfg.blocks)
@@ -369,72 +167,106 @@ def _live_out(cfg: ControlFlowGraph, view: _View) -> list[int]:
                 if not queued[predecessor]:
                     queued[predecessor] = True
                     waiting.append(predecessor)
-    return live_out
+    return [_Flow(out, within | out) for out, within in zip(live_out, touched, strict=True)]
 
 
-def _bits(value: int) -> Iterator[int]:
-    while value:
-        low = value & -value
-        yield low.bit_length() - 1
-        value ^= low
+def _words_needed(body: Body, cfg: ControlFlowGraph, room: int) -> int:
+    """Most 32-bit words alive at once, latency hidden as far as ``room`` allows."""
+    view = machine_view(body, cfg)
+    flow = _flow(cfg, view)
+    counted = _counted_loops(cfg)
+    bounds: list[tuple[int, int, int]] = []
+    for index, steps in enumerate(view.steps):
+        gathered = 0
+        if index in counted:
+            loads = [step for step in steps if step.kind.role == "load"]
+            gathered = (UNROLL - 1) * sum(
+                view.words[register] for step in loads for register in step.writes
+            )
+        extra = max((step.temporaries for step in steps), default=0)
+        bounds.append((view.total(flow[index].touched) + extra, gathered, index))
+    most = 0
+    # The largest blocks first: what cannot need more than was found already is not looked at.
+    for bound, gathered, index in sorted(bounds, reverse=True):
+        if max(bound, min(bound + gathered, room)) <= most:
+            continue
+        steps, out = view.steps[index], flow[index].out
+        text = _pressure(steps, view, out)
+        reordered = text
+        if any(step.kind.waited_for for step in steps):
+            reordered = _pressure(_latency_order(steps), view, out)
+        # ptxas hides latency only while it has registers to spare.
+        wanted = min(max(text, reordered) + gathered, room)
+        most = max(most, min(text, reordered), wanted if steps else 0)
+    return most
 
 
-def _pressure(steps: Sequence[_Step], words: Sequence[int], out: int) -> int:
+def _pressure(steps: Sequence[Step], view: View, out: int) -> int:
     """Most 32-bit words alive at once while ``steps`` run in this order."""
-    alive = set(_bits(out))
-    now = sum(words[register] for register in alive)
-    most = now
+    words = view.words
+    # A set of numbers is faster to change than a long bit string.
+    alive = {number for number, bit in enumerate(reversed(f"{out:b}")) if bit == "1"}
+    now = most = view.total(out)
     for step in reversed(steps):
-        born = now + sum(words[register] for register in step.writes if register not in alive)
-        if step.kills:
-            for register in step.writes:
-                if register in alive:
-                    alive.discard(register)
-                    now -= words[register]
+        for register in step.writes:
+            if register not in alive:
+                # Never read: it still needs a place when written.
+                most = max(most, now + words[register])
+            elif step.kills:
+                alive.discard(register)
+                now -= words[register]
         for register in step.reads:
             if register not in alive:
                 alive.add(register)
                 now += words[register]
-        most = max(most, born, now + step.temporaries)
+        if now + step.temporaries > most:
+            most = now + step.temporaries
     return most
 
 
-def _latency_order(body: Body, steps: Sequence[_Step]) -> list[_Step]:
-    """Steps sorted by how many loads they wait for, one after another; text order inside."""
-    level_of: dict[int, int] = {}
-    readers: dict[int, int] = {}
+def _latency_order(steps: Sequence[Step]) -> list[Step]:
+    """Steps sorted by how many loads they wait for, one after another; text order inside.
+
+    Memory accesses that may touch the same bytes keep their order, and nothing in memory
+    passes a barrier.
+    """
+    ready: dict[int, int] = {}
+    read_at: dict[int, int] = {}
+    stored = {"shared": 0, "global": 0}
+    loaded = {"shared": 0, "global": 0}
     floor = top = 0
-    stored: dict[str, int] = {}
-    loaded: dict[str, int] = {}
     levels: list[int] = []
-    for step in steps:
-        instruction = body.instructions[step.position]
-        base, opcode = instruction.base, instruction.opcode
+    for kind, read, written, _, _ in steps:
         level = 0
-        for register in step.reads:
-            level = max(level, level_of.get(register, 0))
-        for register in step.writes:
-            level = max(level, readers.get(register, 0), level_of.get(register, 0))
-        is_load = base in _LOADS and not opcode.startswith("ld.param")
-        space = "shared" if ".shared" in opcode else "global"
-        if is_load:
-            level = max(level, floor, 0 if ".nc" in opcode else stored.get(space, 0))
-            loaded[space] = max(loaded.get(space, 0), level)
-        elif base in _STORES:
-            level = max(level, floor, stored.get(space, 0), loaded.get(space, 0))
-            stored[space] = level
-        elif base in _ORDERED:
-            level = max(level, floor, *stored.values(), *loaded.values(), 0)
-            floor = level
-        elif base in _ENDS:
-            level = top
-        top = max(top, level)
-        for register in step.reads:
-            readers[register] = max(readers.get(register, 0), level)
-        for register in step.writes:
-            level_of[register] = level + (base in _WAITED_FOR)
+        for register in read:
+            if (at := ready.get(register, 0)) > level:
+                level = at
+        for register in written:
+            level = max(level, read_at.get(register, 0), ready.get(register, 0))
+        role = kind.role
+        if role != "plain":
+            space = kind.space
+            if role == "load":
+                level = max(level, floor, 0 if kind.read_only else stored[space])
+                loaded[space] = max(loaded[space], level)
+            elif role == "store":
+                level = max(level, floor, stored[space], loaded[space])
+                stored[space] = level
+            elif role == "ordered":
+                level = max(level, floor, *stored.values(), *loaded.values())
+                floor = level
+            else:
+                level = top
+        if level > top:
+            top = level
+        if level:
+            for register in read:
+                if level > read_at.get(register, 0):
+                    read_at[register] = level
+        for register in written:
+            ready[register] = level + kind.waited_for
         levels.append(level)
-    order = sorted(range(len(steps)), key=lambda index: (levels[index], index))
+    order = sorted(range(len(steps)), key=levels.__getitem__)  # stable: text order inside
     return [steps[index] for index in order]
 
 

@@ -1,0 +1,307 @@
+"""A body as the machine sees it: what of the PTX takes registers, and which.
+
+Parameters, constants and addresses of variables take none; an offset that is only added to a
+base is part of that addition; predicates have registers of their own. ``features.registers``
+counts the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+from features.cfg import ControlFlowGraph
+from features.dataflow import reads, writes
+from features.ptx.ir import (
+    Address,
+    Body,
+    Immediate,
+    Instruction,
+    Register,
+    RegisterDeclaration,
+    Special,
+    Symbol,
+)
+
+_CONSTANT_SPECIALS = ("%ntid", "%nctaid", "%warpsize", "WARP_SZ", "%envreg")
+"""Special registers that are read from the constant bank."""
+
+_WIDE_OFFSETS = ("mul.wide", "cvt.s64.s32", "cvt.u64.u32", "cvt.u64.u16", "shl.b64")
+_ADDS = frozenset({"add", "sub", "mad", "shl"})
+
+_LOADS = frozenset({"ld", "ldu", "tex", "tld4", "suld", "ldmatrix"})
+_STORES = frozenset({"st", "sust", "stmatrix"})
+_WAITED_FOR = _LOADS | {"atom", "shfl"}
+_ORDERED = frozenset(
+    {"bar", "barrier", "membar", "fence", "call", "atom", "red", "cp", "mbarrier", "wgmma"}
+)  # fmt: skip
+_ENDS = frozenset({"bra", "brx", "ret", "exit", "trap"})
+_WORDS = {"b64": 2, "u64": 2, "s64": 2, "f64": 2, "f32x2": 2, "b128": 4, "pred": 0}
+"""32-bit words of a type; all others take one."""
+
+
+class Kind(NamedTuple):
+    """What the rules ask of an opcode, worked out once per opcode."""
+
+    base: str
+    writes_first: bool
+    role: Literal["plain", "load", "store", "ordered", "end"]
+    waited_for: bool
+    space: Literal["shared", "global"]
+    read_only: bool
+    temporaries: int
+    source: Literal["parameter", "mov", "cvta", "offset", "other"]
+
+
+@lru_cache(maxsize=4096)
+def kind_of(opcode: str) -> Kind:
+    base = opcode.partition(".")[0]
+    role: Literal["plain", "load", "store", "ordered", "end"] = "plain"
+    source: Literal["parameter", "mov", "cvta", "offset", "other"] = "other"
+    if opcode.startswith("ld.param"):
+        source = "parameter"
+    elif base in _LOADS:
+        role = "load"
+    elif base in _STORES:
+        role = "store"
+    elif base in _ORDERED:
+        role = "ordered"
+    elif base in _ENDS:
+        role = "end"
+    elif base == "mov":
+        source = "mov"
+    elif base == "cvta":
+        source = "cvta"
+    elif opcode.startswith(_WIDE_OFFSETS):
+        source = "offset"
+    probe = Instruction(0, 1, 1, opcode, (_PROBE,), None, False, None)
+    return Kind(
+        base=base,
+        writes_first=bool(writes(probe)),
+        role=role,
+        waited_for=base in _WAITED_FOR and source != "parameter",
+        space="shared" if ".shared" in opcode else "global",
+        read_only=".nc" in opcode,
+        temporaries=_temporaries(base, opcode),
+        source=source,
+    )
+
+
+_PROBE = Register("%probe")
+
+
+def _temporaries(base: str, opcode: str) -> int:
+    """Registers an instruction needs besides its operands: it becomes a sequence or a call.
+
+    Counted in what ptxas 12.9 makes of one such instruction (docs/gpus.md).
+    """
+    if ".approx" in opcode or ".full" in opcode:
+        return 0
+    if base in ("div", "rem"):
+        by_type = {"f32": 5, "f64": 10, "s64": 12, "u64": 12}
+        return by_type.get(opcode.rpartition(".")[2], 6)
+    if base in ("sqrt", "rcp", "rsqrt"):
+        return 8 if opcode.endswith("f64") else 4
+    return 0
+
+
+# --- the body as the machine sees it -----------------------------------------------------------
+
+
+class _Operands(NamedTuple):
+    """Registers of one instruction; ``bases`` are those that address memory."""
+
+    kind: Kind
+    reads: Sequence[str]
+    writes: Sequence[str]
+    bases: Sequence[str]
+
+
+def _operands(instruction: Instruction) -> _Operands:
+    """``dataflow.reads`` and ``writes`` in one pass for the plain shapes, else by them."""
+    kind = kind_of(instruction.opcode)
+    read: list[str] = []
+    written: Sequence[str] = ()
+    bases: Sequence[str] = ()
+    first = kind.writes_first
+    if instruction.predicate is not None:
+        read.append(instruction.predicate)
+    for operand in instruction.operands:
+        if isinstance(operand, Register):
+            if first:
+                written = operand  # the tuple (name,)
+            else:
+                read.append(operand.name)
+        elif isinstance(operand, Address):
+            base = operand.base
+            if isinstance(base, Register):
+                read.append(base.name)
+                bases = (*bases, base.name)
+            if operand.coordinates:
+                return _Operands(kind, reads(instruction), writes(instruction), bases)
+        elif not isinstance(operand, (Immediate, Special, Symbol)):
+            return _Operands(kind, reads(instruction), writes(instruction), bases)
+        first = False
+    return _Operands(kind, read, written, bases)
+
+
+class Step(NamedTuple):
+    """One machine instruction: register numbers it reads and writes.
+
+    ``kills``: it surely ends what its target held (no guard).
+    """
+
+    kind: Kind
+    reads: Sequence[int]
+    writes: Sequence[int]
+    kills: bool
+    temporaries: int
+
+
+class View(NamedTuple):
+    """Steps of every block; ``words`` gives the 32-bit words of every register number.
+
+    Bit ``n`` of ``data``, ``wide`` and ``quad`` tells that register ``n`` has any words (is no
+    predicate), 2 and 4 words.
+    """
+
+    steps: list[list[Step]]
+    words: list[int]
+    data: int
+    wide: int
+    quad: int
+
+    def total(self, registers: int) -> int:
+        """Words of a set of registers, given as bits."""
+        wide, quad = registers & self.wide, registers & self.quad
+        return (registers & self.data).bit_count() + wide.bit_count() + 3 * quad.bit_count()
+
+
+def machine_view(body: Body, cfg: ControlFlowGraph) -> View:
+    """What the rules above leave of a body, block by block."""
+    instructions = body.instructions
+    operands = [_operands(instruction) for instruction in instructions]
+    seen: set[str] = set()
+    repeated: set[str] = set()
+    for _, _, written, _ in operands:
+        for name in written:
+            if name in seen:
+                repeated.add(name)
+            else:
+                seen.add(name)
+    single = seen - repeated
+    free = _free(instructions, operands, single)
+    offsets = _offsets(instructions, operands, single, free)
+    numbers = _Numbers(body.registers)
+    numbers.update(dict.fromkeys(free, -1))
+    for name, index in offsets.items():
+        numbers[name] = numbers[index]
+    dropped = free | offsets.keys()
+    steps: list[list[Step]] = []
+    for block in cfg.blocks:
+        of_block: list[Step] = []
+        for position in range(block.start, block.end):
+            kind, read, written, bases = operands[position]
+            if written and written[0] in dropped:
+                continue
+            extra = kind.temporaries
+            for name in bases:
+                if name in free:
+                    extra += 2  # an address must lie in registers, even a constant one
+            of_block.append(
+                Step(
+                    kind,
+                    [number for name in read if (number := numbers[name]) >= 0],
+                    [numbers[name] for name in written],
+                    instructions[position].predicate is None,
+                    extra,
+                )
+            )
+        steps.append(of_block)
+    words = numbers.words
+    return View(
+        steps,
+        words,
+        bit_set(number for number, size in enumerate(words) if size),
+        bit_set(number for number, size in enumerate(words) if size == 2),
+        bit_set(number for number, size in enumerate(words) if size == 4),
+    )
+
+
+class _Numbers(dict[str, int]):
+    """Number of every register, given out when first asked for."""
+
+    def __init__(self, declarations: Sequence[RegisterDeclaration]) -> None:
+        super().__init__()
+        self.words: list[int] = []
+        self._declared = {
+            item.name: _WORDS.get(item.type.removeprefix("."), 1) for item in declarations
+        }
+
+    def __missing__(self, name: str) -> int:
+        words = self._declared.get(name)
+        if words is None:
+            stem, mark, scope = name.partition("@")
+            words = self._declared.get(stem.rstrip("0123456789") + mark + scope, 1)
+        number = self[name] = len(self.words)
+        self.words.append(words)
+        return number
+
+
+def _free(
+    instructions: Sequence[Instruction], operands: Sequence[_Operands], single: set[str]
+) -> set[str]:
+    """Registers whose value needs none: parameters, constants, addresses of variables."""
+    free: set[str] = set()
+    for instruction, (kind, read, written, _) in zip(instructions, operands, strict=True):
+        source = kind.source
+        if source in ("other", "offset") or len(written) != 1 or written[0] not in single:
+            continue
+        if instruction.predicate is not None:
+            continue
+        if source == "parameter":
+            free.add(written[0])
+        elif read:
+            if free.issuperset(read):
+                free.add(written[0])
+        elif source == "mov":
+            value = instruction.operands[-1]
+            if not isinstance(value, Special) or value.name.startswith(_CONSTANT_SPECIALS):
+                free.add(written[0])
+    return free
+
+
+def _offsets(
+    instructions: Sequence[Instruction],
+    operands: Sequence[_Operands],
+    single: set[str],
+    free: set[str],
+) -> dict[str, str]:
+    """Widened indices that are only ever added to something: name -> the index behind it."""
+    found: dict[str, str] = {}
+    for instruction, (kind, read, written, _) in zip(instructions, operands, strict=True):
+        if (
+            kind.source == "offset"
+            and len(read) == 1
+            and written[0] in single
+            and instruction.predicate is None
+            and read[0] in single
+            and read[0] not in free
+        ):
+            found[written[0]] = found.get(read[0], read[0])
+    if found:
+        for kind, read, _, _ in operands:
+            if kind.base not in _ADDS:
+                for name in read:
+                    found.pop(name, None)
+    # What was widened twice may now rest on a name that keeps its register: still right.
+    return found
+
+
+def bit_set(registers: Iterable[int]) -> int:
+    """Bits of register numbers."""
+    bits = 0
+    for register in registers:
+        bits |= 1 << register
+    return bits

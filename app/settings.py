@@ -19,54 +19,68 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="WATTCAST_", extra="ignore", frozen=True)
 
-    host: str = Field("127.0.0.1", description="Address the service listens on.")
-    port: int = Field(8000, ge=0, le=65535, description="Port it listens on; 0 picks a free one.")
+    host: str = Field(default="127.0.0.1", description="Address the service listens on.")
+    port: int = Field(
+        default=8000, ge=0, le=65535, description="Port it listens on; 0 picks a free one."
+    )
     home: Path = Field(
         default_factory=lambda: Path.home() / ".wattcast",
         description="Folder of what users add: database, GPU profiles, calibrated models.",
     )
     database_url: SecretStr | None = Field(
-        None,
+        default=None,
         description="SQLAlchemy URL of the database (PostgreSQL, say); "
         "a SQLite file in WATTCAST_HOME when unset.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Least severe messages that are logged."
+        default="info", description="Least severe messages that are logged."
     )
     log_format: Literal["auto", "json", "console"] = Field(
-        "auto",
+        default="auto",
         description="Log lines as JSON or for people; auto asks whether stderr is a terminal.",
     )
-    access_log: bool = Field(True, description="Whether every request is logged.")
+    access_log: bool = Field(default=True, description="Whether every request is logged.")
     max_body_bytes: int = Field(
-        16 * MEBIBYTE, ge=1, description="Largest request body; a larger one is answered 413."
+        default=16 * MEBIBYTE,
+        ge=1,
+        description="Largest request body; a larger one is answered 413.",
     )
     max_ptx_bytes: int = Field(
-        16 * MEBIBYTE, ge=1, description="Largest PTX text (UTF-8); a larger one is answered 413."
+        default=16 * MEBIBYTE,
+        ge=1,
+        description="Largest PTX text (UTF-8); a larger one is answered 413.",
     )
-    max_gpus: int = Field(16, ge=1, description="Most GPUs one request may name.")
+    max_gpus: int = Field(default=16, ge=1, description="Most GPUs one request may name.")
     analyses_at_once: int = Field(
-        2, ge=1, le=256, description="PTX analyses that run at the same time (threads)."
+        default=2, ge=1, le=256, description="PTX analyses that run at the same time (threads)."
     )
     waiting_analyses: int = Field(
-        128, ge=0, description="Requests that may wait for an analysis; more are answered 429."
+        default=128,
+        ge=0,
+        description="Requests that may wait for an analysis; more are answered 429.",
     )
     analysis_seconds: float = Field(
-        30.0, gt=0, description="Longest time a request waits for its analysis; then it gets 503."
+        default=30.0,
+        gt=0,
+        description="Longest time a request waits for its analysis; then it gets 503.",
     )
     module_cache_bytes: int = Field(
-        8 * MEBIBYTE,
+        default=8 * MEBIBYTE,
         ge=0,
         description="PTX text whose parsed modules are kept (parsed, up to 15 times its size).",
     )
     recent_predictions: int = Field(
-        1024, ge=1, description="Latest predictions kept in memory besides the database."
+        default=1024, ge=1, description="Latest predictions kept in memory besides the database."
     )
     store_queue_rows: int = Field(
-        10_000, ge=1, description="Predictions that may wait to be written; more are answered 503."
+        default=10_000,
+        ge=1,
+        description="Predictions that may wait to be written; more are answered 503.",
     )
     store_flush_milliseconds: float = Field(
-        20.0, ge=0, description="How long written predictions are gathered into one transaction."
+        default=20.0,
+        ge=0,
+        description="How long written predictions are gathered into one transaction.",
     )
 
     @property

@@ -1,25 +1,72 @@
-"""Applications and services over a home of their own."""
+"""A service over a home of its own, and kernels to ask it about."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 
+import httpx
 import pytest
-from fastapi.testclient import TestClient
 
-from app.main import create_app
 from app.settings import Settings
+from tests.app.live import running
 
 
-@pytest.fixture
-def settings(tmp_path: Path) -> Settings:
-    """Defaults over an empty home; no environment variable is looked at."""
-    return Settings(home=tmp_path / "home", access_log=False, log_level="error")
+def settings_at(home: Path, **given: object) -> Settings:
+    """Defaults over ``home``, quiet; whatever WATTCAST_* the caller's shell sets is overruled."""
+    return Settings(
+        **{  # type: ignore[arg-type]
+            "home": home,
+            "database_url": None,
+            "access_log": False,
+            "log_level": "error",
+            "max_body_bytes": 16 * 1024 * 1024,
+            "max_ptx_bytes": 16 * 1024 * 1024,
+            **given,
+        }
+    )
 
 
-@pytest.fixture
-def client(settings: Settings) -> Iterator[TestClient]:
-    """A client that never sees the server's exceptions: only what HTTP answers."""
-    with TestClient(create_app(settings), raise_server_exceptions=False) as opened:
+@pytest.fixture(scope="session")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    """A client of one service that all tests of a worker share."""
+    with running(settings_at(tmp_path_factory.mktemp("home"))) as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def vector_add() -> str:
+    """PTX of the demonstration's kernel: no loop, 22 instructions."""
+    return files("app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="session")
+def looping() -> str:
+    """PTX with one self loop ``$LOOP`` whose trip count no one knows."""
+    return """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry _Z5sum_nPfi(.param .u64 p0, .param .u32 p1)
+{
+ .reg .pred %p<2>;
+ .reg .b32 %r<4>;
+ .reg .f32 %f<4>;
+ .reg .b64 %rd<4>;
+ ld.param.u64 %rd1, [p0];
+ ld.param.u32 %r1, [p1];
+ cvta.to.global.u64 %rd2, %rd1;
+ mov.u32 %r2, 0;
+ mov.f32 %f1, 0f00000000;
+$LOOP:
+ ld.global.f32 %f2, [%rd2];
+ add.f32 %f1, %f1, %f2;
+ add.s64 %rd2, %rd2, 4;
+ add.s32 %r2, %r2, 1;
+ setp.lt.s32 %p1, %r2, %r1;
+ @%p1 bra $LOOP;
+ st.global.f32 [%rd2], %f1;
+ ret;
+}
+"""

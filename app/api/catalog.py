@@ -1,0 +1,167 @@
+"""GPUs, feature schemas and models: what can be asked about."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Request
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+
+from app import problems
+from app.api.route import json_response
+from app.services import catalog, services_of
+from models.cards import ModelCard
+
+router = APIRouter(tags=["catalogue"])
+
+GpuName = Annotated[str, Path(max_length=64, examples=["tesla-v100"])]
+
+
+class GpuSummary(BaseModel):
+    """One GPU: what it is and what can be predicted for it."""
+
+    id: str
+    name: str
+    aliases: list[str]
+    architecture: str
+    compute_capability: str
+    sm_count: int
+    core_mhz: float
+    memory_mhz: float
+    power_models: list[str] = Field(description="Families; empty: power is answered null.")
+    schemas: list[str] = Field(description="Feature schemas that have a table for this GPU.")
+
+
+class GpuDetails(GpuSummary):
+    """One GPU with its whole profile: every fact with unit and source."""
+
+    profile: dict[str, Any]
+
+
+class SchemaSummary(BaseModel):
+    """One feature schema."""
+
+    id: str
+    version: int | str
+    title: str
+    source: str
+    sha256: str
+    gpus: list[str]
+    fields: int
+    model_inputs: list[str]
+
+
+class SchemaField(BaseModel):
+    """One field of a schema, in order."""
+
+    name: str
+    dtype: str
+    unit: str
+    description: str
+    source: str
+    model_input: bool
+    changeable: bool
+
+
+class SchemaDetails(BaseModel):
+    """One feature schema with its fields."""
+
+    id: str
+    version: int | str
+    title: str
+    source: str
+    sha256: str
+    gpus: list[str]
+    fields: list[SchemaField]
+    model_inputs: list[str]
+
+
+class ModelSummary(BaseModel):
+    """One model; ``card`` is the path of its card."""
+
+    family: str
+    version: int
+    schema_id: str = Field(alias="schema")
+    source: str
+    gpu: str
+    target: str
+    members: list[dict[str, Any]]
+    card: str
+    created: str
+    training_rows: int
+    training_kernels: int
+    unseen_kernel_mae_watts: float | None
+
+
+@router.get("/gpus", response_model=list[GpuSummary], summary="GPUs with a profile")
+def gpus(request: Request) -> Response:
+    """Every GPU that launches can be predicted for."""
+    services = services_of(request)
+    return json_response(catalog.gpu_summaries(services.gpus, services.power.cards()))
+
+
+@router.get(
+    "/gpus/{gpu}",
+    response_model=GpuDetails,
+    responses=problems.documented("unknown-gpu", "validation"),
+    summary="One GPU with every fact and its source",
+)
+def gpu_details(request: Request, gpu: GpuName) -> Response:
+    """By id or alias."""
+    services = services_of(request)
+    return json_response(catalog.gpu_details(services.gpus, gpu, services.power.cards()))
+
+
+@router.get("/schemas", response_model=list[SchemaSummary], summary="Feature schemas")
+def schemas() -> Response:
+    """Every named, versioned feature schema."""
+    return json_response(catalog.schema_summaries())
+
+
+@router.get(
+    "/schemas/{schema_id}",
+    response_model=SchemaDetails,
+    responses=problems.documented("unknown-schema", "validation"),
+    summary="One feature schema with its fields",
+)
+def schema_details(
+    schema_id: Annotated[str, Path(max_length=64, examples=["alavani2023"])],
+) -> Response:
+    """Fields in the order of the vector, with units and sources."""
+    return json_response(catalog.schema_details(schema_id))
+
+
+@router.get("/models", response_model=list[ModelSummary], summary="Trained models")
+def models(request: Request) -> Response:
+    """Every artifact that passes its checks."""
+    cards = services_of(request).power.cards()
+    return json_response([catalog.model_summary(card) for card in cards])
+
+
+@router.get(
+    "/models/{gpu}/{target}",
+    response_model=list[ModelCard],
+    responses=problems.documented("unknown-gpu", "unknown-model", "validation"),
+    summary="Model cards of one GPU and target",
+)
+def model_cards(
+    request: Request, gpu: GpuName, target: Annotated[str, Path(max_length=32, examples=["power"])]
+) -> Response:
+    """Training data, scores beside the baseline, interval calibration and checksums."""
+    services = services_of(request)
+    return json_response(catalog.model_cards(services.gpus, services.power.cards(), gpu, target))
+
+
+@router.get(
+    "/models/{gpu}/{target}/{name}/{version}",
+    response_model=ModelCard,
+    responses=problems.documented("unknown-gpu", "unknown-model", "validation"),
+    summary="One model card",
+)
+def model_card(request: Request, gpu: GpuName, target: str, name: str, version: int) -> Response:
+    """What the ``model.card`` of a prediction points to."""
+    services = services_of(request)
+    return json_response(
+        catalog.model_card(services.gpus, services.power.cards(), gpu, target, name, version)
+    )

@@ -1,0 +1,77 @@
+"""Liveness and readiness, and what each kind of problem means."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+from pydantic import BaseModel
+
+from app import problems
+from app.api.route import json_response
+from app.services import services_of
+
+router = APIRouter(tags=["service"])
+
+
+class Health(BaseModel):
+    """State of the service: ``ok`` or what is wrong."""
+
+    status: str
+    version: str
+
+
+class ProblemKind(BaseModel):
+    """A kind of problem: what a ``type`` of ``/problems/{slug}`` stands for."""
+
+    type: str
+    status: int
+    title: str
+    description: str
+
+
+@router.get("/healthz", response_model=Health, summary="Is the process alive?")
+async def healthz(request: Request) -> Response:
+    """Answers as long as the event loop runs; asks nothing else."""
+    return json_response({"status": "ok", "version": services_of(request).version})
+
+
+@router.get(
+    "/readyz",
+    response_model=Health,
+    responses=problems.documented("store"),
+    summary="Can it answer predictions?",
+)
+async def readyz(request: Request) -> Response:
+    """Asks the database for a sign of life and whether predictions are being written."""
+    services = services_of(request)
+    await run_in_threadpool(services.check)
+    return json_response({"status": "ok", "version": services.version})
+
+
+@router.get("/problems", response_model=list[ProblemKind], summary="Every kind of problem")
+async def list_problems() -> Response:
+    """The registry of problem types."""
+    return json_response([_described(kind) for kind in problems.TYPES.values()])
+
+
+@router.get(
+    "/problems/{slug}",
+    response_model=ProblemKind,
+    responses=problems.documented("not-found"),
+    summary="One kind of problem",
+)
+async def get_problem(slug: str) -> Response:
+    """What a problem's ``type`` points to."""
+    if slug not in problems.TYPES:
+        return problems.response("not-found", f"no kind of problem {slug!r}")
+    return json_response(_described(problems.TYPES[slug]))
+
+
+def _described(kind: problems.ProblemType) -> dict[str, object]:
+    return {
+        "type": f"/problems/{kind.slug}",
+        "status": kind.status,
+        "title": kind.title,
+        "description": kind.description,
+    }

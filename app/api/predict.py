@@ -1,0 +1,51 @@
+"""``POST /predict`` and the predictions it has answered."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+
+from app import problems
+from app.api.features import BODY_PROBLEMS
+from app.api.route import JsonRoute, json_response
+from app.messages import PredictAnswer, PredictAnswers, PredictRequest
+from app.problems import ServiceError
+from app.services import services_of
+from app.services.prediction import predict
+
+router = APIRouter(tags=["prediction"])
+_json = APIRouter(route_class=JsonRoute)
+
+
+@_json.post(
+    "/predict",
+    response_model=PredictAnswer | PredictAnswers,
+    responses=problems.documented(*BODY_PROBLEMS, "gpu", "model", "busy", "time-limit", "store"),
+    summary="Power, time and energy of a kernel launch",
+)
+async def post_predict(request: Request, body: PredictRequest) -> Response:
+    """With `gpu` the answer is one prediction, with `gpus` a list of them in that order."""
+    services = services_of(request)
+    return json_response(await services.analyses.run(predict, services, body))
+
+
+@router.get(
+    "/predictions/{prediction_id}",
+    response_model=PredictAnswer,
+    responses=problems.documented("unknown-prediction", "validation", "store"),
+    summary="A prediction answered before",
+)
+async def get_prediction(request: Request, prediction_id: UUID) -> Response:
+    """Byte for byte what ``POST /predict`` answered."""
+    store = services_of(request).store
+    assert store is not None
+    record = store.recent(prediction_id) or await run_in_threadpool(store.get, prediction_id)
+    if record is None:
+        raise ServiceError("unknown-prediction", f"no prediction {prediction_id}")
+    return Response(record.result, media_type="application/json")
+
+
+router.include_router(_json)

@@ -1,0 +1,58 @@
+"""The service: ``create_app(settings)`` puts routers, problems, logging and store together."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI
+
+from app import logs, problems
+from app.api import catalog, explain, features, health, predict
+from app.api.guard import Guard
+from app.services import Services, installed_version
+from app.settings import Settings
+
+DESCRIPTION = """\
+Power, time and energy of a CUDA kernel, predicted from its PTX before it runs, with intervals,
+features, warnings and an explanation. Errors are RFC 9457 problem details; `GET /problems`
+lists their types. Every answer carries an `X-Request-ID`.
+"""
+
+
+def create_app(settings: Settings | None = None) -> FastAPI:
+    """The application. Its lifespan migrates and opens the store and closes it at the end.
+
+    Raises (at start) StoreError where the database cannot be opened.
+    """
+    settings = settings or Settings()
+    logs.configure(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        services = Services.open(settings)
+        app.state.services = services
+        warming = services.warm_up()
+        logs.log().info("started", version=services.version, home=str(settings.home))
+        try:
+            yield
+        finally:
+            warming.join()
+            services.close()
+            logs.log().info("stopped")
+
+    app = FastAPI(
+        title="Wattcast",
+        version=installed_version(),
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        redirect_slashes=False,
+        redoc_url=None,
+    )
+    problems.install(app)
+    app.add_middleware(Guard, settings=settings)
+    for router in (predict.router, explain.router, features.router, catalog.router, health.router):
+        app.include_router(router)
+    problems.describe(app)
+    return app

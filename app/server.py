@@ -1,0 +1,123 @@
+"""Running the service under uvicorn, with or without the demonstration."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from importlib.resources import files
+from typing import Any
+
+import uvicorn
+
+from app.main import create_app
+from app.settings import Settings
+from features.errors import WattcastError
+
+DEMO_GPU = "tesla-v100"
+DEMO_LAUNCH: dict[str, Any] = {"grid": [4096], "block": [256]}
+READY_SECONDS = 60.0
+"""How long the demonstration waits for the service: far beyond any start."""
+
+
+class ServeError(WattcastError):
+    """The service cannot listen, or its demonstration failed."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises ServeError saying why there is none (port taken, say)."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        # From now on, so that a second service on this port is refused before it says "ready".
+        sock.listen(2048)
+    except OSError as error:
+        sock.close()
+        raise ServeError(
+            f"cannot listen on {host}:{port}: {error.strerror or error}; "
+            "set WATTCAST_HOST and WATTCAST_PORT or pass --host and --port"
+        ) from error
+    return sock
+
+
+def url_of(sock: socket.socket) -> str:
+    """The URL of a bound socket; a wildcard address is reached through the loopback."""
+    host, port = sock.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - compared, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def serve(settings: Settings, when_ready: Callable[[str], None] | None = None) -> None:
+    """Serve until interrupted (Ctrl-C, SIGTERM).
+
+    ``when_ready`` is called in a thread with the service's URL once it answers; what it raises
+    ends the service. Raises ServeError.
+    """
+    with listen(settings.host, settings.port) as sock:
+        server = uvicorn.Server(
+            uvicorn.Config(
+                create_app(settings),
+                log_config=None,
+                access_log=False,
+                lifespan="on",
+                server_header=False,
+            )
+        )
+        failure: list[Exception] = []
+
+        def watch() -> None:
+            try:
+                _wait(server)
+                if when_ready is not None and not server.should_exit:
+                    when_ready(url_of(sock))
+            except Exception as error:  # carried into the main thread below
+                failure.append(error)
+                server.should_exit = True
+
+        threading.Thread(target=watch, name="when-ready", daemon=True).start()
+        server.run(sockets=[sock])
+        if failure:
+            raise failure[0]
+        if not server.started:
+            raise ServeError("the service did not start; see the log above")
+
+
+def _wait(server: uvicorn.Server) -> None:
+    until = time.monotonic() + READY_SECONDS
+    while not server.started and not server.should_exit:
+        if time.monotonic() > until:
+            raise ServeError(f"the service was not ready within {READY_SECONDS:.0f} s")
+        time.sleep(0.02)
+
+
+def demo_request() -> dict[str, Any]:
+    """The body that the demonstration posts: our vector addition on a V100."""
+    ptx = files("app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
+    return {
+        "ptx": ptx,
+        "kernel": "vector_add",
+        "gpu": DEMO_GPU,
+        "launch": DEMO_LAUNCH,
+        "explain": "shap",
+    }
+
+
+def demonstrate(url: str) -> dict[str, Any]:
+    """One real prediction over HTTP. Raises ServeError if it is not a complete answer."""
+    import httpx
+
+    try:
+        answer = httpx.post(f"{url}/predict", json=demo_request(), timeout=60.0)
+    except httpx.HTTPError as error:
+        raise ServeError(f"the demonstration got no answer from {url}: {error}") from error
+    if answer.status_code != 200:
+        raise ServeError(f"the demonstration was answered {answer.status_code}: {answer.text}")
+    prediction: dict[str, Any] = answer.json()
+    missing = [part for part in ("power", "time", "energy") if prediction.get(part) is None]
+    if missing:
+        reasons = "; ".join(w["detail"] for w in prediction.get("warnings", ()))
+        raise ServeError(f"the demonstration has no {' and '.join(missing)}: {reasons}")
+    return prediction

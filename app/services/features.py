@@ -1,0 +1,42 @@
+"""A feature vector with names, units and sources."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from app.messages import FeaturesRequest
+from app.services import parts
+from features.schemas import get_schema
+
+if TYPE_CHECKING:
+    from app.services import Services
+
+
+def features(services: Services, request: FeaturesRequest) -> dict[str, Any]:
+    """``FeaturesAnswer``.
+
+    Raises PtxError, KernelError, LaunchError, GpuError, or SchemaError for an unknown schema
+    and for one without a table for the GPU.
+    """
+    gpu = services.gpus.load(request.gpu)
+    schema = get_schema(request.schema_id)
+    analysis = parts.analysed(request, services.modules.read(request.ptx), gpu)
+    vector = analysis.vector(schema.id)
+    return {
+        "schema": schema.id,
+        "gpu": gpu.id,
+        "kernel": parts.kernel_name(analysis),
+        "features": [
+            {
+                "name": field.name,
+                "value": vector.values[field.name],
+                "unit": field.unit,
+                "source": field.source,
+                "description": field.description,
+                "model_input": field.model_input,
+            }
+            for field in schema.fields
+        ],
+        **parts.facts(analysis),
+        "warnings": parts.warnings(analysis.diagnostics, vector.diagnostics),
+    }

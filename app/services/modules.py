@@ -1,0 +1,75 @@
+"""Parsed PTX, kept by hash: the next launch of a known kernel need not parse it again."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from app.problems import ServiceError
+from features.errors import PtxError
+from features.ptx import read_module
+from features.ptx.ir import Module
+
+
+@dataclass(frozen=True, slots=True)
+class KnownModule:
+    """A parsed module, the SHA-256 of its UTF-8 text and that text's size in bytes."""
+
+    module: Module
+    sha256: str
+    bytes: int
+
+
+class ModuleCache:
+    """The modules used last, up to ``capacity_bytes`` of PTX text. Safe from any thread."""
+
+    def __init__(self, capacity_bytes: int, max_ptx_bytes: int) -> None:
+        self._capacity = capacity_bytes
+        self._limit = max_ptx_bytes
+        self._held = 0
+        self._modules: OrderedDict[str, KnownModule] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def read(self, ptx: str) -> KnownModule:
+        """The module of a text.
+
+        Raises PtxError (line, column) for what is no PTX, and ServiceError ``too-large``.
+        """
+        found = self.known(ptx)
+        if found is not None:
+            return found
+        encoded = _encoded(ptx)
+        if len(encoded) > self._limit:
+            raise ServiceError(
+                "too-large",
+                f"the PTX has {len(encoded)} bytes; it may have at most {self._limit} "
+                "(WATTCAST_MAX_PTX_BYTES)",
+            )
+        known = KnownModule(read_module(ptx), hashlib.sha256(encoded).hexdigest(), len(encoded))
+        with self._lock:
+            if known.bytes <= self._capacity and ptx not in self._modules:
+                self._modules[ptx] = known
+                self._held += known.bytes
+                while self._held > self._capacity:
+                    _, evicted = self._modules.popitem(last=False)
+                    self._held -= evicted.bytes
+        return known
+
+    def known(self, ptx: str) -> KnownModule | None:
+        """The module of a text that was read before and is still held."""
+        with self._lock:
+            found = self._modules.get(ptx)
+            if found is not None:
+                self._modules.move_to_end(ptx)
+            return found
+
+
+def _encoded(ptx: str) -> bytes:
+    try:
+        return ptx.encode()
+    except UnicodeEncodeError as error:
+        line = ptx.count("\n", 0, error.start) + 1
+        column = error.start - ptx.rfind("\n", 0, error.start)
+        raise PtxError("not Unicode text", line=line, column=column) from error

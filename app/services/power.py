@@ -1,0 +1,131 @@
+"""The power models at hand, and which one answers."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+from app.messages import ModelChoice
+from features.errors import ModelError
+from models.cards import ModelCard
+from models.power.boosted import FAMILIES, BoostedPowerModel
+from models.store import PACKAGED_ARTIFACTS, ArtifactStore
+
+TARGET = "power"
+
+
+class PowerModels:
+    """Boosted power models of the package and of ``home/artifacts``, loaded when first used.
+
+    Safe from any thread. What lies on disk is looked at once per process.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._store = ArtifactStore((PACKAGED_ARTIFACTS, home / "artifacts"))
+        self._lock = threading.RLock()
+        self._cards: tuple[ModelCard, ...] | None = None
+        self._models: dict[tuple[str, str, str, str, int], BoostedPowerModel] = {}
+        self._chosen: dict[tuple[str, str], BoostedPowerModel] = {}
+
+    def cards(self) -> tuple[ModelCard, ...]:
+        """Cards of all artifacts that pass their checks."""
+        with self._lock:
+            if self._cards is None:
+                self._cards = tuple(self._store.list())
+            return self._cards
+
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with artifacts that are left out."""
+        return self._store.problems()
+
+    def choose(self, gpu: str, choice: ModelChoice) -> BoostedPowerModel | None:
+        """The model that answers for a GPU; ``None`` if it has no power model at all.
+
+        ``auto`` is the family with the least mean absolute error on kernels left out of
+        training, by the models' own cards. Raises ModelError where the GPU has models, but
+        none of the family asked for.
+        """
+        found = self._chosen.get((gpu, choice))
+        if found is not None:
+            return found
+        with self._lock:
+            newest: dict[str, ModelCard] = {}
+            for card in self.cards():
+                if card.gpu == gpu and card.target == TARGET and card.family in FAMILIES:
+                    newest[card.family] = max(
+                        newest.get(card.family, card), card, key=lambda c: c.version
+                    )
+            if not newest:
+                return None
+            if choice == "auto":
+                card = min(newest.values(), key=unseen_error_watts)
+            elif choice in newest:
+                card = newest[choice]
+            else:
+                raise ModelError(
+                    f"no {choice} power model for {gpu}", gpu=gpu, known=sorted(newest)
+                )
+            model = self._chosen[gpu, choice] = self._load(card)
+            return model
+
+    def referenced(self, reference: dict[str, Any]) -> BoostedPowerModel:
+        """The very model that a stored prediction names. Raises ModelError if it is gone."""
+        for card in self.cards():
+            if reference_of(card) == reference:
+                return self._load(card)
+        raise ModelError(
+            f"the model of this prediction is gone: {reference['family']} version "
+            f"{reference['version']} for {reference['gpu']}"
+        )
+
+    def warm_up(self) -> None:
+        """Load the model that ``auto`` picks for every GPU."""
+        for gpu in sorted({card.gpu for card in self.cards()}):
+            model = self.choose(gpu, "auto")
+            if model is not None:
+                model.warm_up()
+
+    def _load(self, card: ModelCard) -> BoostedPowerModel:
+        schema = card.feature_schema.id
+        key = (card.gpu, card.family, schema, card.source, card.version)
+        with self._lock:
+            if key not in self._models:
+                artifact = self._store.find(
+                    card.gpu,
+                    card.target,
+                    card.family,
+                    schema,
+                    source=card.source,
+                    version=card.version,
+                )
+                self._models[key] = BoostedPowerModel(artifact)
+            return self._models[key]
+
+
+def unseen_error_watts(card: ModelCard) -> float:
+    """Mean absolute error in watts on kernels left out of training; infinite if not measured.
+
+    The scores as recomputed are those of the model that is served (rule 5b).
+    """
+    for table in ("as_recomputed", "as_published"):
+        for scores in card.scores:
+            if scores.table == table and scores.protocol == "grouped":
+                return scores.model["mae_watts"].mean
+    return float("inf")
+
+
+def reference_of(card: ModelCard) -> dict[str, Any]:
+    """``app.messages.ModelReference`` of a card."""
+    schema = card.feature_schema.id
+    return {
+        "family": card.family,
+        "version": card.version,
+        "schema": schema,
+        "source": card.source,
+        "gpu": card.gpu,
+        "target": card.target,
+        "members": [{"family": m.family, "version": m.version} for m in card.members],
+        "card": f"/models/{card.gpu}/{card.target}/{card.family}-{schema}-{card.source}"
+        f"/{card.version}",
+    }

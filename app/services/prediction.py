@@ -1,0 +1,202 @@
+"""A prediction: PTX and launch in; watts, seconds and joules with intervals out.
+
+read PTX -> analyse per GPU -> time, power over the registers' range -> energy -> store
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+import numpy as np
+from pydantic_core import to_json
+
+from app.messages import PredictRequest
+from app.problems import ServiceError
+from app.services import parts
+from app.services.modules import KnownModule
+from app.services.power import reference_of
+from app.store.predictions import PredictionRecord
+from features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
+from features.diagnostics import Diagnostic
+from features.errors import LaunchError, ModelError, SchemaError
+from features.gpus import GpuProfile
+from features.schemas import FeatureVector
+from models.estimate import Estimate, energy
+from models.power.boosted import BoostedPowerModel
+from models.time.scheduling import SchedulingTimeModel, TimeResult, work_of
+
+if TYPE_CHECKING:
+    from app.services import Services
+
+FALLBACK_SCHEMA = "alavani2023"
+"""Schema whose vector is answered for a GPU without a power model, where it has a table."""
+
+_TIME_MODEL = SchedulingTimeModel()
+
+
+def predict(services: Services, request: PredictRequest) -> dict[str, Any]:
+    """``PredictAnswer`` for one GPU, ``PredictAnswers`` for several; stored if there is a store.
+
+    Raises PtxError, KernelError, LaunchError, GpuError or ModelError for what the request
+    brings, ServiceError for limits and StoreError when the prediction cannot be kept.
+    """
+    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
+    if len(names) > services.settings.max_gpus:
+        raise ServiceError(
+            "validation",
+            f"gpus: {len(names)} named; at most {services.settings.max_gpus} are taken",
+            field="gpus",
+        )
+    gpus = [services.gpus.load(name) for name in names]
+    known = services.modules.read(request.ptx)
+    answers = [_predict_one(services, request, known, gpu) for gpu in gpus]
+    return answers[0] if request.gpu is not None else {"predictions": answers}
+
+
+def _predict_one(
+    services: Services, request: PredictRequest, known: KnownModule, gpu: GpuProfile
+) -> dict[str, Any]:
+    analysis = parts.analysed(request, known, gpu)
+    duration, timed = _time(analysis, gpu)
+    power = _Power.of(services, request, analysis, gpu)
+    both = energy(power.estimate, duration.estimate) if power.estimate and duration else None
+    answer: dict[str, Any] = {
+        "id": str(uuid4()),
+        "gpu": gpu.id,
+        "kernel": parts.kernel_name(analysis),
+        "power": parts.estimate(power.estimate, "watts") if power.estimate else None,
+        "time": parts.estimate(duration.estimate, "seconds") if duration else None,
+        "energy": parts.estimate(both, "joules") if both else None,
+        "model": reference_of(power.model.card) if power.model else None,
+        "time_model": _time_model(duration),
+        "schema": power.vector.schema_id if power.vector else None,
+        "features": dict(power.vector.values) if power.vector else {},
+        **parts.facts(analysis),
+        "warnings": parts.warnings(
+            analysis.diagnostics,
+            power.vector.diagnostics if power.vector else (),
+            power.diagnostics,
+            timed,
+        ),
+    }
+    if request.explain is not None and power.model and power.vector and power.estimate:
+        from app.services.explanation import shap_of
+
+        answer["explanation"] = shap_of(power.model, power.vector.model_inputs())
+    if services.store is not None:
+        services.store.add(_record(answer, request, known, power.vector))
+    return answer
+
+
+class _Power:
+    """Power of one launch: its model, vector and estimate, each ``None`` where there is none."""
+
+    def __init__(
+        self,
+        model: BoostedPowerModel | None,
+        vector: FeatureVector | None,
+        estimate: Estimate | None,
+        *diagnostics: Diagnostic,
+    ) -> None:
+        self.model = model
+        self.vector = vector
+        self.estimate = estimate
+        self.diagnostics = diagnostics
+
+    @classmethod
+    def of(
+        cls,
+        services: Services,
+        request: PredictRequest,
+        analysis: KernelAnalysis,
+        gpu: GpuProfile,
+    ) -> _Power:
+        """Predict the power, carrying uncertain registers and trip counts into the interval."""
+        model = services.power.choose(gpu.id, request.model)
+        if model is None:
+            why = Diagnostic(
+                "no_power_model", f"there is no power model for {gpu.id}; power and energy are null"
+            )
+            try:
+                return cls(None, analysis.vector(FALLBACK_SCHEMA), None, why)
+            except SchemaError as error:
+                return cls(None, None, None, why, Diagnostic("no_features", error.detail))
+        schema = model.card.feature_schema.id
+        vector = analysis.vector(schema)
+        inputs = vector.model_inputs()
+        others = alternatives(analysis, schema)
+        try:
+            estimate = model.estimate(inputs, others if len(others) else None)
+            outside = model.outside_training_range(inputs.reshape(1, -1))[0]
+        except ModelError as error:
+            # The kernel lacks something every training kernel had (a NaN feature, say).
+            return cls(model, vector, None, Diagnostic("power_not_predicted", error.detail))
+        if outside:
+            named = ", ".join(outside)
+            return cls(
+                model,
+                vector,
+                estimate,
+                Diagnostic("outside_training_range", f"beyond all training kernels: {named}"),
+            )
+        return cls(model, vector, estimate)
+
+
+def alternatives(analysis: KernelAnalysis, schema: str) -> list[np.ndarray[Any, Any]]:
+    """Model inputs of the other ends of what is uncertain: registers, assumed trip counts."""
+    registers = analysis.registers
+    cases: list[FeatureVector] = []
+    for count in {registers.low, registers.high} - {registers.registers_per_thread}:
+        try:
+            cases.append(analysis.vector(schema, registers_per_thread=count))
+        except LaunchError:
+            continue  # so many registers could not be launched: they are not the truth
+    if analysis.trips_assumed:
+        cases += [analysis.vector(schema, assumed_trips=trips) for trips in ASSUMED_TRIP_RANGE]
+    return [case.model_inputs() for case in cases]
+
+
+def _time(
+    analysis: KernelAnalysis, gpu: GpuProfile
+) -> tuple[TimeResult | None, Sequence[Diagnostic]]:
+    try:
+        result = _TIME_MODEL.predict(work_of(analysis), gpu)
+    except ModelError as error:
+        return None, (Diagnostic("no_time_model", error.detail),)
+    return result, result.diagnostics
+
+
+def _time_model(result: TimeResult | None) -> dict[str, Any] | None:
+    if result is None:
+        return None
+    return {
+        "family": "scheduling",
+        "core_mhz": result.core_mhz,
+        "waves": result.waves,
+        "wave_cycles": result.wave_cycles,
+        "cycles": result.cycles._asdict(),
+    }
+
+
+def _record(
+    answer: dict[str, Any],
+    request: PredictRequest,
+    known: KnownModule,
+    vector: FeatureVector | None,
+) -> PredictionRecord:
+    vectors = {vector.schema_id: vector.model_inputs().tolist()} if vector else {}
+    return PredictionRecord(
+        id=UUID(answer["id"]),
+        created=datetime.now(UTC),
+        ptx_sha256=known.sha256,
+        gpu=answer["gpu"],
+        kernel=answer["kernel"]["mangled"],
+        request=request.model_dump_json(exclude={"ptx"}, exclude_defaults=True),
+        result=to_json(answer, inf_nan_mode="null"),
+        vectors=to_json(vectors, inf_nan_mode="null").decode(),
+        models=to_json(answer["model"]).decode(),
+        ptx=request.ptx,
+    )

@@ -1,0 +1,36 @@
+"""The service under uvicorn in a thread, on a free port: tests speak real HTTP to it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import uvicorn
+
+from app.main import create_app
+from app.server import listen, url_of
+from app.settings import Settings
+
+
+@contextmanager
+def running(settings: Settings) -> Iterator[httpx.Client]:
+    """A client of a service that runs until the block ends."""
+    with listen("127.0.0.1", 0) as sock:
+        server = uvicorn.Server(
+            uvicorn.Config(create_app(settings), log_config=None, access_log=False, lifespan="on")
+        )
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
+        thread.start()
+        while not server.started:
+            assert thread.is_alive(), "the service did not start"
+            time.sleep(0.01)
+        try:
+            with httpx.Client(base_url=url_of(sock), timeout=60) as client:
+                yield client
+        finally:
+            server.should_exit = True
+            thread.join(30)
+            assert not thread.is_alive()

@@ -128,11 +128,17 @@ class _Interpolation:
         return y0 + (y1 - y0) * (threads - x0) / (x1 - x0)
 
 
+@lru_cache(maxsize=8)
+def _published(gpu_id: str) -> GpuProfile:
+    """A GPU whose numbers stand in; read once, because a look at the disk costs 0.5 ms."""
+    return load_gpu(gpu_id)
+
+
 def _latency_model(gpu: GpuProfile) -> tuple[GlobalLatency, tuple[Diagnostic, ...]]:
     if gpu.global_memory_latency is not None:
         return gpu.global_memory_latency, ()
     stand_in = LATENCY_STAND_INS.get(gpu.id)
-    model = load_gpu(stand_in).global_memory_latency if stand_in else None
+    model = _published(stand_in).global_memory_latency if stand_in else None
     if model is None:
         raise ModelError(
             f"no global memory latency is published for {gpu.id}: the scheduling model of "
@@ -255,7 +261,7 @@ def launch_overhead_seconds(gpu: GpuProfile, threads: int) -> tuple[float, tuple
     own = gpu.launch_overhead_seconds(threads)
     if own is not None:
         return own, ()
-    stand_in = load_gpu(OVERHEAD_STAND_IN).launch_overhead_seconds(threads)
+    stand_in = _published(OVERHEAD_STAND_IN).launch_overhead_seconds(threads)
     assert stand_in is not None, "the shipped profile of Tesla K20 has the published line"
     return stand_in, (
         Diagnostic(

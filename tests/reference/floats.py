@@ -1,0 +1,318 @@
+"""Floating-point arithmetic, comparison, selection and moves."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from fractions import Fraction
+
+from tests.reference import numbers
+from tests.reference.integers import COMPARE, reader
+from tests.reference.numbers import decode, encode, encode_single, singles
+from tests.reference.parse import Instruction, InterpreterError
+from tests.reference.slots import Lane, Plain, Slots
+
+# Smallest normal f32; .ftz turns everything below into zero of the same sign.
+SMALLEST_NORMAL = 2.0**-126
+
+Exact = Callable[..., Fraction]
+
+
+def flush(value: float) -> float:
+    return math.copysign(0.0, value) if abs(value) < SMALLEST_NORMAL else value
+
+
+def saturate(value: float) -> float:
+    return 0.0 if value != value else max(0.0, min(1.0, value))
+
+
+def divide(a: float, b: float) -> float:
+    if b == 0.0:
+        if a == 0.0 or a != a:
+            return math.nan
+        return math.copysign(math.inf, a) * math.copysign(1.0, b)
+    return a / b
+
+
+def root(a: float) -> float:
+    return math.sqrt(a) if a >= 0.0 else math.nan
+
+
+def _power_of_two(a: float) -> float:
+    try:
+        return 2.0**a
+    except OverflowError:
+        return math.inf
+
+
+def _log2(a: float) -> float:
+    if a > 0.0:
+        return math.log2(a)
+    return -math.inf if a == 0.0 else math.nan
+
+
+def _wave(function: Callable[[float], float]) -> Callable[[float], float]:
+    return lambda a: function(a) if math.isfinite(a) else math.nan
+
+
+UNARY: dict[str, Callable[[float], float]] = {
+    "rcp": lambda a: divide(1.0, a),
+    "sqrt": root,
+    "rsqrt": lambda a: divide(1.0, root(a)),
+    "ex2": _power_of_two,
+    "lg2": _log2,
+    "sin": _wave(math.sin),
+    "cos": _wave(math.cos),
+    "tanh": math.tanh,
+}
+
+
+def smaller(a: float, b: float) -> float:
+    if a != a or b != b:
+        return b if a != a else a
+    if a == b == 0.0:
+        return -0.0 if math.copysign(1.0, a) < 0 or math.copysign(1.0, b) < 0 else 0.0
+    return min(a, b)
+
+
+def larger(a: float, b: float) -> float:
+    return -smaller(-a, -b)
+
+
+BINARY: dict[str, Callable[[float, float], float]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "div": divide,
+    "min": smaller,
+    "max": larger,
+}
+EXACT: dict[str, Exact] = {
+    "add": lambda a, b: a + b,
+    "sub": lambda a, b: a - b,
+    "mul": lambda a, b: a * b,
+    "div": lambda a, b: a / b,
+    "fma": lambda a, b, c: a * b + c,
+}
+FLOAT_KINDS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
+
+
+def compile_float(ins: Instruction, slots: Slots) -> Plain | None:
+    """Arithmetic on a float type; None if the instruction is of another kind."""
+    words = ins.opcode.split(".")
+    kind, base = words[-1], words[0]
+    if kind not in FLOAT_KINDS:
+        return None
+    if base == "mad":
+        base = "fma"
+    if base == "fma" and not {"rz", "rm", "rp", "ftz", "sat"} & set(words) and kind == "f32":
+        return _fused_single(ins, slots)
+    if base not in ("fma", "neg", "abs", "copysign") and base not in UNARY and base not in BINARY:
+        return None
+    single = kind.removesuffix("x2")
+    sources = [slots.source(o, "b32" if kind.endswith("x2") else f"b{_bits(single)}")
+               for o in ins.operands[1:]]  # fmt: skip
+    d = slots.dest(ins.operands[0])
+    compute = _scalar_operation(ins, base, single, words)
+    if not kind.endswith("x2"):
+
+        def step(r: Lane) -> None:
+            r[d] = compute(*[r[s] for s in sources])
+
+        return step
+
+    def packed(r: Lane) -> None:
+        low = compute(*[r[s] & 0xFFFF for s in sources])
+        high = compute(*[r[s] >> 16 for s in sources])
+        r[d] = high << 16 | low
+
+    return packed
+
+
+def _bits(kind: str) -> int:
+    return {"f16": 16, "bf16": 16, "f32": 32, "f64": 64}[kind]
+
+
+def _fused_single(ins: Instruction, slots: Slots) -> Plain:
+    d = slots.dest(ins.operands[0])
+    a, b, c = (slots.source(o, "b32") for o in ins.operands[1:])
+    fused = numbers.fused
+
+    def step(r: Lane) -> None:
+        r[d] = encode_single(fused(singles[r[a]], singles[r[b]], singles[r[c]]))
+
+    return step
+
+
+def _scalar_operation(
+    ins: Instruction, base: str, kind: str, words: list[str]
+) -> Callable[..., int]:
+    """Bits in, bits out, for one element."""
+    mode = next((w for w in words if w in ("rz", "rm", "rp")), "rn")
+    top = 1 << (_bits(kind) - 1)
+    if base == "neg":
+        return lambda a: a ^ top
+    if base == "abs":
+        return lambda a: a & ~top
+    if base == "copysign":
+        return lambda a, b: (b & ~top) | (a & top)
+    function: Callable[..., float]
+    if base == "fma":
+        function = numbers.fused_double if kind == "f64" else numbers.fused
+    else:
+        function = UNARY.get(base) or BINARY[base]
+    if base in ("min", "max") and "NaN" in words:
+        plain = function
+        function = lambda a, b: math.nan if a != a or b != b else plain(a, b)  # noqa: E731
+    ftz, sat = "ftz" in words, "sat" in words
+
+    def compute(*bits: int) -> int:
+        values = [decode(b, kind) for b in bits]
+        if ftz:
+            values = [flush(v) for v in values]
+        result = function(*values)
+        if mode != "rn" and base in EXACT and all(map(math.isfinite, values)) and result == result:
+            exact = EXACT[base](*map(Fraction, values)) if base != "div" or values[1] else None
+            if exact:
+                result = numbers.round_exact(exact, kind, mode)
+        elif mode != "rn" and base not in EXACT:
+            raise InterpreterError(f"line {ins.line}: rounding of {ins.opcode} is not supported")
+        if relu:
+            result = max(result, 0.0)
+        if sat:
+            result = saturate(result)
+        out = encode(result, kind)
+        return encode(flush(decode(out, kind)), kind) if ftz else out
+
+    relu = "relu" in words
+    return compute
+
+
+def compile_compare(ins: Instruction, slots: Slots) -> Plain | None:
+    """setp, set, selp, slct, testp, mov."""
+    base = ins.opcode.split(".")[0]
+    if base in ("setp", "set"):
+        return _compare(ins, slots)
+    if base == "selp":
+        kind = ins.opcode.split(".")[-1]
+        d = slots.dest(ins.operands[0])
+        a, b = (slots.source(o, kind) for o in ins.operands[1:3])
+        p, flip = slots.predicate(ins.operands[3])
+
+        def select(r: Lane) -> None:
+            r[d] = r[a] if r[p] ^ flip else r[b]
+
+        return select
+    if base == "slct":
+        kind, sign = ins.opcode.split(".")[-2:]
+        d = slots.dest(ins.operands[0])
+        a, b = (slots.source(o, kind) for o in ins.operands[1:3])
+        c = slots.source(ins.operands[3], sign)
+
+        def by_sign(r: Lane) -> None:
+            value = decode(r[c], "f32") if sign == "f32" else reader(sign)(r[c])
+            r[d] = r[a] if value >= 0 else r[b]
+
+        return by_sign
+    if base == "testp":
+        test, kind = ins.opcode.split(".")[1:]
+        d, a = slots.dest(ins.operands[0]), slots.source(ins.operands[1], kind)
+        small = SMALLEST_NORMAL if kind == "f32" else 2.0**-1022
+        tests: dict[str, Callable[[float], bool]] = {
+            "finite": math.isfinite, "infinite": math.isinf, "notanumber": math.isnan,
+            "number": lambda v: v == v,
+            "normal": lambda v: math.isfinite(v) and abs(v) >= small,
+            "subnormal": lambda v: abs(v) < small,
+        }  # fmt: skip
+
+        def probe(r: Lane) -> None:
+            r[d] = int(tests[test](decode(r[a], kind)))
+
+        return probe
+    if base == "mov":
+        return _move(ins, slots)
+    return None
+
+
+def _move(ins: Instruction, slots: Slots) -> Plain:
+    kind = ins.opcode.split(".")[-1]
+    target, source = ins.operands
+    if target.kind == "list":
+        outs = [slots.dest(o) for o in target.parts]
+        a, each = slots.source(source, kind), int(kind[1:]) // len(outs)
+
+        def unpack(r: Lane) -> None:
+            bits = r[a]
+            for i, out in enumerate(outs):
+                r[out] = bits >> (each * i) & ((1 << each) - 1)
+
+        return unpack
+    d = slots.dest(target)
+    if source.kind == "list":
+        each = int(kind[1:]) // len(source.parts)
+        parts = [slots.source(o, f"b{each}") for o in source.parts]
+
+        def pack(r: Lane) -> None:
+            r[d] = sum(r[p] << (each * i) for i, p in enumerate(parts))
+
+        return pack
+    a = slots.source(source, kind)
+    mask = (1 << int(kind[1:])) - 1
+    offset = source.offset if source.kind == "symbol" and source.text in slots.frame_symbols else 0
+
+    def copy(r: Lane) -> None:
+        r[d] = (r[a] + offset) & mask
+
+    return copy
+
+
+def _compare(ins: Instruction, slots: Slots) -> Plain:
+    words = ins.opcode.split(".")
+    kind = words[-1]
+    combine = next((w for w in words[2:-1] if w in ("and", "or", "xor")), None)
+    outs = ins.operands[0].parts if ins.operands[0].kind == "pair" else [ins.operands[0]]
+    targets = [slots.dest(o) for o in outs]
+    a, b = (slots.source(o, kind) for o in ins.operands[1:3])
+    c, flip = slots.predicate(ins.operands[3]) if combine else (Slots.SINK, 0)
+    test = _test(words[1], kind, ftz="ftz" in words)
+    to_word = words[0] == "set"
+    true_word = 0x3F800000 if to_word and words[-2] == "f32" else 0xFFFFFFFF
+    logic = {"and": operator.and_, "or": operator.or_, "xor": operator.xor}.get(combine or "")
+    if not combine and len(targets) == 1 and not to_word:
+        (p,) = targets
+
+        def simple(r: Lane) -> None:
+            r[p] = int(test(r[a], r[b]))
+
+        return simple
+
+    def step(r: Lane) -> None:
+        answer = int(test(r[a], r[b]))
+        third = r[c] ^ flip
+        for target, value in zip(targets, (answer, 1 - answer), strict=False):
+            result = logic(value, third) if logic else value
+            r[target] = result * true_word if to_word else result
+
+    return step
+
+
+def _test(name: str, kind: str, *, ftz: bool) -> Callable[[int, int], bool]:
+    if kind[0] in "usb" and kind[1:].isdigit():
+        value, compare = reader(kind), COMPARE[name]
+        if kind[0] != "s":
+            return compare
+        return lambda x, y: compare(value(x), value(y))
+
+    def test(x: int, y: int) -> bool:
+        left, right = decode(x, kind), decode(y, kind)
+        if ftz:
+            left, right = flush(left), flush(right)
+        unordered = left != left or right != right
+        if name in ("num", "nan"):
+            return unordered == (name == "nan")
+        if unordered:
+            return name.endswith("u")
+        return COMPARE[name.removesuffix("u")](left, right)
+
+    return test

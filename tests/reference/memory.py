@@ -1,0 +1,68 @@
+"""Memory of one launch: buffers at fixed addresses, module variables, shared and local windows.
+
+Addresses (the contract with other engines, see ``tests/fixtures/kernels/README.md``): the first
+buffer argument lies at 0x7f0000000000; each next one at the end of the one before, plus a gap of
+256 bytes, rounded up to a multiple of 256.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.reference.parse import InterpreterError
+
+BUFFER_BASE = 0x7F00_0000_0000
+SHARED_WINDOW = 0x7E00_0000_0000
+LOCAL_WINDOW = 0x7D00_0000_0000
+CONSTANT_BASE = 0x7C00_0000_0000
+MODULE_BASE = 0x7B00_0000_0000
+TEXTURE_BASE = 0x7900_0000_0000
+WINDOW_BYTES = 1 << 40
+
+
+@dataclass(frozen=True)
+class Texture:
+    """A texture object: ``texels`` of shape (height, width), point sampling, clamped,
+    coordinates not normalised. Missing channels read as 0, 0, 1."""
+
+    texels: np.ndarray[Any, np.dtype[Any]]
+
+
+def buffer_addresses(arguments: Mapping[str, object]) -> dict[str, int]:
+    """Address of every numpy array among the arguments, in their order."""
+    addresses: dict[str, int] = {}
+    at = BUFFER_BASE
+    for name, value in arguments.items():
+        if isinstance(value, np.ndarray):
+            addresses[name] = at
+            at = (at + value.nbytes + 256 + 255) // 256 * 256
+    return addresses
+
+
+class GlobalMemory:
+    """Byte-addressed segments; an access outside all of them is a fault."""
+
+    def __init__(self) -> None:
+        self.bases: list[int] = []
+        self.segments: list[bytearray] = []
+
+    def add(self, base: int, data: bytearray) -> None:
+        at = bisect_right(self.bases, base)
+        self.bases.insert(at, base)
+        self.segments.insert(at, data)
+
+    def find(self, address: int, size: int) -> tuple[bytearray, int]:
+        """The segment that holds ``size`` bytes at ``address``, and the offset in it."""
+        at = bisect_right(self.bases, address) - 1
+        if at >= 0:
+            offset = address - self.bases[at]
+            if offset + size <= len(self.segments[at]):
+                if address % size and size in (1, 2, 4, 8, 16):
+                    raise InterpreterError(f"misaligned access of {size} bytes at {address:#x}")
+                return self.segments[at], offset
+        raise InterpreterError(f"access of {size} bytes at {address:#x} lies in no buffer")

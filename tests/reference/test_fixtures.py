@@ -1,0 +1,91 @@
+"""Every fixture kernel, on every target and shape, computes what numpy says it should."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.fixtures.kernels import expected
+from tests.fixtures.kernels.data import FixtureKernel, materialise, ptx_path, targets
+from tests.fixtures.kernels.manifest import KERNELS
+from tests.fixtures.kernels.sources import SOURCES
+from tests.reference.fixtures import run_fixture
+from tests.reference.parse import parse
+
+CASES = [
+    pytest.param(kernel, target, id=f"{kernel.name}-{target}")
+    for kernel in KERNELS
+    for target in targets(kernel.source)
+]
+
+
+@pytest.mark.parametrize(("kernel", "target"), CASES)
+def test_memory_after_the_launch_is_what_the_kernel_computes(
+    kernel: FixtureKernel, target: str
+) -> None:
+    for number, shape in enumerate(kernel.shapes):
+        arguments = materialise(kernel.name, shape)
+        wanted: dict[str, Any] = getattr(expected, kernel.expected)(
+            arguments, shape.grid, shape.block
+        )
+        result = run_fixture(kernel, shape, target)
+        assert set(wanted) == set(kernel.outputs)
+        for name, array in wanted.items():
+            got = result.memory[name]
+            want = np.asarray(array).reshape(got.shape)
+            where = f"shape {number}, buffer {name}"
+            if kernel.rtol or kernel.atol:
+                np.testing.assert_allclose(
+                    got.astype(float), want.astype(float), kernel.rtol, kernel.atol, err_msg=where
+                )
+            else:
+                assert want.dtype.kind == got.dtype.kind, where
+                np.testing.assert_array_equal(got, want, err_msg=where)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_buffers_that_are_no_outputs_stay_as_they_were(kernel: FixtureKernel) -> None:
+    shape = kernel.shapes[0]
+    result = run_fixture(kernel, shape, targets(kernel.source)[-1])
+    for name, before in materialise(kernel.name, shape).items():
+        if isinstance(before, np.ndarray) and name not in kernel.outputs:
+            np.testing.assert_array_equal(result.memory[name], before, err_msg=name)
+
+
+def test_the_committed_ptx_is_what_the_source_list_says() -> None:
+    listed = {f"{s.name}.{target}.ptx" for s in SOURCES for target in s.targets}
+    folder = ptx_path("copy", "sm_70").parent
+    assert {path.name for path in folder.glob("*.ptx")} == listed
+    assert {path.stem for path in (folder.parent / "cuda").glob("*.cu")} == {
+        source.name for source in SOURCES
+    }
+
+
+def test_every_entry_of_the_ptx_has_launches() -> None:
+    launched = {(kernel.source, kernel.entry) for kernel in KERNELS}
+    for source in SOURCES:
+        for target in source.targets:
+            program = parse(ptx_path(source.name, target).read_text())
+            entries = {(source.name, f.name) for f in program.functions.values() if f.is_entry}
+            assert entries <= launched
+
+
+def test_names_are_unique_and_the_shapes_of_a_kernel_differ() -> None:
+    assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
+    for kernel in KERNELS:
+        launches = {str((shape.grid, shape.block, shape.arguments)) for shape in kernel.shapes}
+        assert len(launches) == 3, kernel.name
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_launches_keep_to_what_every_gpu_allows(kernel: FixtureKernel) -> None:
+    for shape in (*kernel.shapes, kernel.large):
+        x, y, z = (*shape.block, 1, 1)[:3]
+        assert x * y * z <= 1024 and z <= 64
+        assert all(size <= 65535 for size in shape.grid[1:])
+        assert shape.dynamic_shared_bytes <= 48 * 1024
+    small = [np.prod(shape.grid) * np.prod(shape.block) for shape in kernel.shapes]
+    large = np.prod(kernel.large.grid) * np.prod(kernel.large.block)
+    assert max(small) <= 2048 and large >= 16 * max(small)

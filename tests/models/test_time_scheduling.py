@@ -11,6 +11,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from features.analysis import analyse
 from features.cfg import build_cfg
 from features.errors import DataError, LaunchError, ModelError
 from features.gpus import load_gpu
@@ -18,6 +19,7 @@ from features.gpus.profile import GpuProfile, LatencyPiece
 from features.launch import Launch
 from features.loops import natural_loops
 from features.ptx import read_module
+from models.time.algorithms import FlowGraph, Operation, schedule_block, schedule_cfg
 from models.time.code import BlockCode, KernelCode, charge
 from models.time.penalties import (
     MemoryCounts,
@@ -28,7 +30,7 @@ from models.time.penalties import (
     resource_units,
     shared_penalty_seconds,
 )
-from models.time.scheduling import KernelWork, SchedulingTimeModel, TimeResult
+from models.time.scheduling import KernelWork, SchedulingTimeModel, TimeResult, work_of
 from models.time.spread import GPUS, published_pairs, spread
 
 KERNELS = Path(__file__).parents[1] / "fixtures" / "kernels" / "time"
@@ -153,6 +155,33 @@ def test_the_printed_step_that_keeps_the_matmul_from_its_measured_time() -> None
     assert microseconds(result) / MEASURED_MATMUL_US == pytest.approx(2.22, abs=0.05)
     assert (microseconds(result) - serial_us + issue_us) / MEASURED_MATMUL_US < 2
     assert result.estimate.low * 1e6 <= MEASURED_MATMUL_US <= result.estimate.high * 1e6
+
+
+@pytest.mark.parametrize("gpu_id", ALL_GPUS)
+@pytest.mark.parametrize("work", [VECTOR_ADD, MATMUL], ids=["vectorAdd", "matmul"])
+@pytest.mark.parametrize("blocks", [1, 13, 196, 1024, 60_000])
+def test_the_fixed_order_is_algorithm_6_on_real_kernels(
+    work: KernelWork, gpu_id: str, blocks: int
+) -> None:
+    """The order that keeps predictions monotone costs nothing here: the delays are Algorithm 6's
+    own, in text order, at each launch's own latencies."""
+    gpu = load_gpu(gpu_id)
+    launch = Launch.of(blocks, work.launch.threads_per_block)
+    result = MODEL.predict(replace(work, launch=launch), gpu)
+    known, units = latencies(gpu, launch.threads), resource_units(gpu)
+    delays = [
+        schedule_block(
+            [
+                Operation(known.of(cost), cost.resource, before)
+                for cost, before in zip(block.charges, block.predecessors, strict=True)
+            ],
+            result.plan.threads_per_wave,
+            units,
+        ).delay
+        for block in work.code.blocks
+    ]
+    graph = FlowGraph(work.code.successors, work.code.multipliers(work.trip_counts))
+    assert result.wave_cycles == pytest.approx(schedule_cfg(graph, delays.__getitem__))
 
 
 # --- monotone ------------------------------------------------------------------------------
@@ -363,6 +392,23 @@ def test_missing_trips_unknown_opcodes_and_calls_are_reported() -> None:
     unknown = next(d for d in found if d.code == "latency_assumed")
     assert "frobnicate.f32" in unknown.detail
     assert next(d for d in found if d.code == "call_not_timed").line == 11
+
+
+def test_an_analysed_launch_is_taken_with_its_guesses() -> None:
+    module = read_module((KERNELS / "tiled_matmul.ptx").read_text(encoding="utf-8"))
+    launch = Launch.of((32, 32), (32, 32))
+    given = analyse(
+        module, module.kernel(), launch, K20, loops={"default": 32}, registers_per_thread=32
+    )
+    work = work_of(given)
+    assert work.shared_bytes_per_block == 2 * 32 * 32 * 4
+    assert work.trip_counts == (32.0,)
+    assert MODEL.predict(work, K20).estimate == MODEL.predict(MATMUL, K20).estimate
+    assert work_of(given).code is work.code  # the text is worked out once
+    guessed = analyse(module, module.kernel(), launch, K20)
+    assert guessed.trips_assumed
+    wide, narrow = (MODEL.predict(work_of(a), K20).estimate for a in (guessed, given))
+    assert wide.high / wide.low > 10 * narrow.high / narrow.low
 
 
 def test_uncertain_trips_and_registers_widen_the_interval() -> None:

@@ -20,25 +20,26 @@ lists their types. Every answer carries an `X-Request-ID`.
 """
 
 
-def create_app(settings: Settings | None = None) -> FastAPI:
+def create_app(settings: Settings | None = None, services: Services | None = None) -> FastAPI:
     """The application. Its lifespan migrates and opens the store and closes it at the end.
 
-    Raises (at start) StoreError where the database cannot be opened.
+    ``services`` that are open already are taken over. Raises (at start) StoreError where the
+    database cannot be opened.
     """
     settings = settings or Settings()
     logs.configure(settings)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        services = Services.open(settings)
-        app.state.services = services
-        warming = services.warm_up()
-        logs.log().info("started", version=services.version, home=str(settings.home))
+        opened = services or Services.open(settings)
+        app.state.services = opened
+        warming = opened.warm_up()
+        logs.log().info("started", version=opened.version, home=str(settings.home))
         try:
             yield
         finally:
             warming.join()
-            services.close()
+            opened.close()
             logs.log().info("stopped")
 
     app = FastAPI(

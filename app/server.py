@@ -11,7 +11,9 @@ from typing import Any
 
 import uvicorn
 
+from app import logs
 from app.main import create_app
+from app.services import Services
 from app.settings import Settings
 from features.errors import WattcastError
 
@@ -54,12 +56,13 @@ def serve(settings: Settings, when_ready: Callable[[str], None] | None = None) -
     """Serve until interrupted (Ctrl-C, SIGTERM).
 
     ``when_ready`` is called in a thread with the service's URL once it answers; what it raises
-    ends the service. Raises ServeError.
+    ends the service. Raises ServeError, or StoreError where the database cannot be opened.
     """
+    logs.configure(settings)
     with listen(settings.host, settings.port) as sock:
         server = uvicorn.Server(
             uvicorn.Config(
-                create_app(settings),
+                create_app(settings, Services.open(settings)),
                 log_config=None,
                 access_log=False,
                 lifespan="on",

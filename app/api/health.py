@@ -58,7 +58,7 @@ async def list_problems() -> Response:
 @router.get(
     "/problems/{slug}",
     response_model=ProblemKind,
-    responses=problems.documented("not-found"),
+    responses=problems.documented("not-found", "validation"),
     summary="One kind of problem",
 )
 async def get_problem(slug: str) -> Response:

@@ -1,0 +1,96 @@
+"""The OpenAPI document describes what the service really does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.openapi.models import OpenAPI
+
+from app.messages import FeaturesRequest, PredictRequest
+
+
+@pytest.fixture(scope="module")
+def document(client: httpx.Client) -> dict[str, Any]:
+    answer = client.get("/openapi.json")
+    assert answer.status_code == 200
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def references(node: Any) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+        return own + [r for value in node.values() for r in references(value)]
+    if isinstance(node, list):
+        return [r for value in node for r in references(value)]
+    return []
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (path, method, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+
+
+def test_the_document_is_openapi(document: dict[str, Any]) -> None:
+    assert document["openapi"].startswith("3.1")
+    OpenAPI.model_validate(document)
+    names = document["components"]["schemas"]
+    for reference in references(document):
+        assert reference.removeprefix("#/components/schemas/") in names
+
+
+def test_every_route_documents_its_problems(document: dict[str, Any]) -> None:
+    for path, method, operation in operations(document):
+        assert operation["summary"], path
+        for status, answer in operation["responses"].items():
+            if int(status) >= 400:
+                assert list(answer["content"]) == ["application/problem+json"], (path, status)
+        if method == "post":
+            assert {"400", "413", "415", "422", "429", "500"} <= set(operation["responses"])
+        assert operation["responses"]["200"]["content"]["application/json"]["schema"], path
+
+
+def test_every_call_of_the_design_is_there(document: dict[str, Any]) -> None:
+    assert {
+        ("post", "/predict"),
+        ("post", "/features"),
+        ("get", "/explain"),
+        ("get", "/schemas"),
+        ("get", "/schemas/{schema_id}"),
+        ("get", "/gpus"),
+        ("get", "/gpus/{gpu}"),
+        ("get", "/models"),
+        ("get", "/models/{gpu}/{target}"),
+        ("get", "/healthz"),
+        ("get", "/readyz"),
+    } <= {(method, path) for path, method, _ in operations(document)}
+
+
+@pytest.mark.parametrize(
+    ("path", "model"), [("/predict", PredictRequest), ("/features", FeaturesRequest)]
+)
+def test_examples_fit_their_schema_and_are_answered(
+    client: httpx.Client,
+    document: dict[str, Any],
+    path: str,
+    model: type[PredictRequest] | type[FeaturesRequest],
+) -> None:
+    media = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]
+    name = media["schema"]["$ref"].rpartition("/")[2]
+    examples = document["components"]["schemas"][name]["examples"]
+    assert examples
+    for example in examples:
+        model.model_validate(example)
+        answer = client.post(path, json=example)
+        assert answer.status_code == 200, answer.text
+
+
+def test_the_problem_example_fits(document: dict[str, Any]) -> None:
+    problem = document["components"]["schemas"]["Problem"]
+    assert set(problem["required"]) <= set(problem["example"])
+    assert set(problem["example"]) <= set(problem["properties"])

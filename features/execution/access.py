@@ -1,0 +1,348 @@
+"""What one memory instruction did: its statistics, and the reads and writes behind it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from features.execution.groups import Counts, Group
+from features.execution.spaces import (
+    WINDOW_SHIFT,
+    WINDOWS,
+    Offsets,
+    PrivateMemory,
+    Region,
+)
+from features.execution.values import Array, DType
+from features.launch import WARP_SIZE
+from features.memory import (
+    KEY_BITS,
+    SECTOR_SHIFT,
+    SectorLog,
+    distinct_per_row,
+    sectors,
+    shared_transactions,
+)
+
+if TYPE_CHECKING:
+    from features.execution.machine import Machine
+
+_OFFSET_MASK = (1 << WINDOW_SHIFT) - 1
+
+
+class Site:
+    """A static memory instruction. ``number`` is dense over the program's sites.
+
+    ``width`` is the bytes one lane moves in one request; ``role`` how the loaded value is used.
+    """
+
+    __slots__ = ("atomic", "line", "loads", "number", "opcode", "position", "role", "space",
+                 "stores", "width")  # fmt: skip
+
+    def __init__(self, number: int, position: int, line: int, opcode: str, space: str,
+                 width: int, *, loads: bool, stores: bool, atomic: bool, role: str) -> None:  # fmt: skip
+        self.number = number
+        self.position = position
+        self.line = line
+        self.opcode = opcode
+        self.space = space
+        self.width = width
+        self.loads = loads
+        self.stores = stores
+        self.atomic = atomic
+        self.role = role
+
+
+class Tally:
+    """What a site did in the sampled blocks: arrays ``int64[slots]`` and a footprint."""
+
+    __slots__ = ("_last", "_memo", "constants", "log", "region", "requests", "sectors",
+                 "shared_requests", "strides", "transactions")  # fmt: skip
+
+    def __init__(self, slots: int) -> None:
+        self.requests: Counts = np.zeros(slots, dtype=np.int64)
+        self.sectors: Counts = np.zeros(slots, dtype=np.int64)
+        self.shared_requests: Counts = np.zeros(slots, dtype=np.int64)
+        self.transactions: Counts = np.zeros(slots, dtype=np.int64)
+        self.constants: Counts = np.zeros(slots, dtype=np.int64)
+        self.log = SectorLog()
+        self.region: Region | None = None
+        self._last: tuple[Group, Offsets] | None = None
+        self._memo: tuple[Counts, Offsets | None] | None = None
+
+    def _shift(self, addresses: Offsets, group: Group, unit: int) -> int | None:
+        """How far all addresses moved since the last time, if by one multiple of ``unit``."""
+        last = self._last
+        if last is None or last[0] is not group or last[1].shape != addresses.shape:
+            return None
+        if last[1] is addresses:
+            return 0
+        moved = addresses - last[1]
+        step = int(moved[group.index[0]] if not group.everyone else moved[0])
+        if step % unit:
+            return None
+        same = moved == step
+        if group.everyone:
+            return step if same.all() else None
+        return step if (same | ~group.mask).all() else None
+
+    def count_global(self, addresses: Offsets, group: Group) -> None:
+        """Sectors and footprint of one global access (local memory too, once mapped)."""
+        self.requests += group.warps
+        machine = group.machine
+        if addresses.shape[0] == 1:
+            warps = group.warps
+            self.sectors += warps
+            slots = np.flatnonzero(warps)
+            self.log.add((slots << KEY_BITS) | (int(addresses[0]) >> SECTOR_SHIFT))
+            self.log.total += int(warps.sum()) - slots.size
+            return
+        step = self._shift(addresses, group, 32)
+        if step is not None and self._memo is not None and self._memo[1] is not None:
+            counts, keys = self._memo
+            if step:
+                keys = keys + (step >> SECTOR_SHIFT)
+                self._memo = (counts, keys)
+        else:
+            rows, lanes, owner = group.layout
+            table = addresses.reshape(-1, WARP_SIZE)
+            table = table if rows is None else table[rows]
+            per_row, values = sectors(table, lanes)
+            counts = machine.per_slot(per_row, owner)
+            keys = (np.repeat(owner, per_row) << KEY_BITS) | values
+            self._memo = (counts, keys)
+        self._last = (group, addresses)
+        self.sectors += counts
+        self.log.add(keys)
+
+    def count_shared(self, addresses: Offsets, width: int, group: Group) -> None:
+        """Transactions of one shared access."""
+        warps = group.warps
+        self.shared_requests += warps
+        machine = group.machine
+        if addresses.shape[0] == 1:
+            if width <= 4:
+                self.transactions += warps
+                return
+            addresses = np.broadcast_to(addresses, (machine.count,))
+        step = self._shift(addresses, group, max(4, width))
+        if step is not None and self._memo is not None:
+            counts = self._memo[0]
+        else:
+            rows, lanes, owner = group.layout
+            table = addresses.reshape(-1, WARP_SIZE)
+            table = table if rows is None else table[rows]
+            counts = machine.per_slot(shared_transactions(table, width, lanes), owner)
+            self._memo = (counts, None)
+        self._last = (group, addresses)
+        self.transactions += counts
+
+    def count_constant(self, addresses: Offsets, group: Group) -> None:
+        """Constant accesses: one transaction per distinct 4-byte word of a warp."""
+        self.requests += group.warps
+        if addresses.shape[0] == 1:
+            self.constants += group.warps
+            return
+        machine = group.machine
+        rows, lanes, owner = group.layout
+        table = addresses.reshape(-1, WARP_SIZE)
+        per_row, _ = distinct_per_row((table if rows is None else table[rows]) >> 2, lanes)
+        self.constants += machine.per_slot(per_row, owner)
+
+    def count_local(self, addresses: Offsets, width: int, group: Group) -> None:
+        """Local accesses: word ``w`` of the warp's lanes lies in 128 adjacent bytes.
+
+        Local memory is interleaved by 4-byte words so that lanes that read the same variable
+        are coalesced (CUDA C++ Programming Guide, local memory).
+        """
+        self.requests += group.warps
+        machine = group.machine
+        rows, lanes, owner = group.layout
+        table = np.broadcast_to(addresses, (machine.count,)).reshape(-1, WARP_SIZE)
+        table = table if rows is None else table[rows]
+        lane = np.arange(WARP_SIZE, dtype=np.int64) >> 3
+        total = np.zeros(table.shape[0], dtype=np.int64)
+        for word in range(0, max(4, width), 4):
+            per_row, _ = distinct_per_row((((table + word) >> 2) << 2) | lane, lanes)
+            total += per_row
+        self.sectors += machine.per_slot(total, owner)
+
+
+# --- reads and writes --------------------------------------------------------------------------
+
+
+def _regions(
+    machine: Machine, site: Site, tally: Tally, addresses: Offsets, width: int
+) -> tuple[Region, Offsets] | None:
+    """The one region that holds all addresses, and their offsets."""
+    region = tally.region
+    if region is None:
+        region = machine.memory.find(int(addresses[0]))
+        if region is None:
+            return None
+        tally.region = region
+    offsets = addresses - region.base
+    if int(offsets.view(np.uint64).max()) <= region.size - width:
+        return region, offsets
+    tally.region = None
+    return None
+
+
+def read_global(
+    site: Site, tally: Tally, addresses: Offsets, group: Group, dtype: DType, count: int
+) -> list[Array]:
+    """``count`` consecutive values per thread; uniform if the address is."""
+    machine = group.machine
+    size = dtype.itemsize
+    addresses = _aligned(machine, site, addresses, size * count, group)
+    active = addresses
+    compact = addresses.shape[0] > 1 and not group.everyone
+    if compact:
+        active = addresses[group.index]
+    found = _regions(machine, site, tally, active, size * count)
+    if found is not None:
+        region, offsets = found
+        values = [region.read(offsets + size * k, dtype, site.role) for k in range(count)]
+    else:
+        values = [_scattered(site, active + size * k, machine, dtype) for k in range(count)]
+    return [_expanded(v, group) for v in values] if compact else values
+
+
+def _expanded(values: Array, group: Group) -> Array:
+    full = np.zeros(group.machine.count, dtype=values.dtype)
+    full[group.index] = values
+    return full
+
+
+def _scattered(site: Site, addresses: Offsets, machine: Machine, dtype: DType) -> Array:
+    """Reads that fall in several regions, or in none."""
+    numbers = machine.memory.sort_out(addresses)
+    out = np.zeros(addresses.shape, dtype=dtype)
+    for number in np.unique(numbers):
+        chosen = numbers == number
+        if number < 0:
+            machine.complain_address(site, int(addresses[chosen][0]), "read as 0")
+            continue
+        region = machine.memory.regions[number]
+        offsets = np.minimum(addresses[chosen] - region.base, region.size - dtype.itemsize)
+        out[chosen] = region.read(offsets, dtype, site.role)
+    return out
+
+
+def write_global(
+    site: Site, tally: Tally, addresses: Offsets, group: Group, values: list[Array]
+) -> None:
+    """Store consecutive values of each active thread."""
+    machine = group.machine
+    size = values[0].dtype.itemsize
+    addresses = _aligned(machine, site, addresses, size * len(values), group)
+    if addresses.shape[0] == 1:  # the last active thread wins
+        last = int(group.index[-1])
+        values = [v if v.shape[0] == 1 else v[last : last + 1] for v in values]
+    elif not group.everyone:
+        index = group.index
+        addresses = addresses[index]
+        values = [v if v.shape[0] == 1 else v[index] for v in values]
+    found = _regions(machine, site, tally, addresses, size * len(values))
+    if found is not None:
+        region, offsets = found
+        for k, value in enumerate(values):
+            region.write(offsets + size * k, value)
+        return
+    for k, value in enumerate(values):
+        where = addresses + size * k
+        numbers = machine.memory.sort_out(where)
+        held = np.broadcast_to(value, where.shape)
+        for number in np.unique(numbers):
+            chosen = numbers == number
+            if number < 0:
+                machine.complain_address(site, int(where[chosen][0]), "not written")
+                continue
+            region = machine.memory.regions[number]
+            offsets = np.minimum(where[chosen] - region.base, region.size - size)
+            region.write(offsets, held[chosen])
+
+
+def _aligned(
+    machine: Machine, site: Site, addresses: Offsets, width: int, group: Group
+) -> Offsets:
+    """Addresses rounded down to the access's natural alignment (a fault on hardware)."""
+    if width == 1:
+        return addresses
+    odd = addresses & (width - 1)
+    if not odd.any():
+        return addresses
+    if addresses.shape[0] == 1 or odd[group.index].any():
+        machine.complain(
+            "misaligned_address",
+            f"{site.opcode} at an address that is no multiple of {width}; rounded down",
+            site.line,
+        )
+    return addresses & ~np.int64(width - 1)
+
+
+def private_positions(
+    site: Site, memory: PrivateMemory, addresses: Offsets, group: Group, width: int
+) -> tuple[Offsets, npt.NDArray[np.bool_] | None]:
+    """Flat positions in shared or local memory for the active threads (in order).
+
+    The second result marks positions inside the piece; ``None`` if all are.
+    """
+    machine = group.machine
+    origin = memory.origin
+    if not group.everyone:
+        index = group.index
+        origin = origin[index]
+        if addresses.shape[0] > 1:
+            addresses = addresses[index]
+    limit = memory.size - width
+    if int(addresses.view(np.uint64).max()) <= limit:
+        return origin + addresses, None
+    inside = addresses.view(np.uint64) <= limit
+    machine.complain_address(site, int(addresses[~inside][0]), f"{site.space} memory")
+    return origin + np.where(inside, addresses, 0), np.broadcast_to(inside, origin.shape)
+
+
+def read_private(
+    site: Site, memory: PrivateMemory, addresses: Offsets, group: Group, dtype: DType, count: int
+) -> list[Array]:
+    """``count`` consecutive values per thread from shared or local memory."""
+    size = dtype.itemsize
+    addresses = _aligned(group.machine, site, addresses, size * count, group)
+    positions, inside = private_positions(site, memory, addresses, group, size * count)
+    values = [memory.read(positions + size * k if k else positions, dtype) for k in range(count)]
+    if inside is not None:
+        values = [np.where(inside, v, dtype.type(0)) for v in values]
+    return values if group.everyone else [_expanded(v, group) for v in values]
+
+
+def write_private(
+    site: Site, memory: PrivateMemory, addresses: Offsets, group: Group, values: list[Array]
+) -> None:
+    """Store consecutive values of each active thread to shared or local memory."""
+    size = values[0].dtype.itemsize
+    addresses = _aligned(group.machine, site, addresses, size * len(values), group)
+    positions, inside = private_positions(site, memory, addresses, group, size * len(values))
+    if not group.everyone:
+        values = [v if v.shape[0] == 1 else v[group.index] for v in values]
+    for k, value in enumerate(values):
+        where = positions + size * k
+        if inside is not None:
+            where, value = where[inside], np.broadcast_to(value, positions.shape)[inside]
+        memory.write(where, value)
+
+
+def windows(addresses: Offsets) -> npt.NDArray[np.int64]:
+    """The window of generic addresses: 0 global, 1 shared, 2 local."""
+    return addresses >> WINDOW_SHIFT
+
+
+def in_window(addresses: Offsets) -> Offsets:
+    """The offset of generic addresses within their window."""
+    return addresses & _OFFSET_MASK
+
+
+SHARED_WINDOW = WINDOWS["shared"] >> WINDOW_SHIFT
+LOCAL_WINDOW = WINDOWS["local"] >> WINDOW_SHIFT

@@ -1,0 +1,334 @@
+"""Kernel parameters and buffers of a launch: given, or assumed and said so.
+
+Documented defaults for what the user does not give:
+
+* a pointer (a 64-bit parameter an address is computed from) gets a synthetic buffer;
+* an integer compared with an index built from ``tid``/``ctaid`` is the number of threads
+  launched along the axes of that index;
+* any other integer is the number of threads launched along x, at most 1024;
+* a floating-point number is 1.0.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+import numpy as np
+
+from features.diagnostics import Diagnostic
+from features.errors import LaunchError
+from features.execution.program import Program
+from features.execution.roles import registers
+from features.execution.spaces import (
+    GLOBAL_BASE,
+    PARAMETER_BASE,
+    SPAN,
+    DenseRegion,
+    GlobalMemory,
+    SyntheticRegion,
+)
+from features.execution.values import TYPES
+from features.launch import Argument, Launch, PointerHint
+from features.ptx import ir
+
+MOST_ASSUMED = 1024
+"""Largest default of an integer that is not compared with a thread index."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Parameters as the kernel sees them, and the memory behind its pointers."""
+
+    parameters: bytes
+    memory: GlobalMemory
+    diagnostics: tuple[Diagnostic, ...]
+    symbols: tuple[tuple[str, DenseRegion], ...]
+
+
+def _given(launch: Launch, index: int, parameter: ir.Parameter) -> Argument | None:
+    for key in (parameter.name, str(index)):
+        if key in launch.arguments:
+            return launch.arguments[key]
+    return None
+
+
+class _Origins:
+    """Which axes and parameters each register is computed from (flow-insensitive)."""
+
+    def __init__(self, program: Program) -> None:
+        linked = program.by_name[program.kernel.name]
+        self.loaded: dict[str, str] = {}  # register -> parameter
+        direct: dict[str, set[str]] = {}
+        sources: dict[str, list[str]] = {}
+        self.comparisons: list[tuple[set[str], set[str]]] = []
+        compared: list[tuple[ir.Operand, ...]] = []
+        for one in linked.body.instructions:
+            base = one.base
+            if base == "ld":
+                address = one.operands[1]
+                if (
+                    isinstance(address, ir.Address)
+                    and isinstance(address.base, ir.Symbol)
+                    and address.base.name in program.parameters
+                ):
+                    for name in registers(one.operands[:1]):
+                        self.loaded[name] = address.base.name
+                        direct.setdefault(name, set()).add(address.base.name)
+                continue
+            if base == "setp":
+                compared.append(one.operands)
+                continue
+            for target in registers(one.operands[:1]):
+                sources.setdefault(target, []).extend(registers(one.operands[1:]))
+                for operand in one.operands[1:]:
+                    if isinstance(operand, ir.Special):
+                        head, _, axis = operand.name.partition(".")
+                        if head in ("%tid", "%ctaid") and axis:
+                            direct.setdefault(target, set()).add(f"%{axis}")
+        self._direct = direct
+        self._sources = sources
+        self._found: dict[str, frozenset[str]] = {}
+        for operands in compared:
+            left, right = (set[str](), set[str]())
+            for side, operand in ((left, operands[1]), (right, operands[2])):
+                for name in registers((operand,)):
+                    side |= self.of(name)
+            self.comparisons.append((left, right))
+
+    def of(self, name: str) -> frozenset[str]:
+        found = self._found.get(name)
+        if found is not None:
+            return found
+        reached: set[str] = set()
+        seen = {name}
+        waiting = [name]
+        while waiting:
+            register = waiting.pop()
+            reached |= self._direct.get(register, set())
+            for source in self._sources.get(register, ()):
+                if source not in seen:
+                    seen.add(source)
+                    waiting.append(source)
+        self._found[name] = frozenset(reached)
+        return self._found[name]
+
+    def axes_compared_with(self, parameter: str) -> set[str]:
+        """Axes of thread indices that are compared with a parameter."""
+        axes: set[str] = set()
+        for left, right in self.comparisons:
+            for mine, other in ((left, right), (right, left)):
+                if parameter in mine and not any(n.startswith("%") for n in mine):
+                    axes |= {n for n in other if n.startswith("%")}
+        return axes
+
+
+def _default_integer(origins: _Origins, parameter: str, launch: Launch) -> int:
+    extent = {f"%{a}": launch.grid[i] * launch.block[i] for i, a in enumerate("xyz")}
+    axes = origins.axes_compared_with(parameter)
+    if axes:
+        return int(np.prod([extent[a] for a in sorted(axes)], dtype=object))
+    return min(extent["%x"], MOST_ASSUMED)
+
+
+def pointers(program: Program) -> dict[tuple[str, int], bool]:
+    """Parameters (name, byte offset) that hold pointers."""
+    linked = program.by_name[program.kernel.name]
+    found: dict[tuple[str, int], bool] = {}
+    for one in linked.body.instructions:
+        if one.base != "ld" or not one.opcode.startswith("ld.param"):
+            continue
+        address = one.operands[1]
+        if not (isinstance(address, ir.Address) and isinstance(address.base, ir.Symbol)):
+            continue
+        name = address.base.name
+        if name not in program.parameters or not one.opcode.endswith("64"):
+            continue
+        place = address.base.offset + address.offset
+        size = 8
+        for k, register in enumerate(registers(one.operands[:1])):
+            if register in linked.usage.pointers:
+                found[(name, place + size * k)] = True
+    for parameter in program.kernel.parameters:
+        if parameter.is_pointer:
+            found[(parameter.name, 0)] = True
+    return found
+
+
+def _pack(value: float, parameter: ir.Parameter) -> bytes:
+    dtype = TYPES.get(parameter.type)
+    if dtype is None or parameter.bytes != dtype.itemsize:
+        raise LaunchError(
+            f"parameter {parameter.name} is {parameter.bytes} bytes of {parameter.type}; "
+            "give no value for it",
+            field="arguments",
+        )
+    if dtype.kind == "f":
+        return struct.pack({2: "<e", 4: "<f", 8: "<d"}[dtype.itemsize], float(value))
+    bits = 8 * dtype.itemsize
+    if isinstance(value, float) and not value.is_integer():
+        # An untyped .b32 or .b64 parameter given a fraction holds a floating-point number.
+        return struct.pack("<f" if bits == 32 else "<d", value)[: dtype.itemsize]
+    whole = int(value)
+    if not -(1 << (bits - 1)) <= whole < 1 << bits:
+        raise LaunchError(
+            f"argument {parameter.name}={whole} does not fit {parameter.type}", field="arguments"
+        )
+    return (whole & ((1 << bits) - 1)).to_bytes(dtype.itemsize, "little")
+
+
+def _used_as_float(program: Program, name: str) -> bool:
+    linked = program.by_name[program.kernel.name]
+    for one in linked.body.instructions:
+        if one.base == "ld" and len(one.operands) > 1:
+            address = one.operands[1]
+            if (
+                isinstance(address, ir.Address)
+                and isinstance(address.base, ir.Symbol)
+                and address.base.name == name
+            ):
+                if one.opcode.rpartition(".")[2] in ("f32", "f64", "f16"):
+                    return True
+                for register in registers(one.operands[:1]):
+                    if linked.usage.roles.get(register) == "float":
+                        return True
+    return False
+
+
+def bind(
+    program: Program, launch: Launch, buffers: dict[int, np.ndarray] | None,  # type: ignore[type-arg]
+    seed: int,
+) -> Bound:  # fmt: skip
+    """Lay out parameters and memory. ``buffers`` (exact mode) holds bytes by base address.
+
+    Raises LaunchError for an argument that no parameter has, or that does not fit.
+    """
+    diagnostics: list[Diagnostic] = []
+    parameters = program.kernel.parameters
+    names = {p.name for p in parameters} | {str(i) for i in range(len(parameters))}
+    for key in launch.arguments:
+        if key not in names:
+            raise LaunchError(
+                f"no parameter {key!r}; {program.kernel.demangled} has "
+                f"{len(parameters)}: {', '.join(p.name for p in parameters) or 'none'}",
+                field="arguments",
+            )
+    size = max(
+        [program.parameters[p.name] + p.bytes for p in parameters], default=0
+    )
+    packed = bytearray(size)
+    regions: list[object] = []
+    pointing = pointers(program) if buffers is None else {}
+    origins: _Origins | None = None
+    next_base = GLOBAL_BASE
+    for index, parameter in enumerate(parameters):
+        given = _given(launch, index, parameter)
+        start = program.parameters[parameter.name]
+        places = sorted(place for name, place in pointing if name == parameter.name)
+        hint = given if isinstance(given, PointerHint) else None
+        if hint is not None and not places:
+            places = [0]
+        if isinstance(given, int | float) and not (places and given != 0):
+            packed[start : start + parameter.bytes] = _pack(given, parameter)
+            continue
+        if places:
+            for place in places:
+                label = parameter.name if place == 0 else f"{parameter.name}+{place}"
+                regions.append(
+                    SyntheticRegion(label, next_base, hint, launch.threads, seed + len(regions))
+                )
+                packed[start + place : start + place + 8] = next_base.to_bytes(8, "little")
+                next_base += SPAN
+            if given is None:
+                diagnostics.append(
+                    Diagnostic(
+                        "argument_assumed",
+                        f"pointer {parameter.name} gets a synthetic buffer of pseudo-random "
+                        f"data ({launch.threads} elements where an index is needed)",
+                        program.kernel.line,
+                    )
+                )
+            continue
+        if given is not None:
+            raise LaunchError(f"{parameter.name} is no pointer", field="arguments")
+        if parameter.type in ("texref", "samplerref", "surfref"):
+            continue
+        dtype = TYPES.get(parameter.type)
+        if dtype is None or dtype.itemsize != parameter.bytes:
+            diagnostics.append(
+                Diagnostic(
+                    "argument_assumed",
+                    f"{parameter.name} ({parameter.bytes} bytes by value) is assumed to be zero",
+                    program.kernel.line,
+                )
+            )
+            continue
+        if dtype.kind == "f" or _used_as_float(program, parameter.name):
+            value: float = 1.0
+            form = {2: "<e", 4: "<f", 8: "<d"}[dtype.itemsize]
+            packed[start : start + parameter.bytes] = struct.pack(form, value)
+        else:
+            if origins is None:
+                origins = _Origins(program)
+            value = _default_integer(origins, parameter.name, launch)
+            bits = 8 * dtype.itemsize
+            value = min(value, (1 << (bits - 1)) - 1)
+            packed[start : start + parameter.bytes] = int(value).to_bytes(bits // 8, "little")
+        diagnostics.append(
+            Diagnostic(
+                "argument_assumed",
+                f"{parameter.name} is not given; {value:g} is assumed",
+                program.kernel.line,
+            )
+        )
+    if buffers is not None:
+        for base, data in sorted(buffers.items()):
+            raw = np.frombuffer(np.ascontiguousarray(data).tobytes(), dtype=np.uint8)
+            regions.append(DenseRegion(f"0x{base:x}", base, raw))
+    else:
+        # Pointers that are read from memory lead here.
+        regions.append(SyntheticRegion("(pointers read from memory)", GLOBAL_BASE + 64 * SPAN,
+                                       None, launch.threads, seed + 99))  # fmt: skip
+    symbols = []
+    for name, placed in program.globals.items():
+        region = DenseRegion(name, placed.address, initial_bytes(placed.variable))
+        regions.append(region)
+        symbols.append((name, region))
+    if packed:
+        regions.append(
+            DenseRegion("(parameters)", PARAMETER_BASE, np.frombuffer(bytes(packed), dtype=np.uint8))
+        )
+    return Bound(bytes(packed), GlobalMemory(regions), tuple(diagnostics), tuple(symbols))
+
+
+def initial_bytes(variable: ir.Variable) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """A module variable's contents: its initializer, zero beyond it."""
+    data = np.zeros(max(1, variable.bytes), dtype=np.uint8)
+    text = variable.initializer
+    dtype = TYPES.get(variable.type)
+    if not text or dtype is None:
+        return data
+    values: list[bytes] = []
+    for word in text.replace("{", " ").replace("}", " ").replace(";", " ").split(","):
+        item = word.strip()
+        if not item:
+            continue
+        values.append(_literal_bytes(item, dtype))
+    raw = np.frombuffer(b"".join(values), dtype=np.uint8)[: data.size]
+    data[: raw.size] = raw
+    return data
+
+
+def _literal_bytes(item: str, dtype: np.dtype) -> bytes:  # type: ignore[type-arg]
+    size = dtype.itemsize
+    try:
+        lowered = item.lower()
+        if lowered.startswith(("0f", "0d")):
+            bits = int(item[2:], 16)
+            width = 4 if lowered.startswith("0f") else 8
+            return bits.to_bytes(width, "little")[:size].ljust(size, b"\0")
+        if dtype.kind == "f":
+            return struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], float(item))
+        return (int(item.rstrip("uU"), 0) & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
+    except ValueError:
+        return bytes(size)  # the address of another symbol, or an expression

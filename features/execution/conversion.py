@@ -1,0 +1,138 @@
+"""``cvt`` on arrays (PTX ISA 8.x, section 9.7.9.21)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.execution.floating import directed, flush, saturate, to_bf16_exact
+from features.execution.integer import Function, Operation
+from features.execution.values import (
+    F16,
+    F32,
+    F64,
+    TYPES,
+    U16,
+    U32,
+    Array,
+    DType,
+    from_bf16,
+    pack_halves,
+)
+
+_INTEGRAL: dict[str, Function] = {
+    "rni": np.rint, "rzi": np.trunc, "rmi": np.floor, "rpi": np.ceil,
+}  # fmt: skip
+
+
+def float_to_integer(value: Array, dtype: DType, rounding: str = "rzi") -> Array:
+    """Round and clamp to the integer's range; NaN becomes 0."""
+    wide = value.astype(F64)
+    whole = _INTEGRAL[rounding](wide)
+    limits = np.iinfo(dtype)
+    top = float(limits.max) if dtype.itemsize < 8 else float(limits.max) + 1.0
+    over = whole >= top
+    under = whole <= float(limits.min)
+    safe = np.where(over | under | np.isnan(whole), 0.0, whole)
+    out = safe.astype(dtype)
+    out = np.where(over, dtype.type(limits.max), out)
+    return np.where(under, dtype.type(limits.min), out)
+
+
+def integer_to_integer(value: Array, dtype: DType, clamp: bool) -> Array:
+    """Truncate or extend; ``.sat`` clamps to the destination's range."""
+    if clamp:
+        limits = np.iinfo(dtype)
+        own = np.iinfo(value.dtype)
+        value = np.clip(value, max(limits.min, own.min), min(limits.max, own.max))
+    return value.astype(dtype)
+
+
+def _to_f64(kind: str) -> Function:
+    if kind in ("bf16",):
+        return lambda a: from_bf16(a).astype(F64)
+    return lambda a: a.astype(F64)
+
+
+def _tf32(value: Array) -> Array:
+    """f32 -> tf32: 10 bits of mantissa kept, round to nearest, ties away (``.rna``)."""
+    raw = value.astype(F32).view(U32)
+    return (raw + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
+
+
+def _float_to_float(source: str, target: str, modifiers: tuple[str, ...], precise: bool) -> Function:
+    rounding = next((m for m in modifiers if m in ("rz", "rm", "rp")), "rn")
+    integral = next((m for m in modifiers if m in _INTEGRAL), None)
+    clamp = "sat" in modifiers
+    positive = "relu" in modifiers
+    ftz = "ftz" in modifiers and precise and "f32" in (source, target)
+    widened = _to_f64(source)
+
+    def apply(value: Array) -> Array:
+        if ftz and source == "f32":
+            value = flush(value)
+        exact = widened(value)
+        if integral:
+            exact = _INTEGRAL[integral](exact)
+        if clamp:
+            exact = saturate(exact)
+        if positive:
+            exact = np.maximum(exact, 0.0)
+        if target == "bf16":
+            if rounding == "rz":
+                return (exact.astype(F32).view(U32) >> np.uint32(16)).astype(U16)
+            return to_bf16_exact(exact)
+        if target == "tf32":
+            return _tf32(exact)
+        out = directed(exact, TYPES[target], rounding if precise else "rn")
+        return flush(out) if ftz and target == "f32" else out
+
+    if source == target and not (integral or clamp or positive or ftz):
+        return lambda a: a
+    simple = rounding == "rn" and not (integral or clamp or positive or ftz)
+    if simple and {source, target} <= {"f16", "f32", "f64"}:
+        result = TYPES[target]
+        return lambda a: a.astype(result)
+    return apply
+
+
+_FLOATS = frozenset({"f16", "f32", "f64", "bf16", "tf32"})
+
+
+def conversion(modifiers: tuple[str, ...], *, precise: bool) -> Operation | None:
+    """The operation of ``cvt.<modifiers>``, or ``None`` if the types are not known."""
+    if len(modifiers) < 2:
+        return None
+    target, source = modifiers[-2], modifiers[-1]
+    if target in ("f16x2", "bf16x2") and source == "f32":
+        narrow = _float_to_float("f32", target.removesuffix("x2"), modifiers, precise)
+        return Operation(
+            lambda a, b: pack_halves(narrow(b), narrow(a)), (F32, F32), U32
+        )
+    if target not in TYPES or source not in TYPES:
+        return None
+    held, result = TYPES[source], TYPES[target]
+    if source in _FLOATS and target in _FLOATS:
+        return Operation(_float_to_float(source, target, modifiers, precise), (held,), result)
+    if source in _FLOATS:
+        rounding = next((m for m in modifiers if m in _INTEGRAL), "rzi")
+        widened = _to_f64(source)
+        return Operation(
+            lambda a: float_to_integer(widened(a), result, rounding), (held,), result
+        )
+    if target in _FLOATS:
+        rounding = next((m for m in modifiers if m in ("rz", "rm", "rp")), "rn")
+        if target == "bf16":
+            return Operation(lambda a: to_bf16_exact(a.astype(F64)), (held,), U16)
+        if rounding == "rn" or not precise:
+            if target == "f16":
+                return Operation(lambda a: a.astype(F64).astype(F16), (held,), F16)
+            return Operation(lambda a: a.astype(result), (held,), result)
+        return Operation(lambda a: directed(a.astype(F64), result, rounding), (held,), result)
+    if held.kind not in "iu" or result.kind not in "iu":
+        return None
+    clamp = "sat" in modifiers
+    if not clamp and held is result:
+        return Operation(lambda a: a, (held,), result)
+    if not clamp:
+        return Operation(lambda a: a.astype(result), (held,), result)
+    return Operation(lambda a: integer_to_integer(a, result, clamp), (held,), result)

@@ -1,0 +1,57 @@
+"""From one instruction to its handler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from features.execution import alu, atomics, loads, matrix, textures, warp
+from features.execution.context import Context
+from features.execution.operands import Handler, UnsupportedError
+from features.ptx import ir
+
+Items = tuple[ir.Operand, ...]
+
+# Order memory, wait for copies or hint at caches: nothing to do where every access is at once.
+_SILENT = frozenset(
+    "membar fence prefetch prefetchu pragma nanosleep discard applypriority createpolicy "
+    "griddepcontrol setmaxnreg brkpt pmevent istypep alloca stacksave stackrestore".split()
+)
+
+Builder = Callable[[Context, tuple[str, ...], Items], Handler | None]
+
+_MEMORY: dict[str, Builder] = {"ld": loads.load, "ldu": loads.load, "st": loads.save}
+
+
+def decode(context: Context, one: ir.Instruction) -> Handler | None:
+    """The handler of an instruction that does not end a run; ``None`` if it does nothing.
+
+    Raises UnsupportedError (or KeyError, IndexError for malformed ones) if it cannot be
+    executed.
+    """
+    base, _, rest = one.opcode.partition(".")
+    modifiers = tuple(rest.split(".")) if rest else ()
+    items = one.operands
+    if base in _SILENT or base in ("bar", "barrier"):
+        return None
+    if base in _MEMORY:
+        return _MEMORY[base](context, modifiers, items)
+    if base in ("atom", "red"):
+        if "async" in modifiers:
+            raise UnsupportedError("asynchronous reduction")
+        return atomics.build(context, base, modifiers, items)
+    if base == "cp":
+        if "bulk" in modifiers or "reduce" in modifiers:
+            raise UnsupportedError("bulk copies")
+        if items and "mbarrier" not in modifiers and len(items) >= 3:
+            return loads.copy_async(context, modifiers, items)
+        return None
+    if base in warp.BUILDERS:
+        return warp.BUILDERS[base](context, modifiers, items)
+    if base in matrix.BUILDERS:
+        return matrix.BUILDERS[base](context, modifiers, items)
+    if base in textures.BASES:
+        return textures.build(context, base, modifiers, items)
+    handler = alu.build(base, modifiers, items, context.operands, precise=context.precise)
+    if handler is None:
+        raise UnsupportedError("not known")
+    return handler

@@ -1,0 +1,149 @@
+"""``execute``: the one entrance to the executed analysis."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import numpy.typing as npt
+
+from features.diagnostics import Diagnostic
+from features.execution.arguments import Bound, bind
+from features.execution.machine import CutShortError, Machine
+from features.execution.program import Program
+from features.execution.results import ExecutionResult
+from features.execution.sampling import SamplingPlan, plan_blocks, whole
+from features.execution.summary import Batch, summarise
+from features.launch import Launch
+from features.ptx import ir
+
+EXACT_THREADS = 32_768
+"""Threads run together in exact mode (memory of registers against numpy's cost per call)."""
+ASSUMED_DYNAMIC_SHARED = 48 * 1024
+"""Bytes of dynamic shared memory where a kernel uses it and the launch names none: the most a
+block gets without asking for more (CUDA C++ Programming Guide)."""
+
+
+@dataclass(frozen=True)
+class ExactMemory:
+    """Contents of device memory for exact mode: bytes (or an array) by base address.
+
+    ``symbols`` gives module variables (``__constant__``, ``__device__``) by name.
+    Pointer arguments of the launch are then plain integers: the addresses.
+    """
+
+    buffers: Mapping[int, bytes | npt.NDArray[Any]]
+    symbols: Mapping[str, bytes | npt.NDArray[Any]] = field(default_factory=dict)
+
+
+_PROGRAMS: WeakKeyDictionary[ir.Function, dict[bool, Program]] = WeakKeyDictionary()
+
+
+def compiled(function: ir.Function, module: ir.Module, *, precise: bool) -> Program:
+    """The kernel compiled to handlers; kept for as long as the function object lives."""
+    kept = _PROGRAMS.setdefault(function, {})
+    program = kept.get(precise)
+    if program is None:
+        program = kept[precise] = Program(function, module, precise=precise)
+    return program
+
+
+def execute(
+    function: ir.Function,
+    module: ir.Module,
+    launch: Launch,
+    gpu: Any = None,
+    *,
+    plan: SamplingPlan | None = None,
+    exact: ExactMemory | None = None,
+    time_cap_seconds: float | None = 1.0,
+    seed: int = 0,
+    step_limit: int = 50_000_000,
+) -> ExecutionResult:
+    """Run sampled blocks of a launch (all of them with ``exact``) and count what they do.
+
+    ``gpu`` only tells the number of multiprocessors that ``%smid`` spreads over. Results are
+    deterministic for a ``seed`` unless the time cap cuts them short, which a Diagnostic says.
+    Raises LaunchError for arguments that do not fit the kernel's parameters, PtxError for a
+    body that is not PTX.
+    """
+    began = perf_counter()
+    deadline = began + (time_cap_seconds if time_cap_seconds is not None else 1e9)
+    program = compiled(function, module, precise=exact is not None)
+    buffers = None
+    if exact is not None:
+        buffers = {base: _bytes(data) for base, data in exact.buffers.items()}
+    bound = bind(program, launch, buffers, seed)
+    if exact is not None:
+        _place_symbols(bound, exact)
+    chosen = whole(launch) if exact is not None else plan or plan_blocks(launch, seed=seed)
+    diagnostics = [*program.diagnostics, *bound.diagnostics]
+    dynamic = launch.dynamic_shared_bytes
+    if program.dynamic and not dynamic and exact is None:
+        dynamic = ASSUMED_DYNAMIC_SHARED
+        diagnostics.append(
+            Diagnostic(
+                "dynamic_shared_assumed",
+                f"{program.dynamic[0]} is dynamic shared memory but the launch gives no size; "
+                f"{dynamic} bytes are assumed",
+                function.line,
+            )
+        )
+    batches: list[Batch] = []
+    cut = None
+    for first, last in _ranges(chosen, launch, exact is not None):
+        machine = Machine(
+            program,
+            launch,
+            chosen.blocks[first:last],
+            bound.memory,
+            bound.parameters,
+            dynamic_shared_bytes=dynamic,
+            deadline=deadline,
+            step_limit=step_limit,
+            multiprocessors=getattr(gpu, "multiprocessors", None) or 80,
+        )
+        try:
+            machine.run()
+        except CutShortError as error:
+            cut = str(error)
+        batches.append(Batch(machine, first))
+        if cut:
+            break
+    if cut:
+        diagnostics.append(
+            Diagnostic(
+                "execution_cut_short",
+                f"the {cut} cap was reached; counts of what had not run yet are missing"
+                if cut != "time"
+                else f"the cap of {time_cap_seconds:g} s was reached before the sampled blocks "
+                "ended; their counts are lower bounds",
+                function.line,
+            )
+        )
+    return summarise(program, launch, chosen, batches, bound, diagnostics, began, exact is not None)
+
+
+def _bytes(data: bytes | npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    if isinstance(data, bytes | bytearray | memoryview):
+        return np.frombuffer(bytes(data), dtype=np.uint8)
+    return np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+
+
+def _place_symbols(bound: Bound, exact: ExactMemory) -> None:
+    for name, region in bound.symbols:
+        if name in exact.symbols:
+            data = _bytes(exact.symbols[name])[: region.size]
+            region.contents()[: data.size] = data
+
+
+def _ranges(plan: SamplingPlan, launch: Launch, exact: bool) -> list[tuple[int, int]]:
+    count = len(plan.blocks)
+    if not exact:
+        return [(0, count)]
+    each = max(1, EXACT_THREADS // (launch.warps_per_block * 32))
+    return [(start, min(count, start + each)) for start in range(0, count, each)]

@@ -1,0 +1,138 @@
+"""Groups of threads that execute together, and the state of all threads of sampled blocks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from features.execution.values import BOOL, Array
+from features.launch import WARP_SIZE
+
+if TYPE_CHECKING:
+    from features.execution.machine import Machine
+
+Mask = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int64]
+
+
+class Layout(NamedTuple):
+    """Warps of a group: their numbers (``None``: all), their lanes (``None``: all 32) as
+    ``bool[rows, 32]``, and the block slot of each."""
+
+    rows: npt.NDArray[np.intp] | None
+    lanes: Mask | None
+    owners: npt.NDArray[np.int64]
+
+
+class Group:
+    """Threads at the same instruction. ``mask`` has one element per thread of all slots.
+
+    ``full`` tells that no other thread lives, so registers may be written without a mask.
+    """
+
+    __slots__ = (
+        "_index", "_lanes", "_layout", "_stat", "_warps", "count", "full", "machine", "mask",
+    )  # fmt: skip
+
+    def __init__(self, machine: Machine, mask: Mask, count: int) -> None:
+        self.machine = machine
+        self.mask = mask
+        self.count = count
+        self.full = count == machine.live_count
+        self._stat: Counts | None = None
+        self._warps: Counts | None = None
+        self._lanes: Counts | None = None
+        self._index: npt.NDArray[np.intp] | None = None
+        self._layout: Layout | None = None
+
+    @property
+    def warps(self) -> Counts:
+        """Warps with an active lane, by slot."""
+        if self._warps is None:
+            rows = self.mask.reshape(-1, WARP_SIZE).any(axis=1)
+            self._warps = rows.reshape(self.machine.slots, -1).sum(axis=1)
+        return self._warps
+
+    @property
+    def lanes(self) -> Counts:
+        """Active lanes, by slot."""
+        if self._lanes is None:
+            words = np.bitwise_count(self.mask.view(np.uint64)).reshape(self.machine.slots, -1)
+            self._lanes = words.sum(axis=1, dtype=np.int64)
+        return self._lanes
+
+    @property
+    def stat(self) -> Counts:
+        """``int64[2, slots]``: warps, lanes."""
+        if self._stat is None:
+            self._stat = np.stack([self.warps, self.lanes])
+        return self._stat
+
+    @property
+    def everyone(self) -> bool:
+        """Every lane of every slot takes part: no mask is needed at all."""
+        return self.count == self.machine.count
+
+    @property
+    def index(self) -> npt.NDArray[np.intp]:
+        """The active threads' numbers."""
+        if self._index is None:
+            self._index = np.flatnonzero(self.mask)
+        return self._index
+
+    @property
+    def layout(self) -> Layout:
+        """Which warps take part and with which lanes."""
+        if self._layout is None:
+            machine = self.machine
+            if self.everyone:
+                self._layout = Layout(None, None, machine.owners)
+            else:
+                table = self.mask.reshape(-1, WARP_SIZE)
+                rows: npt.NDArray[np.intp] | None = np.flatnonzero(table.any(axis=1))
+                assert rows is not None
+                lanes: Mask | None = table[rows]
+                owners = machine.owners[rows]
+                if rows.size * WARP_SIZE == self.count:
+                    lanes = None
+                self._layout = Layout(rows if rows.size < table.shape[0] else None, lanes, owners)
+        return self._layout
+
+    def narrowed(self, predicate: Array, negated: bool) -> Group | None:
+        """The threads of the group whose predicate holds; ``None`` if there are none."""
+        if predicate.shape[0] == 1:
+            return self if bool(predicate[0]) != negated else None
+        if negated:
+            mask = self.mask & ~predicate
+        else:
+            mask = self.mask & predicate if not self.everyone else predicate
+        count = int(np.count_nonzero(mask))
+        if count == self.count:
+            return self
+        return Group(self.machine, mask, count) if count else None
+
+    def split(self, predicate: Array, negated: bool) -> tuple[Group | None, Group | None]:
+        """The threads whose predicate holds, and the others."""
+        if predicate.dtype is not BOOL:
+            predicate = predicate != 0
+        first = self.narrowed(predicate, negated)
+        if first is None:
+            return None, self
+        if first is self:
+            return self, None
+        mask = self.mask & ~first.mask
+        return first, Group(self.machine, mask, self.count - first.count)
+
+
+def merge(group: Group, new: Array, old: Array) -> Array:
+    """``new`` for the group's threads, ``old`` for the others (bits reinterpreted)."""
+    dtype = new.dtype
+    held = old.dtype
+    if held is not dtype:
+        if held.itemsize == dtype.itemsize and held is not BOOL and dtype is not BOOL:
+            old = old.view(dtype)
+        else:
+            old = old.astype(dtype)
+    return np.where(group.mask, new, old)

@@ -1,0 +1,483 @@
+"""Integer and bit instructions of PTX on arrays (PTX ISA 8.x, sections 9.7.1, 9.7.2, 9.7.8).
+
+Wrap-around is exact: the arrays carry the instruction's own width. Each function takes
+arrays of the dtypes that ``Operation.sources`` names and returns one of ``result``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from features.execution.values import (
+    BOOL,
+    S8,
+    S16,
+    S32,
+    S64,
+    SIGNED,
+    TYPES,
+    U8,
+    U16,
+    U32,
+    U64,
+    UNSIGNED,
+    Array,
+    DType,
+    halves,
+    pack_halves,
+)
+
+Function = Callable[..., Array]
+
+
+class Operation(NamedTuple):
+    """A pure operation: ``function(*sources) -> result``; dtypes of both."""
+
+    function: Function
+    sources: tuple[DType, ...]
+    result: DType
+
+
+def _u(value: int, dtype: DType) -> Array:
+    return np.array([value], dtype=dtype)
+
+
+# --- multiplication and division ------------------------------------------------------
+
+
+def multiply_high(a: Array, b: Array) -> Array:
+    """The upper half of the exact product, for every integer width."""
+    dtype = a.dtype
+    size = dtype.itemsize
+    if size < 8:
+        wide = (SIGNED if dtype.kind == "i" else UNSIGNED)[2 * size]
+        return ((a.astype(wide) * b.astype(wide)) >> wide.type(8 * size)).astype(dtype)
+    low = np.uint64(0xFFFFFFFF)
+    half = np.uint64(32)
+    ua, ub = a.view(U64), b.view(U64)
+    a0, a1, b0, b1 = ua & low, ua >> half, ub & low, ub >> half
+    middle = a1 * b0 + ((a0 * b0) >> half)
+    other = (middle & low) + a0 * b1
+    high = a1 * b1 + (middle >> half) + (other >> half)
+    if dtype.kind == "i":
+        zero = np.uint64(0)
+        high = high - np.where(a < 0, ub, zero) - np.where(b < 0, ua, zero)
+    return high.view(dtype)
+
+
+def _multiply(mode: str, dtype: DType) -> tuple[Function, DType]:
+    if mode == "wide":
+        wide = (SIGNED if dtype.kind == "i" else UNSIGNED)[2 * dtype.itemsize]
+        return (lambda a, b: a.astype(wide) * b.astype(wide)), wide
+    if mode == "hi":
+        return multiply_high, dtype
+    return np.multiply, dtype
+
+
+def divide(a: Array, b: Array) -> Array:
+    """Quotient truncated towards zero; division by zero gives all ones (as hardware does)."""
+    if a.dtype.kind == "u":
+        return np.where(b == 0, a.dtype.type(np.iinfo(a.dtype).max), a // np.where(b == 0, 1, b))
+    safe = np.where((b == 0) | (b == -1), a.dtype.type(1), b)
+    quotient = a // safe
+    remainder = a - quotient * safe
+    quotient = quotient + ((remainder != 0) & ((a ^ safe) < 0))
+    quotient = np.where(b == -1, -a, quotient)
+    return np.where(b == 0, a.dtype.type(-1), quotient).astype(a.dtype, copy=False)
+
+
+def remainder(a: Array, b: Array) -> Array:
+    """Remainder with the dividend's sign; by zero it is the dividend."""
+    if a.dtype.kind == "u":
+        return np.where(b == 0, a, a % np.where(b == 0, 1, b)).astype(a.dtype, copy=False)
+    safe = np.where((b == 0) | (b == -1), a.dtype.type(1), b)
+    rest = np.fmod(a, safe)
+    return np.where(b == 0, a, rest).astype(a.dtype, copy=False)
+
+
+# --- saturation, packed halves ------------------------------------------------------------
+
+
+def _saturated(function: Function) -> Function:
+    limits = np.iinfo(np.int32)
+
+    def apply(*sources: Array) -> Array:
+        exact = function(*(s.astype(S64) for s in sources))
+        return np.clip(exact, limits.min, limits.max).astype(S32)
+
+    return apply
+
+
+def packed(function: Function, dtype: DType) -> Function:
+    """Apply to the two 16-bit halves of packed operands."""
+
+    def apply(*sources: Array) -> Array:
+        pairs = [halves(s) for s in sources]
+        low = function(*(p[0].view(dtype) for p in pairs))
+        high = function(*(p[1].view(dtype) for p in pairs))
+        return pack_halves(low, high)
+
+    return apply
+
+
+# --- bits -----------------------------------------------------------------------------------
+
+
+def bit_length(a: Array) -> Array:
+    """Position of the highest set bit plus one, 0 for 0. ``a`` unsigned; result uint32."""
+    if a.dtype.itemsize == 8:
+        high = (a >> np.uint64(32)).astype(U32)
+        low = a.astype(U32)
+        return np.where(high != 0, bit_length(high) + np.uint32(32), bit_length(low))
+    return np.frexp(a.astype(np.float64))[1].astype(U32)
+
+
+def _find_leading(size: int, signed: bool, shift: bool) -> Function:
+    bits = 8 * size
+
+    def apply(a: Array) -> Array:
+        if signed:
+            a = np.where(a < 0, ~a, a)
+        position = bit_length(a.view(UNSIGNED[size])) - np.uint32(1)
+        if shift:
+            return np.where(position == 0xFFFFFFFF, position, np.uint32(bits - 1) - position)
+        return position
+
+    return apply
+
+
+def reverse_bits(a: Array) -> Array:
+    """The bits in reverse order."""
+    size = a.dtype.itemsize
+    rows = np.ascontiguousarray(a).view(U8).reshape(-1, size)
+    bits = np.unpackbits(rows, axis=1, bitorder="little")[:, ::-1]
+    back: Array = np.packbits(bits, axis=1, bitorder="little")
+    return np.ascontiguousarray(back).view(a.dtype).reshape(-1)
+
+
+def _mask(length: Array, dtype: DType) -> Array:
+    """``length`` ones from bit 0 (any length; the width at most)."""
+    bits = 8 * dtype.itemsize
+    full = dtype.type(np.iinfo(dtype).max)
+    clipped = np.minimum(length, bits).astype(dtype)
+    return np.where(clipped == 0, dtype.type(0), full >> (dtype.type(bits) - clipped))
+
+
+def _extract(dtype: DType) -> Function:
+    size = dtype.itemsize
+    raw = UNSIGNED[size]
+    bits = 8 * size
+
+    def apply(a: Array, position: Array, length: Array) -> Array:
+        pos = position & np.uint32(0xFF)
+        count = length & np.uint32(0xFF)
+        value = a.view(raw)
+        field = (value >> pos.astype(raw)) & _mask(count, raw)
+        if dtype.kind == "i":
+            top = np.minimum(pos + np.maximum(count, 1) - np.uint32(1), bits - 1).astype(raw)
+            sign = ((value >> top) & raw.type(1)).astype(np.bool_) & (count != 0)
+            inside = np.minimum(count, np.uint32(bits) - np.minimum(pos, bits))
+            field = np.where(sign, field | ~_mask(inside, raw), field)
+        return field.view(dtype)
+
+    return apply
+
+
+def _insert(dtype: DType) -> Function:
+    def apply(a: Array, b: Array, position: Array, length: Array) -> Array:
+        pos = (position & np.uint32(0xFF)).astype(dtype)
+        mask = _mask(length & np.uint32(0xFF), dtype) << pos
+        return (b & ~mask) | ((a << pos) & mask)
+
+    return apply
+
+
+def _funnel(left: bool, wrap: bool) -> Function:
+    def apply(a: Array, b: Array, c: Array) -> Array:
+        amount = ((c & np.uint32(31)) if wrap else np.minimum(c, np.uint32(32))).astype(U64)
+        both = (b.astype(U64) << np.uint64(32)) | a.astype(U64)
+        moved = (both << amount) >> np.uint64(32) if left else both >> amount
+        return moved.astype(U32)
+
+    return apply
+
+
+# prmt modes (PTX ISA 9.7.8.7): byte taken for result bytes 0-3, by the selector's low two bits.
+_PERMUTES: dict[str, tuple[tuple[int, ...], ...]] = {
+    "f4e": ((0, 1, 2, 3), (1, 2, 3, 4), (2, 3, 4, 5), (3, 4, 5, 6)),
+    "b4e": ((0, 7, 6, 5), (1, 0, 7, 6), (2, 1, 0, 7), (3, 2, 1, 0)),
+    "rc8": ((0, 0, 0, 0), (1, 1, 1, 1), (2, 2, 2, 2), (3, 3, 3, 3)),
+    "ecl": ((0, 1, 2, 3), (1, 1, 2, 3), (2, 2, 2, 3), (3, 3, 3, 3)),
+    "ecr": ((0, 0, 0, 0), (0, 1, 1, 1), (0, 1, 2, 2), (0, 1, 2, 3)),
+    "rc16": ((0, 1, 0, 1), (2, 3, 2, 3), (0, 1, 0, 1), (2, 3, 2, 3)),
+}
+
+
+def _permute(mode: str | None) -> Function:
+    table = np.array(_PERMUTES[mode], dtype=U64) if mode else None
+
+    def apply(a: Array, b: Array, c: Array) -> Array:
+        both = (b.astype(U64) << np.uint64(32)) | a.astype(U64)
+        out = np.zeros(1, dtype=U32)
+        for index in range(4):
+            if table is None:
+                selector = (c >> np.uint32(4 * index)) & np.uint32(0xF)
+                source = (selector & np.uint32(7)).astype(U64)
+            else:
+                source = table[(c & np.uint32(3)).astype(np.intp), index]
+            byte = ((both >> (source * np.uint64(8))) & np.uint64(0xFF)).astype(U32)
+            if table is None:
+                signed = np.where((byte & np.uint32(0x80)) != 0, np.uint32(0xFF), np.uint32(0))
+                byte = np.where((selector & np.uint32(8)) != 0, signed, byte)
+            out = out | (byte << np.uint32(8 * index))
+        return out
+
+    return apply
+
+
+def logic3(table: int) -> Function:
+    """``lop3`` for an 8-bit look-up table (PTX ISA 9.7.8.6)."""
+
+    def apply(a: Array, b: Array, c: Array) -> Array:
+        out = np.zeros(1, dtype=a.dtype)
+        for index in range(8):
+            if table >> index & 1:
+                term = a if index & 4 else ~a
+                term = term & (b if index & 2 else ~b)
+                out = out | (term & (c if index & 1 else ~c))
+        return out
+
+    return apply
+
+
+def _dot(parts: int, first: str, second: str, high: bool) -> Function:
+    """dp4a / dp2a: signed or unsigned byte products added to a 32-bit value."""
+
+    def pick(value: Array, index: int, width: int, signed: bool) -> Array:
+        part = (value >> np.uint32(width * index)).astype(UNSIGNED[width // 8])
+        return part.view(SIGNED[width // 8]).astype(S64) if signed else part.astype(S64)
+
+    def apply(a: Array, b: Array, c: Array) -> Array:
+        total = c.view(U32).astype(S64)
+        for index in range(parts):
+            left = pick(a, index, 32 // parts, first[0] == "s")
+            right = pick(b, index + (2 if high else 0), 8, second[0] == "s")
+            total = total + left * right
+        return total.astype(U32)
+
+    return apply
+
+
+def _nth_set(a: Array, base: Array, offset: Array) -> Array:
+    """fns: position of the n-th set bit from ``base``; rare, so one element at a time."""
+    masks, bases, offsets = np.broadcast_arrays(a, base, offset)
+    out = np.full(masks.shape, 0xFFFFFFFF, dtype=U32)
+    for i in range(out.size):
+        mask, start, wanted = int(masks[i]), int(bases[i]), int(offsets[i])
+        if wanted == 0:
+            if mask >> start & 1:
+                out[i] = start
+            continue
+        step, left, position = (1, wanted, start) if wanted > 0 else (-1, -wanted, start)
+        while 0 <= position < 32:
+            if mask >> position & 1:
+                left -= 1
+                if left == 0:
+                    out[i] = position
+                    break
+            position += step
+    return out
+
+
+def _sign_extend(wrap: bool, dtype: DType) -> Function:
+    def apply(a: Array, b: Array) -> Array:
+        size = (b & np.uint32(31)) if wrap else np.minimum(b, np.uint32(32))
+        value = a.view(U32)
+        field = value & _mask(size, U32)
+        if dtype.kind == "i":
+            top = np.where(size == 0, np.uint32(0), size - np.uint32(1))
+            sign = (((value >> top) & np.uint32(1)) != 0) & (size != 0)
+            field = np.where(sign, field | ~_mask(size, U32), field)
+        return field.view(dtype)
+
+    return apply
+
+
+def _bit_mask(wrap: bool) -> Function:
+    def apply(a: Array, b: Array) -> Array:
+        if wrap:
+            a, b = a & np.uint32(31), b & np.uint32(31)
+        return _mask(b, U32) << a
+
+    return apply
+
+
+# --- the table -------------------------------------------------------------------------------
+
+
+def _wide_mac(mode: str, dtype: DType) -> tuple[Function, DType]:
+    product, result = _multiply(mode, dtype)
+    return (lambda a, b, c: product(a, b) + c), result
+
+
+def _mul24(high: bool) -> Function:
+    def apply(a: Array, b: Array) -> Array:
+        if a.dtype.kind == "i":
+            left, right = ((v << np.int32(8) >> np.int32(8)).astype(S64) for v in (a, b))
+        else:
+            left, right = ((v & np.uint32(0xFFFFFF)).astype(S64) for v in (a, b))
+        exact = left * right
+        return (exact >> np.int64(16) if high else exact).astype(U32).view(a.dtype)
+
+    return apply
+
+
+def shift_operation(base: str, dtype: DType) -> Operation:
+    """shl and shr: amounts are unsigned 32-bit and clamp at the width."""
+    raw = dtype
+
+    def amount(count: Array) -> Array:
+        return count if raw.itemsize == 4 else np.minimum(count, np.uint32(255)).astype(raw)
+
+    if base == "shl":
+        if raw.itemsize == 4:
+            return Operation(np.left_shift, (U32, U32), U32)
+        raw = UNSIGNED[raw.itemsize]
+        return Operation(lambda a, b: np.left_shift(a, amount(b)), (raw, U32), raw)
+    if raw.itemsize == 4:
+        if raw.kind == "i":
+            return Operation(
+                lambda a, b: np.right_shift(a, np.minimum(b, np.uint32(63)).view(S32)),
+                (S32, U32),
+                S32,
+            )
+        return Operation(np.right_shift, (U32, U32), U32)
+    return Operation(lambda a, b: np.right_shift(a, amount(b)), (raw, U32), raw)
+
+
+def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None:
+    """The operation of an integer or bit opcode, or ``None`` if it is not one.
+
+    ``lop3`` is left to the decoder, as its table is an operand. Carries are too.
+    """
+    if not modifiers:
+        return None
+    kind = modifiers[-1]
+    if kind in ("u16x2", "s16x2"):
+        half = S16 if kind == "s16x2" else U16
+        simple = {"add": np.add, "min": np.minimum, "max": np.maximum}.get(base)
+        if simple is None:
+            return None
+        count = 2
+        return Operation(packed(simple, half), (U32,) * count, U32)
+    if base == "mov" and kind in TYPES:
+        dtype = TYPES[kind]
+        return Operation(lambda a: a, (dtype,), dtype)
+    if kind == "pred":
+        logic: dict[str, tuple[Function, int]] = {
+            "and": (np.logical_and, 2),
+            "or": (np.logical_or, 2),
+            "xor": (np.logical_xor, 2),
+            "not": (np.logical_not, 1),
+        }
+        if base not in logic:
+            return None
+        function, count = logic[base]
+        return Operation(function, (BOOL,) * count, BOOL)
+    if kind not in TYPES or TYPES[kind].kind == "f" or kind in ("f16x2", "bf16x2", "bf16", "tf32"):
+        return None
+    dtype = TYPES[kind]
+    raw = UNSIGNED[dtype.itemsize]
+    mode = modifiers[0]
+    if base in ("shl", "shr"):
+        return shift_operation(base, dtype)
+    if base in ("mul", "mad"):
+        table = _multiply if base == "mul" else _wide_mac
+        function, result = table(mode if mode in ("wide", "hi", "lo") else "lo", dtype)
+        if "sat" in modifiers:  # only mad.hi.sat.s32
+            return Operation(
+                _saturated(lambda a, b, c: (a * b >> np.int64(32)) + c), (S32, S32, S32), S32
+            )
+        sources = (dtype, dtype) if base == "mul" else (dtype, dtype, result)
+        return Operation(function, sources, result)
+    if base in ("mul24", "mad24"):
+        product = _mul24(mode == "hi")
+        if base == "mul24":
+            return Operation(product, (dtype, dtype), dtype)
+        return Operation(lambda a, b, c: product(a, b) + c, (dtype,) * 3, dtype)
+    if "sat" in modifiers and base in ("add", "sub"):
+        return Operation(_saturated(np.add if base == "add" else np.subtract), (S32, S32), S32)
+    # Where signedness does not matter, the unsigned dtype saves reinterpretations.
+    same: dict[str, tuple[Function, int, DType]] = {
+        "add": (np.add, 2, raw),
+        "sub": (np.subtract, 2, raw),
+        "and": (np.bitwise_and, 2, raw),
+        "or": (np.bitwise_or, 2, raw),
+        "xor": (np.bitwise_xor, 2, raw),
+        "not": (np.invert, 1, raw),
+        "cnot": (lambda a: (a == 0).astype(raw), 1, raw),
+        "neg": (lambda a: raw.type(0) - a, 1, raw),
+        "abs": (np.abs, 1, dtype),
+        "min": (np.minimum, 2, dtype),
+        "max": (np.maximum, 2, dtype),
+        "div": (divide, 2, dtype),
+        "rem": (remainder, 2, dtype),
+        "brev": (reverse_bits, 1, raw),
+        "sad": (lambda a, b, c: np.where(a < b, b - a, a - b) + c, 3, dtype),
+    }
+    if base in same:
+        function, count, held = same[base]
+        if "relu" in modifiers:
+            inner = function
+            return Operation(lambda *s: np.maximum(inner(*s), 0), (held,) * count, held)
+        return Operation(function, (held,) * count, held)
+    special: dict[str, Operation] = {
+        "popc": Operation(lambda a: np.bitwise_count(a).astype(U32), (raw,), U32),
+        "clz": Operation(
+            lambda a: np.uint32(8 * raw.itemsize) - bit_length(a), (raw,), U32
+        ),
+        "bfind": Operation(
+            _find_leading(dtype.itemsize, dtype.kind == "i", "shiftamt" in modifiers),
+            (dtype,),
+            U32,
+        ),
+        "fns": Operation(_nth_set, (U32, U32, S32), U32),
+        "bfe": Operation(_extract(dtype), (dtype, U32, U32), dtype),
+        "bfi": Operation(_insert(raw), (raw, raw, U32, U32), raw),
+        "shf": Operation(_funnel(mode == "l", "wrap" in modifiers), (U32,) * 3, U32),
+        "szext": Operation(_sign_extend("wrap" in modifiers, dtype), (dtype, U32), dtype),
+        "bmsk": Operation(_bit_mask("wrap" in modifiers), (U32, U32), U32),
+    }
+    if base == "prmt":
+        mode_name = modifiers[-1] if modifiers[-1] in _PERMUTES else None
+        return Operation(_permute(mode_name), (U32,) * 3, U32)
+    if base in ("dp4a", "dp2a"):
+        first, second = modifiers[-2:]
+        parts = 4 if base == "dp4a" else 2
+        return Operation(_dot(parts, first, second, mode == "hi"), (U32,) * 3, U32)
+    return special.get(base)
+
+
+def permute_operation(modifiers: tuple[str, ...]) -> Operation:
+    """prmt: the mode follows the type (``prmt.b32.f4e``)."""
+    mode = next((m for m in modifiers if m in _PERMUTES), None)
+    return Operation(_permute(mode), (U32,) * 3, U32)
+
+
+__all__ = [
+    "S8",
+    "Operation",
+    "bit_length",
+    "divide",
+    "integer_operation",
+    "logic3",
+    "multiply_high",
+    "packed",
+    "permute_operation",
+    "remainder",
+    "reverse_bits",
+    "shift_operation",
+]

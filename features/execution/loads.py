@@ -1,0 +1,391 @@
+"""Handlers of ld, st and their kin (PTX ISA 8.x, section 9.7.9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from features.execution.access import (
+    LOCAL_WINDOW,
+    SHARED_WINDOW,
+    Site,
+    in_window,
+    read_global,
+    read_private,
+    windows,
+    write_global,
+    write_private,
+)
+from features.execution.context import Context, space_of
+from features.execution.groups import Group
+from features.execution.operands import (
+    PARAMETERS,
+    TRASH,
+    Frame,
+    Handler,
+    UnsupportedError,
+    store,
+)
+from features.execution.spaces import Offsets
+from features.execution.values import (
+    S64,
+    TYPES,
+    U64,
+    UNSIGNED,
+    Array,
+    DType,
+    as_type,
+    spread,
+)
+from features.ptx import ir
+
+Items = tuple[ir.Operand, ...]
+
+_COUNTS = {"v2": 2, "v4": 4, "v8": 8}
+
+
+def _shape(modifiers: tuple[str, ...]) -> tuple[DType, int]:
+    kind = modifiers[-1] if modifiers else ""
+    if kind not in TYPES:
+        raise UnsupportedError(f"access of type {kind or 'none'}")
+    return TYPES[kind], next((_COUNTS[m] for m in modifiers if m in _COUNTS), 1)
+
+
+def _elements(operand: ir.Operand) -> tuple[ir.Operand, ...]:
+    return operand.elements if isinstance(operand, ir.Vector) else (operand,)
+
+
+def addresses(frame: Frame, slot: int, offset: int) -> Offsets:
+    """The byte address of each thread (or one for all), as int64."""
+    held: Array = frame[slot]
+    if held.dtype.itemsize != 8:
+        held = as_type(held, U64)
+    base = held if held.dtype is S64 else held.view(S64)
+    return base + offset if offset else base
+
+
+# --- parameters -----------------------------------------------------------------------------
+
+
+def pick_bytes(stored: dict[int, Array], offset: int, dtype: DType) -> Array:
+    """A value of a parameter variable written in pieces of other sizes."""
+    size = dtype.itemsize
+    out = np.zeros(1, dtype=U64)
+    for start, value in stored.items():
+        width = value.dtype.itemsize
+        if start + width <= offset or start >= offset + size:
+            continue
+        bits = as_type(value, UNSIGNED[width]).astype(U64)
+        shift = (start - offset) * 8
+        out = out | (bits << np.uint64(shift) if shift >= 0 else bits >> np.uint64(-shift))
+    return as_type(out, UNSIGNED[size]).view(dtype)
+
+
+def _parameter_address(operand: ir.Operand) -> tuple[str, int]:
+    if isinstance(operand, ir.Address) and isinstance(operand.base, ir.Symbol):
+        return operand.base.name, operand.base.offset + operand.offset
+    if isinstance(operand, ir.Symbol):
+        return operand.name, operand.offset
+    raise UnsupportedError("parameter addressed through a register")
+
+
+def _load_parameter(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    dtype, count = _shape(modifiers)
+    operands = context.operands
+    targets = [operands.target(o, dtype) for o in _elements(items[0])]
+    fits = [operands.writer(t, dtype) for t in targets]
+    name, offset = _parameter_address(items[1])
+    size = dtype.itemsize
+    if name in context.parameters:
+        start = context.parameters[name] + offset
+        sources = [
+            operands.slots.special(f"!parameter.{start + size * k}.{dtype.str}")
+            for k in range(count)
+        ]
+
+        def kernel(frame: Frame, group: Group) -> None:
+            for source, target, fit in zip(sources, targets, fits, strict=True):
+                value = frame[source]
+                store(frame, group, target, fit(value) if fit else value)
+
+        return kernel
+
+    def handler(frame: Frame, group: Group) -> None:
+        stored = frame[PARAMETERS].get(name, {})
+        for k, (target, fit) in enumerate(zip(targets, fits, strict=True)):
+            held = stored.get(offset + size * k)
+            if held is not None and held.dtype.itemsize == size:
+                value = as_type(held, dtype)
+            else:
+                value = pick_bytes(stored, offset + size * k, dtype)
+            store(frame, group, target, fit(value) if fit else value)
+
+    return handler
+
+
+def _store_parameter(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    dtype, _ = _shape(modifiers)
+    raw = UNSIGNED[dtype.itemsize]
+    operands = context.operands
+    name, offset = _parameter_address(items[0])
+    sources = [operands.source(o, dtype) for o in _elements(items[1])]
+
+    def handler(frame: Frame, group: Group) -> None:
+        stored = frame[PARAMETERS].setdefault(name, {})
+        for k, source in enumerate(sources):
+            put_parameter(stored, offset + raw.itemsize * k, as_type(frame[source], raw), group)
+
+    return handler
+
+
+def put_parameter(stored: dict[int, Array], offset: int, value: Array, group: Group) -> None:
+    """Write a piece of a parameter variable for the group's threads."""
+    if not group.full:
+        old = stored.get(offset)
+        if old is None or old.dtype.itemsize != value.dtype.itemsize:
+            old = pick_bytes(stored, offset, UNSIGNED[value.dtype.itemsize])
+        value = np.where(group.mask, value, old.view(value.dtype))
+    width = value.dtype.itemsize
+    for start in [s for s in stored if s < offset + width and s + stored[s].dtype.itemsize > offset]:
+        if start != offset or stored[start].dtype.itemsize != width:
+            _split(stored, start)
+    for start in [s for s in stored if offset < s < offset + width]:
+        del stored[start]
+    stored[offset] = value
+
+
+def _split(stored: dict[int, Array], start: int) -> None:
+    """Break a piece into bytes, so that part of it can be replaced."""
+    value = stored.pop(start)
+    width = value.dtype.itemsize
+    bits = as_type(value, UNSIGNED[width])
+    for k in range(width):
+        stored[start + k] = (bits >> bits.dtype.type(8 * k)).astype(UNSIGNED[1])
+
+
+# --- loads and stores ----------------------------------------------------------------------------
+
+Read = Callable[[Offsets, Group], list[Array]]
+
+
+def reader(site: Site, dtype: DType, count: int) -> Read:
+    """Reads and counts ``count`` consecutive values in the site's space."""
+    width = dtype.itemsize * count
+
+    def read_shared(where: Offsets, group: Group) -> list[Array]:
+        machine = group.machine
+        machine.tallies[site.number].count_shared(where, width, group)
+        return read_private(site, machine.shared, where, group, dtype, count)
+
+    def read_local(where: Offsets, group: Group) -> list[Array]:
+        machine = group.machine
+        machine.tallies[site.number].count_local(where, width, group)
+        return read_private(site, machine.local, where, group, dtype, count)
+
+    def read_constant(where: Offsets, group: Group) -> list[Array]:
+        tally = group.machine.tallies[site.number]
+        tally.count_constant(where, group)
+        return read_global(site, tally, where, group, dtype, count)
+
+    def read_memory(where: Offsets, group: Group) -> list[Array]:
+        tally = group.machine.tallies[site.number]
+        tally.count_global(where, group)
+        return read_global(site, tally, where, group, dtype, count)
+
+    def read_generic(where: Offsets, group: Group) -> list[Array]:
+        parts = by_window(where, group)
+        if len(parts) == 1:
+            return spaces[parts[0][0]](in_window(where), group)
+        out = [np.zeros(group.machine.count, dtype=dtype) for _ in range(count)]
+        for window, part in parts:
+            for total, piece in zip(out, spaces[window](in_window(where), part), strict=True):
+                np.copyto(total, piece, where=part.mask)
+        return out
+
+    spaces: dict[int, Read] = {0: read_memory, SHARED_WINDOW: read_shared, LOCAL_WINDOW: read_local}
+    named: dict[str, Read] = {
+        "shared": read_shared,
+        "local": read_local,
+        "const": read_constant,
+        "param": read_constant,
+        "global": read_memory,
+        "generic": read_generic,
+    }
+    return named[site.space]
+
+
+Write = Callable[[Offsets, Group, list[Array]], None]
+
+
+def writer(site: Site, width: int) -> Write:
+    """Writes and counts consecutive values in the site's space."""
+
+    def write_shared(where: Offsets, group: Group, values: list[Array]) -> None:
+        machine = group.machine
+        machine.tallies[site.number].count_shared(where, width, group)
+        write_private(site, machine.shared, where, group, values)
+
+    def write_local(where: Offsets, group: Group, values: list[Array]) -> None:
+        machine = group.machine
+        machine.tallies[site.number].count_local(where, width, group)
+        write_private(site, machine.local, where, group, values)
+
+    def write_memory(where: Offsets, group: Group, values: list[Array]) -> None:
+        tally = group.machine.tallies[site.number]
+        tally.count_global(where, group)
+        write_global(site, tally, where, group, values)
+
+    def write_generic(where: Offsets, group: Group, values: list[Array]) -> None:
+        for window, part in by_window(where, group):
+            spaces[window](in_window(where), part, values)
+
+    spaces: dict[int, Write] = {
+        0: write_memory, SHARED_WINDOW: write_shared, LOCAL_WINDOW: write_local,
+    }  # fmt: skip
+    named: dict[str, Write] = {
+        "shared": write_shared,
+        "local": write_local,
+        "global": write_memory,
+        "generic": write_generic,
+    }
+    return named.get(site.space, write_memory)
+
+
+def by_window(where: Offsets, group: Group) -> list[tuple[int, Group]]:
+    """The group's threads by the window their generic addresses lie in."""
+    found = windows(where)
+    if found.shape[0] == 1:
+        return [(_known(int(found[0])), group)]
+    active = found if group.everyone else found[group.index]
+    first = int(active[0])
+    if (active == first).all():
+        return [(_known(first), group)]
+    parts = []
+    for window in np.unique(active):
+        part = group.narrowed(found == window, negated=False)
+        if part is not None:
+            parts.append((_known(int(window)), part))
+    return parts
+
+
+def _known(window: int) -> int:
+    return window if window in (SHARED_WINDOW, LOCAL_WINDOW) else 0
+
+
+def load(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """ld, ldu. Raises UnsupportedError for types it does not know."""
+    space = space_of(modifiers)
+    if space == "param" and not (
+        isinstance(items[1], ir.Address) and isinstance(items[1].base, ir.Register)
+    ):
+        return _load_parameter(context, modifiers, items)
+    dtype, count = _shape(modifiers)
+    operands = context.operands
+    elements = _elements(items[0])
+    if len(elements) != count:
+        raise UnsupportedError(f"{len(elements)} registers for {count} values")
+    targets = [operands.target(o, dtype) for o in elements]
+    fits = [operands.writer(t, dtype) for t in targets]
+    slot, offset = operands.address(items[1])
+    names = [o.name for o in elements if isinstance(o, ir.Register)]
+    role = next((context.roles[n] for n in names if n in context.roles), "int")
+    site = context.site(space, dtype.itemsize * count, loads=True, role=role)
+    read = reader(site, dtype, count)
+    if count == 1 and fits[0] is None:
+        target = targets[0]
+
+        def single(frame: Frame, group: Group) -> None:
+            value = read(addresses(frame, slot, offset), group)[0]
+            store(frame, group, target, value)
+
+        return single
+
+    def handler(frame: Frame, group: Group) -> None:
+        values = read(addresses(frame, slot, offset), group)
+        for target, fit, value in zip(targets, fits, values, strict=True):
+            if target != TRASH:
+                store(frame, group, target, fit(value) if fit else value)
+
+    return handler
+
+
+def save(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """st. Raises UnsupportedError for types it does not know."""
+    space = space_of(modifiers)
+    if space == "param":
+        return _store_parameter(context, modifiers, items)
+    dtype, count = _shape(modifiers)
+    operands = context.operands
+    elements = _elements(items[1])
+    if len(elements) != count:
+        raise UnsupportedError(f"{len(elements)} registers for {count} values")
+    sources = [operands.source(o, dtype) for o in elements]
+    slot, offset = operands.address(items[0])
+    site = context.site(space, dtype.itemsize * count, stores=True)
+    write = writer(site, dtype.itemsize * count)
+
+    def handler(frame: Frame, group: Group) -> None:
+        values = [as_type(frame[s], dtype) for s in sources]
+        write(addresses(frame, slot, offset), group, values)
+
+    return handler
+
+
+def copy_async(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """cp.async.ca/cg: 4, 8 or 16 bytes from global to shared memory, zero-filled past src-size.
+
+    The global side is counted as sectors of this instruction, the shared side as its shared
+    transactions. The copy is done at once: nothing may read it before the wait anyway.
+    """
+    operands = context.operands
+    size = items[2]
+    if not isinstance(size, ir.Immediate):
+        raise UnsupportedError("cp.async size")
+    width = int(size.value)
+    count = width // 4
+    dtype = UNSIGNED[4]
+    to_slot, to_offset = operands.address(items[0])
+    from_slot, from_offset = operands.address(items[1])
+    ignore: tuple[int, bool] | None = None
+    taken: int | None = None
+    if len(items) > 3 and isinstance(items[3], ir.Register | ir.Negated):
+        slot, negated = operands.predicate(items[3])
+        if operands.slots.sizes[slot] == 0:
+            ignore = slot, negated
+        else:
+            taken = slot
+    elif len(items) > 3:
+        taken = operands.source(items[3], dtype)
+    site = context.site("global", width, loads=True, stores=True)
+    # A second site of the same instruction holds the shared side.
+    shared = context.site("shared", width, stores=True)
+
+    def handler(frame: Frame, group: Group) -> None:
+        machine = group.machine
+        tally = machine.tallies[site.number]
+        where = addresses(frame, from_slot, from_offset)
+        copied: Group | None = group
+        if ignore is not None:
+            copied = group.narrowed(as_type(frame[ignore[0]], np.dtype(np.bool_)), not ignore[1])
+        elif taken is not None:
+            copied = group.narrowed(as_type(frame[taken], dtype) != 0, False)
+        values = [np.zeros(1, dtype=dtype)] * count
+        if copied is not None:
+            tally.count_global(where, copied)
+            read = read_global(site, tally, where, copied, dtype, count)
+            if copied is group:
+                values = read
+            else:
+                mask = copied.mask
+                values = [np.where(mask, spread(v, machine.count), dtype.type(0)) for v in read]
+        if taken is not None:
+            kept = as_type(frame[taken], dtype).astype(S64)
+            values = [
+                np.where(kept >= 4 * (k + 1), v, dtype.type(0)) for k, v in enumerate(values)
+            ]
+        target = addresses(frame, to_slot, to_offset)
+        machine.tallies[shared.number].count_shared(target, width, group)
+        write_private(shared, machine.shared, target, group, values)
+
+    return handler

@@ -1,0 +1,400 @@
+"""Runs the threads of several blocks together.
+
+Threads are numbered slot by slot (a slot is one sampled block), each block padded to whole
+warps. Groups of threads wait in ``pending`` by key: the instruction number less the call
+depth times ``FRAME_STEP``. The smallest key runs first, over all warps at once; since warps
+are independent this is, for each warp, the rule *deepest frame, then lowest instruction*.
+Threads only ever rest at the start of a run, where groups that meet become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from features.diagnostics import Diagnostic
+from features.execution import control
+from features.execution.access import Site, Tally
+from features.execution.groups import Counts, Group, Mask
+from features.execution.operands import PARAMETERS, Frame
+from features.execution.program import FRAME_STEP, LoopEdge, Program
+from features.execution.spaces import PARAMETER_BASE, GlobalMemory, PrivateMemory
+from features.execution.specials import special_values
+from features.execution.trips import Trips
+from features.execution.values import Array
+from features.launch import WARP_SIZE, Launch
+
+Deliver = tuple[Callable[[Group, Array], None], Array]
+
+MOST_FRAMES = 64
+"""Call depth at which recursion is cut (hardware gives out of its 1 KB default stack first)."""
+MOST_DIAGNOSTICS = 200
+SPIN_LIMIT = 20_000
+"""Runs in a row without any other group getting its turn before the others are let in."""
+
+
+class CutShortError(Exception):
+    """The time or step cap was reached."""
+
+
+class Waiting:
+    """Threads of one barrier: by key, with the number of threads it waits for, if given."""
+
+    __slots__ = ("deliver", "groups", "wanted")
+
+    def __init__(self) -> None:
+        self.groups: list[tuple[int, Group]] = []
+        self.wanted: int | None = None
+        self.deliver: list[Deliver] = []
+
+
+class Machine:
+    """The state of all threads of the sampled blocks; ``run`` executes them.
+
+    ``blocks`` are linear block numbers (x fastest). ``deadline`` is in ``perf_counter`` time.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        launch: Launch,
+        blocks: tuple[int, ...],
+        memory: GlobalMemory,
+        parameters: bytes,
+        *,
+        dynamic_shared_bytes: int,
+        deadline: float,
+        step_limit: int,
+        multiprocessors: int = 80,
+    ) -> None:
+        self.program = program
+        self.launch = launch
+        self.blocks = blocks
+        self.memory = memory
+        self.deadline = deadline
+        self.step_limit = step_limit
+        self.multiprocessors = multiprocessors
+        self.most_frames = MOST_FRAMES
+        self.slots = len(blocks)
+        self.per_block = launch.warps_per_block * WARP_SIZE
+        self.count = self.slots * self.per_block
+        in_block = np.arange(self.count) % self.per_block < launch.threads_per_block
+        self.live: Mask = in_block
+        self.live_count = int(np.count_nonzero(in_block))
+        self.owners: npt.NDArray[np.int64] = np.repeat(
+            np.arange(self.slots, dtype=np.int64), launch.warps_per_block
+        )
+        self.shared_bytes = program.shared_bytes + dynamic_shared_bytes
+        self.shared = PrivateMemory(
+            self.slots,
+            self.shared_bytes,
+            np.repeat(np.arange(self.slots, dtype=np.int64), self.per_block),
+        )
+        self._local: PrivateMemory | None = None
+        self._parameters = np.frombuffer(parameters.ljust(-(-len(parameters) // 8) * 8 + 8, b"\0"),
+                                         dtype=np.uint8)  # fmt: skip
+        self.run_stats = np.zeros((len(program.runs), 2, self.slots), dtype=np.int64)
+        self.guarded = np.zeros((max(1, len(program.guarded)), self.slots), dtype=np.int64)
+        self.tallies = [Tally(self.slots) for _ in program.sites]
+        self.trips = Trips(self, len(program.loops))
+        self.diagnostics: dict[tuple[str, int | None], Diagnostic] = {}
+        self.steps = 0
+        self.finished = False
+        self.pending: dict[int, Group] = {}
+        self.waiting: dict[int, Waiting] = {}
+        self._frames: dict[tuple[int, int], Frame] = {}
+        self._returns: dict[int, Array] = {}
+        self._everyone: Group | None = None
+
+    # --- what handlers ask ---
+
+    @property
+    def local(self) -> PrivateMemory:
+        """Local memory of all threads, made when first touched."""
+        if self._local is None:
+            size = self.program.local_bytes * (self.most_frames if self._recursive else 1)
+            limit = max(self.program.local_bytes, 256 * 1024 * 1024 // max(1, self.count))
+            self._local = PrivateMemory(
+                self.count, min(size, limit), np.arange(self.count, dtype=np.int64)
+            )
+        return self._local
+
+    @property
+    def _recursive(self) -> bool:
+        return len(self.program.functions) > 1
+
+    def clock(self) -> int:
+        """Cycles so far: four per instruction issued (monotone, not a timing)."""
+        self.steps += 1
+        return self.steps * 4
+
+    def complain(self, code: str, detail: str, line: int | None = None) -> None:
+        """Report once per code and place."""
+        key = (code, line)
+        if key not in self.diagnostics and len(self.diagnostics) < MOST_DIAGNOSTICS:
+            self.diagnostics[key] = Diagnostic(code, detail, line)
+
+    def complain_address(self, site: Site, address: int, consequence: str) -> None:
+        """Report an address outside every buffer."""
+        self.complain(
+            "address_out_of_range",
+            f"{site.opcode} at address 0x{address & 0xFFFFFFFFFFFFFFFF:x} lies outside "
+            f"what it may touch ({consequence})",
+            site.line,
+        )
+
+    def per_slot(self, per_row: Counts, owners: npt.NDArray[np.int64]) -> Counts:
+        """Sum counts of warps by block slot."""
+        if per_row.size == self.owners.size:
+            return per_row.reshape(self.slots, -1).sum(axis=1)
+        out = np.zeros(self.slots, dtype=np.int64)
+        np.add.at(out, owners, per_row)
+        return out
+
+    # --- frames and calls ---
+
+    def key(self, position: int, depth: int) -> int:
+        """Where threads are, ordered as they run."""
+        return position - depth * FRAME_STEP
+
+    def depth_of(self, shift: int) -> int:
+        """The call depth of a key shift."""
+        return shift // FRAME_STEP
+
+    def frame(self, depth: int, function: int) -> Frame:
+        """The registers of a function at a call depth."""
+        found = self._frames.get((depth, function))
+        if found is None:
+            slots = self.program.functions[function].slots
+            found = list(slots.initial)
+            found[PARAMETERS] = {}
+            for name, slot in slots.specials.items():
+                found[slot] = self._special(name)
+            for symbol in slots.locals:
+                address = symbol.offset + depth * self.program.local_bytes
+                found[symbol.slot] = np.array([address], dtype=np.uint64)
+            self._frames[(depth, function)] = found
+        return found
+
+    def _special(self, name: str) -> Array:
+        if name.startswith("!parameter."):
+            _, offset, dtype = name.split(".")
+            start = int(offset)
+            kind = np.dtype(dtype)
+            piece = self._parameters[start : start + kind.itemsize]
+            if piece.size < kind.itemsize:
+                return np.zeros(1, dtype=kind)
+            return piece.copy().view(kind)
+        if name.startswith("!address."):
+            return np.array([PARAMETER_BASE + int(name.split(".")[1])], dtype=np.uint64)
+        values = special_values(self, name)
+        if values is None:
+            self.complain("unknown_special_register", f"{name} is not known; read as 0")
+            return np.zeros(1, dtype=np.uint32)
+        return values
+
+    def remember(self, depth: int, site: int, group: Group) -> None:
+        """Note to which call site the group returns from a depth."""
+        new = np.array([site], dtype=np.int64)
+        old = self._returns.get(depth)
+        if not group.full and old is not None:
+            new = np.where(group.mask, new, old)
+        self._returns[depth] = new
+
+    def leave(self, frame: Frame, group: Group, shift: int) -> int | None:
+        """ret: back to the caller, or the end of the thread in the kernel itself."""
+        depth = self.depth_of(shift)
+        if depth == 0:
+            self.kill(group)
+            return None
+        sites = self._returns[depth]
+        if sites.shape[0] == 1:
+            parts = [(int(sites[0]), group)]
+        else:
+            parts = []
+            for site in np.unique(sites[group.index]):
+                part = group.narrowed(sites == site, negated=False)
+                if part is not None:
+                    parts.append((int(site), part))
+        callee = self._callee(frame, depth)
+        for site, part in parts:
+            key = control.give_back(
+                self.program, self, site, frame, self.program.functions[callee], part, depth
+            )
+            self.put(key, part)
+        return None
+
+    def _callee(self, frame: Frame, depth: int) -> int:
+        for (level, function), held in self._frames.items():
+            if held is frame and level == depth:
+                return function
+        return 0
+
+    # --- groups ---
+
+    def everyone(self) -> Group:
+        """All living threads, always the same object until one exits."""
+        group = self._everyone
+        if group is None or group.count != self.live_count:
+            group = self._everyone = Group(self, self.live, self.live_count)
+        return group
+
+    def put(self, key: int, group: Group) -> None:
+        """Let a group rest at a key; groups at the same key become one."""
+        held = self.pending.get(key)
+        if held is None:
+            self.pending[key] = group
+            return
+        count = held.count + group.count
+        if count == self.live_count:
+            self.pending[key] = self.everyone()
+        else:
+            self.pending[key] = Group(self, held.mask | group.mask, count)
+
+    def kill(self, group: Group) -> None:
+        """The threads exit."""
+        self.live = self.live & ~group.mask
+        self.live_count -= group.count
+
+    def move(self, key: int, group: Group, edge: LoopEdge | None) -> int:
+        """Go along an edge, counting loop trips; returns the key for convenience."""
+        if edge is not None:
+            self.trips.along(edge, group)
+        return key
+
+    def wait(
+        self, barrier: int, key: int, group: Group, wanted: int | None,
+        deliver: Deliver | None = None,
+    ) -> None:  # fmt: skip
+        """Threads wait at a barrier; ``_release`` lets them go when nothing else can run."""
+        held = self.waiting.setdefault(barrier, Waiting())
+        held.groups.append((key, group))
+        if wanted is not None:
+            held.wanted = wanted
+        if deliver is not None:
+            held.deliver.append(deliver)
+
+    def _release(self) -> bool:
+        """Open the barriers whose threads have all arrived; then those that never will."""
+        opened = False
+        alive = self.live.reshape(self.slots, -1).sum(axis=1)
+        for barrier in list(self.waiting):
+            held = self.waiting[barrier]
+            mask = np.zeros(self.count, dtype=np.bool_)
+            for _, group in held.groups:
+                mask |= group.mask
+            arrived = mask.reshape(self.slots, -1).sum(axis=1)
+            enough = arrived >= alive
+            if held.wanted is not None:
+                enough |= arrived >= held.wanted
+            enough &= arrived > 0
+            if enough.any():
+                self._open(barrier, mask & np.repeat(enough, self.per_block))
+                opened = True
+        if not opened and self.waiting:
+            self.complain(
+                "barrier_divergence",
+                "a barrier is waited for by some threads of a block only; they were let go on",
+            )
+            for barrier in list(self.waiting):
+                self._open(barrier, self.live)
+            opened = True
+        return opened
+
+    def _open(self, barrier: int, free: Mask) -> None:
+        held = self.waiting.pop(barrier)
+        kept = Waiting()
+        kept.wanted = held.wanted
+        released = np.zeros(self.count, dtype=np.bool_)
+        for key, group in held.groups:
+            part = group.narrowed(free, negated=False)
+            if part is None:
+                kept.groups.append((key, group))
+                continue
+            released |= part.mask
+            if part.count < group.count:
+                rest = group.narrowed(free, negated=True)
+                if rest is not None:
+                    kept.groups.append((key, rest))
+            self.put(key, part)
+        if held.deliver:
+            values = np.zeros(self.count, dtype=np.bool_)
+            for _, flags in held.deliver:
+                values |= flags
+            together = Group(self, released, int(np.count_nonzero(released)))
+            held.deliver[0][0](together, values)
+        if kept.groups:
+            kept.deliver = held.deliver
+            self.waiting[barrier] = kept
+
+    # --- running ---
+
+    def run(self) -> None:
+        """Execute until every thread has exited. Raises CutShortError at a cap."""
+        self.put(self.key(self._entry(), 0), self.everyone())
+        with np.errstate(all="ignore"):
+            while self.pending or (self.waiting and self._release()):
+                key = min(self.pending)
+                if self.steps - self._progress > SPIN_LIMIT and len(self.pending) > 1:
+                    key = self._another(key)
+                self._go(key, self.pending.pop(key))
+        self.finished = True
+
+    _progress = 0
+
+    def _another(self, key: int) -> int:
+        """Let a group of other warps run past one that spins (waiting for them, maybe)."""
+        self._progress = self.steps
+        spinning = self.pending[key].mask.reshape(-1, WARP_SIZE).any(axis=1)
+        for other in sorted(self.pending):
+            rows = self.pending[other].mask.reshape(-1, WARP_SIZE).any(axis=1)
+            if other != key and not (rows & spinning).any():
+                return other
+        return key
+
+    def _entry(self) -> int:
+        return self.program.by_name[self.program.kernel.name].base
+
+    def _go(self, key: int, group: Group) -> None:
+        """Follow one group for as long as it may run: until it splits, waits or meets another."""
+        runs = self.program.runs
+        stats = self.run_stats
+        depth = -(key // FRAME_STEP)
+        shift = depth * FRAME_STEP
+        position = key + shift
+        run = runs[position]
+        frame = self.frame(depth, run.function)
+        limit = min(self.pending) if self.pending else None
+        pending = len(self.pending)
+        while True:
+            self.steps += 1
+            if perf_counter() > self.deadline:
+                self.put(key, group)
+                raise CutShortError("time")
+            if self.steps > self.step_limit:
+                self.put(key, group)
+                raise CutShortError("steps")
+            group.full = group.count == self.live_count
+            stats[run.index] += group.stat
+            for handler in run.handlers:
+                handler(frame, group)
+            following = run.finish(self, frame, group, shift)
+            if following is None:
+                return
+            key = following
+            if len(self.pending) != pending:
+                limit = min(self.pending) if self.pending else None
+                pending = len(self.pending)
+            if limit is not None and (
+                key >= limit or self.steps - self._progress > SPIN_LIMIT
+            ):
+                self.put(key, group)
+                return
+            run = runs[key + shift]
+
+
+Registers = dict[str, Any]

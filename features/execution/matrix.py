@@ -1,0 +1,3 @@
+"""Matrix instructions."""
+from features.execution.warp import Builder
+BUILDERS: dict[str, Builder] = {}

@@ -1,0 +1,267 @@
+"""From operands to register slots: the vocabulary every handler is built from.
+
+A frame is a list of arrays. Slot 0 holds the parameter store of the frame, slot 1 the carry
+flag, slot 2 is where ignored results go; then come registers, immediates, special registers
+and symbols, so a handler reads every operand the same way: ``frame[slot]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from features.execution.groups import Group, merge
+from features.execution.integer import Function, Operation
+from features.execution.values import (
+    BOOL,
+    TYPES,
+    U32,
+    U64,
+    Array,
+    DType,
+    as_type,
+    constant,
+    literal,
+    widen,
+)
+from features.ptx import ir
+
+Frame = list[Any]
+Handler = Callable[[Frame, Group], None]
+
+PARAMETERS, CARRY, TRASH = 0, 1, 2
+
+
+class UnsupportedError(Exception):
+    """An instruction or operand the engine cannot execute; its text says what."""
+
+
+class LocalSymbol(NamedTuple):
+    """A local variable: its address depends on the call depth."""
+
+    slot: int
+    offset: int
+
+
+class Slots:
+    """Slot numbers of one function's registers, constants and special registers.
+
+    ``initial`` is the template of a frame. ``specials`` and ``locals`` are filled in per
+    frame by the machine.
+    """
+
+    def __init__(self, body: ir.Body) -> None:
+        self.initial: Frame = [None, np.zeros(1, dtype=np.bool_), np.zeros(1, dtype=U64)]
+        self.sizes: list[int] = [0, 0, 0]
+        self.specials: dict[str, int] = {}
+        self.locals: list[LocalSymbol] = []
+        self._names: dict[str, int] = {}
+        self._types: dict[str, DType] = {}
+        self._constants: dict[tuple[Any, ...], int] = {}
+        for declaration in body.registers:
+            dtype = TYPES.get(declaration.type, U64)
+            if declaration.length == 1:
+                self._types[declaration.name] = dtype
+            for index in range(declaration.length):
+                if index > 200_000:
+                    break
+                self._types[f"{declaration.name}{index}"] = dtype
+
+    def _new(self, value: Any, size: int) -> int:
+        self.initial.append(value)
+        self.sizes.append(size)
+        return len(self.initial) - 1
+
+    def register(self, name: str, default: DType = U64) -> int:
+        """The slot of a register, made when first seen (zero until written)."""
+        slot = self._names.get(name)
+        if slot is None:
+            dtype = self._types.get(name.partition("@")[0], default)
+            dtype = self._types.get(name, dtype)
+            slot = self._new(np.zeros(1, dtype=dtype), 0 if dtype is BOOL else dtype.itemsize)
+            self._names[name] = slot
+        return slot
+
+    def is_declared(self, name: str) -> bool:
+        """Whether the body declares the register."""
+        return name in self._types or name.partition("@")[0] in self._types
+
+    def constant(self, value: Array) -> int:
+        """The slot of a constant."""
+        key = (value.dtype.str, value.tobytes())
+        slot = self._constants.get(key)
+        if slot is None:
+            slot = self._constants[key] = self._new(value, value.dtype.itemsize)
+        return slot
+
+    def special(self, name: str) -> int:
+        """The slot of a special register whose value does not change while a block runs."""
+        slot = self.specials.get(name)
+        if slot is None:
+            slot = self.specials[name] = self._new(np.zeros(1, dtype=U32), 4)
+        return slot
+
+    def local_symbol(self, offset: int) -> int:
+        """The slot of a local variable's address."""
+        slot = self._new(np.zeros(1, dtype=U64), 8)
+        self.locals.append(LocalSymbol(slot, offset))
+        return slot
+
+
+Resolve = Callable[[str], Array | LocalSymbol | None]
+
+
+class Operands:
+    """Builds slots from IR operands for one function."""
+
+    def __init__(self, slots: Slots, resolve: Callable[[str, Slots], int | None]) -> None:
+        self.slots = slots
+        self._resolve = resolve
+
+    def source(self, operand: ir.Operand, dtype: DType) -> int:
+        """The slot an operand is read from. Raises UnsupportedError."""
+        if isinstance(operand, ir.Register):
+            return self.slots.register(operand.name, dtype)
+        if isinstance(operand, ir.Immediate):
+            return self.slots.constant(literal(operand.value, operand.text, dtype))
+        if isinstance(operand, ir.Special):
+            return self.slots.special(operand.name)
+        if isinstance(operand, ir.Symbol):
+            slot = self._resolve(operand.name, self.slots)
+            if slot is None:
+                raise UnsupportedError(f"unknown symbol {operand.name}")
+            return self._shifted(slot, operand.offset)
+        raise UnsupportedError(f"operand {type(operand).__name__}")
+
+    def _shifted(self, slot: int, offset: int) -> int:
+        if not offset:
+            return slot
+        for symbol in self.slots.locals:
+            if symbol.slot == slot:
+                return self.slots.local_symbol(symbol.offset + offset)
+        held = self.slots.initial[slot]
+        return self.slots.constant(held + constant(offset, held.dtype))
+
+    def address(self, operand: ir.Operand) -> tuple[int, int]:
+        """Slot and byte offset of an address operand. Raises UnsupportedError."""
+        if not isinstance(operand, ir.Address):
+            return self.source(operand, U64), 0
+        if operand.base is None:
+            return self.slots.constant(constant(operand.offset, U64)), 0
+        return self.source(operand.base, U64), operand.offset
+
+    def target(self, operand: ir.Operand, dtype: DType) -> int:
+        """The slot a result is written to. Raises UnsupportedError."""
+        if isinstance(operand, ir.Register):
+            return self.slots.register(operand.name, dtype)
+        if isinstance(operand, ir.Symbol) and operand.name == "_":
+            return TRASH
+        raise UnsupportedError(f"destination {type(operand).__name__}")
+
+    def predicate(self, operand: ir.Operand) -> tuple[int, bool]:
+        """Slot of a predicate source and whether it is negated."""
+        if isinstance(operand, ir.Negated):
+            slot, negated = self.predicate(operand.operand)
+            return slot, not negated
+        return self.source(operand, BOOL), False
+
+    def writer(self, slot: int, dtype: DType) -> Function | None:
+        """What must be done to a result of ``dtype`` before it fits the register."""
+        size = self.slots.sizes[slot]
+        if slot == TRASH:
+            return None
+        if (size == 0) != (dtype is BOOL):
+            return (lambda v: as_type(v, BOOL)) if size == 0 else (lambda v: v.astype(U32))
+        if size == 0 or dtype.itemsize == size:
+            return None
+        return lambda v: widen(v, size)
+
+
+# --- handlers of pure operations ------------------------------------------------------------
+
+
+def _unary(function: Function, dst: int, a: int, ta: DType) -> Handler:
+    def handler(frame: Frame, group: Group) -> None:
+        x = frame[a]
+        if x.dtype is not ta:
+            x = as_type(x, ta)
+        value = function(x)
+        frame[dst] = value if group.full else merge(group, value, frame[dst])
+
+    return handler
+
+
+def _binary(function: Function, dst: int, a: int, b: int, ta: DType, tb: DType) -> Handler:
+    def handler(frame: Frame, group: Group) -> None:
+        x, y = frame[a], frame[b]
+        if x.dtype is not ta:
+            x = as_type(x, ta)
+        if y.dtype is not tb:
+            y = as_type(y, tb)
+        value = function(x, y)
+        frame[dst] = value if group.full else merge(group, value, frame[dst])
+
+    return handler
+
+
+def _ternary(function: Function, dst: int, slots: list[int], types: tuple[DType, ...]) -> Handler:
+    a, b, c = slots
+    ta, tb, tc = types
+
+    def handler(frame: Frame, group: Group) -> None:
+        x, y, z = frame[a], frame[b], frame[c]
+        if x.dtype is not ta:
+            x = as_type(x, ta)
+        if y.dtype is not tb:
+            y = as_type(y, tb)
+        if z.dtype is not tc:
+            z = as_type(z, tc)
+        value = function(x, y, z)
+        frame[dst] = value if group.full else merge(group, value, frame[dst])
+
+    return handler
+
+
+def _general(function: Function, dst: int, slots: list[int], types: tuple[DType, ...]) -> Handler:
+    pairs = list(zip(slots, types, strict=True))
+
+    def handler(frame: Frame, group: Group) -> None:
+        value = function(*(as_type(frame[slot], dtype) for slot, dtype in pairs))
+        frame[dst] = value if group.full else merge(group, value, frame[dst])
+
+    return handler
+
+
+def pure(operation: Operation, operands: Operands, items: tuple[ir.Operand, ...]) -> Handler:
+    """The handler of a pure operation: first operand the destination, then the sources.
+
+    Raises UnsupportedError if the number of operands does not fit.
+    """
+    wanted = len(operation.sources)
+    if len(items) - 1 < wanted:
+        raise UnsupportedError(f"{len(items)} operands where {wanted + 1} are needed")
+    dst = operands.target(items[0], operation.result)
+    slots = [operands.source(o, t) for o, t in zip(items[1:], operation.sources, strict=False)]
+    function = operation.function
+    fit = operands.writer(dst, operation.result)
+    if fit is not None:
+        inner, fitted = function, fit
+
+        def function(*values: Array) -> Array:
+            return fitted(inner(*values))
+
+    types = operation.sources
+    if wanted == 1:
+        return _unary(function, dst, slots[0], types[0])
+    if wanted == 2:
+        return _binary(function, dst, slots[0], slots[1], types[0], types[1])
+    if wanted == 3:
+        return _ternary(function, dst, slots, types)
+    return _general(function, dst, slots, types)
+
+
+def store(frame: Frame, group: Group, slot: int, value: Array) -> None:
+    """Write a result whose size fits the register."""
+    frame[slot] = value if group.full else merge(group, value, frame[slot])

@@ -1,0 +1,351 @@
+"""A kernel and the functions it calls, compiled to handlers once per kernel.
+
+Every instruction gets a global number: its function's base plus its position. Functions are
+numbered in the order of the text. Straight-line code is compiled to a ``Run``: handlers in
+order, then one ``finish`` that says where the threads go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from features.cfg import ControlFlowGraph, build_cfg
+from features.diagnostics import Diagnostic
+from features.execution.access import Site
+from features.execution.context import Context
+from features.execution.decode import decode
+from features.execution.groups import Group
+from features.execution.operands import Frame, Handler, Operands, Slots, UnsupportedError
+from features.execution.roles import Usage, registers
+from features.execution.spaces import CODE_BASE, SYMBOL_BASE
+from features.execution.values import BOOL, U64, constant
+from features.loops import LoopForest, natural_loops
+from features.ptx import ir
+
+if TYPE_CHECKING:
+    from features.execution.machine import Machine
+
+FRAME_STEP = 1 << 40
+"""Call depth times this is subtracted from an instruction number: the deepest runs first."""
+
+Finish = Callable[["Machine", Frame, Group, int], "int | None"]
+
+_ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "call"})
+_BARRIERS = frozenset({"bar", "barrier"})
+
+
+def is_barrier(instruction: ir.Instruction) -> bool:
+    """Whether threads of a block wait here (not ``bar.warp.sync``, not cluster barriers)."""
+    parts = instruction.opcode.split(".")
+    return parts[0] in _BARRIERS and not ({"warp", "cluster", "arrive"} & set(parts))
+
+
+@dataclass(slots=True)
+class LoopEdge:
+    """What moving along an edge to a loop header means: ``entering`` or coming round again."""
+
+    loop: int
+    entering: bool
+
+
+@dataclass(slots=True)
+class Run:
+    """Straight-line code: instructions ``[start, end)``, global numbers."""
+
+    index: int
+    start: int
+    end: int
+    function: int
+    handlers: tuple[Handler, ...] = ()
+    finish: Finish = None  # type: ignore[assignment]
+
+
+@dataclass(slots=True)
+class Linked:
+    """A function in the program. ``base`` is the global number of its first instruction."""
+
+    index: int
+    function: ir.Function
+    body: ir.Body
+    base: int
+    slots: Slots
+    cfg: ControlFlowGraph
+    loops: LoopForest
+    usage: Usage
+    first_loop: int
+    locals: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class CallSite:
+    """Where a call returns to, and the caller's names for the results."""
+
+    after: int
+    results: tuple[ir.Operand, ...]
+    caller: int
+    edge: LoopEdge | None
+
+
+@dataclass(slots=True)
+class GlobalVariable:
+    """A module variable in global or constant memory, with its address."""
+
+    variable: ir.Variable
+    address: int
+
+
+class Program:
+    """A compiled kernel. ``precise`` keeps every rounding exact (see ``floating``)."""
+
+    def __init__(self, kernel: ir.Function, module: ir.Module, *, precise: bool) -> None:
+        self.kernel = kernel
+        self.module = module
+        self.precise = precise
+        self.diagnostics: list[Diagnostic] = []
+        self.runs: dict[int, Run] = {}
+        self.sites: list[Site] = []
+        self.call_sites: list[CallSite] = []
+        self.functions: list[Linked] = []
+        self.loops: list[tuple[int, int]] = []  # (function index, loop index)
+        self.globals: dict[str, GlobalVariable] = {}
+        self.shared: dict[str, int] = {}
+        self.shared_bytes = 0
+        self.dynamic: list[str] = []
+        self.local_bytes = 0
+        self.guarded: dict[int, int] = {}  # global number of a predicated instruction -> row
+        self.parameters = _layout(kernel.parameters)
+        self._addresses: dict[str, int] = {}
+        self._link()
+        for linked in self.functions:
+            self._compile(linked)
+
+    # --- linking ---
+
+    def _link(self) -> None:
+        reachable = self._reachable()
+        base = 0
+        for function in self.module.functions:
+            if function.name not in reachable or reachable[function.name] is not function:
+                continue
+            body = function.body
+            cfg = build_cfg(body)
+            forest = natural_loops(cfg)
+            linked = Linked(
+                len(self.functions), function, body, base, Slots(body), cfg, forest, Usage(body),
+                len(self.loops),
+            )  # fmt: skip
+            self.functions.append(linked)
+            self.loops += [(linked.index, loop.index) for loop in forest.loops]
+            base += len(body.instructions) + 1
+            self.diagnostics += [*cfg.diagnostics, *forest.diagnostics]
+        self.by_name = {linked.function.name: linked for linked in self.functions}
+        self._place_variables()
+
+    def _reachable(self) -> dict[str, ir.Function]:
+        """Functions the kernel can call, itself included; walked without recursion."""
+        found: dict[str, ir.Function] = {self.kernel.name: self.kernel}
+        waiting = [self.kernel]
+        defined = {f.name: f for f in self.module.functions if not f.declaration}
+        while waiting:
+            for one in waiting.pop().body.instructions:
+                if one.base not in ("call", "mov"):
+                    continue
+                for operand in one.operands:
+                    if isinstance(operand, ir.Symbol) and operand.name in defined:
+                        callee = defined[operand.name]
+                        if callee.name not in found:
+                            found[callee.name] = callee
+                            waiting.append(callee)
+        return found
+
+    def _place_variables(self) -> None:
+        used = {
+            operand.name
+            for linked in self.functions
+            for one in linked.body.instructions
+            for operand in _symbols(one)
+        }
+        address = SYMBOL_BASE
+        for variable in self.module.variables:
+            if variable.space in ("global", "const"):
+                address = -(-address // 256) * 256
+                self.globals[variable.name] = GlobalVariable(variable, address)
+                address += max(1, variable.bytes)
+        shared = [v for v in self.module.variables if v.space == "shared" and v.name in used]
+        local = 0
+        for linked in self.functions:
+            for variable in linked.body.variables:
+                if variable.space == "shared":
+                    shared.append(variable)
+                elif variable.space == "local":
+                    local = _align(local, max(16, variable.align))
+                    linked.locals[variable.name] = local
+                    local += variable.bytes
+                elif variable.space in ("global", "const") and variable.name not in self.globals:
+                    address = -(-address // 256) * 256
+                    self.globals[variable.name] = GlobalVariable(variable, address)
+                    address += max(1, variable.bytes)
+        self.local_bytes = _align(local, 16)
+        place = 0
+        for variable in shared:
+            if variable.elements == 0 or variable.bytes == 0:
+                self.dynamic.append(variable.name)
+                continue
+            place = _align(place, variable.align)
+            self.shared[variable.name] = place
+            place += variable.bytes
+        place = _align(place, 16)
+        for name in self.dynamic:
+            self.shared[name] = place
+        self.shared_bytes = place
+
+    def _resolve(self, linked: Linked, name: str, slots: Slots) -> int | None:
+        if name in linked.locals:
+            return slots.local_symbol(linked.locals[name])
+        if name in self.shared:
+            return slots.constant(constant(self.shared[name], U64))
+        if name in self.globals:
+            return slots.constant(constant(self.globals[name].address, U64))
+        if name in self.by_name:
+            value = CODE_BASE + 256 * self.by_name[name].index
+            return slots.constant(constant(value, U64))
+        if linked.function is self.kernel and name in self.parameters:
+            return slots.special(f"!address.{self.parameters[name]}")
+        if name == "WARP_SZ":
+            return slots.constant(constant(32, U64))
+        return None
+
+    # --- compiling ---
+
+    def _compile(self, linked: Linked) -> None:
+        body = linked.body
+        slots = linked.slots
+        operands = Operands(slots, lambda name, s: self._resolve(linked, name, s))
+        context = Context(
+            operands,
+            self.parameters if linked.function is self.kernel else {},
+            linked.usage.roles,
+            self.sites,
+            self.precise,
+        )
+        starts = {block.start for block in linked.cfg.blocks}
+        count = len(body.instructions)
+        for one in body.instructions:
+            if (one.base == "call" or is_barrier(one)) and one.position + 1 < count:
+                starts.add(one.position + 1)
+        ordered = sorted(s for s in starts if s < count)
+        ends = [*ordered[1:], count]
+        for start, end in zip(ordered, ends, strict=True):
+            run = Run(len(self.runs), linked.base + start, linked.base + end, linked.index)
+            handlers = []
+            for one in body.instructions[start:end]:
+                context.position = linked.base + one.position
+                context.instruction = one
+                if one.base in _ENDS or is_barrier(one):
+                    continue  # it ends the run
+                handler = self._handler(context, one)
+                if handler is not None:
+                    handlers.append(handler)
+            run.handlers = tuple(handlers)
+            last = body.instructions[end - 1]
+            run.finish = self._finish(linked, context, last, end)
+            self.runs[run.start] = run
+        # Behind the last instruction: threads that get here return.
+        tail = Run(len(self.runs), linked.base + count, linked.base + count, linked.index)
+        tail.finish = _return
+        self.runs[tail.start] = tail
+
+    def _handler(self, context: Context, one: ir.Instruction) -> Handler | None:
+        try:
+            handler = decode(context, one)
+        except (UnsupportedError, KeyError, IndexError, ValueError) as error:
+            handler = _unsupported(one, str(error))
+        if handler is None or one.predicate is None:
+            return handler
+        slot = context.operands.slots.register(one.predicate, BOOL)
+        return _guarded(handler, slot, one.negated, self._guard_row(context.position))
+
+    def _guard_row(self, position: int) -> int:
+        return self.guarded.setdefault(position, len(self.guarded))
+
+    def edge(self, linked: Linked, source: int, target: int) -> LoopEdge | None:
+        """What the edge between two positions of a function means for its loops."""
+        cfg = linked.cfg
+        if target >= len(linked.body.instructions):
+            return None
+        block = cfg.block_of[target]
+        if cfg.blocks[block].start != target:
+            return None
+        for loop in linked.loops.loops:
+            if loop.header == block:
+                inside = cfg.block_of[source] in loop.blocks
+                return LoopEdge(linked.first_loop + loop.index, not inside)
+        return None
+
+    def _finish(self, linked: Linked, context: Context, one: ir.Instruction, end: int) -> Finish:
+        from features.execution import control
+
+        return control.finish(self, linked, context, one, end)
+
+
+def _return(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:
+    return machine.leave(frame, group, shift)
+
+
+def _guarded(handler: Handler, slot: int, negated: bool, row: int) -> Handler:
+    def guarded(frame: Frame, group: Group) -> None:
+        predicate = frame[slot]
+        part = group.narrowed(predicate if predicate.dtype is BOOL else predicate != 0, negated)
+        if part is not None:
+            group.machine.guarded[row] += part.lanes
+            handler(frame, part)
+
+    return guarded
+
+
+def _unsupported(one: ir.Instruction, why: str) -> Handler:
+    def handler(frame: Frame, group: Group) -> None:
+        group.machine.complain(
+            "unsupported_instruction",
+            f"{one.opcode} is counted but not executed ({why}); its results keep old values",
+            one.line,
+        )
+
+    return handler
+
+
+def _symbols(one: ir.Instruction) -> list[ir.Symbol]:
+    found = []
+    for operand in one.operands:
+        if isinstance(operand, ir.Symbol):
+            found.append(operand)
+        elif isinstance(operand, ir.Address) and isinstance(operand.base, ir.Symbol):
+            found.append(operand.base)
+    return found
+
+
+def _align(value: int, to: int) -> int:
+    return -(-value // max(1, to)) * max(1, to)
+
+
+def _layout(parameters: tuple[ir.Parameter, ...]) -> dict[str, int]:
+    """Byte offsets of the parameters, each aligned to its own alignment."""
+    offsets = {}
+    place = 0
+    for parameter in parameters:
+        place = _align(place, parameter.align)
+        offsets[parameter.name] = place
+        place += parameter.bytes
+    return offsets
+
+
+def uniform_zero() -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
+    """One zero for all threads."""
+    return np.zeros(1, dtype=np.uint64)
+
+
+__all__ = ["CallSite", "Finish", "Linked", "LoopEdge", "Program", "Run", "registers"]

@@ -1,0 +1,166 @@
+"""What executing a kernel tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from features.diagnostics import Diagnostic
+from features.execution.sampling import SamplingPlan
+from features.memory import Overlap
+
+Floats = npt.NDArray[np.float64]
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionCounts:
+    """Counts of one function's instructions, indexed by position.
+
+    Arrays ``float64[instructions]`` estimate the whole launch; ``raw`` ones,
+    ``int64[blocks sampled, instructions]``, are what was executed in each sampled block.
+
+    ``warp_executions``: a warp's threads at the same place executing it once.
+    ``active_lanes``: lanes whose guard is true, summed over warp executions.
+    ``requests``: warp executions with an active lane that reach memory (global, local,
+    constant, texture); ``shared_requests`` likewise for shared memory. ``sectors``: distinct
+    32-byte sectors per warp execution, summed. ``shared_transactions``: including bank
+    conflicts. ``constant_transactions``: distinct words. ``unique_sectors``: distinct sectors of
+    one block, summed over blocks.
+    """
+
+    function: str
+    warp_executions: Floats
+    active_lanes: Floats
+    requests: Floats
+    sectors: Floats
+    shared_requests: Floats
+    shared_transactions: Floats
+    constant_transactions: Floats
+    unique_sectors: Floats
+    raw_warp_executions: Counts
+    raw_active_lanes: Counts
+    raw_requests: Counts
+    raw_sectors: Counts
+    raw_shared_requests: Counts
+    raw_shared_transactions: Counts
+    raw_constant_transactions: Counts
+    raw_unique_sectors: Counts
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCounts:
+    """Launch totals of one opcode class (``features.isa``: ``global_load``, ``compute``...).
+
+    ``standard_error`` is that of ``warp_executions``, between sampled blocks.
+    """
+
+    warp_executions: float
+    active_lanes: float
+    requests: float
+    sectors: float
+    shared_transactions: float
+    standard_error: float
+
+
+@dataclass(frozen=True, slots=True)
+class LoopTrips:
+    """How often a loop's header was executed per entry, over the sampled threads.
+
+    ``back_edges`` counts coming round again (``mean`` less one per entry). ``entries`` are
+    thread entries of the whole launch. ``extrapolated``: iterations were skipped because
+    they repeat, or cut off by the time cap.
+    """
+
+    function: str
+    loop: int
+    label: str | None
+    line: int
+    mean: float
+    lowest: int
+    highest: int
+    entries: float
+    extrapolated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BufferFootprint:
+    """Distinct sectors touched in one buffer (a parameter or a module variable).
+
+    ``load_sectors`` and ``store_sectors`` are means over blocks of distinct sectors per block
+    (weighted to the launch); ``low`` and ``high`` bound the byte offsets touched by the
+    sampled blocks; ``distinct_sectors`` estimates the whole launch's: block footprints less
+    their overlap, at most what lies between the bounds.
+    """
+
+    name: str
+    base: int
+    load_sectors: float
+    store_sectors: float
+    low: int
+    high: int
+    distinct_sectors: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryFacts:
+    """Footprints and reuse of global memory.
+
+    Sectors. ``load_sectors``/``store_sectors``: after coalescing, launch totals (atomics count
+    as both). ``unique_load_sectors``/``unique_store_sectors``: distinct within a block, summed
+    over blocks, so ``load_sectors - unique_load_sectors`` are re-references inside blocks.
+    Overlaps are shares of one block's footprint that its neighbour touches too.
+    ``footprint_sectors`` estimates the distinct sectors of the whole launch.
+    """
+
+    load_sectors: float
+    store_sectors: float
+    unique_load_sectors: float
+    unique_store_sectors: float
+    load_overlap: Overlap
+    store_overlap: Overlap
+    footprint_sectors: float
+    buffers: tuple[BufferFootprint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingInfo:
+    """What was run. ``relative_standard_error`` is that of the launch's warp executions.
+
+    ``completed`` tells that every sampled block ran to its end.
+    """
+
+    plan: SamplingPlan
+    launch_blocks: int
+    relative_standard_error: float
+    completed: bool
+    steps: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class ExecutionResult:
+    """The executed analysis of one launch. ``functions`` is keyed by function name."""
+
+    functions: Mapping[str, InstructionCounts]
+    classes: Mapping[str, ClassCounts]
+    loops: tuple[LoopTrips, ...]
+    memory: MemoryFacts
+    sampling: SamplingInfo
+    diagnostics: tuple[Diagnostic, ...]
+    shared_bytes: int
+    contents: Mapping[int, npt.NDArray[np.uint8]]
+    """Exact mode: the buffers' bytes afterwards, by base address; empty otherwise."""
+
+    @property
+    def warp_executions(self) -> float:
+        """Executed warp instructions of the launch."""
+        return sum(float(f.warp_executions.sum()) for f in self.functions.values())
+
+    @property
+    def active_lanes(self) -> float:
+        """Executed thread instructions (guards true) of the launch."""
+        return sum(float(f.active_lanes.sum()) for f in self.functions.values())

@@ -1,0 +1,101 @@
+"""How a kernel uses what it loads and what it is given: floats, indices, pointers.
+
+Flow-insensitive over one function. It decides only what *invented* data look like.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from features.ptx import ir
+
+_ADDRESS_STEPS = frozenset(
+    "add sub mul mad shl shr or and bfi bfe cvt mov selp min max cvta mul24 mad24 prmt lop3".split()
+)
+_POINTER_STEPS = frozenset({"add", "sub", "mov", "cvta", "selp", "mad"})
+_MOVES = frozenset({"mov", "ld", "st", "selp", "shfl", "atom", "ldu", "cvta", "call"})
+_FLOATS = frozenset({"f16", "f32", "f64", "bf16", "tf32"})
+_PACKED = frozenset({"f16x2", "bf16x2"})
+
+
+def registers(operands: Iterable[ir.Operand]) -> Iterator[str]:
+    """Names of the registers in operands, nested ones included; not those of addresses."""
+    for operand in operands:
+        if isinstance(operand, ir.Register):
+            yield operand.name
+        elif isinstance(operand, ir.Vector | ir.Group):
+            yield from registers(operand.elements)
+        elif isinstance(operand, ir.Pair):
+            yield from registers((operand.first, operand.second))
+        elif isinstance(operand, ir.Negated):
+            yield from registers((operand.operand,))
+
+
+def _closure(seeds: set[str], sources: dict[str, list[str]]) -> set[str]:
+    found = set(seeds)
+    waiting = list(seeds)
+    while waiting:
+        for name in sources.get(waiting.pop(), ()):
+            if name not in found:
+                found.add(name)
+                waiting.append(name)
+    return found
+
+
+class Usage:
+    """What registers of one function are used for.
+
+    ``roles``: register -> ``float``, ``half2``, ``index`` or ``pointer``. ``pointers`` are all
+    registers an address is computed from by adding.
+    """
+
+    def __init__(self, body: ir.Body) -> None:
+        floats: set[str] = set()
+        packed: set[str] = set()
+        bases: set[str] = set()
+        any_step: dict[str, list[str]] = {}
+        added: dict[str, list[str]] = {}
+        moved: dict[str, list[str]] = {}
+        loaded: dict[str, str] = {}
+        for one in body.instructions:
+            parts = one.opcode.split(".")
+            base, kind = parts[0], parts[-1]
+            operands = one.operands
+            for operand in operands:
+                if isinstance(operand, ir.Address) and isinstance(operand.base, ir.Register):
+                    bases.add(operand.base.name)
+            if base in ("ld", "ldu") and operands:
+                for name in registers(operands[:1]):
+                    loaded[name] = kind
+                continue
+            names = list(registers(operands[1:]))
+            if base not in _MOVES:
+                if kind in _FLOATS:
+                    floats.update(names)
+                elif kind in _PACKED:
+                    packed.update(names)
+            elif base == "mov":
+                for target in registers(operands[:1]):
+                    moved.setdefault(target, []).extend(names)
+            if base in _ADDRESS_STEPS:
+                for target in registers(operands[:1]):
+                    any_step.setdefault(target, []).extend(names)
+                    if base in _POINTER_STEPS:
+                        last = names[-1:] if base == "mad" else names
+                        added.setdefault(target, []).extend(last)
+        declared = {d.name for d in body.registers if d.type in _FLOATS}
+        floats |= {n for n in moved if n.rstrip("0123456789") in declared}
+        self.pointers = _closure(bases, added)
+        index = _closure(bases, any_step)
+        floats = _closure(floats, moved)
+        self.roles: dict[str, str] = {}
+        for name, kind in loaded.items():
+            if name in self.pointers and kind.endswith("64"):
+                self.roles[name] = "pointer"
+            elif name in index:
+                self.roles[name] = "index"
+            elif name in packed:
+                self.roles[name] = "half2"
+            elif name in floats:
+                self.roles[name] = "float"
+        self.sources = any_step

@@ -1,0 +1,200 @@
+"""Which blocks of a launch are run, and how the whole launch is estimated from them.
+
+The grid is cut into strata: along each axis the first block, the last block and the interior
+are classes of their own (edges behave differently: halos, partial tiles), so a 2-D grid has
+up to 4 corners, 4 edges and one interior. Every stratum gets at least one block while the
+budget lasts, the interior gets the rest, spread evenly over its linear order (systematic
+sampling with a seeded offset). Some interior blocks bring their neighbours in x and y, for
+the overlap of footprints.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from features.launch import Launch
+
+SAMPLED_THREADS = 6144
+"""Threads of all sampled blocks together that the plan aims at: large enough that numpy's
+cost per call is shared by many threads, small enough to stay in the L2 cache."""
+FEWEST, MOST = 8, 24
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """Blocks to run (linear numbers, x fastest) and what they stand for.
+
+    ``strata`` gives each block's stratum, ``sizes`` the number of blocks of every stratum.
+    ``pairs_x`` and ``pairs_y`` are positions in ``blocks`` of neighbours along x and y.
+    """
+
+    blocks: tuple[int, ...]
+    strata: tuple[int, ...]
+    sizes: tuple[int, ...]
+    pairs_x: tuple[tuple[int, int], ...] = ()
+    pairs_y: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Every block of the launch is run."""
+        return len(self.blocks) == sum(self.sizes)
+
+    def weights(self) -> npt.NDArray[np.float64]:
+        """How many blocks of the launch each sampled block stands for."""
+        drawn = np.bincount(self.strata, minlength=len(self.sizes))
+        per = np.array(self.sizes, dtype=np.float64) / np.maximum(drawn, 1)
+        weights: npt.NDArray[np.float64] = per[list(self.strata)]
+        return weights
+
+    def total(self, per_block: npt.NDArray[np.int64]) -> float:
+        """Estimate of a launch total from a count per sampled block."""
+        return float(per_block @ self.weights())
+
+    def standard_error(self, per_block: npt.NDArray[np.int64]) -> float:
+        """Standard error of ``total`` (stratified, with finite-population correction).
+
+        A stratum with one sampled block takes the pooled variance of the others.
+        """
+        values = np.asarray(per_block, dtype=np.float64)
+        strata = np.array(self.strata)
+        variances: dict[int, float] = {}
+        pooled_sum, pooled_count = 0.0, 0
+        for stratum in range(len(self.sizes)):
+            own = values[strata == stratum]
+            if own.size > 1:
+                variances[stratum] = float(own.var(ddof=1))
+                pooled_sum += float(((own - own.mean()) ** 2).sum())
+                pooled_count += own.size - 1
+        pooled = pooled_sum / pooled_count if pooled_count else 0.0
+        total = 0.0
+        for stratum, size in enumerate(self.sizes):
+            drawn = int((strata == stratum).sum())
+            if not drawn or drawn == size:
+                continue
+            variance = variances.get(stratum, pooled)
+            total += size * size * (1 - drawn / size) * variance / drawn
+        return math.sqrt(total)
+
+
+def whole(launch: Launch) -> SamplingPlan:
+    """Every block, each its own weight of one."""
+    return SamplingPlan(tuple(range(launch.blocks)), (0,) * launch.blocks, (launch.blocks,),
+                        *_pairs(range(launch.blocks), launch))  # fmt: skip
+
+
+def plan_blocks(launch: Launch, *, most: int | None = None, seed: int = 0) -> SamplingPlan:
+    """The default plan: 8 to 24 blocks, about 6,000 threads (fewer if the grid is smaller)."""
+    per_block = launch.warps_per_block * 32
+    budget = most or max(FEWEST, min(MOST, SAMPLED_THREADS // per_block))
+    if launch.blocks <= budget:
+        return whole(launch)
+    axes = [_classes(size) for size in launch.grid]
+    strata: list[tuple[tuple[int, int], ...]] = []
+    for z in axes[2]:
+        for y in axes[1]:
+            strata += [(x, y, z) for x in axes[0]]
+    sizes = [math.prod(hi - lo for lo, hi in box) for box in strata]
+    # Small strata first; if there are too many (3-D), the smallest ones join the largest.
+    order = sorted(range(len(strata)), key=lambda s: -sizes[s])
+    kept = order[: max(1, budget - 3)] if len(order) > budget - 3 else order
+    generator = np.random.default_rng(seed)
+    spare = max(0, budget - len(kept))
+    shares = {s: 1 for s in kept}
+    large = [s for s in kept if sizes[s] > 1]
+    # Half of what is left goes to the largest stratum's spread, a part to pairs of neighbours.
+    for turn in range(spare - min(spare, 4)):
+        target = large[0] if turn % 3 < 2 or len(large) == 1 else large[1 + turn // 3 % (len(large) - 1)]
+        if shares[target] < sizes[target]:
+            shares[target] += 1
+    blocks: list[int] = []
+    owner: list[int] = []
+    for number, stratum in enumerate(kept):
+        for block in _spread(strata[stratum], shares[stratum], launch, generator):
+            blocks.append(block)
+            owner.append(number)
+    taken = set(blocks)
+    main = [b for b, s in zip(blocks, owner, strict=True) if s == 0]
+    added = 0
+    for block in main:
+        for step, axis in ((1, 0), (launch.grid[0], 1)):
+            near = block + step
+            inside = _position(block, launch)[axis] + 1 < launch.grid[axis]
+            if added < min(spare, 4) and inside and near not in taken:
+                where = _stratum(near, [strata[s] for s in kept], launch)
+                if where is None or sizes[kept[where]] == shares[kept[where]]:
+                    continue
+                blocks.append(near)
+                owner.append(where)
+                taken.add(near)
+                shares[kept[where]] += 1
+                added += 1
+    # Strata that got no block are represented by the largest one.
+    kept_sizes = [sizes[s] for s in kept]
+    kept_sizes[0] += launch.blocks - sum(kept_sizes)
+    joined = sorted(zip(blocks, owner, strict=True))
+    ordered = tuple(b for b, _ in joined)
+    return SamplingPlan(
+        ordered, tuple(s for _, s in joined), tuple(kept_sizes), *_pairs(ordered, launch)
+    )
+
+
+def _classes(size: int) -> list[tuple[int, int]]:
+    if size == 1:
+        return [(0, 1)]
+    if size == 2:
+        return [(0, 1), (1, 2)]
+    return [(0, 1), (1, size - 1), (size - 1, size)]
+
+
+def _position(block: int, launch: Launch) -> tuple[int, int, int]:
+    x = block % launch.grid[0]
+    y = block // launch.grid[0] % launch.grid[1]
+    return x, y, block // (launch.grid[0] * launch.grid[1])
+
+
+def _stratum(
+    block: int, strata: Sequence[tuple[tuple[int, int], ...]], launch: Launch
+) -> int | None:
+    position = _position(block, launch)
+    for number, box in enumerate(strata):
+        if all(lo <= p < hi for p, (lo, hi) in zip(position, box, strict=True)):
+            return number
+    return None
+
+
+def _spread(
+    box: tuple[tuple[int, int], ...], count: int, launch: Launch, generator: np.random.Generator
+) -> list[int]:
+    """``count`` different blocks of a box: one at random from each of ``count`` equal parts."""
+    dims = [hi - lo for lo, hi in box]
+    size = math.prod(dims)
+    found = []
+    for part in range(count):
+        low, high = size * part // count, size * (part + 1) // count
+        index = low + int(generator.integers(high - low))
+        x = box[0][0] + index % dims[0]
+        y = box[1][0] + index // dims[0] % dims[1]
+        z = box[2][0] + index // (dims[0] * dims[1])
+        found.append(x + launch.grid[0] * (y + launch.grid[1] * z))
+    return found
+
+
+def _pairs(
+    blocks: Sequence[int], launch: Launch
+) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+    where = {block: slot for slot, block in enumerate(blocks)}
+    if len(where) > 4096:
+        where = dict(list(where.items())[:4096])
+    x, y = [], []
+    for block, slot in where.items():
+        place = _position(block, launch)
+        if place[0] + 1 < launch.grid[0] and block + 1 in where:
+            x.append((slot, where[block + 1]))
+        if place[1] + 1 < launch.grid[1] and block + launch.grid[0] in where:
+            y.append((slot, where[block + launch.grid[0]]))
+    return tuple(x[:64]), tuple(y[:64])

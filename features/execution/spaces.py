@@ -1,0 +1,241 @@
+"""The memories that executed threads see: global regions, shared and local arrays.
+
+Generic addresses: global memory is addressed as it is; shared and local memory lie in
+windows told by the address bits from ``WINDOW_SHIFT`` on.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from features.execution.values import U8, UNSIGNED, Array, DType
+from features.launch import PointerHint
+
+Offsets = npt.NDArray[np.int64]
+
+WINDOW_SHIFT = 56
+WINDOWS: dict[str, int] = {"shared": 1 << WINDOW_SHIFT, "local": 2 << WINDOW_SHIFT}
+
+GLOBAL_BASE = 0x7F00_0000_0000
+"""Address of the first buffer; synthetic buffers follow ``SPAN`` bytes apart."""
+SPAN = 1 << 34
+SYMBOL_BASE = 0x7E00_0000_0000
+"""Address of the first module variable (global and constant memory)."""
+PARAMETER_BASE = 0x7D00_0000_0000
+"""Address of the kernel's parameters where a kernel takes their address."""
+CODE_BASE = 0x7C00_0000_0000
+"""Address of the first function, for calls through registers; functions lie 256 bytes apart."""
+
+PAGE_SHIFT = 12
+PAGE = 1 << PAGE_SHIFT
+_TABLE = 1 << 16
+
+
+class Region(Protocol):
+    """A piece of global memory. Offsets are bytes from ``base``, aligned to the dtype."""
+
+    name: str
+    base: int
+    size: int
+
+    def read(self, offsets: Offsets, dtype: DType, role: str) -> Array:
+        """Values at ``offsets``."""
+
+    def write(self, offsets: Offsets, values: Array) -> None:
+        """Store ``values``; where offsets repeat the last one wins."""
+
+
+class DenseRegion:
+    """Given bytes (exact mode, module variables, parameters)."""
+
+    def __init__(self, name: str, base: int, data: npt.NDArray[np.uint8]) -> None:
+        self.name = name
+        self.base = base
+        self.size = data.size
+        padded = np.zeros(-(-data.size // 16) * 16 + 16, dtype=np.uint8)
+        padded[: data.size] = data
+        self._bytes = padded
+        self._views: dict[DType, Array] = {}
+
+    def contents(self) -> npt.NDArray[np.uint8]:
+        """The bytes as they are now."""
+        return self._bytes[: self.size]
+
+    def _view(self, dtype: DType) -> Array:
+        view = self._views.get(dtype)
+        if view is None:
+            view = self._views[dtype] = self._bytes.view(dtype)
+        return view
+
+    def read(self, offsets: Offsets, dtype: DType, role: str) -> Array:
+        size = dtype.itemsize
+        return self._view(dtype)[offsets if size == 1 else offsets >> (size.bit_length() - 1)]
+
+    def write(self, offsets: Offsets, values: Array) -> None:
+        size = values.dtype.itemsize
+        index = offsets if size == 1 else offsets >> (size.bit_length() - 1)
+        self._view(values.dtype)[index] = values
+
+
+class SyntheticRegion:
+    """A buffer nobody gave: pseudo-random contents of address and type, until written.
+
+    ``role`` says how a load's value is used: ``float``, ``int`` or ``index``. Contents follow
+    the pointer's hint: uniform in [low, high), zeros, sorted (rising from low to high over the
+    elements) or index (whole numbers below ``elements``). Without bounds of their own,
+    integers are uniform in [0, 256) and indices in [0, elements).
+    """
+
+    def __init__(self, name: str, base: int, hint: PointerHint | None, elements: int,
+                 seed: int, page_limit: int = 16384) -> None:  # fmt: skip
+        self.name = name
+        self.base = base
+        self.size = SPAN
+        self.hint = hint or PointerHint()
+        self.elements = max(1, self.hint.elements or elements)
+        self.page_limit = page_limit
+        self.dropped = False
+        self._random = np.random.default_rng(seed).random(_TABLE)
+        self._tables: dict[tuple[DType, str], Array] = {}
+        self._pages: npt.NDArray[np.int32] | None = None
+        self._pool = np.zeros(PAGE, dtype=np.uint8)
+        self._used = 1
+
+    def _table(self, dtype: DType, role: str) -> Array:
+        key = (dtype, role)
+        table = self._tables.get(key)
+        if table is None:
+            hint = self.hint
+            low, high = float(hint.low), float(hint.high)
+            if dtype.kind != "f" and (low, high) == (0.0, 1.0):
+                high = 256.0 if role != "index" else float(self.elements)
+            if hint.values == "index":
+                high = float(hint.high) if hint.high > 1 else float(self.elements)
+            values = low + self._random * (high - low)
+            if dtype.kind == "f":
+                if hint.values == "index":
+                    values = np.floor(values)
+                table = values.astype(dtype)
+            else:
+                table = np.floor(values).astype(np.int64).astype(UNSIGNED[dtype.itemsize])
+            table = self._tables[key] = table.view(dtype)
+        return table
+
+    def generate(self, offsets: Offsets, dtype: DType, role: str) -> Array:
+        """The contents nobody has written."""
+        size = dtype.itemsize
+        if self.hint.values == "zeros":
+            return np.zeros(offsets.shape, dtype=dtype)
+        element = offsets if size == 1 else offsets >> (size.bit_length() - 1)
+        if self.hint.values == "sorted":
+            high = self.hint.high
+            if dtype.kind != "f" and (self.hint.low, high) == (0.0, 1.0):
+                high = float(self.elements)
+            position = np.minimum(element / self.elements, 1.0)
+            return (self.hint.low + position * (high - self.hint.low)).astype(dtype)
+        mixed = (element + (element >> 16) * 7919) & (_TABLE - 1)
+        return self._table(dtype, role)[mixed]
+
+    def read(self, offsets: Offsets, dtype: DType, role: str) -> Array:
+        if self._pages is None:
+            return self.generate(offsets, dtype, role)
+        slots = self._pages[offsets >> PAGE_SHIFT]
+        written = slots != 0
+        if not written.any():
+            return self.generate(offsets, dtype, role)
+        index = (slots.astype(np.int64) << PAGE_SHIFT) | (offsets & (PAGE - 1))
+        size = dtype.itemsize
+        held = self._pool.view(dtype)[index >> (size.bit_length() - 1)]
+        if written.all():
+            return held
+        return np.where(written, held, self.generate(offsets, dtype, role))
+
+    def write(self, offsets: Offsets, values: Array) -> None:
+        dtype = values.dtype
+        if self._pages is None:
+            self._pages = np.zeros(SPAN >> PAGE_SHIFT, dtype=np.int32)
+        numbers = offsets >> PAGE_SHIFT
+        slots = self._pages[numbers]
+        if not slots.all():
+            self._map(np.unique(numbers[slots == 0]), dtype)
+            slots = self._pages[numbers]
+        index = (slots.astype(np.int64) << PAGE_SHIFT) | (offsets & (PAGE - 1))
+        # Slot 0 takes the writes for which no page was left; nothing reads it.
+        self._pool.view(dtype)[index >> (dtype.itemsize.bit_length() - 1)] = values
+
+    def _map(self, numbers: Offsets, dtype: DType) -> None:
+        room = self.page_limit - self._used
+        if numbers.size > room:
+            self.dropped = True
+            numbers = numbers[: max(0, room)]
+        if not numbers.size or self._pages is None:
+            return
+        end = self._used + numbers.size
+        if end * PAGE > self._pool.size:
+            grown = np.zeros(max(end * PAGE, min(2 * self._pool.size, self.page_limit * PAGE)), U8)
+            grown[: self._pool.size] = self._pool
+            self._pool = grown
+        starts = (numbers << PAGE_SHIFT)[:, None]
+        offsets = (starts + np.arange(0, PAGE, dtype.itemsize)).reshape(-1)
+        role = "float" if dtype.kind == "f" else "int"
+        fresh = self.generate(offsets, dtype, role)
+        self._pool[self._used * PAGE : end * PAGE] = fresh.view(U8)
+        self._pages[numbers] = np.arange(self._used, end, dtype=np.int32)
+        self._used = end
+
+
+class PrivateMemory:
+    """Shared memory (one piece per block slot) or local memory (one piece per thread).
+
+    ``origin`` is the first byte of each thread's piece in one flat array.
+    """
+
+    def __init__(self, pieces: int, size: int, owner: Offsets) -> None:
+        self.size = -(-max(size, 16) // 16) * 16
+        self.origin: Offsets = owner * self.size
+        self.flat = np.zeros(pieces * self.size, dtype=np.uint8)
+        self._views: dict[DType, Array] = {}
+
+    def view(self, dtype: DType) -> Array:
+        """The whole memory as values of one type."""
+        found = self._views.get(dtype)
+        if found is None:
+            found = self._views[dtype] = self.flat.view(dtype)
+        return found
+
+    def read(self, positions: Offsets, dtype: DType, role: str = "") -> Array:
+        """Values at flat byte positions."""
+        size = dtype.itemsize
+        return self.view(dtype)[positions if size == 1 else positions >> (size.bit_length() - 1)]
+
+    def write(self, positions: Offsets, values: Array) -> None:
+        """Store at flat byte positions; where they repeat the last one wins."""
+        size = values.dtype.itemsize
+        index = positions if size == 1 else positions >> (size.bit_length() - 1)
+        self.view(values.dtype)[index] = values
+
+
+class GlobalMemory:
+    """All regions by address."""
+
+    def __init__(self, regions: list[Any]) -> None:
+        self.regions: list[Region] = sorted(regions, key=lambda r: r.base)
+        self._bases = np.array([r.base for r in self.regions], dtype=np.int64)
+        self._ends = np.array([r.base + r.size for r in self.regions], dtype=np.int64)
+
+    def find(self, address: int) -> Region | None:
+        """The region that holds an address."""
+        index = int(np.searchsorted(self._bases, address, side="right")) - 1
+        if index < 0 or address >= self._ends[index]:
+            return None
+        return self.regions[index]
+
+    def sort_out(self, addresses: Offsets) -> npt.NDArray[np.intp]:
+        """The region's number for each address, -1 where there is none."""
+        if not self.regions:
+            return np.full(addresses.shape, -1, dtype=np.intp)
+        index = np.searchsorted(self._bases, addresses, side="right") - 1
+        return np.where((index >= 0) & (addresses < self._ends[index]), index, -1)

@@ -1,0 +1,301 @@
+"""From the counters of machines to an ``ExecutionResult``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+
+import numpy as np
+import numpy.typing as npt
+
+from features.diagnostics import Diagnostic
+from features.execution.access import Tally
+from features.execution.arguments import Bound
+from features.execution.machine import Machine
+from features.execution.program import Linked, Program
+from features.execution.results import (
+    BufferFootprint,
+    ClassCounts,
+    ExecutionResult,
+    InstructionCounts,
+    LoopTrips,
+    MemoryFacts,
+    SamplingInfo,
+)
+from features.execution.sampling import SamplingPlan
+from features.execution.spaces import DenseRegion
+from features.isa import classify
+from features.launch import Launch
+from features.memory import (
+    KEY_BITS,
+    SECTOR_BYTES,
+    Overlap,
+    overlap,
+    per_slot,
+    unite,
+)
+
+Counts = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A machine that has run, and the number of its first block in the plan."""
+
+    machine: Machine
+    first: int
+
+
+def _stacked(batches: list[Batch], blocks: int, pick: Callable[[Machine], Counts]) -> Counts:
+    """``int64[blocks, ...]`` from the slots of every machine; blocks not run stay zero."""
+    parts = [pick(b.machine) for b in batches]
+    out = np.zeros((blocks, *parts[0].shape[1:]), dtype=np.int64)
+    for batch, part in zip(batches, parts, strict=True):
+        out[batch.first : batch.first + part.shape[0]] = part
+    return out
+
+
+def _site_counts(
+    program: Program, batches: list[Batch], blocks: int, pick: Callable[[Tally], Counts]
+) -> Counts:
+    """``int64[blocks, sites]`` of one counter."""
+    if not program.sites:
+        return np.zeros((blocks, 0), dtype=np.int64)
+    return _stacked(batches, blocks, lambda m: np.stack([pick(t) for t in m.tallies], axis=1))
+
+
+def summarise(
+    program: Program, launch: Launch, plan: SamplingPlan, batches: list[Batch], bound: Bound,
+    diagnostics: list[Diagnostic], began: float, exact: bool,
+) -> ExecutionResult:  # fmt: skip
+    """Put together what the sampled blocks did and what it means for the launch."""
+    blocks = len(plan.blocks)
+    weights = plan.weights()
+    runs = _stacked(batches, blocks, lambda m: m.run_stats.transpose(2, 0, 1))
+    guarded = _stacked(batches, blocks, lambda m: m.guarded.T)
+    picks: dict[str, Callable[[Tally], Counts]] = {
+        "requests": lambda t: t.requests,
+        "sectors": lambda t: t.sectors,
+        "shared_requests": lambda t: t.shared_requests,
+        "shared_transactions": lambda t: t.transactions,
+        "constant_transactions": lambda t: t.constants,
+        "unique_sectors": lambda t: per_slot(t.log.keys, t.requests.size),
+    }
+    sites = {name: _site_counts(program, batches, blocks, pick) for name, pick in picks.items()}
+    functions = {
+        linked.function.name: _function(program, linked, runs, guarded, sites, weights)
+        for linked in program.functions
+    }
+    found = dict.fromkeys(d for b in batches for d in b.machine.diagnostics.values())
+    contents = {}
+    if exact:
+        for region in bound.memory.regions:
+            if isinstance(region, DenseRegion):
+                contents[region.base] = region.contents()
+    machines = [b.machine for b in batches]
+    executed = runs[:, :, 0] @ np.array(_run_lengths(program))
+    estimate = plan.total(executed)
+    error = plan.standard_error(executed) / estimate if estimate else 0.0
+    return ExecutionResult(
+        functions=functions,
+        classes=_classes(program, functions, plan),
+        loops=_loops(program, batches, plan),
+        memory=_memory(program, launch, plan, batches, sites),
+        sampling=SamplingInfo(
+            plan,
+            launch.blocks,
+            error,
+            all(m.finished for m in machines),
+            sum(m.steps for m in machines),
+            perf_counter() - began,
+        ),
+        diagnostics=(*diagnostics, *found),
+        shared_bytes=machines[0].shared_bytes,
+        contents=contents,
+    )
+
+
+def _run_lengths(program: Program) -> list[int]:
+    lengths = [0] * len(program.runs)
+    for run in program.runs.values():
+        lengths[run.index] = run.end - run.start
+    return lengths
+
+
+def _function(
+    program: Program, linked: Linked, runs: Counts, guarded: Counts, sites: dict[str, Counts],
+    weights: npt.NDArray[np.float64],
+) -> InstructionCounts:  # fmt: skip
+    blocks = runs.shape[0]
+    count = len(linked.body.instructions)
+    raw = {
+        name: np.zeros((blocks, count), dtype=np.int64)
+        for name in ("warp_executions", "active_lanes", *sites)
+    }
+    for run in program.runs.values():
+        if run.function == linked.index and run.end > run.start:
+            where = slice(run.start - linked.base, run.end - linked.base)
+            raw["warp_executions"][:, where] = runs[:, run.index, 0, None]
+            raw["active_lanes"][:, where] = runs[:, run.index, 1, None]
+    for position, row in program.guarded.items():
+        if linked.base <= position < linked.base + count:
+            raw["active_lanes"][:, position - linked.base] = guarded[:, row]
+    for site in program.sites:
+        if linked.base <= site.position < linked.base + count:
+            for name, table in sites.items():
+                raw[name][:, site.position - linked.base] += table[:, site.number]
+    scaled = {name: weights @ table for name, table in raw.items()}
+    return InstructionCounts(
+        function=linked.function.name,
+        **scaled,
+        **{f"raw_{name}": table for name, table in raw.items()},
+    )
+
+
+def _classes(
+    program: Program, functions: dict[str, InstructionCounts], plan: SamplingPlan
+) -> dict[str, ClassCounts]:
+    raw: dict[str, list[Counts]] = {}
+    totals: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
+    for linked in program.functions:
+        counts = functions[linked.function.name]
+        members: dict[str, list[int]] = {}
+        for one in linked.body.instructions:
+            members.setdefault(classify(one.opcode).opcode_class, []).append(one.position)
+        for name, positions in members.items():
+            raw.setdefault(name, []).append(counts.raw_warp_executions[:, positions].sum(axis=1))
+            totals[name] = totals.get(name, np.zeros(5)) + np.array(
+                [
+                    counts.warp_executions[positions].sum(),
+                    counts.active_lanes[positions].sum(),
+                    counts.requests[positions].sum(),
+                    counts.sectors[positions].sum(),
+                    counts.shared_transactions[positions].sum(),
+                ]
+            )
+    return {
+        name: ClassCounts(
+            *(float(v) for v in totals[name]),
+            plan.standard_error(np.sum(raw[name], axis=0)),
+        )
+        for name in sorted(totals)
+    }
+
+
+def _loops(program: Program, batches: list[Batch], plan: SamplingPlan) -> tuple[LoopTrips, ...]:
+    found = []
+    blocks = len(plan.blocks)
+    for number, (function, index) in enumerate(program.loops):
+        linked = program.functions[function]
+        loop = linked.loops.loops[index]
+        entries = np.zeros(blocks, dtype=np.int64)
+        rounds = np.zeros(blocks, dtype=np.int64)
+        lowest, highest = np.iinfo(np.int64).max, 0
+        extrapolated = False
+        for batch in batches:
+            count = batch.machine.trips.counts[number]
+            if count is None:
+                continue
+            count.settle(None)
+            entries[batch.first : batch.first + count.entries.size] = count.entries
+            rounds[batch.first : batch.first + count.rounds.size] = count.rounds
+            lowest, highest = min(lowest, count.lowest), max(highest, count.highest)
+            extrapolated |= count.extrapolated or not batch.machine.finished
+        entered = plan.total(entries)
+        if not entered:
+            continue
+        found.append(
+            LoopTrips(
+                linked.function.name, loop.index, loop.label, loop.line,
+                plan.total(rounds) / entered, int(lowest), int(highest), entered, extrapolated,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _memory(
+    program: Program, launch: Launch, plan: SamplingPlan, batches: list[Batch],
+    sites: dict[str, Counts],
+) -> MemoryFacts:  # fmt: skip
+    blocks = len(plan.blocks)
+    loads = [s.number for s in program.sites if s.loads and s.space in ("global", "generic")]
+    stores = [
+        s.number
+        for s in program.sites
+        if s.stores and s.space in ("global", "generic") and not s.opcode.startswith("cp.")
+    ]
+
+    def total(numbers: list[int], name: str) -> float:
+        return plan.total(sites[name][:, numbers].sum(axis=1)) if numbers else 0.0
+
+    def united(numbers: list[int]) -> Counts:
+        parts = []
+        for batch in batches:
+            shift = np.int64(batch.first << KEY_BITS)
+            keys = unite([batch.machine.tallies[n].log.keys for n in numbers])
+            parts.append(keys + shift)
+        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+    load_keys, store_keys = united(loads), united(stores)
+    pairs_x, pairs_y = list(plan.pairs_x), list(plan.pairs_y)
+    load_overlap = Overlap(overlap(load_keys, pairs_x), overlap(load_keys, pairs_y))
+    store_overlap = Overlap(overlap(store_keys, pairs_x), overlap(store_keys, pairs_y))
+    buffers = _buffers(batches, plan, load_keys, store_keys, load_overlap, store_overlap)
+    return MemoryFacts(
+        load_sectors=total(loads, "sectors"),
+        store_sectors=total(stores, "sectors"),
+        unique_load_sectors=plan.total(per_slot(load_keys, blocks)),
+        unique_store_sectors=plan.total(per_slot(store_keys, blocks)),
+        load_overlap=load_overlap,
+        store_overlap=store_overlap,
+        footprint_sectors=sum(b.distinct_sectors for b in buffers),
+        buffers=buffers,
+    )
+
+
+def _buffers(
+    batches: list[Batch], plan: SamplingPlan, load_keys: Counts, store_keys: Counts,
+    load_overlap: Overlap, store_overlap: Overlap,
+) -> tuple[BufferFootprint, ...]:  # fmt: skip
+    mask = (1 << KEY_BITS) - 1
+    blocks = len(plan.blocks)
+    weights = plan.weights()
+    found = []
+    for region in batches[0].machine.memory.regions:
+        low, high = region.base // SECTOR_BYTES, -(-(region.base + region.size) // SECTOR_BYTES)
+        parts = []
+        for keys in (load_keys, store_keys):
+            sector = keys & mask
+            parts.append(keys[(sector >= low) & (sector < high)])
+        if not (parts[0].size or parts[1].size):
+            continue
+        both = unite([p for p in parts if p.size])
+        sector = both & mask
+        first, last = int(sector.min()), int(sector.max())
+        means = [float(weights @ per_slot(p, blocks)) / weights.sum() for p in parts]
+        each = per_slot(both, blocks)
+        if plan.complete:
+            distinct = float(np.unique(sector).size)
+        else:
+            distinct = _distinct(float(weights @ each), sector, each, load_overlap, last - first + 1)
+        found.append(
+            BufferFootprint(
+                region.name, region.base, means[0], means[1],
+                first * SECTOR_BYTES - region.base, (last + 1) * SECTOR_BYTES - region.base, distinct,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _distinct(
+    total: float, sector: Counts, each: Counts, shared: Overlap, span: int
+) -> float:
+    """Distinct sectors of a launch from block footprints and their overlap with neighbours.
+
+    A block adds what neither its left nor its upper neighbour has touched. Never below what
+    was seen, never above the span between the lowest and highest address.
+    """
+    new = (1 - (shared.x or 0.0)) * (1 - (shared.y or 0.0))
+    seen = float(np.unique(sector).size)
+    return max(seen, min(float(span), total * new))

@@ -1,0 +1,61 @@
+"""Texture and surface instructions: fetched values are invented (PTX ISA 8.x, 9.7.10-11)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.execution.context import Context
+from features.execution.groups import Group
+from features.execution.operands import TRASH, Frame, Handler, store
+from features.execution.values import F32, S32, TYPES, UNSIGNED, Array, as_type, spread
+from features.ptx import ir
+
+Items = tuple[ir.Operand, ...]
+
+BASES = frozenset({"tex", "tld4", "txq", "suld", "sust", "sured", "suq"})
+_RANDOM = np.random.default_rng(20260101).random(1 << 12)
+
+
+def build(context: Context, base: str, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """A fetch gives each thread a value in [0, 1) (integers: [0, 256)) by its coordinates."""
+    operands = context.operands
+    types = [m for m in modifiers if m in TYPES]
+    result = TYPES[types[0]] if types else F32
+    if base == "tex" and len(types) > 1:
+        result = TYPES[types[-2]]
+    site = context.site("texture", 4, loads=base != "sust", stores=base in ("sust", "sured"))
+    if base in ("sust", "sured"):
+
+        def surface(frame: Frame, group: Group) -> None:
+            group.machine.tallies[site.number].requests += group.warps
+
+        return surface
+    elements = items[0].elements if isinstance(items[0], ir.Vector) else (items[0],)
+    outs = [operands.target(o, result) for o in elements]
+    fits = [operands.writer(o, result) for o in outs]
+    address = items[1]
+    coordinates: list[int] = []
+    if isinstance(address, ir.Address):
+        for item in address.coordinates:
+            parts = item.elements if isinstance(item, ir.Vector) else (item,)
+            coordinates += [
+                operands.source(p, S32) for p in parts if isinstance(p, ir.Register | ir.Immediate)
+            ]
+
+    def fetch(frame: Frame, group: Group) -> None:
+        machine = group.machine
+        machine.tallies[site.number].requests += group.warps
+        mixed: Array = np.zeros(1, dtype=np.uint64)
+        for slot in coordinates:
+            held = frame[slot]
+            bits = as_type(held, UNSIGNED[held.dtype.itemsize]).astype(np.uint64)
+            mixed = mixed * np.uint64(2654435761) + (bits ^ (bits >> np.uint64(15)))
+        for k, (out, fit) in enumerate(zip(outs, fits, strict=True)):
+            if out == TRASH:
+                continue
+            values = _RANDOM[((mixed + np.uint64(977 * k)) & np.uint64(0xFFF)).astype(np.intp)]
+            whole = (values * 256).astype(result) if result.kind != "f" else values.astype(result)
+            whole = spread(whole, machine.count)
+            store(frame, group, out, fit(whole) if fit else whole)
+
+    return fetch

@@ -1,0 +1,229 @@
+"""Instructions in which the lanes of a warp talk (PTX ISA 8.x, sections 9.7.9 and 9.7.13)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from features.execution.context import Context
+from features.execution.groups import Group
+from features.execution.operands import TRASH, Frame, Handler, UnsupportedError, store
+from features.execution.values import BOOL, S32, TYPES, U32, U64, UNSIGNED, Array, as_type, spread
+from features.launch import WARP_SIZE
+from features.ptx import ir
+
+Items = tuple[ir.Operand, ...]
+
+_LANE = np.arange(WARP_SIZE, dtype=np.int64)
+_BIT = (np.uint64(1) << np.arange(WARP_SIZE, dtype=np.uint64)).astype(U32)
+
+
+def _table(value: Array, group: Group) -> Array:
+    """A value as ``(warps, 32)``."""
+    return spread(value, group.machine.count).reshape(-1, WARP_SIZE)
+
+
+def _active(group: Group) -> Array:
+    return group.mask.reshape(-1, WARP_SIZE)
+
+
+def ballot(flags: Array) -> Array:
+    """``bool[warps, 32]`` -> ``uint32[warps]``, lane 0 in bit 0."""
+    packed = np.packbits(flags, axis=1, bitorder="little")
+    return np.ascontiguousarray(packed).view(U32)[:, 0]
+
+
+def _all_lanes(per_warp: Array) -> Array:
+    return np.repeat(per_warp, WARP_SIZE)
+
+
+def shuffle(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """shfl.sync and shfl: up, down, bfly, idx, with the clamp and segment mask of operand c."""
+    mode = next(m for m in modifiers if m in ("up", "down", "bfly", "idx"))
+    operands = context.operands
+    dtype = TYPES[modifiers[-1]]
+    first, second = items[0], None
+    if isinstance(first, ir.Pair):
+        first, second = first.first, first.second
+    dst = operands.target(first, dtype)
+    flag = operands.target(second, BOOL) if second is not None else TRASH
+    a = operands.source(items[1], dtype)
+    b, c = operands.source(items[2], U32), operands.source(items[3], U32)
+
+    def handler(frame: Frame, group: Group) -> None:
+        value = _table(as_type(frame[a], dtype), group)
+        amount = (_table(as_type(frame[b], U32), group) & np.uint32(31)).astype(np.int64)
+        control = _table(as_type(frame[c], U32), group).astype(np.int64)
+        clamp, segment = control & 31, (control >> 8) & 31
+        lane = np.broadcast_to(_LANE, value.shape)
+        highest = (lane & segment) | (clamp & ~segment)
+        lowest = lane & segment
+        if mode == "up":
+            source = lane - amount
+            inside = source >= highest
+        elif mode == "down":
+            source = lane + amount
+            inside = source <= highest
+        elif mode == "bfly":
+            source = lane ^ amount
+            inside = source <= highest
+        else:
+            source = lowest | (amount & ~segment)
+            inside = source <= highest
+        source = np.where(inside, source, lane)
+        result = np.take_along_axis(value, source, axis=1).reshape(-1)
+        store(frame, group, dst, result)
+        if flag != TRASH:
+            store(frame, group, flag, inside.reshape(-1))
+
+    return handler
+
+
+def vote(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """vote{.sync}.all/any/uni/ballot over the group's active lanes (of the member mask)."""
+    mode = next(m for m in modifiers if m in ("all", "any", "uni", "ballot"))
+    operands = context.operands
+    dst = operands.target(items[0], U32 if mode == "ballot" else BOOL)
+    p, negated = operands.predicate(items[1])
+
+    def handler(frame: Frame, group: Group) -> None:
+        value = as_type(frame[p], BOOL)
+        flags = _table(~value if negated else value, group)
+        active = _active(group)
+        if mode == "ballot":
+            result = ballot(flags & active)
+        elif mode == "any":
+            result = (flags & active).any(axis=1)
+        elif mode == "all":
+            result = (flags | ~active).all(axis=1)
+        else:
+            result = (flags | ~active).all(axis=1) | ~(flags & active).any(axis=1)
+        store(frame, group, dst, _all_lanes(result))
+
+    return handler
+
+
+def active_mask(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """activemask: the lanes that execute it together."""
+    dst = context.operands.target(items[0], U32)
+
+    def handler(frame: Frame, group: Group) -> None:
+        store(frame, group, dst, _all_lanes(ballot(_active(group))))
+
+    return handler
+
+
+def match(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """match.any / match.all: the active lanes that hold the same value."""
+    operands = context.operands
+    dtype = UNSIGNED[TYPES[modifiers[-1]].itemsize]
+    every = "all" in modifiers
+    first, second = items[0], None
+    if isinstance(first, ir.Pair):
+        first, second = first.first, first.second
+    dst = operands.target(first, U32)
+    flag = operands.target(second, BOOL) if second is not None else TRASH
+    a = operands.source(items[1], dtype)
+
+    def handler(frame: Frame, group: Group) -> None:
+        value = _table(as_type(frame[a], dtype), group)
+        active = _active(group)
+        members = ballot(active)
+        if every:
+            low = np.where(active, value, dtype.type(np.iinfo(dtype).max)).min(axis=1)
+            high = np.where(active, value, dtype.type(0)).max(axis=1)
+            same = low == high
+            store(frame, group, dst, _all_lanes(np.where(same, members, np.uint32(0))))
+            if flag != TRASH:
+                store(frame, group, flag, _all_lanes(same))
+            return
+        out = np.zeros(value.shape, dtype=U32)
+        for lane in range(WARP_SIZE):
+            equal = (value == value[:, lane : lane + 1]) & active[:, lane : lane + 1]
+            out |= np.where(equal, _BIT[lane], np.uint32(0))
+        store(frame, group, dst, out.reshape(-1))
+
+    return handler
+
+
+def reduce(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """redux.sync: add, min, max, and, or, xor over the active lanes of the member mask."""
+    operands = context.operands
+    mode = next(m for m in modifiers if m in ("add", "min", "max", "and", "or", "xor"))
+    dtype = TYPES[modifiers[-1]]
+    if dtype.itemsize != 4:
+        raise UnsupportedError("redux type")
+    dst, a = operands.target(items[0], dtype), operands.source(items[1], dtype)
+    members = operands.source(items[2], U32)
+    low: float
+    high: float
+    if dtype.kind == "f":
+        low, high = -np.inf, np.inf
+    else:
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+    start = {"add": 0, "or": 0, "xor": 0, "min": high, "max": low}.get(mode)
+    filler = dtype.type(start) if start is not None else as_type(np.full(1, -1, S32), dtype)[0]
+    function = {
+        "add": np.add, "min": np.minimum, "max": np.maximum,
+        "and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor,
+    }[mode]  # fmt: skip
+
+    def handler(frame: Frame, group: Group) -> None:
+        mask = _table(as_type(frame[members], U32), group)
+        chosen = _active(group) & ((mask & _BIT) != 0)
+        value = np.where(chosen, _table(as_type(frame[a], dtype), group), filler)
+        result = function.reduce(value, axis=1, dtype=dtype)
+        store(frame, group, dst, _all_lanes(result))
+
+    return handler
+
+
+def elect(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """elect.sync: the lowest active lane of the member mask."""
+    operands = context.operands
+    target = items[0]
+    if not isinstance(target, ir.Pair):
+        raise UnsupportedError("elect form")
+    dst, flag = operands.target(target.first, U32), operands.target(target.second, BOOL)
+
+    def handler(frame: Frame, group: Group) -> None:
+        active = _active(group)
+        leader = active.argmax(axis=1)
+        store(frame, group, dst, _all_lanes(leader.astype(U32)))
+        store(frame, group, flag, (_LANE == leader[:, None]).reshape(-1))
+
+    return handler
+
+
+def arrive(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
+    """mbarrier: asynchronous work is done at once, so every wait succeeds at the first try."""
+    operands = context.operands
+    if modifiers[0] in ("try_wait", "test_wait") or "try_wait" in modifiers:
+        dst = operands.target(items[0], BOOL)
+
+        def succeed(frame: Frame, group: Group) -> None:
+            store(frame, group, dst, np.ones(1, dtype=np.bool_))
+
+        return succeed
+    if modifiers[0].startswith("arrive") and len(items) > 1:
+        state = operands.target(items[0], U64)
+
+        def token(frame: Frame, group: Group) -> None:
+            store(frame, group, state, np.zeros(1, dtype=U64))
+
+        return token
+    return None
+
+
+Builder = Callable[[Context, tuple[str, ...], Items], Handler | None]
+
+BUILDERS: dict[str, Builder] = {
+    "shfl": shuffle,
+    "vote": vote,
+    "activemask": active_mask,
+    "match": match,
+    "redux": reduce,
+    "elect": elect,
+    "mbarrier": arrive,
+}

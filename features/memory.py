@@ -1,0 +1,176 @@
+"""Memory facts of warp accesses: sectors, bank conflicts, footprints.
+
+Everything here works on arrays of shape ``(warps, 32)``: the byte address of each lane and,
+optionally, which lanes take part. One row is one warp execution of one access.
+
+Sources: CUDA C++ Best Practices Guide 13 and Programming Guide (compute capability 5.x and
+later): global memory moves in 32-byte sectors; shared memory has 32 banks, 4 bytes wide;
+8-byte accesses are served per half-warp, 16-byte accesses per quarter-warp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from features.launch import WARP_SIZE
+
+Integers = npt.NDArray[np.int64]
+Lanes = npt.NDArray[np.bool_]
+
+SECTOR_BYTES = 32
+"""Smallest unit moved from L2 (CUDA C++ Best Practices Guide, 13.2.1)."""
+SECTOR_SHIFT = 5
+BANKS = 32
+"""Shared memory banks of 4 bytes (CUDA C++ Programming Guide, compute capability 5.x on)."""
+
+KEY_BITS = 43
+"""A footprint key is ``block slot << KEY_BITS | sector``: 48-bit addresses of 32-byte sectors."""
+
+
+def _filled(units: Integers, active: Lanes | None) -> tuple[Integers, npt.NDArray[np.bool_] | None]:
+    """Inactive lanes repeat their warp's highest active unit, so they add nothing."""
+    if active is None:
+        return units, None
+    top = np.where(active, units, -1).max(axis=1)
+    return np.where(active, units, top[:, None]), top < 0
+
+
+def distinct_per_row(units: Integers, active: Lanes | None = None) -> tuple[Integers, Integers]:
+    """Distinct units of each row of ``(rows, lanes)``, over the active lanes.
+
+    Returns the count per row and, flattened in row order, the distinct units themselves.
+    """
+    filled, empty = _filled(units, active)
+    ordered = np.sort(filled, axis=1)
+    first = np.empty(ordered.shape, dtype=np.bool_)
+    first[:, 0] = True if empty is None else ~empty
+    np.not_equal(ordered[:, 1:], ordered[:, :-1], out=first[:, 1:])
+    counts = first.sum(axis=1)
+    return counts, ordered[first]
+
+
+def sectors(addresses: Integers, active: Lanes | None = None) -> tuple[Integers, Integers]:
+    """Distinct 32-byte sectors touched by each warp, and the sector numbers.
+
+    A vector access is one request of up to 32 naturally aligned bytes per lane, hence one
+    sector per lane at most.
+    """
+    return distinct_per_row(addresses >> SECTOR_SHIFT, active)
+
+
+def shared_transactions(
+    addresses: Integers, width: int, active: Lanes | None = None
+) -> Integers:
+    """Shared-memory transactions of each warp for an access of ``width`` bytes per lane.
+
+    The degree of bank conflict: the most distinct words that fall in one bank; words shared by
+    lanes are broadcast for free. 8-byte accesses count per half-warp and 16-byte accesses per
+    quarter-warp, where each unit covers 2 or 4 adjacent banks.
+    """
+    width = max(4, width)
+    parts = min(4, width // 4) if width <= 16 else 4
+    banks = BANKS // parts
+    rows = addresses.shape[0] * parts
+    units = (addresses // (4 * parts)).reshape(rows, WARP_SIZE // parts)
+    lanes = None if active is None else active.reshape(rows, WARP_SIZE // parts)
+    counts, values = distinct_per_row(units, lanes)
+    owner = np.repeat(np.arange(rows) * banks, counts)
+    loads = np.bincount(owner + values % banks, minlength=rows * banks).reshape(rows, banks)
+    return loads.max(axis=1).reshape(-1, parts).sum(axis=1)
+
+
+class SectorLog:
+    """Which sectors an instruction touched, by block slot; compacted as it grows.
+
+    ``total`` counts sector accesses added, so ``total - unique`` are re-references.
+    """
+
+    __slots__ = ("_merged", "_pending", "_pending_size", "limit", "overflow", "total")
+
+    def __init__(self, limit: int = 4_000_000) -> None:
+        self._merged: Integers = np.empty(0, dtype=np.int64)
+        self._pending: list[Integers] = []
+        self._pending_size = 0
+        self.limit = limit
+        self.overflow = False
+        self.total = 0
+
+    def add(self, keys: Integers, repeats: int = 1) -> None:
+        """Add footprint keys (need not be sorted or unique)."""
+        self.total += keys.size * repeats
+        if self.overflow:
+            return
+        self._pending.append(keys)
+        self._pending_size += keys.size
+        if self._pending_size > 400_000:
+            self._compact()
+
+    def _compact(self) -> None:
+        if self._pending:
+            merged = np.concatenate([self._merged, *self._pending])
+            self._pending.clear()
+            self._pending_size = 0
+            merged.sort()
+            keep = np.empty(merged.shape, dtype=np.bool_)
+            keep[:1] = True
+            np.not_equal(merged[1:], merged[:-1], out=keep[1:])
+            self._merged = merged[keep]
+            if self._merged.size > self.limit:
+                self.overflow = True
+
+    @property
+    def keys(self) -> Integers:
+        """Sorted distinct keys so far (all of them unless ``overflow``)."""
+        self._compact()
+        return self._merged
+
+
+def per_slot(keys: Integers, slots: int) -> Integers:
+    """Distinct sectors of each block slot from sorted distinct footprint keys."""
+    return np.bincount(keys >> KEY_BITS, minlength=slots)
+
+
+def unite(keys: list[Integers]) -> Integers:
+    """Sorted distinct union of footprint keys."""
+    if not keys:
+        return np.empty(0, dtype=np.int64)
+    if len(keys) == 1:
+        return keys[0]
+    merged: npt.NDArray[Any] = np.unique(np.concatenate(keys))
+    return merged
+
+
+def slot_sectors(keys: Integers, slot: int) -> Integers:
+    """The sector numbers of one block slot, sorted, from sorted footprint keys."""
+    low, high = np.searchsorted(keys, [slot << KEY_BITS, (slot + 1) << KEY_BITS])
+    return keys[low:high] & ((1 << KEY_BITS) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Sectors that neighbouring blocks have in common, as a share of one block's footprint.
+
+    ``x`` and ``y`` are means over the sampled neighbour pairs; ``None`` where no pair exists.
+    """
+
+    x: float | None
+    y: float | None
+
+
+def overlap(keys: Integers, pairs: list[tuple[int, int]]) -> float | None:
+    """Mean share of a block's distinct sectors that its neighbour touches too.
+
+    ``pairs`` are block slots; ``None`` if there are none or nothing was touched.
+    """
+    shares = []
+    for left, right in pairs:
+        ours, theirs = slot_sectors(keys, left), slot_sectors(keys, right)
+        size = (ours.size + theirs.size) / 2
+        if size:
+            common = np.intersect1d(ours, theirs, assume_unique=True).size
+            shares.append(common / size)
+    return float(np.mean(shares)) if shares else None

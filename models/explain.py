@@ -9,7 +9,7 @@ how well they describe the model there.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -20,7 +20,7 @@ from features.errors import ModelError
 from models.background import Background
 
 LIME_SAMPLES = 3000
-"""Perturbed vectors of one LIME explanation: about 60 ms with the shipped models."""
+"""Perturbed vectors of one LIME explanation: what fits into its 100 ms (DESIGN.md, budgets)."""
 
 _LEAST_WIDTH = 1e-9
 """Relative width given to a bin that holds a single value: lime divides by its spread."""
@@ -142,6 +142,7 @@ def explain_lime(
         feature_selection="none",
         random_state=seed,
     )
+    explainer.discretizer.get_undiscretize_values = _sampler(statistics, explainer.random_state)
     # A missing value has no bin; any number stands in, since `watts_of` puts the gap back.
     row = np.where(missing, stand_in[0], vector).astype(np.float64)
     found = explainer.explain_instance(row, watts_of, num_features=len(names), num_samples=samples)
@@ -167,6 +168,28 @@ def explain_lime(
         seed=seed,
         weights=tuple(sorted(weights, key=lambda part: -abs(part.watts))),
     )
+
+
+def _sampler(
+    statistics: dict[str, dict[int, list[float]]], random: np.random.RandomState
+) -> Callable[[int, NDArray[np.int64]], NDArray[np.float64]]:
+    """Draws a value of a feature for each bin index: a normal cut off at the bin's bounds.
+
+    The distribution is lime's own; drawn by inverting the cumulative normal, which takes a tenth
+    of the time of the general routine lime calls.
+    """
+    # scipy comes with lime and ships no types.
+    from scipy.special import ndtr, ndtri  # type: ignore[import-untyped]
+
+    def draw(feature: int, bins: NDArray[np.int64]) -> NDArray[np.float64]:
+        mean, std, low, high = (
+            np.array(statistics[key][feature])[bins] for key in ("means", "stds", "mins", "maxs")
+        )
+        below, above = ndtr((low - mean) / std), ndtr((high - mean) / std)
+        z = ndtri(below + random.random_sample(len(bins)) * (above - below))
+        return np.asarray(np.clip(mean + std * z, low, high))
+
+    return draw
 
 
 def _vector(x: ArrayLike, width: int) -> NDArray[np.float32]:

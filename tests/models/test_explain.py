@@ -12,6 +12,7 @@ import xgboost
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
+from scipy.stats import truncnorm
 
 from features.errors import ModelError
 from models.background import Background, Bin, FeatureStatistics
@@ -182,6 +183,33 @@ def test_lime_scores_all_perturbed_vectors_in_one_batch() -> None:
     assert batch[:, 0].min() >= rows[:, 0].min() - 1e-3
     assert batch[:, 0].max() <= rows[:, 0].max() + 1e-3
     np.testing.assert_allclose(batch[:, 2], 32.0, rtol=1e-6)  # one value in training: it stays
+
+
+def test_perturbed_values_follow_a_normal_cut_off_at_each_bin() -> None:
+    """Mean and spread in every quartile bin against scipy's truncated normal."""
+    seen: list[NDArray[np.float32]] = []
+
+    class Watched(LinearModel):
+        def predict_watts(self, x: ArrayLike) -> NDArray[np.float64]:
+            seen.append(np.asarray(x))
+            return super().predict_watts(x)
+
+    model = Watched()
+    explain_lime(model, VECTOR, samples=20_000)
+    values = seen[0][1:, 0].astype(float)
+    feature = model.background.features[0]
+    edges = np.array(feature.quartiles)
+    for part in feature.bins:
+        drawn = values[np.searchsorted(edges, values) == part.index]
+        expected = truncnorm(
+            (part.minimum - part.mean) / part.std,
+            (part.maximum - part.mean) / part.std,
+            loc=part.mean,
+            scale=part.std,
+        )
+        assert len(drawn) == pytest.approx(5000, rel=0.1)
+        assert drawn.mean() == pytest.approx(expected.mean(), abs=0.05 * part.std)
+        assert drawn.std() == pytest.approx(expected.std(), rel=0.05)
 
 
 def test_lime_leaves_a_missing_value_missing() -> None:

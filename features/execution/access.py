@@ -58,7 +58,7 @@ class Site:
 class Tally:
     """What a site did in the sampled blocks: arrays ``int64[slots]`` and a footprint."""
 
-    __slots__ = ("_last", "_memo", "constants", "log", "region", "requests", "sectors",
+    __slots__ = ("_last", "_memo", "constants", "local_sectors", "log", "region", "requests", "sectors",
                  "shared_requests", "strides", "transactions")  # fmt: skip
 
     def __init__(self, slots: int) -> None:
@@ -66,6 +66,7 @@ class Tally:
         self.sectors: Counts = np.zeros(slots, dtype=np.int64)
         self.shared_requests: Counts = np.zeros(slots, dtype=np.int64)
         self.transactions: Counts = np.zeros(slots, dtype=np.int64)
+        self.local_sectors: Counts = np.zeros(slots, dtype=np.int64)
         self.constants: Counts = np.zeros(slots, dtype=np.int64)
         self.log = SectorLog()
         self.region: Region | None = None
@@ -167,7 +168,7 @@ class Tally:
         for word in range(0, max(4, width), 4):
             per_row, _ = distinct_per_row((((table + word) >> 2) << 2) | lane, lanes)
             total += per_row
-        self.sectors += machine.per_slot(total, owner)
+        self.local_sectors += machine.per_slot(total, owner)
 
 
 # --- reads and writes --------------------------------------------------------------------------

@@ -12,6 +12,7 @@ Documented defaults for what the user does not give:
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -197,7 +198,7 @@ def _used_as_float(program: Program, name: str) -> bool:
 
 def bind(
     program: Program, launch: Launch, buffers: dict[int, np.ndarray] | None,  # type: ignore[type-arg]
-    seed: int,
+    seed: int, raw_parameters: Mapping[str, bytes],
 ) -> Bound:  # fmt: skip
     """Lay out parameters and memory. ``buffers`` (exact mode) holds bytes by base address.
 
@@ -223,7 +224,11 @@ def bind(
     next_base = GLOBAL_BASE
     for index, parameter in enumerate(parameters):
         given = _given(launch, index, parameter)
+        bytes_given = raw_parameters.get(parameter.name, raw_parameters.get(str(index)))
         start = program.parameters[parameter.name]
+        if bytes_given is not None:
+            packed[start : start + len(bytes_given)] = bytes_given[: parameter.bytes]
+            continue
         places = sorted(place for name, place in pointing if name == parameter.name)
         hint = given if isinstance(given, PointerHint) else None
         if hint is not None and not places:

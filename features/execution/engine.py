@@ -33,11 +33,15 @@ class ExactMemory:
     """Contents of device memory for exact mode: bytes (or an array) by base address.
 
     ``symbols`` gives module variables (``__constant__``, ``__device__``) by name.
-    Pointer arguments of the launch are then plain integers: the addresses.
+    Pointer arguments of the launch are then plain integers: the addresses. ``textures`` are
+    float32 images ``(height, width)`` by texture object (point sampling, clamped, coordinates not
+    normalised); ``parameters`` are the bytes of parameters passed by value, by position or name.
     """
 
     buffers: Mapping[int, bytes | npt.NDArray[Any]]
     symbols: Mapping[str, bytes | npt.NDArray[Any]] = field(default_factory=dict)
+    textures: Mapping[int, npt.NDArray[Any]] = field(default_factory=dict)
+    parameters: Mapping[str, bytes] = field(default_factory=dict)
 
 
 _PROGRAMS: WeakKeyDictionary[ir.Function, dict[bool, Program]] = WeakKeyDictionary()
@@ -77,7 +81,7 @@ def execute(
     buffers = None
     if exact is not None:
         buffers = {base: _bytes(data) for base, data in exact.buffers.items()}
-    bound = bind(program, launch, buffers, seed)
+    bound = bind(program, launch, buffers, seed, exact.parameters if exact else {})
     if exact is not None:
         _place_symbols(bound, exact)
     chosen = whole(launch) if exact is not None else plan or plan_blocks(launch, seed=seed)
@@ -107,6 +111,8 @@ def execute(
             step_limit=step_limit,
             multiprocessors=getattr(gpu, "multiprocessors", None) or 80,
         )
+        if exact is not None:
+            machine.textures = exact.textures
         try:
             machine.run()
         except CutShortError as error:

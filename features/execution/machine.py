@@ -9,8 +9,9 @@ Threads only ever rest at the start of a run, where groups that meet become one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,12 @@ from features.execution import control
 from features.execution.access import Site, Tally
 from features.execution.groups import Counts, Group, Mask
 from features.execution.operands import PARAMETERS, Frame
-from features.execution.program import FRAME_STEP, LoopEdge, Program
+from features.execution.program import FRAME_STEP, Gather, LoopEdge, Program
 from features.execution.spaces import PARAMETER_BASE, GlobalMemory, PrivateMemory
 from features.execution.specials import special_values
 from features.execution.trips import Trips
-from features.execution.values import Array
+from features.execution.values import BOOL, U32, Array, as_type, spread
+from features.execution.warp import ballot
 from features.launch import WARP_SIZE, Launch
 
 Deliver = tuple[Callable[[Group, Array], None], Array]
@@ -106,6 +108,7 @@ class Machine:
         self.finished = False
         self.pending: dict[int, Group] = {}
         self.waiting: dict[int, Waiting] = {}
+        self.gathering: dict[int, Group] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
         self._returns: dict[int, Array] = {}
         self._everyone: Group | None = None
@@ -128,9 +131,8 @@ class Machine:
         return len(self.program.functions) > 1
 
     def clock(self) -> int:
-        """Cycles so far: four per instruction issued (monotone, not a timing)."""
-        self.steps += 1
-        return self.steps * 4
+        """Cycles so far: four per run executed (monotone, not a timing); 0 in exact mode."""
+        return 0 if self.program.precise else self.steps * 4
 
     def complain(self, code: str, detail: str, line: int | None = None) -> None:
         """Report once per code and place."""
@@ -259,6 +261,13 @@ class Machine:
         """The threads exit."""
         self.live = self.live & ~group.mask
         self.live_count -= group.count
+        if self.gathering:  # who waited for these threads may be complete now
+            self._regather()
+
+    def _regather(self) -> None:
+        for key, group in list(self.gathering.items()):
+            del self.gathering[key]
+            self.put(key, group)
 
     def move(self, key: int, group: Group, edge: LoopEdge | None) -> int:
         """Go along an edge, counting loop trips; returns the key for convenience."""
@@ -278,7 +287,24 @@ class Machine:
         if deliver is not None:
             held.deliver.append(deliver)
 
-    def _release(self) -> bool:
+    def _unblock(self) -> bool:
+        """Nothing can run: open barriers, or end a deadlock."""
+        if self.waiting and self._release(force=not self.gathering):
+            return True
+        if not self.gathering:
+            return False
+        self.complain(
+            "collective_divergence",
+            "lanes wait for others of their warp that never come; they were let go on",
+        )
+        self.forced = True
+        self._regather()
+        return True
+
+    forced = False
+    textures: Mapping[int, npt.NDArray[Any]] = MappingProxyType({})
+
+    def _release(self, *, force: bool) -> bool:
         """Open the barriers whose threads have all arrived; then those that never will."""
         opened = False
         alive = self.live.reshape(self.slots, -1).sum(axis=1)
@@ -295,7 +321,7 @@ class Machine:
             if enough.any():
                 self._open(barrier, mask & np.repeat(enough, self.per_block))
                 opened = True
-        if not opened and self.waiting:
+        if not opened and self.waiting and force:
             self.complain(
                 "barrier_divergence",
                 "a barrier is waited for by some threads of a block only; they were let go on",
@@ -331,13 +357,41 @@ class Machine:
             kept.deliver = held.deliver
             self.waiting[barrier] = kept
 
+    # --- collectives ---
+
+    def _gather(self, gather: Gather, frame: Frame, group: Group, key: int) -> Group | None:
+        """Those of the group (and of who waits here) whose warps are complete; others wait."""
+        held = self.gathering.pop(key, None)
+        if held is not None:
+            group = Group(self, held.mask | group.mask, held.count + group.count)
+        lanes = group.mask
+        if gather.mask is None:
+            wanted = np.full(self.count, 0xFFFFFFFF, dtype=np.uint32)
+        else:
+            wanted = spread(as_type(frame[gather.mask], U32), self.count)
+        chosen = lanes
+        if gather.guard is not None:
+            guard = as_type(frame[gather.guard], BOOL)
+            chosen = lanes & (~guard if gather.negated else guard)
+        named = np.where(chosen, wanted, np.uint32(0)).reshape(-1, WARP_SIZE)
+        arrived = ballot(lanes.reshape(-1, WARP_SIZE))
+        alive = ballot(self.live.reshape(-1, WARP_SIZE))
+        missing = np.bitwise_or.reduce(named, axis=1) & alive & ~arrived
+        if self.forced or not missing.any():
+            self.forced = False
+            return group
+        ready, rest = group.split(np.repeat(missing == 0, WARP_SIZE), negated=False)
+        if rest is not None:
+            self.gathering[key] = rest
+        return ready
+
     # --- running ---
 
     def run(self) -> None:
         """Execute until every thread has exited. Raises CutShortError at a cap."""
         self.put(self.key(self._entry(), 0), self.everyone())
         with np.errstate(all="ignore"):
-            while self.pending or (self.waiting and self._release()):
+            while self.pending or self._unblock():
                 key = min(self.pending)
                 if self.steps - self._progress > SPIN_LIMIT and len(self.pending) > 1:
                     key = self._another(key)
@@ -379,6 +433,11 @@ class Machine:
                 self.put(key, group)
                 raise CutShortError("steps")
             group.full = group.count == self.live_count
+            if run.gather is not None and (not group.full or key in self.gathering):
+                together = self._gather(run.gather, frame, group, key)
+                if together is None:
+                    return
+                group = together
             stats[run.index] += group.stat
             for handler in run.handlers:
                 handler(frame, group)

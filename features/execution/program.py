@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,8 @@ from features.execution.groups import Group
 from features.execution.operands import Frame, Handler, Operands, Slots, UnsupportedError
 from features.execution.roles import Usage, registers
 from features.execution.spaces import CODE_BASE, SYMBOL_BASE
-from features.execution.values import BOOL, U64, constant
+from features.execution.values import BOOL, U32, U64, constant
+from features.execution.warp import is_collective, member_mask
 from features.loops import LoopForest, natural_loops
 from features.ptx import ir
 
@@ -52,6 +53,14 @@ class LoopEdge:
     entering: bool
 
 
+class Gather(NamedTuple):
+    """A run that begins with a collective: slots of its member mask and of its guard."""
+
+    mask: int | None
+    guard: int | None
+    negated: bool
+
+
 @dataclass(slots=True)
 class Run:
     """Straight-line code: instructions ``[start, end)``, global numbers."""
@@ -61,6 +70,7 @@ class Run:
     end: int
     function: int
     handlers: tuple[Handler, ...] = ()
+    gather: Gather | None = None
     finish: Finish = None  # type: ignore[assignment]
 
 
@@ -237,6 +247,8 @@ class Program:
         for one in body.instructions:
             if (one.base == "call" or is_barrier(one)) and one.position + 1 < count:
                 starts.add(one.position + 1)
+            if is_collective(one):
+                starts.add(one.position)
         ordered = sorted(s for s in starts if s < count)
         ends = [*ordered[1:], count]
         for start, end in zip(ordered, ends, strict=True):
@@ -251,6 +263,8 @@ class Program:
                 if handler is not None:
                     handlers.append(handler)
             run.handlers = tuple(handlers)
+            if is_collective(body.instructions[start]):
+                run.gather = _gather(context, body.instructions[start])
             last = body.instructions[end - 1]
             run.finish = self._finish(linked, context, last, end)
             self.runs[run.start] = run
@@ -305,6 +319,15 @@ def _guarded(handler: Handler, slot: int, negated: bool, row: int) -> Handler:
             handler(frame, part)
 
     return guarded
+
+
+def _gather(context: Context, one: ir.Instruction) -> Gather:
+    mask = member_mask(one)
+    guard = None
+    if one.predicate is not None:
+        guard = context.operands.slots.register(one.predicate, BOOL)
+    slot = None if mask is None else context.operands.source(mask, U32)
+    return Gather(slot, guard, one.negated)
 
 
 def _unsupported(one: ir.Instruction, why: str) -> Handler:

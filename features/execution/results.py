@@ -27,7 +27,8 @@ class InstructionCounts:
     ``active_lanes``: lanes whose guard is true, summed over warp executions.
     ``requests``: warp executions with an active lane that reach memory (global, local,
     constant, texture); ``shared_requests`` likewise for shared memory. ``sectors``: distinct
-    32-byte sectors per warp execution, summed. ``shared_transactions``: including bank
+    32-byte sectors of global memory per warp execution, summed; ``local_sectors`` the same for
+    local memory (interleaved by words). ``shared_transactions``: including bank
     conflicts. ``constant_transactions``: distinct words. ``unique_sectors``: distinct sectors of
     one block, summed over blocks.
     """
@@ -37,6 +38,7 @@ class InstructionCounts:
     active_lanes: Floats
     requests: Floats
     sectors: Floats
+    local_sectors: Floats
     shared_requests: Floats
     shared_transactions: Floats
     constant_transactions: Floats
@@ -45,6 +47,7 @@ class InstructionCounts:
     raw_active_lanes: Counts
     raw_requests: Counts
     raw_sectors: Counts
+    raw_local_sectors: Counts
     raw_shared_requests: Counts
     raw_shared_transactions: Counts
     raw_constant_transactions: Counts

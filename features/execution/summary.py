@@ -77,6 +77,7 @@ def summarise(
     picks: dict[str, Callable[[Tally], Counts]] = {
         "requests": lambda t: t.requests,
         "sectors": lambda t: t.sectors,
+        "local_sectors": lambda t: t.local_sectors,
         "shared_requests": lambda t: t.shared_requests,
         "shared_transactions": lambda t: t.transactions,
         "constant_transactions": lambda t: t.constants,

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
 from features.execution.context import Context
 from features.execution.groups import Group
 from features.execution.operands import TRASH, Frame, Handler, store
-from features.execution.values import F32, S32, TYPES, UNSIGNED, Array, as_type, spread
+from features.execution.values import F32, S32, TYPES, U64, UNSIGNED, Array, as_type, spread
 from features.ptx import ir
+
+if TYPE_CHECKING:
+    from features.execution.machine import Machine
 
 Items = tuple[ir.Operand, ...]
 
@@ -42,9 +47,35 @@ def build(context: Context, base: str, modifiers: tuple[str, ...], items: Items)
                 operands.source(p, S32) for p in parts if isinstance(p, ir.Register | ir.Immediate)
             ]
 
+    texture = None
+    if isinstance(address, ir.Address) and isinstance(address.base, ir.Register):
+        texture = operands.source(address.base, U64)
+    by_float = bool(types) and types[-1] == "f32"
+
+    def texel(machine: Machine, frame: Frame) -> Array | None:
+        """A texel of a given image: point sampling, clamped, coordinates not normalised."""
+        if texture is None or not machine.textures:
+            return None
+        image = machine.textures.get(int(frame[texture].reshape(-1)[0]))
+        if image is None:
+            return None
+        places = []
+        for slot, size in zip(coordinates, reversed(image.shape), strict=False):
+            held = as_type(frame[slot], F32 if by_float else S32)
+            whole = np.floor(held.astype(np.float64)).astype(np.int64)
+            places.append(np.clip(whole, 0, size - 1))
+        return image[tuple(reversed(places))]
+
     def fetch(frame: Frame, group: Group) -> None:
         machine = group.machine
         machine.tallies[site.number].requests += group.warps
+        found = texel(machine, frame) if base == "tex" else None
+        if found is not None:
+            for out, value in zip(outs, (found, 0, 0, 1), strict=False):
+                if out != TRASH:
+                    channel = spread(np.atleast_1d(np.asarray(value)).astype(result), machine.count)
+                    store(frame, group, out, channel)
+            return
         mixed: Array = np.zeros(1, dtype=np.uint64)
         for slot in coordinates:
             held = frame[slot]

@@ -38,46 +38,84 @@ def _all_lanes(per_warp: Array) -> Array:
     return np.repeat(per_warp, WARP_SIZE)
 
 
+def destinations(operand: ir.Operand) -> tuple[ir.Operand, ir.Operand | None]:
+    """The one or two destinations of ``d`` or ``d|p``."""
+    if isinstance(operand, ir.Pair):
+        return operand.first, operand.second
+    return operand, None
+
+
+def member_mask(one: ir.Instruction) -> ir.Operand | None:
+    """The member mask of a collective instruction, if it has one."""
+    parts = one.opcode.split(".")
+    if parts[0] in ("shfl", "vote", "match", "redux", "elect") and "sync" in parts:
+        return one.operands[-1]
+    if parts[:2] in (["bar", "warp"], ["barrier", "warp"]) and one.operands:
+        return one.operands[0]
+    return None
+
+
+def is_collective(one: ir.Instruction) -> bool:
+    """Whether lanes wait here for the others of their warp that a mask names."""
+    if one.base in ("mma", "wmma", "ldmatrix", "stmatrix", "movmatrix"):
+        return True
+    return member_mask(one) is not None
+
+
 def shuffle(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """shfl.sync and shfl: up, down, bfly, idx, with the clamp and segment mask of operand c."""
     mode = next(m for m in modifiers if m in ("up", "down", "bfly", "idx"))
     operands = context.operands
     dtype = TYPES[modifiers[-1]]
-    first, second = items[0], None
-    if isinstance(first, ir.Pair):
-        first, second = first.first, first.second
+    first, second = destinations(items[0])
     dst = operands.target(first, dtype)
     flag = operands.target(second, BOOL) if second is not None else TRASH
     a = operands.source(items[1], dtype)
     b, c = operands.source(items[2], U32), operands.source(items[3], U32)
 
+    known: dict[tuple[int, int], tuple[Array, Array]] = {}
+
     def handler(frame: Frame, group: Group) -> None:
         value = _table(as_type(frame[a], dtype), group)
-        amount = (_table(as_type(frame[b], U32), group) & np.uint32(31)).astype(np.int64)
-        control = _table(as_type(frame[c], U32), group).astype(np.int64)
-        clamp, segment = control & 31, (control >> 8) & 31
-        lane = np.broadcast_to(_LANE, value.shape)
-        highest = (lane & segment) | (clamp & ~segment)
-        lowest = lane & segment
-        if mode == "up":
-            source = lane - amount
-            inside = source >= highest
-        elif mode == "down":
-            source = lane + amount
-            inside = source <= highest
-        elif mode == "bfly":
-            source = lane ^ amount
-            inside = source <= highest
+        amount, control = as_type(frame[b], U32), as_type(frame[c], U32)
+        if amount.shape[0] == 1 and control.shape[0] == 1:
+            key = (int(amount[0]), int(control[0]))
+            if key not in known:
+                known[key] = _sources(mode, amount[:, None], control[:, None])
+            source, inside = known[key]
         else:
-            source = lowest | (amount & ~segment)
-            inside = source <= highest
-        source = np.where(inside, source, lane)
-        result = np.take_along_axis(value, source, axis=1).reshape(-1)
-        store(frame, group, dst, result)
+            source, inside = _sources(mode, _table(amount, group), _table(control, group))
+        source = np.broadcast_to(source, value.shape)
+        result = np.take_along_axis(value, source, axis=1)
+        if not group.everyone:  # a lane that takes no part gives nothing
+            present = np.take_along_axis(_active(group), source, axis=1)
+            result = np.where(present, result, value)
+        store(frame, group, dst, result.reshape(-1))
         if flag != TRASH:
-            store(frame, group, flag, inside.reshape(-1))
+            store(frame, group, flag, np.broadcast_to(inside, value.shape).reshape(-1))
 
     return handler
+
+
+def _sources(mode: str, amounts: Array, controls: Array) -> tuple[Array, Array]:
+    """The lane each lane reads, and whether it lies inside the segment (PTX ISA 9.7.9.6)."""
+    amount = (amounts & np.uint32(31)).astype(np.int64)
+    control = controls.astype(np.int64)
+    clamp, segment = control & 31, (control >> 8) & 31
+    lane = np.broadcast_to(_LANE, (control.shape[0], WARP_SIZE))
+    limit = (lane & segment) | (clamp & ~segment)
+    if mode == "up":
+        source = lane - amount
+        inside = source >= limit
+    else:
+        if mode == "down":
+            source = lane + amount
+        elif mode == "bfly":
+            source = lane ^ amount
+        else:
+            source = (lane & segment) | (amount & ~segment)
+        inside = source <= limit
+    return np.where(inside, source, lane), inside
 
 
 def vote(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
@@ -119,9 +157,7 @@ def match(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
     operands = context.operands
     dtype = UNSIGNED[TYPES[modifiers[-1]].itemsize]
     every = "all" in modifiers
-    first, second = items[0], None
-    if isinstance(first, ir.Pair):
-        first, second = first.first, first.second
+    first, second = destinations(items[0])
     dst = operands.target(first, U32)
     flag = operands.target(second, BOOL) if second is not None else TRASH
     a = operands.source(items[1], dtype)

@@ -17,8 +17,9 @@ from features.ptx.ir import (
     Register,
     RegisterDeclaration,
     Variable,
+    excerpt,
 )
-from features.ptx.lexing import NAME, Diagnostics, Source, excerpt
+from features.ptx.lexing import NAME, Diagnostics, Source
 from features.ptx.operands import Names, UnreadableError
 from features.ptx.scopes import Scopes
 
@@ -153,7 +154,7 @@ class _BodyParser:
         try:
             return self._names.read(rest)
         except UnreadableError as error:
-            self._fail(f"{error} ({excerpt(opcode + rest)!r})", self._offset)
+            self._fail(f"{error} ({excerpt(f'{opcode} {rest}')!r})", self._offset)
 
     def _other(self, position: int) -> int:
         """Anything but an instruction; where to go on, or -1 at the end of the body."""
@@ -192,11 +193,11 @@ class _BodyParser:
         """Neither instruction, directive nor label: skipped if one line holds all of it."""
         clean, end = self._source.clean, self._end
         semicolon = clean.find(";", position, end)
-        newline = clean.find("\n", position, end)
+        newline = clean.find("\n", position, semicolon if semicolon >= 0 else end)
         what = excerpt(clean[position : position + 200].partition("\n")[0])
         if semicolon < 0:
             self._fail(f"the statement {what!r} has no semicolon", position)
-        if 0 <= newline < semicolon or "{" in clean[position:semicolon]:
+        if newline >= 0 or "{" in clean[position:semicolon]:
             self._fail(f"{what!r} is no PTX statement", position)
         self._complain("unparsed_statement", f"statement {what!r} is not understood")
         return semicolon + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from math import prod
 
-from features.ptx.ir import Parameter, RegisterDeclaration, Variable
+from features.ptx.ir import Parameter, RegisterDeclaration, Variable, excerpt
 from features.ptx.lexing import NAME
 from features.ptx.operands import split
 
@@ -64,7 +64,7 @@ class _Words:
             elif size is not None:
                 known = _SIZE.fullmatch(size)
                 if known is None:
-                    raise DeclarationError(f"{size!r} is no array size")
+                    raise DeclarationError(f"{excerpt(size)!r} is no array size")
                 digits = known.group(1) or "0"
                 self.sizes.append(int(digits, 16 if digits[:2] in ("0x", "0X") else 10))
             elif length is not None:

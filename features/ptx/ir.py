@@ -7,6 +7,7 @@ Lines and columns are 1-based and point into the text as the user sent it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -14,6 +15,7 @@ from typing import NamedTuple
 
 from features.diagnostics import Diagnostic
 from features.errors import KernelError
+from features.ptx.demangle import demangle
 
 # --- operands -----------------------------------------------------------------
 
@@ -209,7 +211,6 @@ class Function:
     """
 
     name: str
-    demangled: str
     is_entry: bool
     declaration: bool
     line: int
@@ -218,6 +219,11 @@ class Function:
     returns: tuple[Parameter, ...]
     directives: Mapping[str, tuple[int, ...]]
     parse: Callable[[], Body] = field(repr=False)
+
+    @cached_property
+    def demangled(self) -> str:
+        """The C++ declaration (``void scale<float>(float*, int)``), else the name itself."""
+        return demangle(self.name)
 
     @cached_property
     def body(self) -> Body:
@@ -256,30 +262,51 @@ class Module:
         Raises KernelError: no kernel, several and none named, unknown or ambiguous name.
         """
         kernels = self.kernels
-        known = [kernel.demangled for kernel in kernels]
         if not kernels:
             raise KernelError("the PTX holds no kernel (.entry)", known=[])
         if name is None:
             if len(kernels) > 1:
+                known = _readable(kernels)
                 raise KernelError(
                     f"the PTX holds {len(kernels)} kernels; name one of: {_some(known)}",
                     known=known,
                 )
             return kernels[0]
         wanted = name.strip()
-        for match in (
-            lambda k: k.name == wanted,
-            lambda k: _squeeze(k.demangled) == _squeeze(wanted),
-            lambda k: _squeeze(_head(k.demangled)) == _squeeze(wanted),
-            lambda k: _squeeze(_bare(k.demangled)) == _squeeze(wanted),
-        ):
-            found = [kernel for kernel in kernels if match(kernel)]
+        exact = [kernel for kernel in kernels if kernel.name == wanted]
+        if exact:
+            return exact[0]
+        # A C++ name is found in the mangled one, so only a few need to be demangled.
+        bare = _bare(wanted)
+        likely = [kernel for kernel in kernels if bare in kernel.name]
+        for form in (str, _head, _unqualified, _bare):
+            found = [k for k in likely if _squeeze(form(k.demangled)) == _squeeze(wanted)]
             if len(found) == 1:
                 return found[0]
-            if len(found) > 1:
-                names = [kernel.demangled for kernel in found]
-                raise KernelError(f"kernel name {wanted!r} fits {_some(names)}", known=names)
-        raise KernelError(f"no kernel {wanted!r}; the PTX holds: {_some(known)}", known=known)
+            if found:
+                names = _readable(tuple(found))
+                raise KernelError(
+                    f"kernel name {excerpt(wanted)!r} fits {_some(names)}", known=names
+                )
+        known = _readable(kernels)
+        raise KernelError(
+            f"no kernel {excerpt(wanted)!r}; the PTX holds: {_some(known)}", known=known
+        )
+
+
+MOST_NAMES = 100
+"""Kernels that an error lists by name; demangling takes a tenth of a millisecond each."""
+
+
+def _readable(kernels: tuple[Function, ...]) -> list[str]:
+    """Demangled names; mangled where two would read the same."""
+    kernels = kernels[:MOST_NAMES]
+    names = [kernel.demangled for kernel in kernels]
+    twice = Counter(names)
+    return [
+        name if twice[name] == 1 else kernel.name
+        for kernel, name in zip(kernels, names, strict=True)
+    ]
 
 
 def _some(names: list[str], most: int = 8) -> str:
@@ -305,16 +332,28 @@ def _head(demangled: str) -> str:
     depth = 0
     for position in range(len(demangled) - 1, -1, -1):
         char = demangled[position]
-        if char == ">":
+        if char in ">)":
             depth += 1
-        elif char == "<":
+        elif char in "<(":
             depth -= 1
         elif char == " " and depth == 0:
             return demangled[position + 1 :]
     return demangled
 
 
+def _unqualified(demangled: str) -> str:
+    """Without parameters and namespaces: ``a::f<b::T>(int*)`` -> ``f<b::T>``."""
+    name, bracket, arguments = _head(demangled).partition("<")
+    return name.rpartition("::")[2] + bracket + arguments
+
+
 def _bare(demangled: str) -> str:
     """Without parameters, template arguments and namespaces: ``a::f<int>(int*)`` -> ``f``."""
     head = _head(demangled)
     return head.partition("<")[0].rpartition("::")[2]
+
+
+def excerpt(text: str, most: int = 60) -> str:
+    """One line of at most ``most`` characters, for a message."""
+    words = " ".join(text[: 4 * most].split())
+    return words if len(words) <= most else words[: most - 3] + "..."

@@ -85,19 +85,26 @@ class Source:
 class Tracker:
     """Turns offsets into 1-based (line, column); cheap when the offsets mostly ascend."""
 
-    __slots__ = ("_line", "_newline", "_offset", "_text")
+    __slots__ = ("_line", "_line_start", "_newline", "_offset", "_text")
 
     def __init__(self, text: str, newline: str, offset: int, line: int) -> None:
         self._text, self._newline, self._offset, self._line = text, newline, offset, line
+        self._line_start = text.rfind(newline, 0, offset) + 1
 
     def at(self, offset: int) -> tuple[int, int]:
         """Line and column of an offset, both 1-based; the column counts characters."""
-        if offset >= self._offset:
-            self._line += self._text.count(self._newline, self._offset, offset)
-        else:
-            self._line -= self._text.count(self._newline, offset, self._offset)
-        self._offset = offset
-        return self._line, offset - self._text.rfind(self._newline, 0, offset)
+        text, newline = self._text, self._newline
+        if offset < self._line_start:
+            self._line -= text.count(newline, offset, self._offset)
+            self._line_start = text.rfind(newline, 0, offset) + 1
+            self._offset = offset
+        elif offset > self._offset:
+            breaks = text.count(newline, self._offset, offset)
+            if breaks:
+                self._line += breaks
+                self._line_start = text.rfind(newline, self._offset, offset) + 1
+            self._offset = offset
+        return self._line, offset - self._line_start + 1
 
 
 class Diagnostics:
@@ -126,12 +133,6 @@ class Diagnostics:
             return tuple(self._kept)
         rest = Diagnostic("more_diagnostics", f"{self._dropped} further warnings are not listed")
         return (*self._kept, rest)
-
-
-def excerpt(text: str, most: int = 60) -> str:
-    """One line of at most ``most`` characters, for a message."""
-    words = " ".join(text[: 4 * most].split())
-    return words if len(words) <= most else words[: most - 3] + "..."
 
 
 # PTX ISA 9.0, 4.5 "Constants". Lengths are bounded: no literal of PTX is longer, and

@@ -21,8 +21,9 @@ from features.ptx.ir import (
     Special,
     Symbol,
     Vector,
+    excerpt,
 )
-from features.ptx.lexing import NAME, excerpt, number
+from features.ptx.lexing import NAME, number
 
 MOST_NESTING = 6
 """Brackets within brackets in one operand; PTX itself needs three."""

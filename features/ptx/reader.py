@@ -14,9 +14,8 @@ from features.errors import PtxError
 from features.ptx import declarations
 from features.ptx.body import parse_body
 from features.ptx.declarations import SPACES, DeclarationError
-from features.ptx.demangle import demangle
-from features.ptx.ir import Body, Function, Module, Parameter, Variable
-from features.ptx.lexing import NAME, Diagnostics, Source, decode, excerpt
+from features.ptx.ir import Body, Function, Module, Parameter, Variable, excerpt
+from features.ptx.lexing import NAME, Diagnostics, Source, decode
 from features.ptx.operands import UnreadableError
 
 _SPACE = re.compile(r"\s*+")
@@ -38,6 +37,7 @@ _TUNING = re.compile(
     r'(\s*+"[^"]*+"(?:\s*+,\s*+"[^"]*+")*+\s*+;?|\s*+\([^()]*+\)|\s*+(?:0[xX][0-9a-fA-F]++|[0-9]++)'
     r"(?:\s*+,\s*+[0-9]++)*+)?"
 )
+_STOP = re.compile(r"[{;\n]")
 _BRACE = re.compile(r"[{}]")
 _INT = re.compile(r"[0-9]{1,18}")
 _LINKAGE = frozenset({"visible", "extern", "weak", "common", "internal"})
@@ -53,7 +53,7 @@ _BANNER = re.compile(
     r"(?:Fatbin |=+$|(?:arch|code version|producer|host|compile_size|identifier|cubin|ptxasOptions"
     r"|has debug info|compressed|debuggable|arch variant)\b)"
 )
-_VERSION_LINE = re.compile(r"^[\s\ufeff]*?\.version\b", re.MULTILINE)
+_VERSION_LINE = re.compile(r"^[ \t]*+\.version\b", re.MULTILINE)
 
 
 def read_module(text: str | bytes) -> Module:
@@ -81,6 +81,10 @@ class _Scanner:
         self._variables: dict[str, Variable] = {}
         self._files: dict[int, str] = {}
         self._modules = 0
+        # A module may stand behind lines that are none of its own; here is the last one.
+        self._last_version = max(
+            (match.start() for match in _VERSION_LINE.finditer(self._clean)), default=-1
+        )
 
     def _refuse_other_formats(self, text: str) -> None:
         if not text.strip("\ufeff\0 \t\r\n\f\v"):
@@ -185,18 +189,15 @@ class _Scanner:
 
     def _block_or_line(self, position: int) -> int:
         """Behind the ``{ }`` that follows, else behind this line or its semicolon."""
-        clean = self._clean
-        newline = clean.find("\n", position)
-        line_end = newline if newline >= 0 else len(clean)
-        brace = clean.find("{", position, line_end)
-        if brace < 0:
-            after = self._skip(line_end)
-            if clean[after : after + 1] == "{":
-                brace = after
-        if brace >= 0:
-            return self._closing(brace, "a block '{'", brace) + 1
-        semicolon = clean.find(";", position, line_end)
-        return semicolon + 1 if semicolon >= 0 else line_end
+        stop = _STOP.search(self._clean, position)
+        if stop is None:
+            return len(self._clean)
+        if stop.group() == ";":
+            return stop.end()
+        brace = self._skip(stop.start())
+        if self._clean[brace : brace + 1] != "{":
+            return stop.end()
+        return self._closing(brace, "a block '{'", brace) + 1
 
     def _closing(self, brace: int, what: str, began: int) -> int:
         """The brace that closes the one at ``brace``."""
@@ -221,7 +222,7 @@ class _Scanner:
             self._position = end
             return
         before_module = not self._modules and not self._known
-        if before_module and line[:1] not in "<" and _VERSION_LINE.search(self._clean, end):
+        if before_module and line[:1] != "<" and start < self._last_version:
             self._complain("text_before_version", f"skipped: {excerpt(line)!r}", start)
             self._position = end
             return
@@ -286,7 +287,6 @@ class _Scanner:
         self._add(
             Function(
                 name=name,
-                demangled=demangle(name),
                 is_entry=is_entry,
                 declaration=opening == ";",
                 line=line,

@@ -13,7 +13,7 @@ docs/time.md lists them together.
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -53,24 +53,45 @@ class Reservations:
     """One resource's row of the table Rsv: the busy intervals, ascending and disjoint.
 
     The printed table has a cell per cycle; delays reach millions of cycles, so only the ends
-    of the busy stretches are kept. Touching stretches stay separate.
+    of the busy stretches are kept, touching ones joined. Gaps too short for a length stay too
+    short, so for each length the stretch last found without room is remembered and skipped:
+    long blocks stay near-linear.
     """
 
     def __init__(self) -> None:
-        self._busy: list[tuple[float, float]] = []
+        self._starts: list[float] = []
+        self._ends: list[float] = []
+        self._without_room: dict[float, tuple[float, float]] = {}
 
     def reserve(self, earliest: float, length: float) -> float:
         """Take the first gap of ``length`` at or after ``earliest`` (line 9); returns its start."""
-        busy = self._busy
-        start = earliest
-        # The only stretch beginning before `earliest` that can reach past it is the last such.
-        at = bisect_right(busy, (earliest, float("inf")))
-        if at and busy[at - 1][1] > start:
-            start = busy[at - 1][1]
-        while at < len(busy) and busy[at][0] < start + length:
-            start = busy[at][1]
+        starts, ends = self._starts, self._ends
+        low, high = self._without_room.get(length, (earliest, earliest))
+        within = low <= earliest <= high
+        start = high if within else earliest
+        # The only stretch beginning before `start` that can reach past it is the last such.
+        at = bisect_right(starts, start)
+        if at and ends[at - 1] > start:
+            start = ends[at - 1]
+        while at < len(starts) and starts[at] < start + length:
+            start = ends[at]
             at += 1
-        insort(busy, (start, start + length))
+        if within:
+            self._without_room[length] = (low, start)
+        elif start - earliest >= high - low:
+            self._without_room[length] = (earliest, start)
+        joins_left = at > 0 and ends[at - 1] == start
+        joins_right = at < len(starts) and starts[at] == start + length
+        if joins_left and joins_right:
+            ends[at - 1] = ends[at]
+            del starts[at], ends[at]
+        elif joins_left:
+            ends[at - 1] = start + length
+        elif joins_right:
+            starts[at] = start
+        else:
+            starts.insert(at, start)
+            ends.insert(at, start + length)
         return start
 
 

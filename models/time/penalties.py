@@ -198,12 +198,13 @@ def global_penalty_seconds(
     per wave and over all waves would charge them once for every wave. access_sz x nGM is the
     sum of the bytes really accessed. TP's argument is the number of load/store unit batches
     of the launch, nB nT_b / R[LSU] x nGM: with nGM alone (3 for a vector addition) the printed
-    curve stays at 4 % of its asymptote whatever is launched.
+    curve stays at 4 % of its asymptote whatever is launched. Less than one batch counts as one
+    (the curves of b = 1 vanish at none).
     """
     batches = threads / gpu.lsu_lanes
     if not counts.global_accesses:
         return 0.0, ()
-    megabytes = gpu.global_throughput(batches * counts.global_accesses)
+    megabytes = gpu.global_throughput(max(1.0, batches * counts.global_accesses))
     diagnostics: tuple[Diagnostic, ...] = ()
     if megabytes is None:
         megabytes = gpu.bandwidth_bytes_per_second / 1e6
@@ -228,7 +229,7 @@ def shared_penalty_seconds(
     batches = threads / (gpu.lsu_lanes * gpu.sm_count)
     if not counts.shared_accesses:
         return 0.0, ()
-    megabytes = gpu.shared_throughput(batches * counts.shared_accesses)
+    megabytes = gpu.shared_throughput(max(1.0, batches * counts.shared_accesses))
     diagnostics: tuple[Diagnostic, ...] = ()
     if megabytes is None:
         # One 4-byte word per bank, cycle and SM: CUDA C++ Programming Guide, "Shared Memory".

@@ -371,6 +371,15 @@ def test_shared_penalty_by_hand() -> None:
     assert diagnostics == ()
 
 
+def test_a_vanishing_share_of_an_access_costs_next_to_nothing() -> None:
+    """GTX 1050: its global throughput curve is 0 at no access at all."""
+    gpu = load_gpu("gtx-1050")
+    seconds, _ = global_penalty_seconds(gpu, 1, MemoryCounts(5e-324, 5e-324, 0, 0))
+    assert 0 <= seconds < 1e-12
+    seconds, _ = shared_penalty_seconds(K20, 1, MemoryCounts(0, 0, 1e-300, 1e-300))
+    assert 0 <= seconds < 1e-12
+
+
 # --- what is guessed is said -----------------------------------------------------------------
 
 

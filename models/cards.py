@@ -57,9 +57,9 @@ class FeatureFacts(_Part):
 
     ``minimum`` and ``maximum`` span the training range, in the schema's unit; outside it the
     model extrapolates. ``missing_share`` is the share of rows without a value.
-    ``reproduced_share`` is the share of published rows whose value the serving rule gives
-    (relative tolerance 0.1 %), over the rows whose own columns allow the check; ``None`` where
-    nothing does, and ``reproduced_note`` says by which rule or why not.
+    ``reproduced_share`` is the share of the training rows (as recomputed) whose value is what
+    the serving rule gives, ``reproduced_share_published`` that of the same rows as published;
+    ``None`` where nothing in a row decides it. ``reproduced_note`` says by which rule or why not.
     """
 
     name: str
@@ -67,6 +67,7 @@ class FeatureFacts(_Part):
     maximum: float
     missing_share: float = Field(ge=0, le=1)
     reproduced_share: float | None = Field(default=None, ge=0, le=1)
+    reproduced_share_published: float | None = Field(default=None, ge=0, le=1)
     reproduced_note: str = ""
 
 

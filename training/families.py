@@ -1,0 +1,136 @@
+"""The boosted families with the thesis' hyperparameters, and their native and ONNX files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.errors import ModelError
+from models.power.boosted import NATIVE_NAMES, ONNX_NAME
+from training.onnx_trees import compact
+
+Floats = NDArray[np.float64]
+Hyperparameters = Mapping[str, bool | int | float | str]
+
+SEED = 20230101
+"""Seed of every fit; any other would do as well."""
+
+
+class Family(Protocol):
+    """A library's regressor: fits one model, predicts watts, saves native and ONNX files."""
+
+    name: str
+    hyperparameters: Hyperparameters
+    library: str
+
+    def fit(self, vectors: Floats, watts: Floats) -> Any:
+        """Model of vectors ``[n, k]`` and watts ``[n]``."""
+
+    def predict(self, model: Any, vectors: Floats) -> Floats:
+        """Watts ``[m]``."""
+
+    def save(self, model: Any, folder: Path, features: int) -> None:
+        """Write the native and the ONNX file into ``folder``."""
+
+
+class Xgboost:
+    """XGBoost as in thesis Table 5.7."""
+
+    name = "xgboost"
+    library = "xgboost"
+    hyperparameters: Hyperparameters = MappingProxyType(
+        {
+            "n_estimators": 500,
+            "max_depth": 6,
+            "learning_rate": 0.05,
+            "min_child_weight": 1,
+            "colsample_bytree": 0.7,
+            "subsample": 0.7,
+            # Not in the table: pinned so that a fit is the same everywhere.
+            "tree_method": "hist",
+            "objective": "reg:squarederror",
+            "seed": SEED,
+        }
+    )
+
+    def fit(self, vectors: Floats, watts: Floats) -> Any:
+        import xgboost
+
+        parameters = dict(self.hyperparameters)
+        trees = int(parameters.pop("n_estimators"))
+        # One thread: sums in histograms then have one order, and equal fits give equal bytes.
+        matrix = xgboost.DMatrix(vectors, watts, nthread=1)
+        return xgboost.train({**parameters, "nthread": 1}, matrix, trees)
+
+    def predict(self, model: Any, vectors: Floats) -> Floats:
+        import xgboost
+
+        return np.asarray(model.predict(xgboost.DMatrix(vectors, nthread=1)), dtype=np.float64)
+
+    def save(self, model: Any, folder: Path, features: int) -> None:
+        import onnxmltools
+        from onnxmltools.convert.common.data_types import FloatTensorType
+
+        model.save_model(folder / NATIVE_NAMES[self.name])
+        inputs = [("features", FloatTensorType([None, features]))]
+        converted = onnxmltools.convert_xgboost(model, initial_types=inputs)
+        (folder / ONNX_NAME).write_bytes(converted.SerializeToString())
+
+
+class Catboost:
+    """CatBoost as in thesis Table 5.7."""
+
+    name = "catboost"
+    library = "catboost"
+    hyperparameters: Hyperparameters = MappingProxyType(
+        {
+            "depth": 8,
+            "iterations": 270,
+            "loss_function": "RMSE",
+            # Not in the table: pinned so that a fit is the same everywhere.
+            "random_seed": SEED,
+        }
+    )
+
+    def fit(self, vectors: Floats, watts: Floats) -> Any:
+        import catboost
+
+        model = catboost.CatBoostRegressor(
+            **self.hyperparameters,
+            logging_level="Silent",
+            thread_count=1,
+            allow_writing_files=False,
+        )
+        # float32, as served: borders then lie between the values that are really compared.
+        model.fit(np.asarray(vectors, dtype=np.float32), watts)
+        return model
+
+    def predict(self, model: Any, vectors: Floats) -> Floats:
+        return np.asarray(model.predict(np.asarray(vectors, dtype=np.float32), thread_count=1))
+
+    def save(self, model: Any, folder: Path, features: int) -> None:
+        model.save_model(str(folder / NATIVE_NAMES[self.name]))
+        model.save_model(str(folder / ONNX_NAME), format="onnx")
+        compact(folder / ONNX_NAME)
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType({"xgboost": Xgboost(), "catboost": Catboost()})
+
+
+def get_family(name: str) -> Family:
+    """Family by name. Raises ModelError for an unknown one."""
+    if name not in FAMILIES:
+        raise ModelError(f"unknown family {name!r}; known: {', '.join(FAMILIES)}")
+    return FAMILIES[name]
+
+
+def library_versions(names: tuple[str, ...]) -> dict[str, str]:
+    """Versions of the libraries that fitted and converted, by package name."""
+    converter = ("onnxmltools",) if "xgboost" in names else ()
+    return {name: version(name) for name in (*names, *converter)}

@@ -1,0 +1,94 @@
+"""Scores of model cards as Markdown tables, for the README and the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from models.cards import ModelCard, ProtocolScores, ScoreName, Spread
+
+_COLUMNS: tuple[tuple[ScoreName, str, int], ...] = (
+    ("r2", "R²", 3),
+    ("rmse_watts", "RMSE W", 2),
+    ("mae_watts", "MAE W", 2),
+    ("mape_percent", "MAPE %", 1),
+    ("kernel_macro_mape_percent", "MAPE per kernel %", 1),
+)
+_TABLES = {"as_published": "as published", "as_recomputed": "as recomputed (served)"}
+
+
+def score_table(cards: Iterable[ModelCard]) -> str:
+    """Random and grouped scores of every card, mean ± spread, beside the median-watt baseline."""
+    titles = ["GPU", "model", "rows", "folds"] + [title for _, title, _ in _COLUMNS]
+    lines = [
+        [
+            card.gpu,
+            card.family,
+            _TABLES[scores.table],
+            f"{scores.protocol}, {scores.folds} × {scores.assignments}",
+            *(_cell(scores, name, digits) for name, _, digits in _COLUMNS),
+        ]
+        for card in cards
+        for scores in sorted(card.scores, key=lambda one: (one.protocol != "random", one.table))
+    ]
+    note = (
+        "\nMean ± standard deviation over seeded fold assignments; in brackets the median power "
+        "of the training rows as the prediction, on the same folds. `random`: other launches of "
+        "the kernel are in training. `grouped`: the kernel is not.\n"
+    )
+    return _markdown(titles, lines) + note
+
+
+def interval_table(cards: Iterable[ModelCard]) -> str:
+    """Width and empirical coverage of the 90 % intervals of every card."""
+    titles = ["GPU", "model", "basis", "interval", "rows inside", "mean per kernel", "mean width W"]
+    lines = []
+    for card in cards:
+        intervals = card.intervals
+        for basis, width in (
+            ("seen kernel", intervals.seen_kernel),
+            ("unseen kernel", intervals.unseen_kernel),
+            ("extrapolated", intervals.extrapolated),
+        ):
+            measured = ["-"] * 3
+            if width.coverage is not None:
+                measured = [
+                    f"{width.coverage.rows:.2f}",
+                    f"{width.coverage.kernels:.2f}",
+                    f"{width.coverage.mean_width_watts:.1f}",
+                ]
+            factors = f"×{width.low_factor:.2f} to ×{width.high_factor:.2f}"
+            lines.append([card.gpu, card.family, basis, factors, *measured])
+    return _markdown(titles, lines)
+
+
+def feature_table(card: ModelCard) -> str:
+    """Per feature of one card: training range and share of rows the serving rule reproduces."""
+    titles = ["feature", "minimum", "maximum", "reproduced", "as published", "by"]
+    lines = [
+        [
+            feature.name,
+            f"{feature.minimum:.6g}",
+            f"{feature.maximum:.6g}",
+            _share(feature.reproduced_share),
+            _share(feature.reproduced_share_published),
+            feature.reproduced_note,
+        ]
+        for feature in card.features
+    ]
+    return _markdown(titles, lines)
+
+
+def _cell(scores: ProtocolScores, name: ScoreName, digits: int) -> str:
+    def text(value: Spread) -> str:
+        return f"{value.mean:.{digits}f} ± {value.std:.{digits}f}"
+
+    return f"{text(scores.model[name])} ({scores.baseline[name].mean:.{digits}f})"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.1%}"
+
+
+def _markdown(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
+    rows = [titles, ["---"] * len(titles), *lines]
+    return "".join("| " + " | ".join(row) + " |\n" for row in rows)

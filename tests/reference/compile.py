@@ -54,6 +54,7 @@ class Step:
     members: Callable[[Any], int] | None = None
     barrier_number: Callable[[Any], int] = lambda t: 0
     barrier_count: Callable[[Any], int] = lambda t: 0
+    waits: bool = True
     reduction: str = ""
     reduction_slot: int = 0
     vote: Callable[[Any], int] = lambda t: 0
@@ -138,6 +139,16 @@ class Code:
                 self.symbols[variable.name] = base + at
             if data:
                 self.module_data.append((base, data))
+        self._resolve(variables)
+
+    def _resolve(self, variables: list[Variable]) -> None:
+        """Fill in the addresses that initialisers name."""
+        for variable in variables:
+            for offset, name, added in variable.references:
+                for base, data in self.module_data:
+                    at = self.symbols[variable.name] - base + offset
+                    if 0 <= at < len(data):
+                        data[at : at + 8] = (self.symbols[name] + added).to_bytes(8, "little")
 
     def layout(self, name: str) -> Layout:
         if name not in self._layouts:
@@ -200,6 +211,8 @@ class Code:
         base = words[0]
         if base in NOTHING or ins.opcode.startswith(NOTHING):
             return Step(PLAIN, ins.opcode, ins.line, lambda r: None)
+        if base in ("trap", "brkpt"):
+            return Step(PLAIN, ins.opcode, ins.line, _stop)
         if base in ("bra", "brx"):
             return Step(BRANCH, ins.opcode, ins.line, self._branch(function, ins, slots))
         if base in ("ret", "exit"):
@@ -271,8 +284,12 @@ class Code:
         return step
 
 
+def _stop(r: Lane) -> None:
+    raise InterpreterError("the kernel stopped itself")
+
+
 def _barrier(ins: Instruction, slots: Slots, words: list[str]) -> Step:
-    """bar.sync, barrier.sync, bar.red."""
+    """bar.sync, barrier.sync, bar.arrive, bar.red."""
     operands = list(ins.operands)
     step = Step(BARRIER, ins.opcode, ins.line, lambda t: None)
     if "red" in words:
@@ -280,6 +297,8 @@ def _barrier(ins: Instruction, slots: Slots, words: list[str]) -> Step:
         step.reduction_slot = slots.dest(operands.pop(0))
         p, flip = slots.predicate(operands.pop())
         step.vote = lambda t: t.regs[p] ^ flip
+    elif "arrive" in words:
+        step.waits = False
     elif "sync" not in words:
         raise InterpreterError("unknown barrier")
     number = slots.source(operands[0], "u32") if operands else slots.constant(0)

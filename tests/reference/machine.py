@@ -7,8 +7,9 @@ turn, each until all its threads wait at a block barrier or have left.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -116,8 +117,11 @@ class Thread:
 
 @dataclass(eq=False)
 class Block:
+    """``arrivals``: lanes that announced themselves at a barrier without waiting, by number."""
+
     memory: GlobalMemory
     shared: bytearray
+    arrivals: Counter[int] = field(default_factory=Counter)
 
 
 class _Launch:
@@ -207,9 +211,11 @@ class _Launch:
                 t.pc = step.run(t)
             elif step.kind == CALL:
                 step.run(t)
-            elif step.kind == BARRIER:
+            elif step.kind == BARRIER and step.waits:
                 t.state = AT_BARRIER
                 t.pc = pc  # moves on when the barrier opens
+            elif step.kind == BARRIER:
+                t.block.arrivals[step.barrier_number(t)] += 1
             elif step.kind == RETURN:
                 leave(t, whole_thread=step.opcode == "exit")
 
@@ -260,10 +266,12 @@ class _Launch:
         for t in living:
             waiting.setdefault(self.code.steps[t.pc].barrier_number(t), []).append(t)
         opened = False
-        for group in waiting.values():
+        for number, group in waiting.items():
             expected = self.code.steps[group[0].pc].barrier_count(group[0]) or len(living)
-            if len(group) < expected:
+            arrivals = group[0].block.arrivals
+            if len(group) + arrivals[number] < expected:
                 continue
+            arrivals[number] = 0
             opened = True
             reduce_barrier(self.code, group)
             for t in group:

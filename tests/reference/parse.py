@@ -46,6 +46,7 @@ class Variable:
     size: int
     data: bytes
     external: bool
+    references: list[tuple[int, str, int]] = field(default_factory=list)  # offset, name, added
 
 
 @dataclass
@@ -107,13 +108,23 @@ def parse_variable(text: str) -> Variable:
     for count in re.findall(r"\[\s*(\d*)\s*\]", found["array"]):
         size *= int(count or 0)
     data = bytearray(size)
-    if found["data"]:
-        numbers = re.findall(r"[-\w.]+", found["data"])
-        for i, number in enumerate(numbers):
-            value = number_bits(number, kinds[-1])
-            data[i * unit : (i + 1) * unit] = value.to_bytes(unit, "little")
+    references = []
+    values = (found["data"] or "").strip()
+    for i, number in enumerate(split_commas(values.removeprefix("{").removesuffix("}"))):
+        if re.match(r"[-\d]", number):
+            bits = number_bits(number, kinds[-1])
+            data[i * unit : (i + 1) * unit] = bits.to_bytes(unit, "little")
+        else:  # the address of a function or variable, possibly generic(name)+offset
+            name, added = _base_and_offset(number)
+            references.append((i * unit, re.sub(r"^generic\((.*)\)$", r"\1", name), added))
     return Variable(
-        found["space"], found["name"], align or unit, size, bytes(data), ".extern" in text
+        found["space"],
+        found["name"],
+        align or unit,
+        size,
+        bytes(data),
+        ".extern" in text,
+        references,
     )
 
 

@@ -83,9 +83,11 @@ def test_names_are_unique_and_the_shapes_of_a_kernel_differ() -> None:
 def test_launches_keep_to_what_every_gpu_allows(kernel: FixtureKernel) -> None:
     for shape in (*kernel.shapes, kernel.large):
         x, y, z = (*shape.block, 1, 1)[:3]
-        assert x * y * z <= 1024 and z <= 64
+        assert x * y * z <= 1024
+        assert z <= 64
         assert all(size <= 65535 for size in shape.grid[1:])
         assert shape.dynamic_shared_bytes <= 48 * 1024
     small = [np.prod(shape.grid) * np.prod(shape.block) for shape in kernel.shapes]
     large = np.prod(kernel.large.grid) * np.prod(kernel.large.block)
-    assert max(small) <= 2048 and large >= 16 * max(small)
+    assert max(small) <= 2048
+    assert large >= 16 * max(small)

@@ -12,6 +12,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from pydantic import ValidationError
@@ -43,6 +44,11 @@ def _capability_table() -> tuple[dict[str, CapabilityFacts], dict[str, str]]:
     ids = rows[names[0]]["values"]
     facts = {key: CapabilityFacts(*(rows[name]["values"][key] for name in names)) for key in ids}
     return facts, {name: rows[name]["unit"] for name in names}
+
+
+def capabilities() -> Mapping[str, CapabilityFacts]:
+    """Limits and units of an SM for every known compute capability (``"7.0"``)."""
+    return MappingProxyType(_capability_table()[0])
 
 
 def check_capability_rows(rows: Mapping[str, Any]) -> list[str]:

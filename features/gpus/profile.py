@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import cached_property
 from math import exp
 from types import MappingProxyType
-from typing import Annotated, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -44,7 +44,7 @@ class Fact(Strict, Generic[T]):
     note: Text | None = None
 
 
-F = TypeVar("F", bound=Fact)  # type: ignore[type-arg]
+F = TypeVar("F", bound=Fact[Any])
 
 
 class _Unit(NamedTuple):

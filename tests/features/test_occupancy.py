@@ -1,0 +1,244 @@
+"""Theoretical occupancy and the launches a GPU refuses.
+
+The golden values are worked out by hand from the rules of NVIDIA's occupancy calculator; the
+comment beside each shows how. (48,000 random cases on all 16 capabilities were compared with
+cuda_occupancy.h of CUDA 13.0 when this was written: no difference.)
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.errors import LaunchError
+from features.gpus import GpuProfile, load_gpu
+from features.gpus.loader import capabilities
+from features.launch import Launch
+from features.occupancy import check_launch, occupancy, waves
+
+CAPABILITIES = tuple(capabilities())
+
+
+@lru_cache
+def gpu_of(capability: str) -> GpuProfile:
+    """Some GPU with the limits of a capability (limits are all that occupancy looks at)."""
+    return load_gpu("tesla-v100").model_copy(
+        update={
+            "id": f"gpu-{capability}",
+            "compute_capability": capability,
+            "capability": capabilities()[capability],
+        }
+    )
+
+
+# capability, block, registers, static, dynamic -> blocks per SM, warps per SM, limiter
+GOLDEN = [
+    # 256 threads are 8 warps; 64 / 8
+    ("3.5", 256, 24, 0, 0, 8, 64, "warps"),
+    # 32 registers: 1024 a warp, 64 warps fit exactly
+    ("3.5", 256, 32, 0, 0, 8, 64, "warps"),
+    # 33 registers: 1056 -> 1280 a warp; a partition of 16384 holds 12, an SM 48; 48 / 8
+    ("3.5", 256, 33, 0, 0, 6, 48, "registers"),
+    # one warp a block: the 16 blocks of Kepler
+    ("3.5", 32, 16, 0, 0, 16, 16, "blocks"),
+    # 49152 / 12288 = 4 blocks
+    ("3.5", 128, 16, 12288, 0, 4, 16, "shared_memory"),
+    # 12289 bytes -> 12544 of 256; 49152 / 12544 = 3
+    ("3.5", 128, 16, 12289, 0, 3, 12, "shared_memory"),
+    # 63 registers: 2016 -> 2048 a warp, 8 a partition, 32 an SM; 32 / 4
+    ("3.0", 128, 63, 0, 0, 8, 32, "registers"),
+    # the same 63 with twice the register file of GK210: 16 a partition, 64 an SM, 16 blocks
+    ("3.7", 128, 63, 0, 0, 16, 64, "blocks"),
+    # 98304 / 24576
+    ("5.2", 512, 16, 24576, 0, 4, 64, "warps"),
+    # 40 registers: 1280 a warp, 12 a partition, 48 an SM; 48 / 32 -> 1
+    ("5.2", 1024, 40, 0, 0, 1, 32, "registers"),
+    # 6.0 has two partitions of 32768: 1280 a warp -> 25 each, 50 an SM; 50 / 2
+    ("6.0", 64, 40, 0, 0, 25, 50, "registers"),
+    # 6.1 has four of 16384: 12 each, 48 an SM; 48 / 2
+    ("6.1", 64, 40, 0, 0, 24, 48, "registers"),
+    # 98304 / 49152
+    ("7.0", 256, 32, 0, 49152, 2, 16, "shared_memory"),
+    # 255 registers: 8160 -> 8192 a warp, 2 a partition, 8 an SM; 8 / 8
+    ("7.0", 256, 255, 0, 0, 1, 8, "registers"),
+    # 100 threads take 4 warps
+    ("7.0", 100, 16, 0, 0, 16, 64, "warps"),
+    # Turing: 32 warps; 32 / 8
+    ("7.5", 256, 64, 0, 0, 4, 32, "warps"),
+    # 8.0: 163 KB and the reserve of 1 KB fill the 164 KB of an SM
+    ("8.0", 128, 32, 0, 166912, 1, 4, "shared_memory"),
+    # 32 KB and the reserve are 33 KB; 164 / 33 = 4
+    ("8.0", 128, 32, 0, 32768, 4, 16, "shared_memory"),
+    # 8.6: 48 warps / 8
+    ("8.6", 256, 40, 0, 0, 6, 48, "warps"),
+    # 8.6: 16 blocks of one warp
+    ("8.6", 32, 40, 0, 0, 16, 16, "blocks"),
+    # 8.9: 24 blocks of one warp
+    ("8.9", 32, 40, 0, 0, 24, 24, "blocks"),
+    # 9.0: 227 KB and 1 KB of 228
+    ("9.0", 1024, 32, 0, 232448, 1, 32, "shared_memory"),
+    # 168 registers: 5376 a warp, 3 a partition, 12 an SM; 12 / 12
+    ("9.0", 384, 168, 0, 0, 1, 12, "registers"),
+    # 12.0: 48 warps / 12
+    ("12.0", 384, 32, 0, 0, 4, 48, "warps"),
+]
+
+
+@pytest.mark.parametrize(
+    ("capability", "block", "registers", "static", "dynamic", "blocks", "warps", "limiter"), GOLDEN
+)
+def test_golden_values(
+    capability: str,
+    block: int,
+    registers: int,
+    static: int,
+    dynamic: int,
+    blocks: int,
+    warps: int,
+    limiter: str,
+) -> None:
+    gpu = gpu_of(capability)
+    found = occupancy(gpu, Launch.of(1000, block, dynamic), registers, static)
+    assert found.resident_blocks_per_sm == blocks
+    assert found.resident_warps_per_sm == warps
+    assert found.resident_threads_per_sm == 32 * warps
+    assert found.limiter == limiter
+    assert found.occupancy == warps / gpu.max_warps_per_sm
+
+
+def test_every_limit_is_reported() -> None:
+    found = occupancy(load_gpu("v100"), Launch.of(1, 128, 1024), 64, 1024)
+    assert dict(found.limits) == {
+        "blocks": 32,
+        "warps": 16,
+        "registers": 8,
+        "shared_memory": 48,
+    }
+    without = occupancy(load_gpu("v100"), Launch.of(1, 128), 0, 0)
+    assert dict(without.limits) == {"blocks": 32, "warps": 16}
+
+
+@pytest.mark.parametrize(
+    ("blocks", "expected"), [(1, 1), (104, 1), (105, 2), (208, 2), (209, 3), (10**6, 9616)]
+)
+def test_waves(blocks: int, expected: int) -> None:
+    gpu = load_gpu("tesla-k20")  # 13 SMs, 8 blocks of 256 threads each
+    launch = Launch.of(blocks, 256)
+    assert waves(gpu, launch, occupancy(gpu, launch, 24, 0)) == expected
+
+
+capability_ids = st.sampled_from(CAPABILITIES)
+threads = st.integers(1, 1024)
+register_counts = st.integers(1, 63)
+
+
+@given(capability_ids, threads, register_counts, st.integers(0, 49152), st.integers(0, 49152))
+def test_resident_work_stays_within_every_limit(
+    capability: str, block: int, registers: int, static: int, dynamic: int
+) -> None:
+    gpu = gpu_of(capability)
+    launch = Launch.of(1, block, dynamic)
+    try:
+        found = occupancy(gpu, launch, registers, static)
+    except LaunchError:
+        return
+    blocks = found.resident_blocks_per_sm
+    assert 1 <= blocks <= gpu.max_blocks_per_sm
+    assert blocks == min(found.limits.values()) == found.limits[found.limiter]
+    assert found.resident_warps_per_sm == blocks * launch.warps_per_block <= gpu.max_warps_per_sm
+    assert blocks * launch.warps_per_block * 32 * registers <= gpu.registers_per_sm
+    reserved = gpu.capability.reserved_shared_bytes_per_block
+    assert blocks * (static + dynamic + reserved) <= gpu.shared_bytes_per_sm
+    assert 0 < found.occupancy <= 1
+
+
+@given(capability_ids, threads, register_counts, register_counts, st.integers(0, 49152))
+def test_more_registers_never_make_more_blocks_resident(
+    capability: str, block: int, one: int, other: int, static: int
+) -> None:
+    gpu, launch = gpu_of(capability), Launch.of(1, block)
+    few, many = sorted((one, other))
+    try:
+        with_many = occupancy(gpu, launch, many, static)
+    except LaunchError:
+        return
+    assert (
+        with_many.resident_blocks_per_sm
+        <= occupancy(gpu, launch, few, static).resident_blocks_per_sm
+    )
+
+
+@given(capability_ids, threads, st.integers(0, 49152), st.integers(0, 49152))
+def test_more_shared_memory_never_makes_more_blocks_resident(
+    capability: str, block: int, one: int, other: int
+) -> None:
+    gpu, launch = gpu_of(capability), Launch.of(1, block)
+    less, more = sorted((one, other))
+    assert (
+        occupancy(gpu, launch, 16, more).resident_blocks_per_sm
+        <= occupancy(gpu, launch, 16, less).resident_blocks_per_sm
+    )
+
+
+# --- refused launches -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("launch", "static", "registers", "field", "says"),
+    [
+        (Launch.of(1, (32, 33)), 0, 16, "block", "threads of a block: 1056"),
+        (Launch.of(1, 1025), 0, 16, "block", "block.x: 1025"),
+        (Launch.of(1, (1, 1025)), 0, 16, "block", "block.y: 1025"),
+        (Launch.of(1, (1, 1, 65)), 0, 16, "block", "block.z: 65"),
+        (Launch.of(2**31, 1), 0, 16, "grid", "grid.x: 2147483648"),
+        (Launch.of((1, 65536), 1), 0, 16, "grid", "grid.y: 65536"),
+        (Launch.of((1, 1, 65536), 1), 0, 16, "grid", "grid.z: 65536"),
+        (Launch.of(1, 32), 49153, 16, "static_shared_bytes", "49153"),
+        (Launch.of(1, 32), -1, 16, "static_shared_bytes", "negative"),
+        (Launch.of(1, 32, 98305), 0, 16, "dynamic_shared_bytes", "98305"),
+        (Launch.of(1, 32, 98304), 1, 16, "dynamic_shared_bytes", "1 static and 98304 dynamic"),
+        (Launch.of(1, 32), 0, 256, "registers_per_thread", "registers of a thread: 256"),
+        (Launch.of(1, 32), 0, -1, "registers_per_thread", "negative"),
+        (Launch.of(1, 1024), 0, 65, "registers_per_thread", "1024 threads with 65 each: 73728"),
+        # 9 warps are checked as 12: 12 x 8192
+        (Launch.of(1, 288), 0, 255, "registers_per_thread", "98304"),
+    ],
+)
+def test_v100_refuses(launch: Launch, static: int, registers: int, field: str, says: str) -> None:
+    gpu = load_gpu("tesla-v100")
+    with pytest.raises(LaunchError) as caught:
+        check_launch(gpu, launch, static, registers)
+    assert caught.value.field == field
+    assert says in str(caught.value)
+    with pytest.raises(LaunchError):
+        occupancy(gpu, launch, registers, static)
+
+
+@pytest.mark.parametrize(
+    ("launch", "static", "registers"),
+    [
+        (Launch.of(2**31 - 1, 1024), 0, 64),
+        (Launch.of((1, 65535, 65535), (4, 4, 64)), 49152, 64),
+        (Launch.of(1, (1, 1024)), 0, 64),
+        (Launch.of(1, 256, 98304), 0, 255),
+        (Launch.of(1, 1, 98303), 1, 255),
+    ],
+)
+def test_v100_takes_what_is_just_within_its_limits(
+    launch: Launch, static: int, registers: int
+) -> None:
+    check_launch(load_gpu("tesla-v100"), launch, static, registers)
+
+
+def test_refusal_carries_value_and_limit() -> None:
+    with pytest.raises(LaunchError) as caught:
+        check_launch(load_gpu("k4200"), Launch.of(1, 32), 0, 64)
+    assert caught.value.context == {
+        "field": "registers_per_thread",
+        "value": 64,
+        "limit": 63,
+        "gpu": "quadro-k4200",
+    }

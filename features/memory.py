@@ -83,6 +83,16 @@ def shared_transactions(
     return loads.max(axis=1).reshape(-1, parts).sum(axis=1)
 
 
+def bank_conflicts(addresses: Integers) -> Integers:
+    """The most distinct 4-byte words in one bank, for each row of byte addresses (any width)."""
+    rows = addresses.shape[0]
+    counts, words = distinct_per_row(addresses >> 2)
+    owner = np.repeat(np.arange(rows) * BANKS, counts)
+    loads = np.bincount(owner + words % BANKS, minlength=rows * BANKS).reshape(rows, BANKS)
+    degree: Integers = loads.max(axis=1)
+    return degree
+
+
 class SectorLog:
     """Which sectors an instruction touched, by block slot; compacted as it grows.
 

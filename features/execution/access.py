@@ -21,6 +21,7 @@ from features.memory import (
     KEY_BITS,
     SECTOR_SHIFT,
     SectorLog,
+    bank_conflicts,
     distinct_per_row,
     sectors,
     shared_transactions,
@@ -139,6 +140,27 @@ class Tally:
             self._memo = (counts, None)
         self._last = (group, addresses)
         self.transactions += counts
+
+    def count_tile(self, addresses: Offsets, size: int, shared: bool, group: Group) -> None:
+        """A wmma tile ``(warps, elements)``: sectors, or the conflict degree of all of it."""
+        machine = group.machine
+        owner = group.layout.owners
+        if shared:
+            self.shared_requests += group.warps
+            self.transactions += machine.per_slot(bank_conflicts(addresses), owner)
+            return
+        self.requests += group.warps
+        per_row, values = sectors(addresses)
+        self.sectors += machine.per_slot(per_row, owner)
+        self.log.add((np.repeat(owner, per_row) << KEY_BITS) | values)
+
+    def count_matrices(self, starts: Offsets, group: Group) -> None:
+        """8 x 8 matrices: row addresses ``(warps, 8 * matrices)``; eight rows are one part."""
+        self.shared_requests += group.warps
+        matrices = starts.shape[1] // 8
+        words = (starts.reshape(-1, 8)[:, :, None] + 4 * np.arange(4)).reshape(-1, 32)
+        per_warp = bank_conflicts(words).reshape(-1, matrices).sum(axis=1)
+        self.transactions += group.machine.per_slot(per_warp, group.layout.owners)
 
     def count_constant(self, addresses: Offsets, group: Group) -> None:
         """Constant accesses: one transaction per distinct 4-byte word of a warp."""
@@ -333,6 +355,47 @@ def write_private(
         if inside is not None:
             where, value = where[inside], np.broadcast_to(value, positions.shape)[inside]
         memory.write(where, value)
+
+
+def read_flat(
+    site: Site, machine: Machine, where: Offsets, shared: bool, group: Group, dtype: DType
+) -> Array:
+    """Values at addresses ``(warps that take part, n)``, one warp a row."""
+    if not shared:
+        return _scattered(site, where.reshape(-1), machine, dtype).reshape(where.shape)
+    positions = _tile_positions(site, machine, where, group, dtype.itemsize)
+    return machine.shared.read(positions, dtype)
+
+
+def write_flat(
+    site: Site, machine: Machine, where: Offsets, shared: bool, group: Group, values: Array
+) -> None:
+    """Store at addresses ``(warps that take part, n)``."""
+    size = values.dtype.itemsize
+    if shared:
+        machine.shared.write(_tile_positions(site, machine, where, group, size), values)
+        return
+    flat, held = where.reshape(-1), values.reshape(-1)
+    numbers = machine.memory.sort_out(flat)
+    for number in np.unique(numbers):
+        chosen = numbers == number
+        if number < 0:
+            machine.complain_address(site, int(flat[chosen][0]), "not written")
+            continue
+        region = machine.memory.regions[number]
+        offsets = np.minimum(flat[chosen] - region.base, region.size - size)
+        region.write(offsets, held[chosen])
+
+
+def _tile_positions(
+    site: Site, machine: Machine, where: Offsets, group: Group, size: int
+) -> Offsets:
+    limit = machine.shared.size - size
+    inside = where.view(np.uint64) <= limit
+    if not inside.all():
+        machine.complain_address(site, int(where[~inside][0]), "shared memory")
+        where = np.where(inside, where, 0)
+    return where + (group.layout.owners * machine.shared.size)[:, None]
 
 
 def windows(addresses: Offsets) -> npt.NDArray[np.int64]:

@@ -1,3 +1,361 @@
-"""Matrix instructions."""
+"""Handlers of mma, wmma, ldmatrix, stmatrix and movmatrix (PTX ISA 8.x, section 9.7.14).
+
+A sum of products is formed in f64 and rounded once. Whole warps take part: lanes that should
+not be active take part as well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from features.execution.access import (
+    SHARED_WINDOW,
+    Site,
+    in_window,
+    read_flat,
+    windows,
+    write_flat,
+)
+from features.execution.context import Context, space_of
+from features.execution.fragments import (
+    ELEMENTS,
+    Element,
+    Shape,
+    assemble,
+    mma_places,
+    numbers,
+    parse_shape,
+    raw_table,
+    registers_of,
+    wmma_places,
+)
+from features.execution.groups import Group
+from features.execution.loads import addresses
+from features.execution.operands import Frame, Handler, UnsupportedError, store
+from features.execution.spaces import Offsets
+from features.execution.values import F64, S64, U16, U32, U64, Array, as_type, spread
 from features.execution.warp import Builder
-BUILDERS: dict[str, Builder] = {}
+from features.launch import WARP_SIZE
+from features.ptx import ir
+
+Items = tuple[ir.Operand, ...]
+
+
+def _vector(operand: ir.Operand) -> tuple[ir.Operand, ...]:
+    return operand.elements if isinstance(operand, ir.Vector) else (operand,)
+
+
+def _sources(context: Context, operand: ir.Operand, size: int) -> list[int]:
+    dtype = U64 if size == 8 else U32
+    return [context.operands.source(o, dtype) for o in _vector(operand)]
+
+
+def _gathered(frame: Frame, group: Group, slots: list[int], size: int) -> Array:
+    """Bits ``(warps, 32, registers)`` of a fragment."""
+    dtype = U64 if size == 8 else U32
+    count = group.machine.count
+    return raw_table([spread(as_type(frame[s], dtype), count) for s in slots], size)
+
+
+def _scatter(frame: Frame, group: Group, slots: list[int], bits: Array) -> None:
+    for k, slot in enumerate(slots):
+        store(frame, group, slot, np.ascontiguousarray(bits[..., k]).reshape(-1))
+
+
+def _product(a: Array, b: Array, c: Array, precise: bool) -> Array:
+    if a.dtype.kind == "f" and not precise:
+        return np.matmul(a.astype(np.float32), b.astype(np.float32)) + c
+    return np.matmul(a, b) + c
+
+
+# --- mma ---------------------------------------------------------------------------------------
+
+
+def multiply(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """mma.sync of the m16n8 and m8n8 shapes (not the quad-pair m8n8k4 of Volta)."""
+    shape = parse_shape(modifiers)
+    types = [m for m in modifiers if m in ELEMENTS]
+    if len(types) < 4 or "sp" in modifiers or any("::" in m or m == "sp" for m in modifiers):
+        raise UnsupportedError("sparse or scaled mma")
+    kind_d, kind_a, kind_b, kind_c = (ELEMENTS[t] for t in types[:4])
+    if shape == (8, 8, 4) and kind_a.name == "f16":
+        raise UnsupportedError("mma.m8n8k4.f16")
+    slots = []
+    for item, kind in zip(items[1:4], (kind_a, kind_b, kind_c), strict=True):
+        slots.append(_sources(context, item, 8 if kind.bits == 64 else 4))
+    wide = U64 if kind_d.bits == 64 else U32
+    outs = [context.operands.target(o, wide) for o in _vector(items[0])]
+    parts = [
+        mma_places(shape, name, kind.per_register, len(s))
+        for name, kind, s in zip("abc", (kind_a, kind_b, kind_c), slots, strict=True)
+    ]
+    result = mma_places(shape, "c", kind_d.per_register, len(outs))
+    precise = context.precise
+
+    def handler(frame: Frame, group: Group) -> None:
+        matrices = [
+            assemble(
+                numbers(_gathered(frame, group, s, 8 if kind.bits == 64 else 4), kind),
+                places, rows, columns,
+            )
+            for s, kind, places, rows, columns in (
+                (slots[0], kind_a, parts[0], shape.m, shape.k),
+                (slots[1], kind_b, parts[1], shape.k, shape.n),
+                (slots[2], kind_c, parts[2], shape.m, shape.n),
+            )
+        ]  # fmt: skip
+        total = _product(*matrices, precise)
+        _scatter(frame, group, outs, registers_of(total[:, result[0], result[1]], kind_d))
+
+    return handler
+
+
+# --- wmma --------------------------------------------------------------------------------------
+
+
+def _wmma_element(modifiers: tuple[str, ...]) -> Element:
+    found = [m for m in modifiers if m in ELEMENTS]
+    if not found or found[-1] in ("s4", "u4"):
+        raise UnsupportedError("wmma type")
+    return ELEMENTS[found[-1]]
+
+
+def _tile(shape: Shape, which: str) -> tuple[int, int]:
+    return {"a": (shape.m, shape.k), "b": (shape.k, shape.n)}.get(which, (shape.m, shape.n))
+
+
+class _Tiles:
+    """Addresses of a wmma fragment in memory: ``(warps, 32 * count)``."""
+
+    def __init__(
+        self, context: Context, modifiers: tuple[str, ...], memory: ir.Operand,
+        stride: ir.Operand | None, registers: int, which: str, *, stores: bool,
+    ) -> None:  # fmt: skip
+        self.element = _wmma_element(modifiers)
+        self.space = space_of(modifiers)
+        self.rows, self.columns = _tile(parse_shape(modifiers), which)
+        self.by_row = "row" in modifiers
+        self.size = self.element.bits // 8
+        self.count = registers * self.element.per_register
+        self.places = wmma_places(self.rows, self.columns, self.count)
+        self.slot, self.offset = context.operands.address(memory)
+        self.stride = None if stride is None else context.operands.source(stride, U32)
+        self.site = context.site(
+            self.space, self.size * self.count, loads=not stores, stores=stores, role="float"
+        )
+
+    def locate(self, frame: Frame, group: Group) -> tuple[Offsets, bool]:
+        """Element addresses of the warps that take part, and whether they are shared."""
+        count = group.machine.count
+        rows = group.layout.rows
+        base = spread(addresses(frame, self.slot, self.offset), count).reshape(-1, WARP_SIZE)
+        first = base[:, 0] if rows is None else base[rows, 0]
+        lead = np.full(1, self.columns if self.by_row else self.rows, dtype=np.int64)
+        if self.stride is not None:
+            held = spread(as_type(frame[self.stride], U32), count).reshape(-1, WARP_SIZE)
+            lead = (held[:, 0] if rows is None else held[rows, 0]).astype(np.int64)
+        row, column = (p.reshape(-1) for p in self.places)
+        along, across = (row, column) if self.by_row else (column, row)
+        element = along * lead[:, None] + across
+        where = first[:, None] + element * self.size
+        shared = self.space == "shared"
+        if self.space == "generic":
+            shared = bool((windows(where) == SHARED_WINDOW).all())
+            where = in_window(where)
+        return where, shared
+
+
+def _which(modifiers: tuple[str, ...]) -> str:
+    return next(m for m in modifiers if m in ("a", "b", "c", "d"))
+
+
+def load_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """wmma.load: the tile's elements, one request per warp."""
+    outs = [context.operands.target(o, U32) for o in _vector(items[0])]
+    stride = items[2] if len(items) > 2 else None
+    tiles = _Tiles(
+        context, modifiers, items[1], stride, len(outs), _which(modifiers), stores=False
+    )
+
+    def handler(frame: Frame, group: Group) -> None:
+        machine = group.machine
+        where, shared = tiles.locate(frame, group)
+        machine.tallies[tiles.site.number].count_tile(where, tiles.size, shared, group)
+        values = read_flat(tiles.site, machine, where, shared, group, tiles.element.dtype)
+        wide = U64 if tiles.element.bits == 64 else U32
+        bits = np.ascontiguousarray(values.reshape(-1, WARP_SIZE, tiles.count)).view(wide)
+        full = np.zeros((machine.count // WARP_SIZE, WARP_SIZE, len(outs)), dtype=wide)
+        rows = group.layout.rows
+        full[slice(None) if rows is None else rows] = bits
+        _scatter(frame, group, outs, full)
+
+    return handler
+
+
+def store_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """wmma.store.d."""
+    element = _wmma_element(modifiers)
+    size = 8 if element.bits == 64 else 4
+    sources = _sources(context, items[1], size)
+    stride = items[2] if len(items) > 2 else None
+    tiles = _Tiles(context, modifiers, items[0], stride, len(sources), "d", stores=True)
+
+    def handler(frame: Frame, group: Group) -> None:
+        machine = group.machine
+        where, shared = tiles.locate(frame, group)
+        machine.tallies[tiles.site.number].count_tile(where, tiles.size, shared, group)
+        bits = _gathered(frame, group, sources, size)
+        rows = group.layout.rows
+        bits = bits if rows is None else bits[rows]
+        values = np.ascontiguousarray(bits).view(tiles.element.dtype).reshape(where.shape)
+        write_flat(tiles.site, machine, where, shared, group, values)
+
+    return handler
+
+
+def multiply_tiles(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """wmma.mma."""
+    shape = parse_shape(modifiers)
+    types = [ELEMENTS[m] for m in modifiers if m in ELEMENTS]
+    if len(types) == 2:  # .dtype.ctype: the factors are f16
+        kinds = (types[0], ELEMENTS["f16"], ELEMENTS["f16"], types[1])
+    elif len(types) == 4:
+        kinds = (types[0], types[1], types[2], types[3])
+    else:
+        raise UnsupportedError("wmma.mma types")
+    sizes = [8 if kind.bits == 64 else 4 for kind in kinds]
+    outs = [
+        context.operands.target(o, U64 if sizes[0] == 8 else U32) for o in _vector(items[0])
+    ]
+    slots = [_sources(context, item, size) for item, size in zip(items[1:4], sizes[1:], strict=True)]
+    precise = context.precise
+
+    def handler(frame: Frame, group: Group) -> None:
+        matrices = []
+        for which, kind, held, size in zip("abc", kinds[1:], slots, sizes[1:], strict=True):
+            rows, columns = _tile(shape, which)
+            values = numbers(_gathered(frame, group, held, size), kind)
+            places = wmma_places(rows, columns, values.shape[-1])
+            matrices.append(assemble(values, places, rows, columns))
+        total = _product(matrices[0], matrices[1], matrices[2], precise)
+        count = len(outs) * kinds[0].per_register
+        row, column = wmma_places(shape.m, shape.n, count)
+        _scatter(frame, group, outs, registers_of(total[:, row, column], kinds[0]))
+
+    return handler
+
+
+# --- ldmatrix, stmatrix, movmatrix ---------------------------------------------------------------
+
+
+def _matrix_count(modifiers: tuple[str, ...]) -> int:
+    if "m8n8" not in modifiers or "b16" not in modifiers:
+        raise UnsupportedError("matrix form")
+    return next((n for m, n in (("x1", 1), ("x2", 2), ("x4", 4)) if m in modifiers), 1)
+
+
+def _row_addresses(site: Site, frame: Frame, slot: int, offset: int, group: Group,
+                   count: int) -> Offsets:  # fmt: skip
+    """Row addresses ``(warps that take part, 8 * matrices)`` in shared memory."""
+    where = spread(addresses(frame, slot, offset), group.machine.count).reshape(-1, WARP_SIZE)
+    rows = group.layout.rows
+    chosen = where if rows is None else where[rows]
+    return in_window(chosen[:, : 8 * count]) if site.space == "generic" else chosen[:, : 8 * count]
+
+
+def load_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """ldmatrix: lanes 8i to 8i+7 give the rows of matrix i (16 bytes each)."""
+    count = _matrix_count(modifiers)
+    outs = [context.operands.target(o, U32) for o in _vector(items[0])]
+    slot, offset = context.operands.address(items[1])
+    site = context.site(space_of(modifiers), 16, loads=True, role="half2")
+    across = "trans" in modifiers
+    lane = np.arange(WARP_SIZE)
+    group_of, inner = lane >> 2, lane & 3
+
+    def handler(frame: Frame, group: Group) -> None:
+        machine = group.machine
+        starts = _row_addresses(site, frame, slot, offset, group, count)
+        machine.tallies[site.number].count_matrices(starts, group)
+        where = starts[:, :, None] + 2 * np.arange(8)
+        values = read_flat(site, machine, where.reshape(starts.shape[0], -1), True, group, U16)
+        values = values.reshape(-1, count, 8, 8)
+        if across:
+            values = values.swapaxes(2, 3)
+        low = values[:, :, group_of, 2 * inner].astype(U32)
+        high = values[:, :, group_of, 2 * inner + 1].astype(U32)
+        bits = (low | (high << np.uint32(16))).swapaxes(1, 2)
+        full = np.zeros((machine.count // WARP_SIZE, WARP_SIZE, count), dtype=U32)
+        rows = group.layout.rows
+        full[slice(None) if rows is None else rows] = bits
+        _scatter(frame, group, outs, full)
+
+    return handler
+
+
+def store_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """stmatrix: the inverse of ldmatrix."""
+    count = _matrix_count(modifiers)
+    slot, offset = context.operands.address(items[0])
+    sources = _sources(context, items[1], 4)
+    site = context.site(space_of(modifiers), 16, stores=True)
+    across = "trans" in modifiers
+    lane = np.arange(WARP_SIZE)
+    group_of, inner = lane >> 2, lane & 3
+
+    def handler(frame: Frame, group: Group) -> None:
+        machine = group.machine
+        starts = _row_addresses(site, frame, slot, offset, group, count)
+        machine.tallies[site.number].count_matrices(starts, group)
+        bits = _gathered(frame, group, sources, 4)
+        rows = group.layout.rows
+        bits = (bits if rows is None else bits[rows]).swapaxes(1, 2)
+        values = np.zeros((bits.shape[0], count, 8, 8), dtype=U16)
+        values[:, :, group_of, 2 * inner] = bits.astype(U16)
+        values[:, :, group_of, 2 * inner + 1] = (bits >> np.uint32(16)).astype(U16)
+        if across:
+            values = values.swapaxes(2, 3)
+        where = (starts[:, :, None] + 2 * np.arange(8)).reshape(starts.shape[0], -1)
+        write_flat(site, machine, where, True, group, values.reshape(where.shape))
+
+    return handler
+
+
+def transpose(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """movmatrix.trans: an 8 x 8 matrix of b16 transposed across the warp."""
+    dst = context.operands.target(items[0], U32)
+    source = context.operands.source(items[1], U32)
+    lane = np.arange(WARP_SIZE)
+    group_of, inner = lane >> 2, lane & 3
+
+    def handler(frame: Frame, group: Group) -> None:
+        bits = _gathered(frame, group, [source], 4)[..., 0]
+        values = np.zeros((bits.shape[0], 8, 8), dtype=U16)
+        values[:, group_of, 2 * inner] = bits.astype(U16)
+        values[:, group_of, 2 * inner + 1] = (bits >> np.uint32(16)).astype(U16)
+        turned = values.swapaxes(1, 2)
+        low = turned[:, group_of, 2 * inner].astype(U32)
+        high = turned[:, group_of, 2 * inner + 1].astype(U32)
+        store(frame, group, dst, (low | (high << np.uint32(16))).reshape(-1))
+
+    return handler
+
+
+def _wmma(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
+    kind = modifiers[0]
+    if kind == "load":
+        return load_tile(context, modifiers[1:], items)
+    if kind == "store":
+        return store_tile(context, modifiers[1:], items)
+    return multiply_tiles(context, modifiers[1:], items)
+
+
+BUILDERS: dict[str, Builder] = {
+    "mma": multiply,
+    "wmma": _wmma,
+    "ldmatrix": load_matrices,
+    "stmatrix": store_matrices,
+    "movmatrix": transpose,
+}
+
+__all__ = ["BUILDERS", "F64", "S64"]

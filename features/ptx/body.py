@@ -47,13 +47,23 @@ _NO_OPERANDS: tuple[Operand, ...] = ()
 _ALONE = frozenset({"ret", "ret.uni", "exit", "trap", "brkpt"})
 
 
-def parse_body(source: Source, start: int, end: int, line: int, began: str) -> Body:
+def parse_body(
+    source: Source,
+    start: int,
+    end: int,
+    line: int,
+    began: str,
+    given: tuple[RegisterDeclaration, ...] = (),
+) -> Body:
     """Parse what stands between ``start``, behind the opening brace, and the closing one.
 
-    ``line`` is the line of ``start``; ``began`` names the function in messages. Raises
-    PtxError.
+    ``line`` is the line of ``start``; ``began`` names the function in messages; ``given``
+    are registers that its header declares. Raises PtxError.
     """
-    return _BodyParser(source, start, end, line, began).parse()
+    parser = _BodyParser(source, start, end, line, began)
+    for register in given:
+        parser.declare(register)
+    return parser.parse()
 
 
 class _BodyParser:
@@ -72,6 +82,11 @@ class _BodyParser:
         self._registers: list[RegisterDeclaration] = []
         self._variables: list[Variable] = []
         self._last_label: tuple[int, int] = (-1, -1)  # its number, and the offset behind it
+
+    def declare(self, register: RegisterDeclaration) -> None:
+        """A register of the present block."""
+        self._registers.append(self._scopes.declare(register))
+        self._names = self._scopes.names
 
     def parse(self) -> Body:
         """Parse all of it. Raises PtxError."""
@@ -238,8 +253,7 @@ class _BodyParser:
         try:
             if word == "reg":
                 for register in declarations.registers(text):
-                    self._registers.append(self._scopes.declare(register))
-                self._names = self._scopes.names
+                    self.declare(register)
             else:
                 line, _ = self._tracker.at(position)
                 self._variables.extend(declarations.variables(text, line))

@@ -23,7 +23,7 @@ _LINKAGE = frozenset({"extern", "visible", "weak", "common"})
 
 _TOKEN = re.compile(
     rf"\s*+(?:\.([A-Za-z_][A-Za-z0-9_]*+(?:::[A-Za-z0-9_]++)*+)|({NAME})|([0-9]{{1,19}})"
-    r"|(\[[^\[\]]*+\])|(<\s*+[0-9]{1,19}\s*+>)|(\([^()]*+\)))"
+    r"|(\[[^\[\]]*+\])|(<\s*+[0-9]{1,19}\s*+>)|(\((?:[^()]|\([^()]*+\))*+\)))"
 )
 _SIZE = re.compile(r"\[\s*+(?:(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19})U?)?\s*+\]")
 
@@ -104,6 +104,13 @@ def registers(text: str) -> list[RegisterDeclaration]:
             name += "0"  # ``%p<1>`` declares just ``%p0``
         found.append(RegisterDeclaration(kind, name, length))
     return found
+
+
+def register_parameters(text: str) -> list[RegisterDeclaration]:
+    """Parameters of a function that are registers (``.func (.reg .f32 r) f (.reg .u32 n)``)."""
+    if ".reg" not in text:
+        return []
+    return [one for piece in text.split(",") if ".reg" in piece for one in registers(piece)]
 
 
 def variables(text: str, line: int) -> list[Variable]:

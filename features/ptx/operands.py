@@ -64,11 +64,15 @@ _NEXT_STATEMENT = re.compile(
 )
 
 
+Ranges = tuple[tuple[int, str], ...]
+"""Lengths of the declarations of one prefix, each with the suffix of its renaming."""
+
+
 class Names(dict[str, Operand]):
     """Operands read so far, by their text, in one scope of one function.
 
     ``bare`` maps a declared or renamed register to its object; ``ranges`` maps the prefix of
-    a parametrised declaration (``t<4>``) to its length and the suffix of its renaming.
+    a parametrised declaration (``t<4>``) to its lengths, the innermost block's first.
     """
 
     __slots__ = ("bare", "complain", "ranges")
@@ -76,7 +80,7 @@ class Names(dict[str, Operand]):
     def __init__(
         self,
         bare: dict[str, Register],
-        ranges: dict[str, tuple[int, str]],
+        ranges: dict[str, Ranges],
         complain: Callable[[str, str], None],
     ) -> None:
         super().__init__()
@@ -132,9 +136,9 @@ class Names(dict[str, Operand]):
             for cut in range(len(text) - 1, max(0, len(text) - 11), -1):
                 if not text[cut:].isdecimal():
                     break
-                found = self.ranges.get(text[:cut])
-                if found is not None and int(text[cut:]) < found[0]:
-                    return Register(text + found[1])
+                for length, suffix in self.ranges.get(text[:cut], ()):
+                    if int(text[cut:]) < length:
+                        return Register(text + suffix)
         if text[0] == "%":
             return Special(text) if text in SPECIAL_REGISTERS else Register(text)
         if text == "WARP_SZ":

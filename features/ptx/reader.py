@@ -29,17 +29,17 @@ _LOC = re.compile(
     r"\s++[0-9]++\s++[0-9]++\s++[0-9]++(?:\s*+,\s*+function_name\s++[A-Za-z0-9_$.]++"
     r"(?:\s*+\+\s*+[0-9]++)?\s*+,\s*+inlined_at\s++[0-9]++\s++[0-9]++\s++[0-9]++)?"
 )
-_PARENTHESIS = re.compile(r"\s*+\(([^()]*+)\)")
+_PARENTHESIS = re.compile(r"\s*+\(((?:[^()]|\([^()]*+\))*+)\)")
 _OPENING = re.compile(r"\s*+\(")
 _FUNCTION_NAME = re.compile(rf"\s*+({NAME})")
 _TUNING = re.compile(
     r"\s*+\.([A-Za-z_][A-Za-z0-9_]*+)"
-    r'(\s*+"[^"]*+"(?:\s*+,\s*+"[^"]*+")*+\s*+;?|\s*+\([^()]*+\)|\s*+(?:0[xX][0-9a-fA-F]++|[0-9]++)'
+    r'(\s*+"[^"]*+"(?:\s*+,\s*+"[^"]*+")*+\s*+;?|\s*+\((?:[^()]|\([^()]*+\))*+\)|\s*+(?:0[xX][0-9a-fA-F]++|[0-9]++)'
     r"(?:\s*+,\s*+[0-9]++)*+)?"
 )
 _STOP = re.compile(r"[{;\n]")
 _BRACE = re.compile(r"[{}]")
-_INT = re.compile(r"[0-9]{1,18}")
+_INT = re.compile(r"0[xX][0-9a-fA-F]{1,16}|(?!0[0-9])[0-9]{1,18}")
 _LINKAGE = frozenset({"visible", "extern", "weak", "common", "internal"})
 _KNOWN_TUNING = frozenset(
     {
@@ -245,14 +245,14 @@ class _Scanner:
             if known is None or known.external:
                 self._variables[variable.name] = variable
 
-    def _parameters(self, position: int) -> tuple[tuple[Parameter, ...], int]:
+    def _parameters(self, position: int) -> tuple[tuple[Parameter, ...], int, str]:
         match = _PARENTHESIS.match(self._clean, position)
         if match is None:
             if _OPENING.match(self._clean, position):
                 self._fail("a parameter list is not closed", position)
-            return (), position
+            return (), position, ""
         try:
-            return tuple(declarations.parameters(match.group(1))), match.end()
+            return tuple(declarations.parameters(match.group(1))), match.end(), match.group(1)
         except (DeclarationError, UnreadableError) as error:
             self._fail(f"{error} ({excerpt(match.group(1))!r})", match.start(1))
 
@@ -260,12 +260,12 @@ class _Scanner:
         clean, kind = self._clean, ".entry" if is_entry else ".func"
         while not is_entry and (early := _TUNING.match(clean, position)):
             position = early.end()  # .func .attribute(...) (ret) name
-        returns, position = self._parameters(position)
+        returns, position, out = self._parameters(position)
         named = _FUNCTION_NAME.match(clean, position)
         if named is None:
             self._fail(f"a name was expected after {kind}", position)
         name, position = named.group(1), named.end()
-        parameters, position = self._parameters(position)
+        parameters, position, taken = self._parameters(position)
         directives, position = self._tuning(position)
         line, column = self._tracker.at(start)
         began = f"{kind} {name} (line {line})"
@@ -275,7 +275,11 @@ class _Scanner:
         if opening == "{":
             end = self._closing(position, f"{kind} {name}", start)
             body_line, _ = self._tracker.at(position + 1)
-            parse = partial(parse_body, self._source, position + 1, end, body_line, began)
+            given = (
+                *declarations.register_parameters(out),
+                *declarations.register_parameters(taken),
+            )
+            parse = partial(parse_body, self._source, position + 1, end, body_line, began, given)
             self._position = end + 1
         elif opening == ";":
             parse = _no_body
@@ -308,10 +312,10 @@ class _Scanner:
                 self._complain(
                     "unknown_directive", f"directive .{word} is not understood", match.start(1) - 1
                 )
-            if '"' in values:
-                directives.setdefault(word, ())
-            else:
-                directives[word] = tuple(int(value) for value in _INT.findall(values))
+            plain = '"' not in values and "(" not in values
+            directives[word] = (
+                tuple(int(value, 0) for value in _INT.findall(values)) if plain else ()
+            )
             position = match.end()
         return directives, position
 

@@ -23,7 +23,7 @@ from features.ptx.ir import (
     Symbol,
     Vector,
 )
-from features.ptx.operands import Names
+from features.ptx.operands import Names, Ranges
 
 _DIGITS = "0123456789"
 
@@ -33,14 +33,14 @@ class Scopes:
 
     def __init__(self, complain: Callable[[str, str], None]) -> None:
         self._bare: dict[str, Register] = {}
-        self._ranges: dict[str, tuple[int, str]] = {}
+        self._ranges: dict[str, Ranges] = {}
         self._complain = complain
         self.names = Names(self._bare, self._ranges, complain)
         self._count = 0
         self._current = 0
-        self._stack: list[tuple[int, Names, list[tuple[str, Register | None]], _Ranges]] = []
+        self._stack: list[tuple[int, Names, list[tuple[str, Register | None]], _RangeUndo]] = []
         self._undo_bare: list[tuple[str, Register | None]] = []
-        self._undo_ranges: _Ranges = []
+        self._undo_ranges: _RangeUndo = []
         self._owner: dict[str, int] = {}  # register name or prefix< -> first scope
         # Names without their trailing digits -> first scope, of ranges and of single names.
         self._range_stems: dict[str, int] = {}
@@ -100,12 +100,16 @@ class Scopes:
         if not self._stack or self.names is self._stack[-1][1]:
             self.names = Names(self._bare, self._ranges, self._complain)
         if is_range:
-            self._undo_ranges.append((name, self._ranges.get(name)))
-            self._ranges[name] = (length, suffix)
+            outer = self._ranges.get(name)
+            self._undo_ranges.append((name, outer))
+            if outer and outer[0][1] == suffix:  # declared twice in one block
+                length = max(length, outer[0][0])
+                outer = outer[1:]
+            self._ranges[name] = ((length, suffix), *(outer or ()))
         else:
             self._undo_bare.append((name, self._bare.get(name)))
             self._bare[name] = Register(name + suffix)
-        return RegisterDeclaration(register.type, name + suffix, length)
+        return register._replace(name=name + suffix)
 
     def label(self, name: str, line: int, target: int) -> int:
         """A label before instruction ``target``; its number."""
@@ -182,7 +186,7 @@ class Scopes:
         return out, labels, unique
 
 
-_Ranges = list[tuple[str, tuple[int, str] | None]]
+_RangeUndo = list[tuple[str, Ranges | None]]
 
 
 def _substitute(names: dict[str, str], operand: Operand) -> Operand:

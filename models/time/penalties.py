@@ -80,12 +80,13 @@ def nondecreasing(pieces: tuple[LatencyPiece, ...]) -> Callable[[float], float]:
     low = 1.0
     for piece in pieces:
         high = float(piece.below_threads or 2 * low)
-        step = (high - low) / GRID_POINTS_PER_PIECE
+        # Both ends are points, so a jump between pieces stays between two thread counts.
+        step = (high - 1 - low) / (GRID_POINTS_PER_PIECE - 1)
         for index in range(GRID_POINTS_PER_PIECE):
-            at = low + (index + 0.5) * step
+            at = low + index * step
             threads.append(at)
             values.append(piece.slope * at + piece.constant)
-            weights.append(step)
+            weights.append(max(step, 1 / GRID_POINTS_PER_PIECE))
         low = high
     pools: list[tuple[float, float, int]] = []  # mean, weight, points
     for value, weight in zip(values, weights, strict=True):

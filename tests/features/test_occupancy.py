@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.errors import LaunchError
@@ -135,6 +135,7 @@ threads = st.integers(1, 1024)
 register_counts = st.integers(1, 63)
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(capability_ids, threads, register_counts, st.integers(0, 49152), st.integers(0, 49152))
 def test_resident_work_stays_within_every_limit(
     capability: str, block: int, registers: int, static: int, dynamic: int
@@ -155,6 +156,7 @@ def test_resident_work_stays_within_every_limit(
     assert 0 < found.occupancy <= 1
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(capability_ids, threads, register_counts, register_counts, st.integers(0, 49152))
 def test_more_registers_never_make_more_blocks_resident(
     capability: str, block: int, one: int, other: int, static: int
@@ -171,6 +173,7 @@ def test_more_registers_never_make_more_blocks_resident(
     )
 
 
+@settings(deadline=None)  # a busy machine is no failure
 @given(capability_ids, threads, st.integers(0, 49152), st.integers(0, 49152))
 def test_more_shared_memory_never_makes_more_blocks_resident(
     capability: str, block: int, one: int, other: int

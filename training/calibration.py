@@ -140,7 +140,7 @@ def _extrapolated_coverage(
 
 def _unseen_width(inner: OutOfFold) -> IntervalWidth:
     residuals = inner.residuals()
-    low, high = conformal_factors(residuals.logarithms, residuals.groups, LEVEL)
+    low, high = conformal_factors(residuals.logarithms, residuals.groups, LEVEL, symmetric=True)
     return IntervalWidth(low_factor=low, high_factor=high)
 
 
@@ -152,7 +152,7 @@ def _random_coverage(random: OutOfFold, floor_watts: float) -> Coverage:
     logarithms = np.log(rows.watts / watts)
     for part in (0, 1):
         other = logarithms[half != part]
-        factors = conformal_factors(other, np.arange(len(other)), LEVEL)
+        factors = conformal_factors(other, np.arange(len(other)), LEVEL, symmetric=True)
         width = IntervalWidth(low_factor=factors[0], high_factor=factors[1])
         low[half == part], high[half == part] = interval_bounds(
             watts[half == part], width, floor_watts

@@ -1,0 +1,161 @@
+"""Intervals: conformal factors count kernels, not rows, and hold what they promise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from features.errors import ModelError
+from models.intervals import (
+    EXTRAPOLATED_WIDENING,
+    IntervalCalibration,
+    IntervalWidth,
+    Residuals,
+    calibrate,
+    conformal_factors,
+    interval_bounds,
+    measure_coverage,
+)
+
+
+def calibration(floor_watts: float = 40.0) -> IntervalCalibration:
+    return IntervalCalibration(
+        level=0.9,
+        kernel_groups=20,
+        floor_watts=floor_watts,
+        seen_kernel=IntervalWidth(low_factor=0.9, high_factor=1.1),
+        unseen_kernel=IntervalWidth(low_factor=0.7, high_factor=1.5),
+        extrapolated=IntervalWidth(low_factor=0.5, high_factor=2.0),
+    )
+
+
+def test_symmetric_factors_of_hand_checked_residuals() -> None:
+    # 9 groups of one row, |residual| 0.1 ... 0.9: mass 1/10 each, 0.9 is reached at the ninth.
+    residuals = np.arange(1, 10) / 10 * np.array([1, -1, 1, -1, 1, -1, 1, -1, 1])
+    low, high = conformal_factors(residuals, np.arange(9), 0.9, symmetric=True)
+    assert high == pytest.approx(np.exp(0.9))
+    assert low == pytest.approx(np.exp(-0.9))
+    # At level 0.5 the fifth suffices.
+    assert conformal_factors(residuals, np.arange(9), 0.5, symmetric=True)[1] == pytest.approx(
+        np.exp(0.5)
+    )
+
+
+def test_tails_of_hand_checked_residuals() -> None:
+    # 19 groups: mass 1/20 each; the upper tail needs .95, the largest; so does the lower.
+    residuals = np.arange(-9, 10) / 10
+    low, high = conformal_factors(residuals, np.arange(19), 0.9)
+    assert (low, high) == pytest.approx((np.exp(-0.9), np.exp(0.9)))
+    # All residuals above zero: the interval still holds the prediction itself.
+    assert conformal_factors(residuals + 2, np.arange(19), 0.9)[0] == 1.0
+
+
+def test_a_kernel_with_many_rows_counts_once() -> None:
+    # One kernel with 1000 tiny residuals does not outvote nine kernels with large ones.
+    residuals = np.concatenate([np.full(1000, 0.01), np.full(9, 0.5)])
+    groups = np.concatenate([np.zeros(1000), np.arange(1, 10)])
+    assert conformal_factors(residuals, groups, 0.8, symmetric=True)[1] == pytest.approx(
+        np.exp(0.5)
+    )
+    per_row = conformal_factors(residuals, np.arange(1009), 0.8, symmetric=True)
+    assert per_row[1] == pytest.approx(np.exp(0.01))
+
+
+@given(st.integers(0, 2**31), st.booleans())
+def test_factors_enclose_one_and_grow_with_the_level(seed: int, symmetric: bool) -> None:
+    generator = np.random.default_rng(seed)
+    residuals = generator.normal(0.1, 0.3, 60)
+    groups = generator.integers(0, 25, 60)
+    narrow = conformal_factors(residuals, groups, 0.6, symmetric=symmetric)
+    wide = conformal_factors(residuals, groups, 0.9, symmetric=symmetric)
+    assert wide[0] <= narrow[0] <= 1 <= narrow[1] <= wide[1]
+
+
+def test_new_groups_are_covered_as_promised() -> None:
+    # Kernels with an error of their own and little noise inside: exchangeable groups.
+    generator = np.random.default_rng(3)
+    held = []
+    for _ in range(300):
+        shift = generator.normal(0, 0.3, 31)
+        rows = shift[:, None] + generator.normal(0, 0.02, (31, 8))
+        known, new = rows[:30], rows[30]
+        low, high = conformal_factors(
+            known.ravel(), np.repeat(np.arange(30), 8), 0.9, symmetric=True
+        )
+        held.append(np.mean((np.exp(new) >= low) & (np.exp(new) <= high)))
+    assert 0.87 <= np.mean(held) <= 0.96  # guaranteed: at least .9 but for the sampling of 300
+
+
+def test_an_estimate_scales_and_stops_at_the_floor() -> None:
+    wide = calibration().estimate(100.0, "unseen_kernel")
+    assert (wide.low, wide.value, wide.high) == pytest.approx((70.0, 100.0, 150.0))
+    assert wide.basis == "unseen_kernel"
+    assert wide.level == 0.9
+    assert calibration().estimate(50.0, "unseen_kernel").low == 40.0  # not 35
+    below = calibration().estimate(30.0, "extrapolated")
+    assert below.low == below.value == 30.0  # a prediction under the floor holds itself
+
+
+def test_bases_are_ordered_by_width() -> None:
+    seen, unseen, beyond = (
+        calibration(0.0).estimate(80.0, basis)
+        for basis in ("seen_kernel", "unseen_kernel", "extrapolated")
+    )
+    assert beyond.low < unseen.low < seen.low < seen.high < unseen.high < beyond.high
+    with pytest.raises(ModelError, match="uncalibrated"):
+        calibration().estimate(80.0, "uncalibrated")
+
+
+def test_a_narrower_extrapolated_interval_is_refused() -> None:
+    with pytest.raises(ValidationError, match="extrapolated interval must hold"):
+        IntervalCalibration.model_validate(
+            calibration().model_dump() | {"extrapolated": {"low_factor": 0.8, "high_factor": 1.6}}
+        )
+
+
+def test_calibration_from_out_of_fold_predictions() -> None:
+    generator = np.random.default_rng(0)
+    groups = np.repeat(np.arange(40), 5)
+    predicted = np.full(200, 60.0)
+    shift = np.repeat(generator.normal(0, 0.2, 40), 5)
+    grouped = Residuals(predicted * np.exp(shift), predicted, groups)
+    noise = Residuals(predicted * np.exp(generator.normal(0, 0.02, 200)), predicted, groups)
+    outside = np.zeros(200, dtype=np.bool_)
+    made = calibrate(grouped=grouped, random=noise, outside=outside, floor_watts=20.0)
+    assert made.kernel_groups == 40
+    assert made.seen_kernel.high_factor < made.unseen_kernel.high_factor
+    # Nothing was measured outside the range: the convention alone widens.
+    assert made.extrapolated.high_factor == pytest.approx(
+        made.unseen_kernel.high_factor**EXTRAPOLATED_WIDENING
+    )
+    # Rows outside the range that err twofold widen it further.
+    outside[:50] = True
+    far = Residuals(np.where(outside, 240.0, grouped.measured_watts), predicted, groups)
+    wider = calibrate(grouped=far, random=noise, outside=outside, floor_watts=20.0)
+    assert wider.extrapolated.high_factor >= 4.0 * (1 - 1e-12)
+
+
+def test_residuals_need_positive_power() -> None:
+    with pytest.raises(ModelError, match="positive"):
+        _ = Residuals(np.array([1.0]), np.array([-1.0]), np.array([0])).logarithms
+
+
+def test_coverage_of_hand_checked_rows() -> None:
+    measured = np.array([10.0, 20.0, 30.0])
+    low, high = np.array([9.0, 22.0, 20.0]), np.array([12.0, 30.0, 29.0])
+    found = measure_coverage("p", measured, low, high, np.array([0, 0, 1]), 0.9)
+    assert found.rows == pytest.approx(1 / 3)
+    assert found.kernels == pytest.approx((0.5 + 0.0) / 2)
+    assert found.mean_width_watts == pytest.approx((3 + 8 + 9) / 3)
+    # 2 / .1 = 20 per watt missed: 2 W and 1 W.
+    assert found.interval_score_watts == pytest.approx((20 + 60) / 3)
+
+
+def test_bounds_are_vectors() -> None:
+    width = IntervalWidth(low_factor=0.5, high_factor=2.0)
+    low, high = interval_bounds(np.array([10.0, 100.0]), width, 20.0)
+    assert low.tolist() == [10.0, 50.0]
+    assert high.tolist() == [20.0, 200.0]

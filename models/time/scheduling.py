@@ -138,12 +138,12 @@ class SchedulingTimeModel:
         """Time of a launch on a GPU, at ``core_mhz`` or its default core clock.
 
         More blocks, more trips or a lower clock never shorten it. Raises ModelError for a GPU
-        without published latencies, LaunchError where no block fits on an SM, ValueError for a
-        clock or trip count that is not positive or negative.
+        without published latencies, LaunchError where no block fits on an SM, for a clock that
+        is not above 0 and for a negative trip count.
         """
         clock = gpu.core_mhz if core_mhz is None else core_mhz
         if not clock > 0:
-            raise ValueError(f"core_mhz is {clock}; it must be above 0")
+            raise LaunchError(f"core_mhz is {clock}; it must be above 0", field="core_mhz")
         prepared = _Prepared(work, gpu)
         trips, missing = _trips(work)
         middle = prepared.costs(trips, work.registers_per_thread)
@@ -310,7 +310,7 @@ def _trips(work: KernelWork) -> tuple[tuple[float, ...], tuple[Diagnostic, ...]]
     given = tuple(float(count) for count in work.trip_counts)[: len(lines)]
     for count in given:
         if not count >= 0:
-            raise ValueError(f"trip count {count} is negative or no number")
+            raise LaunchError(f"trip count {count} is negative or no number", field="loops")
     missing = tuple(
         Diagnostic("trip_count_assumed", "no trip count is given for this loop; 1 is used", line)
         for line in lines[len(given) :]

@@ -435,7 +435,7 @@ def test_uncertain_trips_and_registers_widen_the_interval() -> None:
 
 @pytest.mark.parametrize(("clock", "trips"), [(0.0, (32,)), (-5.0, (32,)), (None, (-1,))])
 def test_clocks_and_trips_that_cannot_be(clock: float | None, trips: tuple[float]) -> None:
-    with pytest.raises(ValueError, match=r"core_mhz|trip count"):
+    with pytest.raises(LaunchError, match=r"core_mhz|trip count"):
         MODEL.predict(replace(MATMUL, trip_counts=trips), K20, clock)
 
 

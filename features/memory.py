@@ -11,7 +11,6 @@ later): global memory moves in 32-byte sectors; shared memory has 32 banks, 4 by
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,9 +61,7 @@ def sectors(addresses: Integers, active: Lanes | None = None) -> tuple[Integers,
     return distinct_per_row(addresses >> SECTOR_SHIFT, active)
 
 
-def shared_transactions(
-    addresses: Integers, width: int, active: Lanes | None = None
-) -> Integers:
+def shared_transactions(addresses: Integers, width: int, active: Lanes | None = None) -> Integers:
     """Shared-memory transactions of each warp for an access of ``width`` bytes per lane.
 
     The degree of bank conflict: the most distinct words that fall in one bank; words shared by
@@ -91,6 +88,18 @@ def bank_conflicts(addresses: Integers) -> Integers:
     loads = np.bincount(owner + words % BANKS, minlength=rows * BANKS).reshape(rows, BANKS)
     degree: Integers = loads.max(axis=1)
     return degree
+
+
+def distinct(values: Integers) -> Integers:
+    """Sorted distinct values (by sorting: several times faster here than ``np.unique``)."""
+    if values.size < 2:
+        return values.reshape(-1)
+    ordered = np.sort(values, axis=None)
+    keep = np.empty(ordered.shape, dtype=np.bool_)
+    keep[0] = True
+    np.not_equal(ordered[1:], ordered[:-1], out=keep[1:])
+    found: Integers = ordered[keep]
+    return found
 
 
 class SectorLog:
@@ -121,14 +130,9 @@ class SectorLog:
 
     def _compact(self) -> None:
         if self._pending:
-            merged = np.concatenate([self._merged, *self._pending])
+            self._merged = distinct(np.concatenate([self._merged, *self._pending]))
             self._pending.clear()
             self._pending_size = 0
-            merged.sort()
-            keep = np.empty(merged.shape, dtype=np.bool_)
-            keep[:1] = True
-            np.not_equal(merged[1:], merged[:-1], out=keep[1:])
-            self._merged = merged[keep]
             if self._merged.size > self.limit:
                 self.overflow = True
 
@@ -150,8 +154,7 @@ def unite(keys: list[Integers]) -> Integers:
         return np.empty(0, dtype=np.int64)
     if len(keys) == 1:
         return keys[0]
-    merged: npt.NDArray[Any] = np.unique(np.concatenate(keys))
-    return merged
+    return distinct(np.concatenate(keys))
 
 
 def slot_sectors(keys: Integers, slot: int) -> Integers:

@@ -22,6 +22,7 @@ from features.memory import (
     SECTOR_SHIFT,
     SectorLog,
     bank_conflicts,
+    distinct,
     distinct_per_row,
     sectors,
     shared_transactions,
@@ -243,7 +244,7 @@ def _scattered(site: Site, addresses: Offsets, machine: Machine, dtype: DType) -
     """Reads that fall in several regions, or in none."""
     numbers = machine.memory.sort_out(addresses)
     out = np.zeros(addresses.shape, dtype=dtype)
-    for number in np.unique(numbers):
+    for number in distinct(numbers):
         chosen = numbers == number
         if number < 0:
             machine.complain_address(site, int(addresses[chosen][0]), "read as 0")
@@ -278,7 +279,7 @@ def write_global(
         where = addresses + size * k
         numbers = machine.memory.sort_out(where)
         held = np.broadcast_to(value, where.shape)
-        for number in np.unique(numbers):
+        for number in distinct(numbers):
             chosen = numbers == number
             if number < 0:
                 machine.complain_address(site, int(where[chosen][0]), "not written")
@@ -288,9 +289,7 @@ def write_global(
             region.write(offsets, held[chosen])
 
 
-def _aligned(
-    machine: Machine, site: Site, addresses: Offsets, width: int, group: Group
-) -> Offsets:
+def _aligned(machine: Machine, site: Site, addresses: Offsets, width: int, group: Group) -> Offsets:
     """Addresses rounded down to the access's natural alignment (a fault on hardware)."""
     if width == 1:
         return addresses
@@ -362,6 +361,11 @@ def read_flat(
 ) -> Array:
     """Values at addresses ``(warps that take part, n)``, one warp a row."""
     if not shared:
+        region = machine.memory.find(int(where[0, 0]))
+        if region is not None:
+            offsets = where - region.base
+            if int(offsets.view(np.uint64).max()) <= region.size - dtype.itemsize:
+                return region.read(offsets, dtype, site.role)
         return _scattered(site, where.reshape(-1), machine, dtype).reshape(where.shape)
     positions = _tile_positions(site, machine, where, group, dtype.itemsize)
     return machine.shared.read(positions, dtype)
@@ -377,7 +381,7 @@ def write_flat(
         return
     flat, held = where.reshape(-1), values.reshape(-1)
     numbers = machine.memory.sort_out(flat)
-    for number in np.unique(numbers):
+    for number in distinct(numbers):
         chosen = numbers == number
         if number < 0:
             machine.complain_address(site, int(flat[chosen][0]), "not written")

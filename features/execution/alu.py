@@ -60,7 +60,26 @@ def arithmetic(base: str, modifiers: tuple[str, ...], *, precise: bool) -> Opera
 # --- setp, set, selp, slct ------------------------------------------------------------------
 
 _COMPARISONS = frozenset(
-    "eq ne lt le gt ge lo ls hi hs equ neu ltu leu gtu geu num nan".split()
+    [
+        "eq",
+        "ne",
+        "lt",
+        "le",
+        "gt",
+        "ge",
+        "lo",
+        "ls",
+        "hi",
+        "hs",
+        "equ",
+        "neu",
+        "ltu",
+        "leu",
+        "gtu",
+        "geu",
+        "num",
+        "nan",
+    ]
 )
 _COMBINE: dict[str, Function] = {
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
@@ -189,9 +208,7 @@ def _product(modifiers: tuple[str, ...], dtype: DType) -> Function:
     return multiply_high if "hi" in modifiers else np.multiply
 
 
-def with_carry(
-    base: str, modifiers: tuple[str, ...], items: Items, operands: Operands
-) -> Handler:
+def with_carry(base: str, modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
     """add.cc, addc, sub.cc, subc, mad.cc, madc: the carry flag lives in its own slot."""
     kind = TYPES[modifiers[-1]]
     dtype = UNSIGNED[kind.itemsize]
@@ -313,7 +330,9 @@ def _clock(name: str, dtype: DType, dst: int) -> Handler:
 def convert_address(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
     """cvta: generic addresses of shared and local memory lie in windows of their own."""
     dtype = TYPES[modifiers[-1]]
-    space = next((m.partition("::")[0] for m in modifiers if m != "to" and m not in TYPES), "global")
+    space = next(
+        (m.partition("::")[0] for m in modifiers if m != "to" and m not in TYPES), "global"
+    )
     window = np.uint64(WINDOWS.get(space, 0))
     to = "to" in modifiers
     if dtype.itemsize != 8 or not window:

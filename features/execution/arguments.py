@@ -11,8 +11,9 @@ Documented defaults for what the user does not give:
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,12 +30,15 @@ from features.execution.spaces import (
     GlobalMemory,
     SyntheticRegion,
 )
-from features.execution.values import TYPES
+from features.execution.values import TYPES, DType
 from features.launch import Argument, Launch, PointerHint
 from features.ptx import ir
 
 MOST_ASSUMED = 1024
 """Largest default of an integer that is not compared with a thread index."""
+
+
+_SYMBOL = re.compile(r"(?:generic\()?([A-Za-z_$%][\w$]*)\)?(?:\+(\d+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,9 +218,7 @@ def bind(
                 f"{len(parameters)}: {', '.join(p.name for p in parameters) or 'none'}",
                 field="arguments",
             )
-    size = max(
-        [program.parameters[p.name] + p.bytes for p in parameters], default=0
-    )
+    size = max([program.parameters[p.name] + p.bytes for p in parameters], default=0)
     packed = bytearray(size)
     regions: list[object] = []
     pointing = pointers(program) if buffers is None else {}
@@ -296,17 +298,21 @@ def bind(
                                        None, launch.threads, seed + 99))  # fmt: skip
     symbols = []
     for name, placed in program.globals.items():
-        region = DenseRegion(name, placed.address, initial_bytes(placed.variable))
+        region = DenseRegion(name, placed.address, initial_bytes(placed.variable, program.address_of))
         regions.append(region)
         symbols.append((name, region))
     if packed:
         regions.append(
-            DenseRegion("(parameters)", PARAMETER_BASE, np.frombuffer(bytes(packed), dtype=np.uint8))
+            DenseRegion(
+                "(parameters)", PARAMETER_BASE, np.frombuffer(bytes(packed), dtype=np.uint8)
+            )
         )
     return Bound(bytes(packed), GlobalMemory(regions), tuple(diagnostics), tuple(symbols))
 
 
-def initial_bytes(variable: ir.Variable) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+def initial_bytes(
+    variable: ir.Variable, address_of: Callable[[str], int | None] = lambda name: None
+) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
     """A module variable's contents: its initializer, zero beyond it."""
     data = np.zeros(max(1, variable.bytes), dtype=np.uint8)
     text = variable.initializer
@@ -318,22 +324,30 @@ def initial_bytes(variable: ir.Variable) -> np.ndarray[tuple[int], np.dtype[np.u
         item = word.strip()
         if not item:
             continue
-        values.append(_literal_bytes(item, dtype))
+        values.append(_literal_bytes(item, dtype, address_of))
     raw = np.frombuffer(b"".join(values), dtype=np.uint8)[: data.size]
     data[: raw.size] = raw
     return data
 
 
-def _literal_bytes(item: str, dtype: np.dtype) -> bytes:  # type: ignore[type-arg]
+def _literal_bytes(
+    item: str, dtype: DType, address_of: Callable[[str], int | None]
+) -> bytes:
+    """One element of an initializer: a number, or the address of a symbol (``f``, ``f+8``)."""
     size = dtype.itemsize
+    lowered = item.lower()
+    if lowered.startswith(("0f", "0d")):
+        bits = int(item[2:], 16)
+        width = 4 if lowered.startswith("0f") else 8
+        return bits.to_bytes(width, "little")[:size].ljust(size, b"\0")
+    match = _SYMBOL.fullmatch(item)
+    if match is not None:
+        address = address_of(match[1])
+        value = 0 if address is None else address + int(match[2] or 0)
+        return (value & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
     try:
-        lowered = item.lower()
-        if lowered.startswith(("0f", "0d")):
-            bits = int(item[2:], 16)
-            width = 4 if lowered.startswith("0f") else 8
-            return bits.to_bytes(width, "little")[:size].ljust(size, b"\0")
         if dtype.kind == "f":
             return struct.pack({2: "<e", 4: "<f", 8: "<d"}[size], float(item))
         return (int(item.rstrip("uU"), 0) & ((1 << (8 * size)) - 1)).to_bytes(size, "little")
     except ValueError:
-        return bytes(size)  # the address of another symbol, or an expression
+        return bytes(size)  # an expression

@@ -25,17 +25,18 @@ from features.execution.loads import addresses, by_window
 from features.execution.operands import TRASH, Frame, Handler, UnsupportedError, store
 from features.execution.spaces import Offsets
 from features.execution.values import F16, F32, F64, TYPES, Array, DType, as_type
+from features.memory import distinct
 from features.ptx import ir
 
 Items = tuple[ir.Operand, ...]
 Flat = npt.NDArray[np.int64]
 
 
-def _increment(old: Any, limit: Any) -> Any:
+def _increment(old: int, limit: int) -> int:
     return 0 if old >= limit else old + 1
 
 
-def _decrement(old: Any, limit: Any) -> Any:
+def _decrement(old: int, limit: int) -> int:
     return limit if old == 0 or old > limit else old - 1
 
 
@@ -93,9 +94,11 @@ def combine(
         old = np.empty_like(values)
         old[order] = old_sorted
         return cells, old
+    lengths = np.diff(np.r_[starts, group_of.size])
+    if starts.size < int(lengths.max()):
+        return _by_cell(name, cells, sorted_groups[starts], starts, lengths, order, b, c)
     # In rounds: the first thread of every cell, then the second... (bounded by the threads).
     old = np.empty(group_of.shape, dtype=current.dtype)
-    lengths = np.diff(np.r_[starts, group_of.size])
     function = None if name == "cas" else _vectorised(name)
     for rank in range(int(lengths.max())):
         alive = starts[lengths > rank] + rank
@@ -112,6 +115,65 @@ def combine(
     return cells, old
 
 
+def _by_cell(
+    name: str, cells: Array, targets: Flat, starts: Flat, lengths: Flat, order: Flat,
+    b: Array, c: Array | None,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Few cells and many threads on each: one cell after the other."""
+    old = np.empty(order.shape, dtype=cells.dtype)
+    for target, start, length in zip(targets, starts, lengths, strict=True):
+        threads = order[start : start + length]
+        values = b[threads]
+        if name in _UFUNCS:
+            running = _UFUNCS[name].accumulate(np.concatenate([cells[target : target + 1], values]))
+            found, last = running[:-1], running[-1]
+        elif name == "cas":
+            assert c is not None
+            found, last = _swaps(cells[target], values, c[threads])
+        else:
+            found, last = _counted(name, cells[target], values)
+        old[threads] = found
+        cells[target] = last
+    return cells, old
+
+
+def _swaps(value: Any, expected: Array, replacement: Array) -> tuple[Array, Any]:
+    """cas of many threads on one cell: jump from one success to the next."""
+    found = np.empty_like(expected)
+    place = 0
+    while place < expected.size:
+        hits = np.flatnonzero(expected[place:] == value)
+        if not hits.size:
+            break
+        success = place + int(hits[0])
+        found[place : success + 1] = value
+        value = replacement[success]
+        place = success + 1
+        if place < expected.size and expected[place] == value:  # a run of successes: one by one
+            while place < expected.size and expected[place] == value:
+                found[place] = value
+                value = replacement[place]
+                place += 1
+    found[place:] = value
+    return found, value
+
+
+def _counted(name: str, value: Any, limits: Array) -> tuple[Array, Any]:
+    """inc and dec of many threads on one cell."""
+    found = np.empty_like(limits)
+    if name == "inc" and (limits == limits[0]).all() and int(value) <= int(limits[0]):
+        sequence = int(value) + np.arange(limits.size + 1)
+        period = int(limits[0]) + 1
+        found[:] = sequence[:-1] % period
+        return found, int(sequence[-1]) % period
+    step = _increment if name == "inc" else _decrement
+    held = int(value)
+    for k, limit in enumerate(limits.tolist()):
+        found[k] = held
+        held = step(held, limit)
+    return found, held
+
+
 def _perform(
     name: str,
     read: Callable[[Flat], Array],
@@ -121,7 +183,7 @@ def _perform(
     c: Array | None,
     need_old: bool,
 ) -> Array | None:
-    unique, inverse = np.unique(where, return_inverse=True)
+    unique = distinct(where)
     if unique.size == where.size:
         old = read(where)
         if name == "cas":
@@ -130,7 +192,7 @@ def _perform(
         else:
             write(where, _vectorised(name)(old, b).astype(old.dtype, copy=False))
         return old
-    cells, found = combine(name, read(unique), inverse.reshape(-1), b, c, need_old)
+    cells, found = combine(name, read(unique), np.searchsorted(unique, where), b, c, need_old)
     write(unique, cells)
     return found
 
@@ -198,7 +260,9 @@ def build(context: Context, base: str, modifiers: tuple[str, ...], items: Items)
             return
         if kind == "f16x2":
             found = [
-                np.ascontiguousarray(np.stack(found[2 * k : 2 * k + 2], axis=1)).view(register)[:, 0]
+                np.ascontiguousarray(np.stack(found[2 * k : 2 * k + 2], axis=1)).view(register)[
+                    :, 0
+                ]
                 for k in range(count)
             ]
         for out, value in zip(outs, found, strict=True):
@@ -261,7 +325,7 @@ def _memory(
             need_old,
         )
     out = np.zeros(group.count, dtype=dtype)
-    for number in np.unique(numbers):
+    for number in distinct(numbers):
         chosen = numbers == number
         if number < 0:
             machine.complain_address(site, int(flat[chosen][0]), "ignored")

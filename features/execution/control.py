@@ -12,6 +12,7 @@ from features.execution.loads import put_parameter
 from features.execution.operands import PARAMETERS, Frame, Handler, UnsupportedError, store
 from features.execution.spaces import CODE_BASE
 from features.execution.values import BOOL, U32, U64, Array, as_type, spread
+from features.memory import distinct
 from features.ptx import ir
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def _indexed(program: Program, linked: Linked, context: Context, one: ir.Instruc
         if chosen.shape[0] == 1:
             k = int(chosen[0])
             return machine.move(linked.base + targets[k] - shift, group, edges[k])
-        for k in np.unique(chosen if group.everyone else chosen[group.index]):
+        for k in distinct(chosen if group.everyone else chosen[group.index]):
             part = group.narrowed(chosen == k, negated=False)
             if part is not None:
                 key = machine.move(linked.base + targets[k] - shift, part, edges[k])
@@ -259,7 +260,7 @@ def _call(
     def indirect(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:
         number = (as_type(frame[pointer], U64).astype(np.int64) - CODE_BASE) // 256
         values = number if number.shape[0] == 1 else number[group.index]
-        for k in np.unique(values):
+        for k in distinct(values):
             part = group if number.shape[0] == 1 else group.narrowed(number == k, negated=False)
             if part is None:
                 continue
@@ -314,9 +315,7 @@ def give_back(
 # --- barriers --------------------------------------------------------------------------------
 
 
-def _barrier(
-    context: Context, one: ir.Instruction, after: int, edge: LoopEdge | None
-) -> Finish:
+def _barrier(context: Context, one: ir.Instruction, after: int, edge: LoopEdge | None) -> Finish:
     items = one.operands
     operands = context.operands
     if "red" in one.opcode.split("."):
@@ -339,9 +338,7 @@ def _barrier(
     return apply
 
 
-def _reducing(
-    context: Context, one: ir.Instruction, after: int, edge: LoopEdge | None
-) -> Finish:
+def _reducing(context: Context, one: ir.Instruction, after: int, edge: LoopEdge | None) -> Finish:
     """bar.red: the predicate of all threads of the block is reduced when the last arrives."""
     operands = context.operands
     mode = next(m for m in one.opcode.split(".") if m in ("popc", "and", "or"))

@@ -59,7 +59,9 @@ def _tf32(value: Array) -> Array:
     return (raw + np.uint32(0x1000)) & np.uint32(0xFFFFE000)
 
 
-def _float_to_float(source: str, target: str, modifiers: tuple[str, ...], precise: bool) -> Function:
+def _float_to_float(
+    source: str, target: str, modifiers: tuple[str, ...], precise: bool
+) -> Function:
     rounding = next((m for m in modifiers if m in ("rz", "rm", "rp")), "rn")
     integral = next((m for m in modifiers if m in _INTEGRAL), None)
     clamp = "sat" in modifiers
@@ -105,9 +107,7 @@ def conversion(modifiers: tuple[str, ...], *, precise: bool) -> Operation | None
     target, source = modifiers[-2], modifiers[-1]
     if target in ("f16x2", "bf16x2") and source == "f32":
         narrow = _float_to_float("f32", target.removesuffix("x2"), modifiers, precise)
-        return Operation(
-            lambda a, b: pack_halves(narrow(b), narrow(a)), (F32, F32), U32
-        )
+        return Operation(lambda a, b: pack_halves(narrow(b), narrow(a)), (F32, F32), U32)
     if target not in TYPES or source not in TYPES:
         return None
     held, result = TYPES[source], TYPES[target]
@@ -116,9 +116,7 @@ def conversion(modifiers: tuple[str, ...], *, precise: bool) -> Operation | None
     if source in _FLOATS:
         rounding = next((m for m in modifiers if m in _INTEGRAL), "rzi")
         widened = _to_f64(source)
-        return Operation(
-            lambda a: float_to_integer(widened(a), result, rounding), (held,), result
-        )
+        return Operation(lambda a: float_to_integer(widened(a), result, rounding), (held,), result)
     if target in _FLOATS:
         rounding = next((m for m in modifiers if m in ("rz", "rm", "rp")), "rn")
         if target == "bf16":

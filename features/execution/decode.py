@@ -6,15 +6,34 @@ from collections.abc import Callable
 
 from features.execution import alu, atomics, loads, matrix, textures, warp
 from features.execution.context import Context
-from features.execution.operands import Handler, UnsupportedError
+from features.execution.groups import Group
+from features.execution.operands import Frame, Handler, UnsupportedError
+from features.execution.values import U32, as_type, spread
 from features.ptx import ir
 
 Items = tuple[ir.Operand, ...]
 
 # Order memory, wait for copies or hint at caches: nothing to do where every access is at once.
 _SILENT = frozenset(
-    "membar fence prefetch prefetchu pragma nanosleep discard applypriority createpolicy "
-    "griddepcontrol setmaxnreg brkpt pmevent istypep alloca stacksave stackrestore".split()
+    [
+        "membar",
+        "fence",
+        "prefetch",
+        "prefetchu",
+        "pragma",
+        "nanosleep",
+        "discard",
+        "applypriority",
+        "createpolicy",
+        "griddepcontrol",
+        "setmaxnreg",
+        "brkpt",
+        "pmevent",
+        "istypep",
+        "alloca",
+        "stacksave",
+        "stackrestore",
+    ]
 )
 
 Builder = Callable[[Context, tuple[str, ...], Items], Handler | None]
@@ -31,7 +50,9 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
     base, _, rest = one.opcode.partition(".")
     modifiers = tuple(rest.split(".")) if rest else ()
     items = one.operands
-    if base in _SILENT or base in ("bar", "barrier"):
+    if base in ("bar", "barrier"):
+        return _arrive(context, items) if "arrive" in modifiers and "cluster" not in modifiers else None
+    if base in _SILENT:
         return None
     if base in _MEMORY:
         return _MEMORY[base](context, modifiers, items)
@@ -54,4 +75,14 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
     handler = alu.build(base, modifiers, items, context.operands, precise=context.precise)
     if handler is None:
         raise UnsupportedError("not known")
+    return handler
+
+
+def _arrive(context: Context, items: Items) -> Handler:
+    number = context.operands.source(items[0], U32)
+
+    def handler(frame: Frame, group: Group) -> None:
+        barrier = spread(as_type(frame[number], U32), group.machine.count)[group.index[0]]
+        group.machine.arrive(int(barrier), group)
+
     return handler

@@ -209,11 +209,13 @@ def _native(base: str, modifiers: tuple[str, ...], dtype: DType, precise: bool) 
         def function(a: Array, b: Array) -> Array:
             sign = np.signbit(a) ^ np.signbit(b)
             return np.copysign(plain(np.abs(a), np.abs(b)), np.where(sign, -1.0, 1.0)).astype(dtype)
+
     if "sat" in modifiers:
         unclamped = function
 
         def function(*s: Array) -> Array:
             return saturate(unclamped(*s))
+
     if "ftz" in modifiers and precise and dtype is F32 and base not in ("copysign",):
         unflushed = function
 
@@ -303,9 +305,7 @@ _TESTS: dict[str, Function] = {
 _COUNTS = {"fma": 3, "mad": 3, **dict.fromkeys(_BINARY, 2), **dict.fromkeys(_UNARY, 1)}
 
 
-def floating_operation(
-    base: str, modifiers: tuple[str, ...], *, precise: bool
-) -> Operation | None:
+def floating_operation(base: str, modifiers: tuple[str, ...], *, precise: bool) -> Operation | None:
     """The operation of a floating-point opcode, or ``None`` if it is not one."""
     kind = modifiers[-1] if modifiers else ""
     if base == "testp" and kind in ("f32", "f64"):

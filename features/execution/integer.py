@@ -436,9 +436,7 @@ def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None
         return Operation(function, (held,) * count, held)
     special: dict[str, Operation] = {
         "popc": Operation(lambda a: np.bitwise_count(a).astype(U32), (raw,), U32),
-        "clz": Operation(
-            lambda a: np.uint32(8 * raw.itemsize) - bit_length(a), (raw,), U32
-        ),
+        "clz": Operation(lambda a: np.uint32(8 * raw.itemsize) - bit_length(a), (raw,), U32),
         "bfind": Operation(
             _find_leading(dtype.itemsize, dtype.kind == "i", "shiftamt" in modifiers),
             (dtype,),

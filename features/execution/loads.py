@@ -38,6 +38,7 @@ from features.execution.values import (
     as_type,
     spread,
 )
+from features.memory import distinct
 from features.ptx import ir
 
 Items = tuple[ir.Operand, ...]
@@ -147,7 +148,9 @@ def put_parameter(stored: dict[int, Array], offset: int, value: Array, group: Gr
             old = pick_bytes(stored, offset, UNSIGNED[value.dtype.itemsize])
         value = np.where(group.mask, value, old.view(value.dtype))
     width = value.dtype.itemsize
-    for start in [s for s in stored if s < offset + width and s + stored[s].dtype.itemsize > offset]:
+    for start in [
+        s for s in stored if s < offset + width and s + stored[s].dtype.itemsize > offset
+    ]:
         if start != offset or stored[start].dtype.itemsize != width:
             _split(stored, start)
     for start in [s for s in stored if offset < s < offset + width]:
@@ -262,7 +265,7 @@ def by_window(where: Offsets, group: Group) -> list[tuple[int, Group]]:
     if (active == first).all():
         return [(_known(first), group)]
     parts = []
-    for window in np.unique(active):
+    for window in distinct(active):
         part = group.narrowed(found == window, negated=False)
         if part is not None:
             parts.append((_known(int(window)), part))
@@ -381,9 +384,7 @@ def copy_async(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
                 values = [np.where(mask, spread(v, machine.count), dtype.type(0)) for v in read]
         if taken is not None:
             kept = as_type(frame[taken], dtype).astype(S64)
-            values = [
-                np.where(kept >= 4 * (k + 1), v, dtype.type(0)) for k, v in enumerate(values)
-            ]
+            values = [np.where(kept >= 4 * (k + 1), v, dtype.type(0)) for k, v in enumerate(values)]
         target = addresses(frame, to_slot, to_offset)
         machine.tallies[shared.number].count_shared(target, width, group)
         write_private(shared, machine.shared, target, group, values)

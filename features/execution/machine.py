@@ -29,6 +29,7 @@ from features.execution.trips import Trips
 from features.execution.values import BOOL, U32, Array, as_type, spread
 from features.execution.warp import ballot
 from features.launch import WARP_SIZE, Launch
+from features.memory import distinct
 
 Deliver = tuple[Callable[[Group, Array], None], Array]
 
@@ -108,6 +109,7 @@ class Machine:
         self.finished = False
         self.pending: dict[int, Group] = {}
         self.waiting: dict[int, Waiting] = {}
+        self.arrivals: dict[int, Counts] = {}
         self.gathering: dict[int, Group] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
         self._returns: dict[int, Array] = {}
@@ -218,7 +220,7 @@ class Machine:
             parts = [(int(sites[0]), group)]
         else:
             parts = []
-            for site in np.unique(sites[group.index]):
+            for site in distinct(sites[group.index]):
                 part = group.narrowed(sites == site, negated=False)
                 if part is not None:
                     parts.append((int(site), part))
@@ -287,6 +289,10 @@ class Machine:
         if deliver is not None:
             held.deliver.append(deliver)
 
+    def arrive(self, barrier: int, group: Group) -> None:
+        """bar.arrive: counted at the barrier without waiting."""
+        self.arrivals[barrier] = self.arrivals.get(barrier, 0) + group.lanes
+
     def _unblock(self) -> bool:
         """Nothing can run: open barriers, or end a deadlock."""
         if self.waiting and self._release(force=not self.gathering):
@@ -316,8 +322,11 @@ class Machine:
             arrived = mask.reshape(self.slots, -1).sum(axis=1)
             enough = arrived >= alive
             if held.wanted is not None:
-                enough |= arrived >= held.wanted
+                present = arrived + self.arrivals.get(barrier, 0)
+                enough |= (present >= held.wanted) & (arrived > 0)
             enough &= arrived > 0
+            if barrier in self.arrivals:
+                self.arrivals[barrier] = np.where(enough, 0, self.arrivals[barrier])
             if enough.any():
                 self._open(barrier, mask & np.repeat(enough, self.per_block))
                 opened = True
@@ -448,9 +457,7 @@ class Machine:
             if len(self.pending) != pending:
                 limit = min(self.pending) if self.pending else None
                 pending = len(self.pending)
-            if limit is not None and (
-                key >= limit or self.steps - self._progress > SPIN_LIMIT
-            ):
+            if limit is not None and (key >= limit or self.steps - self._progress > SPIN_LIMIT):
                 self.put(key, group)
                 return
             run = runs[key + shift]

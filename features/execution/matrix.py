@@ -125,7 +125,7 @@ def _tile(shape: Shape, which: str) -> tuple[int, int]:
 
 
 class _Tiles:
-    """Addresses of a wmma fragment in memory: ``(warps, 32 * count)``."""
+    """A wmma fragment in memory: the tile's elements, each once."""
 
     def __init__(
         self, context: Context, modifiers: tuple[str, ...], memory: ir.Operand,
@@ -137,7 +137,12 @@ class _Tiles:
         self.by_row = "row" in modifiers
         self.size = self.element.bits // 8
         self.count = registers * self.element.per_register
-        self.places = wmma_places(self.rows, self.columns, self.count)
+        # The fragment runs over the tile in row-major order, again and again if it is larger.
+        tile = self.rows * self.columns
+        self.elements = min(tile, WARP_SIZE * self.count)
+        self.repeats = -(-WARP_SIZE * self.count // tile)
+        flat = np.arange(self.elements)
+        self.places = flat // self.columns, flat % self.columns
         self.slot, self.offset = context.operands.address(memory)
         self.stride = None if stride is None else context.operands.source(stride, U32)
         self.site = context.site(
@@ -154,7 +159,7 @@ class _Tiles:
         if self.stride is not None:
             held = spread(as_type(frame[self.stride], U32), count).reshape(-1, WARP_SIZE)
             lead = (held[:, 0] if rows is None else held[rows, 0]).astype(np.int64)
-        row, column = (p.reshape(-1) for p in self.places)
+        row, column = self.places
         along, across = (row, column) if self.by_row else (column, row)
         element = along * lead[:, None] + across
         where = first[:, None] + element * self.size
@@ -173,9 +178,7 @@ def load_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Han
     """wmma.load: the tile's elements, one request per warp."""
     outs = [context.operands.target(o, U32) for o in _vector(items[0])]
     stride = items[2] if len(items) > 2 else None
-    tiles = _Tiles(
-        context, modifiers, items[1], stride, len(outs), _which(modifiers), stores=False
-    )
+    tiles = _Tiles(context, modifiers, items[1], stride, len(outs), _which(modifiers), stores=False)
 
     def handler(frame: Frame, group: Group) -> None:
         machine = group.machine
@@ -183,6 +186,8 @@ def load_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Han
         machine.tallies[tiles.site.number].count_tile(where, tiles.size, shared, group)
         values = read_flat(tiles.site, machine, where, shared, group, tiles.element.dtype)
         wide = U64 if tiles.element.bits == 64 else U32
+        if tiles.repeats > 1:
+            values = np.tile(values, (1, tiles.repeats))[:, : WARP_SIZE * tiles.count]
         bits = np.ascontiguousarray(values.reshape(-1, WARP_SIZE, tiles.count)).view(wide)
         full = np.zeros((machine.count // WARP_SIZE, WARP_SIZE, len(outs)), dtype=wide)
         rows = group.layout.rows
@@ -207,7 +212,8 @@ def store_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
         bits = _gathered(frame, group, sources, size)
         rows = group.layout.rows
         bits = bits if rows is None else bits[rows]
-        values = np.ascontiguousarray(bits).view(tiles.element.dtype).reshape(where.shape)
+        values = np.ascontiguousarray(bits).view(tiles.element.dtype)
+        values = values.reshape(where.shape[0], -1)[:, : tiles.elements]
         write_flat(tiles.site, machine, where, shared, group, values)
 
     return handler
@@ -224,10 +230,10 @@ def multiply_tiles(context: Context, modifiers: tuple[str, ...], items: Items) -
     else:
         raise UnsupportedError("wmma.mma types")
     sizes = [8 if kind.bits == 64 else 4 for kind in kinds]
-    outs = [
-        context.operands.target(o, U64 if sizes[0] == 8 else U32) for o in _vector(items[0])
+    outs = [context.operands.target(o, U64 if sizes[0] == 8 else U32) for o in _vector(items[0])]
+    slots = [
+        _sources(context, item, size) for item, size in zip(items[1:4], sizes[1:], strict=True)
     ]
-    slots = [_sources(context, item, size) for item, size in zip(items[1:4], sizes[1:], strict=True)]
     precise = context.precise
 
     def handler(frame: Frame, group: Group) -> None:

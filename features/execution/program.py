@@ -7,6 +7,7 @@ order, then one ``finish`` that says where the threads go.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
@@ -35,6 +36,7 @@ FRAME_STEP = 1 << 40
 
 Finish = Callable[["Machine", Frame, Group, int], "int | None"]
 
+_NAME = re.compile(r"[A-Za-z_$%][\w$]*")
 _ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "call"})
 _BARRIERS = frozenset({"bar", "barrier"})
 
@@ -160,6 +162,12 @@ class Program:
         found: dict[str, ir.Function] = {self.kernel.name: self.kernel}
         waiting = [self.kernel]
         defined = {f.name: f for f in self.module.functions if not f.declaration}
+        tables = [v for v in self.module.variables if v.initializer]
+        for variable in tables:  # tables of function pointers
+            for name in _NAME.findall(variable.initializer or ""):
+                if name in defined and name not in found:
+                    found[name] = defined[name]
+                    waiting.append(defined[name])
         while waiting:
             for one in waiting.pop().body.instructions:
                 if one.base not in ("call", "mov"):
@@ -228,6 +236,14 @@ class Program:
         if name == "WARP_SZ":
             return slots.constant(constant(32, U64))
         return None
+
+    def address_of(self, name: str) -> int | None:
+        """The address of a module variable or function, for initializers."""
+        if name in self.globals:
+            return self.globals[name].address
+        if name in self.by_name:
+            return CODE_BASE + 256 * self.by_name[name].index
+        return self.shared.get(name)
 
     # --- compiling ---
 

@@ -10,7 +10,28 @@ from collections.abc import Iterable, Iterator
 from features.ptx import ir
 
 _ADDRESS_STEPS = frozenset(
-    "add sub mul mad shl shr or and bfi bfe cvt mov selp min max cvta mul24 mad24 prmt lop3".split()
+    [
+        "add",
+        "sub",
+        "mul",
+        "mad",
+        "shl",
+        "shr",
+        "or",
+        "and",
+        "bfi",
+        "bfe",
+        "cvt",
+        "mov",
+        "selp",
+        "min",
+        "max",
+        "cvta",
+        "mul24",
+        "mad24",
+        "prmt",
+        "lop3",
+    ]
 )
 _POINTER_STEPS = frozenset({"add", "sub", "mov", "cvta", "selp", "mad"})
 _MOVES = frozenset({"mov", "ld", "st", "selp", "shfl", "atom", "ldu", "cvta", "call"})

@@ -104,11 +104,13 @@ def plan_blocks(launch: Launch, *, most: int | None = None, seed: int = 0) -> Sa
     kept = order[: max(1, budget - 3)] if len(order) > budget - 3 else order
     generator = np.random.default_rng(seed)
     spare = max(0, budget - len(kept))
-    shares = {s: 1 for s in kept}
+    shares = dict.fromkeys(kept, 1)
     large = [s for s in kept if sizes[s] > 1]
     # Half of what is left goes to the largest stratum's spread, a part to pairs of neighbours.
     for turn in range(spare - min(spare, 4)):
-        target = large[0] if turn % 3 < 2 or len(large) == 1 else large[1 + turn // 3 % (len(large) - 1)]
+        target = (
+            large[0] if turn % 3 < 2 or len(large) == 1 else large[1 + turn // 3 % (len(large) - 1)]
+        )
         if shares[target] < sizes[target]:
             shares[target] += 1
     blocks: list[int] = []

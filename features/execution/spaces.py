@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from features.execution.values import U8, UNSIGNED, Array, DType
 from features.launch import PointerHint
+from features.memory import distinct
 
 Offsets = npt.NDArray[np.int64]
 
@@ -160,7 +161,7 @@ class SyntheticRegion:
         numbers = offsets >> PAGE_SHIFT
         slots = self._pages[numbers]
         if not slots.all():
-            self._map(np.unique(numbers[slots == 0]), dtype)
+            self._map(distinct(numbers[slots == 0]), dtype)
             slots = self._pages[numbers]
         index = (slots.astype(np.int64) << PAGE_SHIFT) | (offsets & (PAGE - 1))
         # Slot 0 takes the writes for which no page was left; nothing reads it.

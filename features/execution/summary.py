@@ -31,6 +31,7 @@ from features.memory import (
     KEY_BITS,
     SECTOR_BYTES,
     Overlap,
+    distinct,
     overlap,
     per_slot,
     unite,
@@ -277,26 +278,26 @@ def _buffers(
         means = [float(weights @ per_slot(p, blocks)) / weights.sum() for p in parts]
         each = per_slot(both, blocks)
         if plan.complete:
-            distinct = float(np.unique(sector).size)
+            estimate = float(distinct(sector).size)
         else:
-            distinct = _distinct(float(weights @ each), sector, each, load_overlap, last - first + 1)
+            estimate = _distinct(
+                float(weights @ each), sector, each, load_overlap, last - first + 1
+            )
         found.append(
             BufferFootprint(
                 region.name, region.base, means[0], means[1],
-                first * SECTOR_BYTES - region.base, (last + 1) * SECTOR_BYTES - region.base, distinct,
+                first * SECTOR_BYTES - region.base, (last + 1) * SECTOR_BYTES - region.base, estimate,
             )
         )  # fmt: skip
     return tuple(found)
 
 
-def _distinct(
-    total: float, sector: Counts, each: Counts, shared: Overlap, span: int
-) -> float:
+def _distinct(total: float, sector: Counts, each: Counts, shared: Overlap, span: int) -> float:
     """Distinct sectors of a launch from block footprints and their overlap with neighbours.
 
     A block adds what neither its left nor its upper neighbour has touched. Never below what
     was seen, never above the span between the lowest and highest address.
     """
     new = (1 - (shared.x or 0.0)) * (1 - (shared.y or 0.0))
-    seen = float(np.unique(sector).size)
+    seen = float(distinct(sector).size)
     return max(seen, min(float(span), total * new))

@@ -227,7 +227,7 @@ def elect(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
         active = _active(group)
         leader = active.argmax(axis=1)
         store(frame, group, dst, _all_lanes(leader.astype(U32)))
-        store(frame, group, flag, (_LANE == leader[:, None]).reshape(-1))
+        store(frame, group, flag, (leader[:, None] == _LANE).reshape(-1))
 
     return handler
 

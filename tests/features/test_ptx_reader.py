@@ -1,0 +1,207 @@
+"""Modules: what every producer of PTX prints around the bodies."""
+
+from __future__ import annotations
+
+import pytest
+
+from features.errors import KernelError, PtxError
+from features.ptx import Module, Parameter, Variable, read_module
+from tests.fixtures.ptx_text import HEADER, READER, fixture, kernel
+
+ALL = sorted(path.name for path in READER.iterdir() if path.suffix in (".ptx", ".txt"))
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_every_function_of_every_producer_is_read(name: str) -> None:
+    module = read_module(fixture(name))
+    assert module.kernels
+    for function in module.functions:
+        lines = module.text.split("\n")
+        assert function.name in " ".join(lines[function.line - 1 : function.line + 3])
+        for instruction in function.body.instructions:
+            text = lines[instruction.line - 1][instruction.column - 1 :]
+            assert text.startswith(("@", instruction.opcode))
+            assert instruction.opcode in text
+        if name != "exotic.ptx":
+            assert function.body.diagnostics == ()
+
+
+def test_nvcc_module() -> None:
+    module = read_module(fixture("sample.sm_75.ptx"))
+    assert (module.version, module.target, module.address_size) == ((9, 0), "sm_75", 64)
+    assert module.diagnostics == ()
+    assert module.files[1] == "sample.cu"
+    assert [kernel.demangled for kernel in module.kernels] == [
+        "void scale<float>(float*, float, int)",
+        "void scale<double>(double*, double, int)",
+        "caller(float*, int)",
+        "staged(float4 const*, float*)",
+        "matrix(float const*, float*, int)",
+        "lib::halves(__half2 const*, __half2*)",
+    ]
+    staged = module.kernel("staged")
+    assert staged.directives == {"maxntid": (128, 1, 1), "minnctapersm": (4,)}
+    assert [(v.name, v.space, v.bytes) for v in staged.body.variables] == [
+        ("_ZZ6stagedPK6float4PfE1s", "shared", 512)
+    ]
+    dynamic = next(v for v in module.variables if v.name == "dynamic")
+    assert (dynamic.space, dynamic.elements, dynamic.bytes, dynamic.external) == (
+        "shared", 0, 0, True
+    )  # fmt: skip
+    power = module.function("_Z5powerfi")
+    assert power is not None
+    assert not power.is_entry
+    assert [one.name for one in power.returns] == ["func_retval0"]
+    printf = module.function("vprintf")
+    assert printf is not None
+    assert printf.declaration
+    assert printf.body.instructions == ()
+
+
+def test_triton_module() -> None:
+    module = read_module(fixture("triton.ptx"))
+    only = module.kernel()
+    assert only.directives == {"maxntid": (128, 1, 1)}
+    assert only.parameters[0] == Parameter(
+        "add_kernel_param_0", "u64", 1, 8, 8, is_pointer=True, pointer_space="global"
+    )
+    assert not only.parameters[3].is_pointer
+    assert module.files == {1: "add.py"}
+    assert module.diagnostics == ()
+    loads = [one for one in only.body.instructions if one.base == "ld" and one.predicate]
+    assert [(one.predicate, one.negated) for one in loads] == [("%p1", False)] * 2
+    store = next(one for one in only.body.instructions if one.opcode == "st.global.v4.b32")
+    assert (store.predicate, store.negated, store.location) == ("%p1", True, (1, 14, 24))
+
+
+def test_cuobjdump_prints_several_modules_and_banners() -> None:
+    module = read_module(fixture("cuobjdump.txt"))
+    assert (module.version, module.target) == ((8, 0), "sm_70")
+    assert [one.demangled for one in module.kernels] == ["twice(float*)", "other()"]
+    assert len(module.kernel("twice").body.instructions) == 9
+    assert [one.code for one in module.diagnostics] == ["duplicate_function"]
+    assert module.diagnostics[0].line == 77
+
+
+def test_cuda_7_module() -> None:
+    module = read_module(fixture("cuda7.ptx"))
+    assert (module.version, module.target) == ((4, 2), "sm_35")
+    weights = next(v for v in module.variables if v.name == "weights")
+    assert (weights.elements, weights.bytes, weights.space, weights.type) == (6, 24, "const", "f32")
+    assert weights.initializer is not None
+    assert weights.initializer.startswith("{{0f3F800000")
+    pointers = next(v for v in module.variables if v.name == "pointers")
+    assert pointers.initializer == "{generic(tex_data), weights+8}"
+    assert module.kernel().directives == {
+        "maxntid": (256, 1, 1), "minnctapersm": (2,), "maxnreg": (32,)
+    }  # fmt: skip
+
+
+def test_rare_module_statements() -> None:
+    module = read_module(fixture("exotic.ptx"))
+    wide = module.kernel("wide")
+    assert wide.directives == {
+        "reqntid": (128,),
+        "reqnctapercluster": (2, 1, 1),
+        "explicitcluster": (),
+        "maxclusterrank": (8,),
+        "pragma": (),
+        "new_in_ptx_10": (4,),
+    }
+    assert [(p.name, p.elements, p.bytes, p.align) for p in wide.parameters] == [
+        ("map", 128, 128, 64), ("small", 1, 1, 1)
+    ]  # fmt: skip
+    found = {variable.name: variable for variable in module.variables}
+    assert found["quad"] == Variable("quad", "global", "v4.f32", 1, 16, 16, line=10)
+    assert (found["text"].elements, found["text"].bytes) == (4, 4)
+    assert found["managed_word"].initializer == "0x2A"
+    assert [one.code for one in module.diagnostics] == ["unknown_directive"] * 2
+    assert [one.line for one in module.diagnostics] == [12, 19]
+    half = module.function("half_of")
+    assert half is not None
+    assert half.directives == {"noreturn": ()}
+    assert [register.name for register in half.body.registers] == ["result", "x"]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (lambda text: text, 6),
+        (lambda text: text.replace("\n", "\r\n"), 6),
+        (lambda text: text.replace("\n", "\r"), 6),
+        (lambda text: "\ufeff" + text, 6),
+        (lambda text: text + "\0", 6),
+        (lambda text: text.encode("utf-8"), 6),
+        (lambda text: ("// caf\xe9\n" + text).encode("latin-1"), 7),
+        (lambda text: text.encode("utf-16"), 6),
+        (lambda text: b"\xef\xbb\xbf" + text.encode() + b"\0\0", 6),
+        (lambda text: "\n\nFatbin ptx code:\n====\narch = sm_70\ncompressed\n" + text, 12),
+    ],
+)
+def test_encodings_and_line_ends(change, line: int) -> None:  # type: ignore[no-untyped-def]
+    module = read_module(change(kernel("\tadd.s32 %r1, %r2, 3; ret; // end")))
+    add, ret = module.kernel().body.instructions
+    assert (add.line, add.column) == (line, 2)
+    assert (ret.line, ret.column) == (line, 23)
+
+
+def test_bodies_are_parsed_only_when_asked_for() -> None:
+    module = read_module(kernel("ret;", "good") + ".entry bad()\n{\n this is no PTX \n}\n")
+    assert len(module.kernel("good").body.instructions) == 1
+    with pytest.raises(PtxError):
+        _ = module.kernel("bad").body
+
+
+def test_a_kernel_without_a_module_header_is_read() -> None:
+    module = read_module(".entry k() { ret; }")
+    assert module.version is None
+    assert [one.code for one in module.diagnostics] == ["missing_version"]
+    assert len(module.kernel().body.instructions) == 1
+
+
+# --- Module.kernel ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def sample() -> Module:
+    return read_module(fixture("sample.sm_75.ptx"))
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("_Z5scaleIfEvPT_S0_i", "_Z5scaleIfEvPT_S0_i"),
+        ("void scale<float>(float*, float, int)", "_Z5scaleIfEvPT_S0_i"),
+        ("void scale<float>(float *,float,int)", "_Z5scaleIfEvPT_S0_i"),
+        ("scale<double>", "_Z5scaleIdEvPT_S0_i"),
+        (" caller ", "_Z6callerPfi"),
+        ("caller(float*, int)", "_Z6callerPfi"),
+        ("lib::halves", "_ZN3lib6halvesEPK7__half2PS0_"),
+        ("halves", "_ZN3lib6halvesEPK7__half2PS0_"),
+    ],
+)
+def test_kernels_by_name(sample: Module, name: str, found: str) -> None:
+    assert sample.kernel(name).name == found
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        (None, "holds 6 kernels"),
+        ("scale", "fits void scale<float>"),
+        ("nothing", "no kernel 'nothing'"),
+        ("_Z5powerfi", "no kernel"),
+        ("", "no kernel"),
+    ],
+)
+def test_kernels_that_cannot_be_told(sample: Module, name: str | None, says: str) -> None:
+    with pytest.raises(KernelError, match=says) as caught:
+        sample.kernel(name)
+    assert caught.value.context["known"]
+
+
+def test_a_module_without_a_kernel_is_read() -> None:
+    module = read_module(HEADER + ".func f() { ret; }")
+    assert module.kernels == ()
+    with pytest.raises(KernelError, match="no kernel"):
+        module.kernel()

@@ -1,0 +1,385 @@
+"""Single instructions of the reference interpreter against numpy, exact rationals and Python."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.reference.machine import run
+from tests.reference.numbers import round_exact
+from tests.reference.parse import InterpreterError
+
+HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"
+Array = np.ndarray[Any, np.dtype[Any]]
+FULL = 0xFFFFFFFF
+
+
+def apply(instruction: str, kinds: str, out: str, *inputs: Array) -> Array:
+    """``instruction`` (``%d`` the result, ``%a %b %c`` the sources) on every element.
+
+    ``kinds`` are the types of the sources and, last, of the result, as registers and memory have
+    them; ``out`` is the numpy type of the result.
+    """
+    names = kinds.split()
+    letters = "abc"[: len(inputs)]
+    lines = ["mov.u32 %i, %tid.x;"]
+    registers = [".reg .b32 %i; .reg .b64 %p, %o; .reg .pred %q, %s;"]
+    for letter, kind, values in zip((*letters, "d"), names, (*inputs, None), strict=True):
+        size = np.dtype(out).itemsize if values is None else values.itemsize
+        registers.append(f".reg .{kind} %{letter};")
+        address = f"ld.param.u64 %p, [p{letter}]; mul.wide.u32 %o, %i, {size}; add.u64 %p, %p, %o;"
+        if values is None:
+            lines += [instruction, address, f"st.global.{kind} [%p], %d;"]
+        else:
+            lines += [address, f"ld.global.{kind} %{letter}, [%p];"]
+    parameters = ", ".join(f".param .u64 p{letter}" for letter in (*letters, "d"))
+    body = "\n".join([*registers, *lines, "ret;"])
+    ptx = f"{HEADER}.visible .entry k({parameters}) {{\n{body}\n}}"
+    count = len(inputs[0])
+    buffers = {f"p{letter}": values for letter, values in zip(letters, inputs, strict=True)}
+    result = run(ptx, "k", (1,), (count,), {**buffers, "pd": np.zeros(count, out)})
+    return result.memory["pd"]
+
+
+random = np.random.Generator(np.random.PCG64(7))
+EDGES = np.array([0, 1, 2, 31, 32, 33, 2**31 - 1, 2**31, 2**32 - 1, 0x12345678, 0xFFFF0000], "u4")
+U32 = np.concatenate([EDGES, random.integers(0, 2**32, 53, "u4")])
+V32 = np.roll(U32, 5)
+W32 = np.roll(U32, 11)
+S32, T32 = U32.view("i4"), V32.view("i4")
+U64 = np.concatenate([EDGES.astype("u8") << np.uint64(31), random.integers(0, 2**64, 53, "u8")])
+V64 = np.roll(U64, 3)
+
+INTEGER: list[tuple[str, Callable[[int, int, int], int]]] = [
+    ("add.u32 %d, %a, %b;", lambda a, b, c: a + b),
+    ("sub.s32 %d, %a, %b;", lambda a, b, c: a - b),
+    ("mul.lo.u32 %d, %a, %b;", lambda a, b, c: a * b),
+    ("mul.hi.u32 %d, %a, %b;", lambda a, b, c: a * b >> 32),
+    ("mad.lo.u32 %d, %a, %b, %c;", lambda a, b, c: a * b + c),
+    ("mad.hi.u32 %d, %a, %b, %c;", lambda a, b, c: (a * b >> 32) + c),
+    ("and.b32 %d, %a, %b;", lambda a, b, c: a & b),
+    ("xor.b32 %d, %a, %b;", lambda a, b, c: a ^ b),
+    ("not.b32 %d, %a;", lambda a, b, c: ~a),
+    ("cnot.b32 %d, %a;", lambda a, b, c: int(a == 0)),
+    ("shl.b32 %d, %a, %b;", lambda a, b, c: a << b if b < 32 else 0),
+    ("shr.u32 %d, %a, %b;", lambda a, b, c: a >> b if b < 32 else 0),
+    ("popc.b32 %d, %a;", lambda a, b, c: bin(a).count("1")),
+    ("clz.b32 %d, %a;", lambda a, b, c: 32 - len(bin(a)[2:]) if a else 32),
+    ("brev.b32 %d, %a;", lambda a, b, c: sum((a >> i & 1) << 31 - i for i in range(32))),
+    ("bfind.u32 %d, %a;", lambda a, b, c: int(math.log2(a)) if a else -1),
+    ("bfe.u32 %d, %a, 7, 9;", lambda a, b, c: a >> 7 & 511),
+    ("bfi.b32 %d, %a, %b, 28, 9;", lambda a, b, c: b & 0x0FFFFFFF | a << 28),
+    ("shf.l.wrap.b32 %d, %a, %b, %c;", lambda a, b, c: ((b << 32 | a) << c % 32) >> 32),
+    ("shf.r.clamp.b32 %d, %a, %b, %c;", lambda a, b, c: (b << 32 | a) >> min(c, 32)),
+    ("lop3.b32 %d, %a, %b, %c, 0xE8;", lambda a, b, c: a & b | b & c | a & c),
+    ("lop3.b32 %d, %a, %b, %c, 0x96;", lambda a, b, c: a ^ b ^ c),
+    ("prmt.b32 %d, %a, %b, 0x7031;", lambda a, b, c: (a >> 8 & 255) | (a >> 24) << 8
+     | (a & 255) << 16 | (b >> 24) << 24),
+    ("dp4a.u32.u32 %d, %a, %b, %c;", lambda a, b, c: c + sum(
+        (a >> i & 255) * (b >> i & 255) for i in (0, 8, 16, 24))),
+    ("sad.u32 %d, %a, %b, %c;", lambda a, b, c: abs(a - b) + c),
+    ("min.u32 %d, %a, %b;", lambda a, b, c: min(a, b)),
+    ("setp.hi.u32 %q, %a, %b; selp.b32 %d, %c, %a, %q;", lambda a, b, c: c if a > b else a),
+    ("setp.lt.u32 %q|%s, %a, %b; selp.u32 %d, 1, 0, %s;", lambda a, b, c: int(a >= b)),
+    ("setp.eq.u32 %q, %a, %b; setp.lt.or.u32 %q, %a, %c, %q; selp.u32 %d, 1, 0, !%q;",
+     lambda a, b, c: int(not (a < c or a == b))),
+    ("add.cc.u32 %d, %a, %b; addc.u32 %d, %c, 0;", lambda a, b, c: c + (a + b >> 32)),
+    ("sub.cc.u32 %d, %a, %b; subc.u32 %d, %c, 0;", lambda a, b, c: c - (a < b)),
+    ("mad.lo.cc.u32 %d, %a, %b, %c; madc.hi.u32 %d, %a, %b, 0;",
+     lambda a, b, c: a * b + c >> 32),
+    ("cvt.u16.u32 %d, %a; cvt.u32.u16 %d, %d;", lambda a, b, c: a & 0xFFFF),
+    ("cvt.s32.s8 %d, %a;", lambda a, b, c: (a & 255) - (a & 128) * 2),
+    ("cvt.sat.u8.u32 %d, %a;", lambda a, b, c: min(a, 255)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("instruction", "oracle"), INTEGER, ids=lambda v: str(v)[:24])
+def test_unsigned_and_logic_instructions_wrap_at_32_bits(
+    instruction: str, oracle: Callable[[int, int, int], int]
+) -> None:
+    if "cvt.u16" in instruction:
+        instruction = "{ .reg .b16 %h; cvt.u16.u32 %h, %a; cvt.u32.u16 %d, %h; }"
+    got = apply(instruction, "b32 b32 b32 b32", "u4", U32, V32, W32)
+    rows = zip(U32.tolist(), V32.tolist(), W32.tolist(), strict=True)
+    assert got.tolist() == [oracle(*row) & FULL for row in rows]
+
+
+SIGNED: list[tuple[str, Callable[[int, int], int]]] = [
+    ("shr.s32 %d, %a, %b;", lambda a, b: a >> min(b & FULL, 31)),
+    ("mul.hi.s32 %d, %a, %b;", lambda a, b: a * b >> 32),
+    ("abs.s32 %d, %a;", lambda a, b: abs(a)),
+    ("neg.s32 %d, %a;", lambda a, b: -a),
+    ("max.s32 %d, %a, %b;", lambda a, b: max(a, b)),
+    ("add.sat.s32 %d, %a, %b;", lambda a, b: max(-(2**31), min(2**31 - 1, a + b))),
+    ("div.s32 %d, %a, %b;", lambda a, b: int(Fraction(a, b)) if b else -1),
+    ("rem.s32 %d, %a, %b;", lambda a, b: int(math.fmod(a, b)) if b else a),
+    ("bfe.s32 %d, %a, 20, 8;", lambda a, b: ((a >> 20 & 255) ^ 128) - 128),
+    ("bfe.s32 %d, %a, 28, 8;", lambda a, b: a >> 28),
+    ("setp.ge.s32 %q, %a, %b; selp.s32 %d, %a, %b, %q;", lambda a, b: max(a, b)),
+    ("bfind.s32 %d, %a;", lambda a, b: len(bin(a if a >= 0 else ~a)[2:]) - 1
+     if a not in (0, -1) else -1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("instruction", "oracle"), SIGNED, ids=lambda v: str(v)[:24])
+def test_signed_instructions(instruction: str, oracle: Callable[[int, int], int]) -> None:
+    got = apply(instruction, "b32 b32 b32", "i4", S32, T32)
+    rows = zip(S32.tolist(), T32.tolist(), strict=True)
+    assert got.tolist() == [(oracle(*row) + 2**31) % 2**32 - 2**31 for row in rows]
+
+
+def test_wide_products_and_64_bit_integers() -> None:
+    got = apply("mul.wide.s32 %d, %a, %b;", "b32 b32 b64", "i8", S32, T32)
+    np.testing.assert_array_equal(got, S32.astype("i8") * T32)
+    got = apply("mul.hi.u64 %d, %a, %b;", "b64 b64 b64", "u8", U64, V64)
+    assert got.tolist() == [a * b >> 64 for a, b in zip(U64.tolist(), V64.tolist(), strict=True)]
+    got = apply("shr.s64 %d, %a, 9;", "b64 b64", "i8", U64.view("i8"))
+    np.testing.assert_array_equal(got, U64.view("i8") >> 9)
+    swap = "{ .reg .b32 %l, %h; mov.b64 {%l, %h}, %a; mov.b64 %d, {%h, %l}; }"
+    got = apply(swap, "b64 b64", "u8", U64)
+    np.testing.assert_array_equal(got, U64 << np.uint64(32) | U64 >> np.uint64(32))
+
+
+SINGLES = np.concatenate(
+    [
+        np.array([0, -0.0, 1, -1, 0.5, 3, np.inf, -np.inf, np.nan, 1e-45, 1e-38, 3.4e38], "f4"),
+        random.normal(0, 1, 26).astype("f4"),
+        np.exp(random.uniform(-87, 88, 26)).astype("f4"),
+    ]
+)
+OTHERS = np.roll(SINGLES, 7)
+THIRDS = np.roll(SINGLES, 19)
+
+
+def same(got: Array, want: Array) -> None:
+    """Equal bits, any NaN equal to any other."""
+    nan = np.isnan(want)
+    np.testing.assert_array_equal(np.isnan(got), nan)
+    kind = {2: "u2", 4: "u4", 8: "u8"}[want.itemsize]
+    np.testing.assert_array_equal(got[~nan].view(kind), want[~nan].view(kind))
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "kind", "dtype"),
+    [
+        (name, function, kind, dtype)
+        for kind, dtype in (("f32", "f4"), ("f64", "f8"), ("f16", "f2"))
+        for name, function in (
+            ("add", np.add), ("sub", np.subtract), ("mul", np.multiply), ("div.rn", np.divide),
+        )
+        if (name, kind) != ("div.rn", "f16")  # PTX has no half-precision division
+    ],
+)  # fmt: skip
+def test_float_arithmetic_is_that_of_ieee_754(
+    name: str, function: Callable[[Array, Array], Array], kind: str, dtype: str
+) -> None:
+    with np.errstate(all="ignore"):
+        a, b = SINGLES.astype(dtype), OTHERS.astype(dtype)
+        want = function(a, b)
+    registers = "b16 b16 b16" if kind == "f16" else f"{kind} {kind} {kind}"
+    same(apply(f"{name}.{kind} %d, %a, %b;", registers, dtype, a, b), want)
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [("f32", "f4"), ("f64", "f8"), ("f16", "f2")])
+def test_fma_is_the_float_nearest_to_the_exact_result(kind: str, dtype: str) -> None:
+    scale = random.uniform(0.5, 2.0, 200)
+    a = scale.astype(dtype)
+    b = np.roll(scale, 1).astype(dtype)
+    with np.errstate(all="ignore"):
+        # Sums that nearly cancel, and addends that reach into the last places of the product.
+        small = np.ldexp(scale, np.arange(200) % 40 - 30)
+        c = np.where(np.arange(200) % 2, -(a * b), small).astype(dtype)
+    registers = "b16 b16 b16 b16" if kind == "f16" else f"{kind} {kind} {kind} {kind}"
+    got = apply(f"fma.rn.{kind} %d, %a, %b, %c;", registers, dtype, a, b, c)
+    for x, y, z, r in zip(a, b, c, got, strict=True):
+        exact = Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
+        error = abs(Fraction(float(r)) - exact)
+        for side in (-np.inf, np.inf):
+            neighbour = np.nextafter(r, r.dtype.type(side))
+            other = abs(Fraction(float(neighbour)) - exact)
+            assert error < other or (error == other and r.view(f"u{r.itemsize}") % 2 == 0)
+
+
+@pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
+@pytest.mark.parametrize("operation", ["add", "mul"])
+def test_directed_rounding_goes_the_way_it_says(mode: str, operation: str) -> None:
+    a, b = (
+        np.ldexp(random.uniform(-1, 1, 60), random.integers(-9, 9, 60)).astype("f4") for _ in "ab"
+    )
+    got = apply(f"{operation}.{mode}.f32 %d, %a, %b;", "f32 f32 f32", "f4", a, b)
+    for x, y, r in zip(a, b, got, strict=True):
+        left, right = Fraction(float(x)), Fraction(float(y))
+        exact = left + right if operation == "add" else left * right
+        result = Fraction(float(r))
+        below = mode == "rm" or (mode == "rz" and exact > 0)
+        assert (result <= exact) if below else (result >= exact)
+        beyond = np.nextafter(r, np.float32(np.inf if below else -np.inf))
+        assert (Fraction(float(beyond)) > exact) if below else (Fraction(float(beyond)) < exact)
+
+
+def test_minimum_and_comparison_know_nan() -> None:
+    with np.errstate(all="ignore"):
+        want = np.fmin(SINGLES, OTHERS)
+    got = apply("min.f32 %d, %a, %b;", "f32 f32 f32", "f4", SINGLES, OTHERS)
+    np.testing.assert_array_equal(got, want)
+    for name, ordered in (("lt", np.less), ("equ", np.equal), ("neu", np.not_equal)):
+        got = apply(f"setp.{name}.f32 %q, %a, %b; selp.u32 %d, 1, 0, %q;", "f32 f32 b32", "u4",
+                    SINGLES, OTHERS)  # fmt: skip
+        unordered = np.isnan(SINGLES) | np.isnan(OTHERS)
+        answer = ordered(SINGLES, OTHERS)
+        np.testing.assert_array_equal(got, answer | unordered if name[-1] == "u" else answer)
+
+
+def test_flushing_subnormals_and_saturation() -> None:
+    tiny = np.array([1e-40, -1e-40, 1e-30, 0.5, -3.0, 7.0], "f4")
+    one = np.ones(6, "f4")
+    got = apply("mul.ftz.f32 %d, %a, %b;", "f32 f32 f32", "f4", tiny, one)
+    same(got, np.array([0.0, -0.0, 1e-30, 0.5, -3.0, 7.0], "f4"))
+    got = apply("add.sat.f32 %d, %a, %b;", "f32 f32 f32", "f4", tiny, 0 * one)
+    assert got[3:].tolist() == [0.5, 0.0, 1.0]
+
+
+def test_conversions_between_floats() -> None:
+    with np.errstate(all="ignore"):
+        same(apply("cvt.rn.f16.f32 %d, %a;", "f32 b16", "f2", SINGLES), SINGLES.astype("f2"))
+        doubles = SINGLES.astype("f8") * 1.0000001
+        same(apply("cvt.rn.f32.f64 %d, %a;", "f64 f32", "f4", doubles), doubles.astype("f4"))
+        same(apply("cvt.f64.f32 %d, %a;", "f32 f64", "f8", SINGLES), SINGLES.astype("f8"))
+        same(apply("cvt.rmi.f32.f32 %d, %a;", "f32 f32", "f4", SINGLES), np.floor(SINGLES))
+
+
+@pytest.mark.parametrize(
+    ("mode", "function"),
+    [("rni", np.rint), ("rzi", np.trunc), ("rmi", np.floor), ("rpi", np.ceil)],
+)
+def test_floats_become_integers_clamped(mode: str, function: Callable[[Array], Array]) -> None:
+    values = np.concatenate([SINGLES, np.array([0.5, 1.5, 2.5, -0.5, -1.5, 1e10, -1e10], "f4")])
+    got = apply(f"cvt.{mode}.s32.f32 %d, %a;", "f32 b32", "i4", values)
+    whole = np.nan_to_num(function(values.astype("f8")), nan=0.0, posinf=1e300, neginf=-1e300)
+    np.testing.assert_array_equal(got, np.clip(whole, -(2**31), 2**31 - 1).astype("i8"))
+
+
+def test_integers_become_the_nearest_float() -> None:
+    np.testing.assert_array_equal(
+        apply("cvt.rn.f32.s32 %d, %a;", "b32 f32", "f4", S32), S32.astype("f4")
+    )
+    np.testing.assert_array_equal(
+        apply("cvt.rn.f32.u64 %d, %a;", "b64 f32", "f4", U64), U64.astype("f4")
+    )
+    np.testing.assert_array_equal(
+        apply("cvt.rn.f64.u64 %d, %a;", "b64 f64", "f8", U64), U64.astype("f8")
+    )
+
+
+@pytest.mark.parametrize(
+    ("instruction", "function"),
+    [
+        ("ex2.approx.f32", np.exp2), ("lg2.approx.f32", np.log2), ("sin.approx.f32", np.sin),
+        ("cos.approx.f32", np.cos), ("rsqrt.approx.f32", lambda a: 1 / np.sqrt(a)),
+        ("sqrt.rn.f32", np.sqrt), ("rcp.rn.f32", lambda a: 1 / a), ("tanh.approx.f32", np.tanh),
+    ],
+)  # fmt: skip
+def test_special_functions(instruction: str, function: Callable[[Array], Array]) -> None:
+    with np.errstate(all="ignore"):
+        want = function(SINGLES.astype("f8")).astype("f4")
+    got = apply(f"{instruction} %d, %a;", "f32 f32", "f4", SINGLES)
+    np.testing.assert_allclose(got, want, rtol=1e-7)
+
+
+def test_round_exact_agrees_with_numpy_on_every_half() -> None:
+    halves = np.arange(0x7C00, dtype="u2").view("f2").astype(float)
+    middles = (halves[:-1] + halves[1:]) / 2
+    for value in (*halves[1::37], *middles[::37]):
+        assert round_exact(Fraction(value), "f16", "rn") == np.float16(value)
+
+
+def test_packed_halves() -> None:
+    a, b, c = (random.uniform(-2, 2, 64).astype("f2") for _ in "abc")
+    want = np.float16(a.astype("f4") * b.astype("f4") + c.astype("f4"))
+    got = apply("fma.rn.f16x2 %d, %a, %b, %c;", "b32 b32 b32 b32", "u4",
+                a.view("u4"), b.view("u4"), c.view("u4"))  # fmt: skip
+    np.testing.assert_allclose(got.view("f2"), want, rtol=1e-3, atol=1e-3)
+
+
+def test_sub_word_loads_extend_as_their_type_says() -> None:
+    data = np.arange(0, 256, 4, dtype="u1")
+    for kind, view in (("s8", "i1"), ("u8", "u1")):
+        ptx = f"""{HEADER}.visible .entry k(.param .u64 pa, .param .u64 pd) {{
+            .reg .b32 %i, %v; .reg .b64 %a, %d, %o;
+            mov.u32 %i, %tid.x; ld.param.u64 %a, [pa]; ld.param.u64 %d, [pd];
+            cvt.u64.u32 %o, %i; add.u64 %a, %a, %o; ld.global.{kind} %v, [%a];
+            mul.wide.u32 %o, %i, 4; add.u64 %d, %d, %o; st.global.b32 [%d], %v; ret; }}"""
+        result = run(ptx, "k", (1,), (64,), {"pa": data, "pd": np.zeros(64, "i4")})
+        np.testing.assert_array_equal(result.memory["pd"], data.view(view))
+
+
+JUMP_TABLE = (
+    HEADER
+    + """.visible .entry k(.param .u64 p) {
+    .reg .b32 %r<4>; .reg .b64 %rd<4>;
+    mov.u32 %r1, %tid.x;
+    ld.param.u64 %rd1, [p]; mul.wide.u32 %rd2, %r1, 4; add.u64 %rd3, %rd1, %rd2;
+    rem.u32 %r2, %r1, 3;
+    ways: .branchtargets A, B, C;
+    brx.idx %r2, ways;
+A: mov.u32 %r3, 10; bra.uni END;
+B: mov.u32 %r3, 20; bra.uni END;
+C: mov.u32 %r3, 30;
+END: st.global.u32 [%rd3], %r3;
+    ret; }"""
+)
+
+
+def test_a_jump_table_sends_each_lane_its_way() -> None:
+    result = run(JUMP_TABLE, "k", (1,), (7,), {"p": np.zeros(7, "u4")})
+    assert result.memory["p"].tolist() == [10, 20, 30, 10, 20, 30, 10]
+    stores = [r for r in result.per_instruction if r.opcode == "st.global.u32"]
+    assert [(r.warp_executions, r.active_lanes) for r in stores] == [(1, 7)]
+
+
+def launch(body: str, threads: int = 32, **options: Any) -> Any:
+    ptx = f"""{HEADER}.visible .entry k(.param .u64 p) {{
+        .reg .pred %p<3>; .reg .b32 %r<5>; .reg .b64 %rd<5>;
+        ld.param.u64 %rd1, [p]; mov.u32 %r1, %tid.x;
+        {body} }}"""
+    return run(ptx, "k", (1,), (threads,), {"p": np.zeros(4, "u4")}, **options)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("st.global.u32 [%rd1+16], %r1; ret;", "line 7 .*lies in no buffer"),
+        ("st.global.u32 [%rd1+2], %r1; ret;", "misaligned"),
+        ("st.shared.u32 [%r1], %r1; ret;", "shared memory of 0 bytes"),
+        ("frobnicate.u32 %r1, %r1; ret;", "frobnicate.u32 is not understood"),
+        ("setp.eq.u32 %p1, %r1, 0; @%p1 bar.sync 0, 64; ret;", "barrier that never opens"),
+        ("setp.eq.u32 %p1, %r1, 0; @%p1 bar.sync 1; bar.sync 0, 64; ret;", "barrier that never"),
+        ("L: bra L;", "more warp instructions than allowed"),
+        ("trap; ret;", "stopped itself"),
+        ("mov.u32 %r2, 1;", "past the end"),
+    ],
+)  # fmt: skip
+def test_what_cannot_go_on_says_why(body: str, message: str) -> None:
+    with pytest.raises(InterpreterError, match=message):
+        launch(body, max_steps=5000)
+
+
+def test_unknown_instructions_that_are_never_reached_do_no_harm() -> None:
+    result = launch("bra END; frobnicate.u32 %r1, %r1; END: ret;")
+    assert [row.warp_executions for row in result.per_instruction] == [1, 1, 1, 0, 1]
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(TypeError, match="takes 1 arguments, got 2"):
+        run(JUMP_TABLE, "k", (1,), (1,), {"p": np.zeros(1), "q": np.int32(0)})
+    with pytest.raises(TypeError, match="has 8 bytes, got 4"):
+        run(JUMP_TABLE, "k", (1,), (1,), {"p": np.int32(0)})
+    with pytest.raises(TypeError, match="argument p"):
+        run(JUMP_TABLE, "k", (1,), (1,), {"p": 3})
+    with pytest.raises(InterpreterError, match="no kernel 'x'"):
+        run(JUMP_TABLE, "x", (1,), (1,), {"p": np.zeros(1)})

@@ -30,7 +30,8 @@ app = typer.Typer(
 gpus = typer.Typer(help="GPU profiles: list, show, check.", invoke_without_command=True)
 app.add_typer(gpus, name="gpus")
 
-_out = Console(soft_wrap=True)
+_PIPED_WIDTH = 240
+"""Columns when nobody looks: a line that is cut or folded cannot be searched."""
 
 Ptx = Annotated[Path, typer.Argument(metavar="FILE.ptx", help="PTX file; - reads standard input.")]
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU id or alias (wattcast gpus).")]
@@ -115,9 +116,9 @@ def serve(
     def ready(url: str) -> None:
         if demo:
             prediction = demonstrate(url)
-            _out.print(f"POST {url}/predict answered:", highlight=False)
-            report.prediction(_out, prediction)
-        _out.print(f"wattcast serves on {url} (documentation: {url}/docs)", highlight=False)
+            _console().print(f"POST {url}/predict answered:", highlight=False)
+            report.prediction(_console(), prediction)
+        _console().print(f"wattcast serves on {url} (documentation: {url}/docs)", highlight=False)
 
     run(settings, ready)
 
@@ -154,8 +155,8 @@ def predict(
         return
     for number, one in enumerate(answer.get("predictions", [answer])):
         if number:
-            _out.print()
-        report.prediction(_out, one)
+            _console().print()
+        report.prediction(_console(), one)
 
 
 @app.command()
@@ -184,8 +185,8 @@ def features(
     if as_json:
         _print_json(answer)
         return
-    report.rows(_out, answer["features"], ("name", "value", "unit"))
-    report.warnings(_out, answer["warnings"])
+    report.rows(_console(), answer["features"], ("name", "value", "unit"))
+    report.warnings(_console(), answer["warnings"])
 
 
 @gpus.callback()
@@ -207,7 +208,7 @@ def gpus_list(as_json: AsJson = False) -> None:
         _print_json(found)
         return
     columns = ("id", "name", "compute_capability", "sm_count", "power_models", "schemas")
-    report.rows(_out, found, columns)
+    report.rows(_console(), found, columns)
 
 
 @gpus.command("show")
@@ -230,7 +231,7 @@ def gpus_check(
 
     if not files:
         found = _services().gpus.all()
-        _out.print(f"{len(found)} profiles hold", highlight=False)
+        _console().print(f"{len(found)} profiles hold", highlight=False)
         return
     broken = False
     for path in files:
@@ -239,7 +240,7 @@ def gpus_check(
         for problem in problems:
             print(f"{path}: {problem}", file=sys.stderr)
         if not problems:
-            _out.print(f"{path}: holds", highlight=False)
+            _console().print(f"{path}: holds", highlight=False)
     if broken:
         raise typer.Exit(1)
 
@@ -256,7 +257,7 @@ def models(as_json: AsJson = False) -> None:
         _print_json(found)
     else:
         columns = ("gpu", "target", "family", "version", "schema", "unseen_kernel_mae_watts")
-        report.rows(_out, found, columns)
+        report.rows(_console(), found, columns)
     for problem in power.problems():
         print(f"wattcast: left out: {problem}", file=sys.stderr)
 
@@ -271,7 +272,7 @@ def schemas(as_json: AsJson = False) -> None:
     if as_json:
         _print_json(found)
         return
-    report.rows(_out, found, ("id", "version", "title", "gpus"))
+    report.rows(_console(), found, ("id", "version", "title", "gpus"))
 
 
 @app.command(
@@ -299,7 +300,11 @@ def settings() -> None:
         }
         for name, field in Settings.model_fields.items()
     ]
-    report.rows(_out, rows, ("variable", "value", "meaning"))
+    report.rows(_console(), rows, ("variable", "value", "meaning"))
+
+
+def _console() -> Console:
+    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
 
 def _services() -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import Any
 
 import structlog
@@ -27,11 +28,38 @@ def _render(event: structlog.typing.EventDict, **_: Any) -> str:
     return to_json(event, fallback=str, inf_nan_mode="null").decode()
 
 
+def is_json(settings: Settings) -> bool:
+    """Whether log lines are JSON (for machines) rather than coloured text."""
+    if settings.log_format == "auto":
+        return not sys.stderr.isatty()
+    return settings.log_format == "json"
+
+
+def access(method: str, path: str, status: int, seconds: float, as_json: bool) -> None:
+    """One line for one request. As JSON it bypasses structlog, which takes ten times as long."""
+    facts: dict[str, object] = {
+        "method": method,
+        "path": path,
+        "status": status,
+        "milliseconds": round(seconds * 1e3, 2),
+    }
+    if not as_json:
+        log().info("request", **facts)
+        return
+    stamp = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+    line = {
+        **facts,
+        "event": "request",
+        "request_id": REQUEST_ID.get(),
+        "level": "info",
+        "timestamp": stamp,
+    }
+    sys.stderr.write(to_json(line).decode() + "\n")
+
+
 def configure(settings: Settings) -> None:
     """Set up structlog, and the standard library's logging (uvicorn, Alembic) through it."""
-    as_json = settings.log_format == "json" or (
-        settings.log_format == "auto" and not sys.stderr.isatty()
-    )
+    as_json = is_json(settings)
     shared: list[structlog.typing.Processor] = [
         _request_id,
         structlog.processors.add_log_level,

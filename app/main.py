@@ -53,7 +53,15 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     )
     problems.install(app)
     app.add_middleware(Guard, settings=settings)
-    for router in (predict.router, explain.router, features.router, catalog.router, health.router):
+    # The busiest first: routes are tried in order.
+    for router in (
+        predict.router,
+        features.router,
+        explain.router,
+        predict.stored,
+        catalog.router,
+        health.router,
+    ):
         app.include_router(router)
     problems.describe(app)
     return app

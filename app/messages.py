@@ -289,23 +289,38 @@ class Contribution(BaseModel):
     feature: str
     value: float | None = Field(description="The feature's value; null is missing.")
     watts: float
-    condition: str | None = Field(None, description="LIME: the range of values this is about.")
 
 
-class Explanation(BaseModel):
-    """Why the model says so. SHAP: base plus contributions is the prediction, in watts."""
+class LocalContribution(Contribution):
+    """One feature's weight in the local linear model, for the range ``condition``."""
 
-    method: Literal["shap", "lime"]
+    condition: str
+
+
+class ShapExplanation(BaseModel):
+    """Exact TreeSHAP: ``base_watts`` plus all contributions is ``prediction_watts``."""
+
+    method: Literal["shap"]
     target: Literal["power"]
     model: ModelReference
-    base_watts: float
     prediction_watts: float
-    contributions: list[Contribution]
-    intercept_watts: float | None = Field(None, description="LIME: of the local linear model.")
-    local_prediction_watts: float | None = Field(
-        None, description="LIME: what the local linear model predicts."
-    )
-    local_r2: float | None = Field(None, description="LIME: fit of the local linear model.")
+    base_watts: float
+    contributions: list[Contribution] = Field(description="Largest first.")
+
+
+class LimeExplanation(BaseModel):
+    """LIME: intercept plus all contributions is ``local_prediction_watts``, an approximation."""
+
+    method: Literal["lime"]
+    target: Literal["power"]
+    model: ModelReference
+    prediction_watts: float = Field(description="The model's own answer.")
+    intercept_watts: float
+    local_prediction_watts: float
+    r_squared: float = Field(description="How well the local linear model fits.")
+    samples: int
+    seed: int
+    contributions: list[LocalContribution] = Field(description="Largest first.")
 
 
 class PredictAnswer(BaseModel):
@@ -327,7 +342,7 @@ class PredictAnswer(BaseModel):
     registers: Registers
     trip_counts: list[LoopTrips]
     warnings: list[WarningLine]
-    explanation: Explanation | None = None
+    explanation: ShapExplanation | None = None
 
 
 class PredictAnswers(BaseModel):
@@ -360,7 +375,13 @@ class FeaturesAnswer(BaseModel):
     warnings: list[WarningLine]
 
 
-class ExplainAnswer(Explanation):
-    """Answer of ``GET /explain``."""
+class ShapAnswer(ShapExplanation):
+    """Answer of ``GET /explain?method=shap``."""
+
+    prediction_id: UUID
+
+
+class LimeAnswer(LimeExplanation):
+    """Answer of ``GET /explain?method=lime``."""
 
     prediction_id: UUID

@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from app import problems
 from app.api.route import json_response
-from app.messages import ExplainAnswer
+from app.messages import LimeAnswer, ShapAnswer
 from app.services import services_of
 from app.services.explanation import Method, explain
 
@@ -19,7 +19,7 @@ router = APIRouter(tags=["prediction"])
 
 @router.get(
     "/explain",
-    response_model=ExplainAnswer,
+    response_model=ShapAnswer | LimeAnswer,
     responses=problems.documented(
         "unknown-prediction",
         "no-explanation",

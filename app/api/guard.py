@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app import problems
-from app.logs import REQUEST_ID, log
+from app.logs import REQUEST_ID, access, is_json, log
 from app.settings import Settings
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
@@ -31,7 +31,8 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._limit = settings.max_body_bytes
-        self._logs = settings.access_log
+        self._logs = settings.access_log and settings.log_level in ("debug", "info")
+        self._as_json = is_json(settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -79,13 +80,8 @@ class Guard:
             await problems.internal()(scope, receive, send_with_id)
         finally:
             if self._logs:
-                log().info(
-                    "request",
-                    method=scope["method"],
-                    path=scope["path"],
-                    status=status,
-                    milliseconds=round((time.perf_counter() - start) * 1e3, 2),
-                )
+                seconds = time.perf_counter() - start
+                access(scope["method"], scope["path"], status, seconds, self._as_json)
             REQUEST_ID.reset(token)
 
     def _counting(self, receive: Receive) -> Receive:

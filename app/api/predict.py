@@ -14,13 +14,13 @@ from app.api.route import JsonRoute, json_response
 from app.messages import PredictAnswer, PredictAnswers, PredictRequest
 from app.problems import ServiceError
 from app.services import services_of
-from app.services.prediction import predict
+from app.services.prediction import is_quick, predict
 
-router = APIRouter(tags=["prediction"])
-_json = APIRouter(route_class=JsonRoute)
+router = APIRouter(tags=["prediction"], route_class=JsonRoute)
+stored = APIRouter(tags=["prediction"])
 
 
-@_json.post(
+@router.post(
     "/predict",
     response_model=PredictAnswer | PredictAnswers,
     responses=problems.documented(*BODY_PROBLEMS, "gpu", "model", "busy", "time-limit", "store"),
@@ -29,10 +29,12 @@ _json = APIRouter(route_class=JsonRoute)
 async def post_predict(request: Request, body: PredictRequest) -> Response:
     """With `gpu` the answer is one prediction, with `gpus` a list of them in that order."""
     services = services_of(request)
+    if is_quick(services, body):
+        return json_response(predict(services, body))
     return json_response(await services.analyses.run(predict, services, body))
 
 
-@router.get(
+@stored.get(
     "/predictions/{prediction_id}",
     response_model=PredictAnswer,
     responses=problems.documented("unknown-prediction", "validation", "store"),
@@ -46,6 +48,3 @@ async def get_prediction(request: Request, prediction_id: UUID) -> Response:
     if record is None:
         raise ServiceError("unknown-prediction", f"no prediction {prediction_id}")
     return Response(record.result, media_type="application/json")
-
-
-router.include_router(_json)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from app.services.gpus import Gpus
 from app.services.power import reference_of, unseen_error_watts
 from features.errors import ModelError
 from features.gpus import GpuProfile
-from features.schemas import Schema, get_schema, list_schemas
+from features.schemas import Field, get_schema, list_schemas
 from models.cards import ModelCard
 
 
@@ -39,7 +39,28 @@ def gpu_details(gpus: Gpus, gpu_id: str, cards: tuple[ModelCard, ...]) -> dict[s
     return {**gpu_summary(gpu, cards), "profile": gpu.model_dump(mode="json")}
 
 
-def schema_summary(schema: Schema) -> dict[str, Any]:
+class AnySchema(Protocol):
+    """What the catalogue tells of a schema, of whatever kind it is."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def gpus(self) -> tuple[str, ...]: ...
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
+    @property
+    def model_fields(self) -> tuple[str, ...]: ...
+
+
+def schema_summary(schema: AnySchema) -> dict[str, Any]:
     """One schema in a list."""
     return {
         "id": schema.id,

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from app.problems import ServiceError
 from app.services.power import reference_of
+from models.explain import explain_lime, explain_shap
 from models.power.boosted import BoostedPowerModel
 
 if TYPE_CHECKING:
     from app.services import Services
 
-Method = Literal["shap"]
+Method = Literal["shap", "lime"]
 
 
 def explain(services: Services, prediction_id: UUID, method: Method) -> dict[str, Any]:
@@ -36,23 +37,35 @@ def explain(services: Services, prediction_id: UUID, method: Method) -> dict[str
     model = services.power.referenced(reference)
     stored = json.loads(record.vectors)[reference["schema"]]
     inputs = np.array([np.nan if v is None else v for v in stored], dtype=np.float32)
-    return {"prediction_id": str(prediction_id), **shap_of(model, inputs)}
+    explained = (shap_of if method == "shap" else lime_of)(model, inputs)
+    return {"prediction_id": str(prediction_id), **explained}
 
 
 def shap_of(model: BoostedPowerModel, inputs: NDArray[np.float32]) -> dict[str, Any]:
-    """``Explanation`` by exact TreeSHAP: base plus contributions is the prediction, in watts."""
-    base, contributions = model.shap(inputs.reshape(1, -1))
-    watts = contributions[0]
-    names = model.card.feature_names
-    order = sorted(range(len(names)), key=lambda at: -abs(watts[at]))
+    """``ShapExplanation``: base plus contributions is the prediction, in watts."""
+    found = explain_shap(model, model.card.feature_names, inputs)
     return {
         "method": "shap",
         "target": "power",
         "model": reference_of(model.card),
-        "base_watts": base,
-        "prediction_watts": base + float(watts.sum()),
-        "contributions": [
-            {"feature": names[at], "value": float(inputs[at]), "watts": float(watts[at])}
-            for at in order
-        ],
+        "prediction_watts": found.prediction_watts,
+        "base_watts": found.base_watts,
+        "contributions": [part._asdict() for part in found.contributions],
+    }
+
+
+def lime_of(model: BoostedPowerModel, inputs: NDArray[np.float32]) -> dict[str, Any]:
+    """``LimeExplanation``: the same for the same prediction, because its seed is fixed."""
+    found = explain_lime(model, inputs)
+    return {
+        "method": "lime",
+        "target": "power",
+        "model": reference_of(model.card),
+        "prediction_watts": found.prediction_watts,
+        "intercept_watts": found.intercept_watts,
+        "local_prediction_watts": found.local_prediction_watts,
+        "r_squared": found.r_squared,
+        "samples": found.samples,
+        "seed": found.seed,
+        "contributions": [part._asdict() for part in found.weights],
     }

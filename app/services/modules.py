@@ -5,21 +5,39 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 
 from app.problems import ServiceError
 from features.errors import PtxError
 from features.ptx import read_module
 from features.ptx.ir import Module
 
+_MOST_NAMES = 1000
+"""Kernel names remembered for one module: a kernel answers to any spacing of its name."""
+
 
 @dataclass(frozen=True, slots=True)
 class KnownModule:
-    """A parsed module, the SHA-256 of its UTF-8 text and that text's size in bytes."""
+    """A parsed module, the SHA-256 of its UTF-8 text and that text's size in bytes.
+
+    ``seconds``: the quickest prediction of a kernel so far, by the name asked for.
+    """
 
     module: Module
     sha256: str
     bytes: int
+    seconds: dict[str | None, float] = field(default_factory=dict)
+
+    def took(self, kernel: str | None, seconds: float) -> None:
+        """Note how long a prediction took."""
+        if len(self.seconds) >= _MOST_NAMES:
+            self.seconds.clear()
+        self.seconds[kernel] = min(seconds, self.fastest(kernel))
+
+    def fastest(self, kernel: str | None) -> float:
+        """The quickest prediction so far; infinite before the first."""
+        return self.seconds.get(kernel, inf)
 
 
 class ModuleCache:

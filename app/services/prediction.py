@@ -5,12 +5,15 @@ read PTX -> analyse per GPU -> time, power over the registers' range -> energy -
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic_core import to_json
 
 from app.messages import PredictRequest
@@ -23,6 +26,7 @@ from features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from features.diagnostics import Diagnostic
 from features.errors import LaunchError, ModelError, SchemaError
 from features.gpus import GpuProfile
+from features.occupancy import occupancy
 from features.schemas import FeatureVector
 from models.estimate import Estimate, energy
 from models.power.boosted import BoostedPowerModel
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
 
 FALLBACK_SCHEMA = "alavani2023"
 """Schema whose vector is answered for a GPU without a power model, where it has a table."""
+
+QUICK_SECONDS = 0.004
+"""A prediction below this runs on the event loop: others wait no longer than for a big answer."""
 
 _TIME_MODEL = SchedulingTimeModel()
 
@@ -52,8 +59,21 @@ def predict(services: Services, request: PredictRequest) -> dict[str, Any]:
         )
     gpus = [services.gpus.load(name) for name in names]
     known = services.modules.read(request.ptx)
+    start = time.perf_counter()
     answers = [_predict_one(services, request, known, gpu) for gpu in gpus]
+    known.took(request.kernel, time.perf_counter() - start)
     return answers[0] if request.gpu is not None else {"predictions": answers}
+
+
+def is_quick(services: Services, request: PredictRequest) -> bool:
+    """Whether this kernel was predicted before in so little time that a thread costs more.
+
+    Such a prediction runs on the event loop itself; everything else goes to a thread.
+    """
+    if request.gpu is None or request.explain is not None:
+        return False
+    known = services.modules.known(request.ptx)
+    return known is not None and known.fastest(request.kernel) < QUICK_SECONDS
 
 
 def _predict_one(
@@ -63,8 +83,9 @@ def _predict_one(
     duration, timed = _time(analysis, gpu)
     power = _Power.of(services, request, analysis, gpu)
     both = energy(power.estimate, duration.estimate) if power.estimate and duration else None
+    prediction_id = uuid4()
     answer: dict[str, Any] = {
-        "id": str(uuid4()),
+        "id": str(prediction_id),
         "gpu": gpu.id,
         "kernel": parts.kernel_name(analysis),
         "power": parts.estimate(power.estimate, "watts") if power.estimate else None,
@@ -87,7 +108,7 @@ def _predict_one(
 
         answer["explanation"] = shap_of(power.model, power.vector.model_inputs())
     if services.store is not None:
-        services.store.add(_record(answer, request, known, power.vector))
+        services.store.add(_record(prediction_id, answer, request, known, power.vector))
     return answer
 
 
@@ -127,36 +148,52 @@ class _Power:
         schema = model.card.feature_schema.id
         vector = analysis.vector(schema)
         inputs = vector.model_inputs()
-        others = alternatives(analysis, schema)
+        others = alternatives(analysis, vector)
         try:
             estimate = model.estimate(inputs, others if len(others) else None)
-            outside = model.outside_training_range(inputs.reshape(1, -1))[0]
         except ModelError as error:
             # The kernel lacks something every training kernel had (a NaN feature, say).
             return cls(model, vector, None, Diagnostic("power_not_predicted", error.detail))
-        if outside:
-            named = ", ".join(outside)
-            return cls(
-                model,
-                vector,
-                estimate,
-                Diagnostic("outside_training_range", f"beyond all training kernels: {named}"),
-            )
-        return cls(model, vector, estimate)
+        if estimate.basis != "extrapolated":
+            return cls(model, vector, estimate)
+        outside = model.outside_training_range(inputs.reshape(1, -1))[0]
+        beyond = ", ".join(outside) or "one of the cases that may be true (registers, loops)"
+        detail = f"beyond what the model was trained on: {beyond}"
+        return cls(model, vector, estimate, Diagnostic("outside_training_range", detail))
 
 
-def alternatives(analysis: KernelAnalysis, schema: str) -> list[np.ndarray[Any, Any]]:
+def alternatives(analysis: KernelAnalysis, vector: FeatureVector) -> list[NDArray[np.float32]]:
     """Model inputs of the other ends of what is uncertain: registers, assumed trip counts."""
     registers = analysis.registers
     cases: list[FeatureVector] = []
     for count in {registers.low, registers.high} - {registers.registers_per_thread}:
         try:
-            cases.append(analysis.vector(schema, registers_per_thread=count))
+            if "reg_thread" in vector.values:
+                cases.append(with_registers(analysis, vector, count))
+            else:
+                cases.append(analysis.vector(vector.schema_id, registers_per_thread=count))
         except LaunchError:
             continue  # so many registers could not be launched: they are not the truth
     if analysis.trips_assumed:
-        cases += [analysis.vector(schema, assumed_trips=trips) for trips in ASSUMED_TRIP_RANGE]
+        cases += [
+            analysis.vector(vector.schema_id, assumed_trips=trips) for trips in ASSUMED_TRIP_RANGE
+        ]
     return [case.model_inputs() for case in cases]
+
+
+def with_registers(analysis: KernelAnalysis, vector: FeatureVector, count: int) -> FeatureVector:
+    """The vector for another register count; equal to ``analysis.vector`` for it, and faster.
+
+    In every published schema only these two fields look at registers (spec/features.md,
+    section 5, item 13 of section 6); a test compares the two ways. Raises LaunchError.
+    """
+    resident = occupancy(analysis.gpu, analysis.launch, count, analysis.static_shared_bytes)
+    changed = {"reg_thread": float(count), "occupancy": resident.occupancy}
+    values = {
+        name: changed[name] if name in changed and value == value else value
+        for name, value in vector.values.items()
+    }
+    return replace(vector, values=values)
 
 
 def _time(
@@ -182,6 +219,7 @@ def _time_model(result: TimeResult | None) -> dict[str, Any] | None:
 
 
 def _record(
+    prediction_id: UUID,
     answer: dict[str, Any],
     request: PredictRequest,
     known: KnownModule,
@@ -189,7 +227,7 @@ def _record(
 ) -> PredictionRecord:
     vectors = {vector.schema_id: vector.model_inputs().tolist()} if vector else {}
     return PredictionRecord(
-        id=UUID(answer["id"]),
+        id=prediction_id,
         created=datetime.now(UTC),
         ptx_sha256=known.sha256,
         gpu=answer["gpu"],

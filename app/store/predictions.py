@@ -77,7 +77,7 @@ class PredictionStore:
         *,
         recent: int = 1024,
         queue_rows: int = 10_000,
-        flush_seconds: float = 0.02,
+        flush_seconds: float = 0.05,
     ) -> None:
         self._engine = engine
         self._recent: OrderedDict[UUID, PredictionRecord] = OrderedDict()

@@ -42,8 +42,8 @@ class PredictionRow(Base):
     created: Mapped[datetime] = mapped_column(DateTime(timezone=True), index=True)
     request_sha256: Mapped[str] = mapped_column(String(64), index=True)
     """Hash of the request without its PTX text, together with the PTX's hash."""
-    ptx_sha256: Mapped[str] = mapped_column(ForeignKey("ptx.sha256"), index=True)
-    gpu: Mapped[str] = mapped_column(String(64), index=True)
+    ptx_sha256: Mapped[str] = mapped_column(ForeignKey("ptx.sha256"))
+    gpu: Mapped[str] = mapped_column(String(64))
     kernel: Mapped[str] = mapped_column(Text)
     """Mangled name."""
     request: Mapped[str] = mapped_column(Text)

@@ -35,7 +35,7 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id", name="pk_predictions"),
         sa.ForeignKeyConstraint(["ptx_sha256"], ["ptx.sha256"], name="fk_predictions_ptx_sha256"),
     )
-    for column in ("created", "request_sha256", "ptx_sha256", "gpu"):
+    for column in ("created", "request_sha256"):
         op.create_index(f"ix_predictions_{column}", "predictions", [column])
 
 

@@ -1,0 +1,66 @@
+"""The short cuts of the prediction service change nothing but its speed."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from app.messages import PredictRequest
+from app.problems import ServiceError
+from app.services import Services, parts
+from app.services.modules import ModuleCache
+from app.services.prediction import with_registers
+from features.errors import PtxError
+from features.schemas import list_schemas
+from tests.app.conftest import settings_at
+
+
+@pytest.fixture
+def services(tmp_path: Path) -> Services:
+    return Services(settings_at(tmp_path))
+
+
+@pytest.mark.parametrize("registers", [1, 16, 33, 64, 128])
+def test_other_registers_change_two_features_alone(
+    services: Services, vector_add: str, looping: str, registers: int
+) -> None:
+    compared = 0
+    for schema in list_schemas():
+        if "reg_thread" not in schema.model_fields:
+            continue  # the short cut is for the published schemas
+        for gpu in schema.gpus:
+            if gpu not in {profile.id for profile in services.gpus.all()}:
+                continue
+            for ptx in (vector_add, looping):
+                request = PredictRequest.model_validate(
+                    {"ptx": ptx, "gpu": gpu, "launch": {"grid": [777], "block": [192]}}
+                )
+                analysis = parts.analysed(
+                    request, services.modules.read(ptx), services.gpus.load(gpu)
+                )
+                quick = with_registers(analysis, analysis.vector(schema.id), registers)
+                whole = analysis.vector(schema.id, registers_per_thread=registers)
+                assert list(quick.values) == list(whole.values)
+                for name, value in whole.values.items():
+                    same = quick.values[name] == value
+                    assert same or (math.isnan(value) and math.isnan(quick.values[name])), name
+                compared += 1
+    assert compared >= 10
+
+
+def test_the_module_cache_holds_what_fits(vector_add: str) -> None:
+    size = len(vector_add)
+    cache = ModuleCache(capacity_bytes=3 * size, max_ptx_bytes=10 * size)
+    texts = [f"//{n}\n" + vector_add for n in range(4)]
+    read = [cache.read(text) for text in texts]
+    assert cache.known(texts[0]) is None
+    assert cache.known(texts[3]) is read[3]
+    assert cache.read(texts[3]) is read[3]
+    assert cache.read(texts[0]).sha256 == read[0].sha256
+    with pytest.raises(ServiceError, match="WATTCAST_MAX_PTX_BYTES"):
+        cache.read("//" + "x" * 11 * size)
+    with pytest.raises(PtxError) as caught:
+        cache.read("// a\n// b\ud800")
+    assert (caught.value.line, caught.value.column) == (2, 5)

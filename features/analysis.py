@@ -10,12 +10,17 @@ and each guess leaves a diagnostic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 from weakref import WeakKeyDictionary
 
+from features.activity import Activity, LineActivity, measure_activity
+from features.activity.counts import measure_lines
 from features.cfg import ControlFlowGraph, build_cfg
+from features.cuda import measure_resources
 from features.diagnostics import Diagnostic
+from features.execution import ExecutionResult, execute
 from features.gpus import GpuProfile
 from features.isa import classify
 from features.launch import Launch
@@ -23,12 +28,22 @@ from features.loops import LoopForest, natural_loops
 from features.occupancy import Occupancy, check_launch, occupancy, waves
 from features.ptx.ir import Function, Module
 from features.registers import RegisterEstimate, estimate_registers, static_shared_bytes
-from features.schemas import FeatureVector, KernelFacts, get_schema
+from features.schemas import (
+    FeatureVector,
+    KernelFacts,
+    activity_schema,
+    get_schema,
+    published_schemas,
+)
 from features.schemas.counting import PtxCounts, count, find_n_loop
 from features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
 
+DEFAULT_TIME_CAP_SECONDS = 1.0
+"""Time cap of the executed analysis (DESIGN.md, HTTP: ``analysis``)."""
+
 __all__ = [
     "ASSUMED_TRIP_RANGE",
+    "DEFAULT_TIME_CAP_SECONDS",
     "DEFAULT_TRIP_COUNT",
     "KernelAnalysis",
     "KernelStatics",
@@ -48,11 +63,18 @@ class KernelStatics:
     counts: PtxCounts
     static_shared_bytes: int
     diagnostics: tuple[Diagnostic, ...]
+    _registers: dict[str, RegisterEstimate] = field(default_factory=dict, init=False, repr=False)
 
-    @cached_property
-    def registers(self) -> RegisterEstimate:
-        """The liveness estimate; worked out only where nobody gives the number."""
-        return estimate_registers(self.function, self.cfg)
+    def registers(self, gpu: GpuProfile) -> RegisterEstimate:
+        """The liveness estimate; worked out only where nobody gives the number.
+
+        It depends on the compute capability alone, and is kept for it.
+        """
+        known = self._registers.get(gpu.compute_capability)
+        if known is None:
+            known = estimate_registers(self.function, self.cfg, gpu=gpu)
+            self._registers[gpu.compute_capability] = known
+        return known
 
 
 _statics: WeakKeyDictionary[Function, KernelStatics] = WeakKeyDictionary()
@@ -120,6 +142,7 @@ class KernelAnalysis:
     occupancy: Occupancy
     waves: float
     diagnostics: tuple[Diagnostic, ...]
+    time_cap_seconds: float = DEFAULT_TIME_CAP_SECONDS
 
     @property
     def function(self) -> Function:
@@ -154,6 +177,38 @@ class KernelAnalysis:
         )
 
     @cached_property
+    def executed(self) -> ExecutionResult:
+        """The executed analysis: sampled blocks run over arrays, once, when first asked for."""
+        return execute(
+            self.function,
+            self.module,
+            self.launch,
+            self.gpu,
+            time_cap_seconds=self.time_cap_seconds,
+        )
+
+    @cached_property
+    def activity(self) -> Activity:
+        """What the launch physically does: the quantities of ``activity1``."""
+        result = self.executed
+        return measure_activity(
+            self.module,
+            result.functions,
+            result.memory,
+            self.launch,
+            self.gpu,
+            self.occupancy,
+            self.registers.registers_per_thread,
+            self.shared_bytes_per_block,
+            self.waves,
+        )
+
+    @property
+    def lines(self) -> tuple[LineActivity, ...]:
+        """Activity by source line, the most machine instructions first."""
+        return measure_lines(self.module, self.executed.functions)
+
+    @cached_property
     def facts(self) -> KernelFacts:
         """What the published schemas need of this launch."""
         return self._facts(self.registers.registers_per_thread, self.occupancy, None)
@@ -173,12 +228,20 @@ class KernelAnalysis:
         Raises SchemaError for an unknown schema or one without a table for the GPU, and
         LaunchError for registers that the GPU cannot launch.
         """
+        if schema_id == activity_schema().id:
+            return activity_schema().vector(
+                self.activity, gpu_id or self.gpu.id, self.executed.diagnostics
+            )
         facts = self.facts
         if registers_per_thread is not None or assumed_trips is not None:
             registers = registers_per_thread or self.registers.registers_per_thread
             resident = occupancy(self.gpu, self.launch, registers, self.static_shared_bytes)
             facts = self._facts(registers, resident, assumed_trips)
-        return get_schema(schema_id).vector(facts, gpu_id)
+        schema = published_schemas().get(schema_id)
+        if schema is None:
+            get_schema(schema_id)  # raises: it is no schema at all
+            raise AssertionError(schema_id)
+        return schema.vector(facts, gpu_id)
 
     def _facts(
         self, registers: int, resident: Occupancy, assumed_trips: float | None
@@ -213,24 +276,28 @@ def analyse(
     loops: Mapping[str, float] | None = None,
     registers_per_thread: int | None = None,
     static_shared_bytes: int | None = None,
+    ptxas: bool = False,
+    time_cap_seconds: float = DEFAULT_TIME_CAP_SECONDS,
 ) -> KernelAnalysis:
     """Analyse one launch of one kernel on one GPU.
 
     ``kernel`` is a mangled or demangled name, or ``None`` for the only kernel. ``loops`` gives
     trip counts (see ``features.trips``), ``registers_per_thread`` and ``static_shared_bytes``
-    replace what is estimated. Raises PtxError, KernelError, and LaunchError for what the GPU
-    refuses.
+    replace what is estimated; ``ptxas`` lets the compiler of the extra ``cuda`` count the
+    registers where it is installed and takes the PTX. Raises PtxError, KernelError, and
+    LaunchError for what the GPU refuses.
     """
     function = kernel if isinstance(kernel, Function) else module.kernel(kernel)
     static = statics(module, function)
     diagnostics = list(static.diagnostics)
     shared = static.static_shared_bytes if static_shared_bytes is None else static_shared_bytes
+    counted = _true_registers(module, function, gpu) if ptxas else None
     if registers_per_thread is not None:
-        registers = RegisterEstimate(
-            registers_per_thread, registers_per_thread, registers_per_thread, "given"
-        )
+        registers = _exactly(registers_per_thread, "given")
+    elif counted is not None:
+        registers = _exactly(counted, "ptxas")
     else:
-        registers = _launchable(gpu, launch, static.registers)
+        registers = _launchable(gpu, launch, static.registers(gpu))
         diagnostics.append(
             Diagnostic(
                 "registers_estimated",
@@ -253,7 +320,25 @@ def analyse(
         occupancy=resident,
         waves=waves(gpu, launch, resident),
         diagnostics=(*diagnostics, *assumptions),
+        time_cap_seconds=time_cap_seconds,
     )
+
+
+def _exactly(registers: int, how: Literal["given", "ptxas"]) -> RegisterEstimate:
+    return RegisterEstimate(registers, registers, registers, how)
+
+
+_true: WeakKeyDictionary[Function, dict[str, int | None]] = WeakKeyDictionary()
+
+
+def _true_registers(module: Module, function: Function, gpu: GpuProfile) -> int | None:
+    """What ptxas allocates, asked once per kernel and capability; ``None`` if it cannot tell."""
+    known = _true.setdefault(function, {})
+    if gpu.compute_capability not in known:
+        major, minor = gpu.compute_capability.split(".")
+        report = measure_resources(module.text, function.name, (int(major), int(minor)))
+        known[gpu.compute_capability] = report.registers_per_thread if report else None
+    return known[gpu.compute_capability]
 
 
 def _launchable(gpu: GpuProfile, launch: Launch, estimate: RegisterEstimate) -> RegisterEstimate:

@@ -6,17 +6,29 @@ counting.py     the authors' instruction classes and counters, on our IR
 formulas.py     the row formulas, on numbers and arrays
 derive.py       columns of a row from its other columns: for serving and for training
 schema.py       Schema.vector(facts) -> FeatureVector
+activity.py     activity1: what a launch physically does, on any GPU
+registry.py     every schema by its id
 """
 
-from features.schemas.schema import FeatureVector, KernelFacts, Schema, get_schema, list_schemas
+from features.schemas.registry import (
+    AnySchema,
+    activity_schema,
+    get_schema,
+    list_schemas,
+    published_schemas,
+)
+from features.schemas.schema import FeatureVector, KernelFacts, Schema
 from features.schemas.tables import Field, GpuTable
 
 __all__ = [
+    "AnySchema",
     "FeatureVector",
     "Field",
     "GpuTable",
     "KernelFacts",
     "Schema",
+    "activity_schema",
     "get_schema",
     "list_schemas",
+    "published_schemas",
 ]

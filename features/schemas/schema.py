@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from features.launch import Launch
 from features.schemas.counting import PtxCounts
 from features.schemas.derive import derive, launch_columns
 from features.schemas.formulas import Floats, average_latency, misc_inst_sm
-from features.schemas.tables import SCHEMA_IDS, Definition, Field, GpuTable, Rules, read_definition
+from features.schemas.tables import Definition, Field, GpuTable, Rules
 
 MISSING = float("nan")
 
@@ -200,25 +200,3 @@ def _counted(
         "avg_misc_lat": average_latency(misc_lat, misc_sm),
         "branch": waves * counts.branch,
     }
-
-
-@lru_cache(maxsize=1)
-def _schemas() -> dict[str, Schema]:
-    return {schema_id: Schema(read_definition(schema_id)) for schema_id in SCHEMA_IDS}
-
-
-def list_schemas() -> tuple[Schema, ...]:
-    """Every schema, thesis first."""
-    return tuple(_schemas().values())
-
-
-def get_schema(schema_id: str) -> Schema:
-    """The schema of an id. Raises SchemaError for an unknown one."""
-    found = _schemas().get(schema_id)
-    if found is None:
-        raise SchemaError(
-            f"no feature schema {schema_id!r}; known: {', '.join(SCHEMA_IDS)}",
-            schema=schema_id,
-            known=list(SCHEMA_IDS),
-        )
-    return found

@@ -120,17 +120,27 @@ def read_definition(schema_id: str) -> Definition:
 def parse_definition(text: str) -> Definition:
     """Make a Definition of the text of a schema file. Comments do not enter its sha256."""
     raw = tomllib.loads(text)
-    canonical = json.dumps(raw, sort_keys=True, separators=(",", ":"))
     return Definition(
         id=raw["id"],
         version=raw["version"],
         title=raw["title"],
         source=raw["source"],
-        fields=tuple(Field(**field) for field in raw["fields"]),
+        fields=fields_of(raw),
         rules=_rules({name: entry["value"] for name, entry in raw["rules"].items()}),
         gpus={gpu_id: _table(gpu_id, entry) for gpu_id, entry in raw["gpus"].items()},
-        sha256=hashlib.sha256(canonical.encode()).hexdigest(),
+        sha256=hash_of(raw),
     )
+
+
+def fields_of(raw: Mapping[str, Any]) -> tuple[Field, ...]:
+    """The fields of a schema file, in order."""
+    return tuple(Field(**field) for field in raw["fields"])
+
+
+def hash_of(raw: Mapping[str, Any]) -> str:
+    """sha256 over all a schema file says; comments and layout do not enter."""
+    canonical = json.dumps(raw, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def _rules(values: Mapping[str, Any]) -> Rules:

@@ -149,3 +149,82 @@ def test_the_published_example_through_the_one_entrance():
         "cache_penalty": 75.25,
     }
     assert {name: values[name] for name in expected} == pytest.approx(expected, rel=1e-12)
+
+
+STREAM = """.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry scale(.param .u64 data, .param .u32 n)
+{
+.reg .pred %p<2>;
+.reg .f32 %f<3>;
+.reg .b32 %r<6>;
+.reg .b64 %rd<5>;
+ld.param.u64 %rd1, [data];
+ld.param.u32 %r1, [n];
+mov.u32 %r2, %ctaid.x;
+mov.u32 %r3, %ntid.x;
+mov.u32 %r4, %tid.x;
+mad.lo.s32 %r5, %r2, %r3, %r4;
+setp.ge.u32 %p1, %r5, %r1;
+@%p1 bra DONE;
+cvta.to.global.u64 %rd2, %rd1;
+mul.wide.u32 %rd3, %r5, 4;
+add.s64 %rd4, %rd2, %rd3;
+ld.global.f32 %f1, [%rd4];
+mul.f32 %f2, %f1, 0f40000000;
+st.global.f32 [%rd4], %f2;
+DONE:
+ret;
+}
+"""
+
+
+def test_the_activity_of_a_stream_is_what_it_physically_does():
+    """A million threads each read and write one float: 4 sectors a warp, all from memory."""
+    launch = Launch.of(4096, 256, arguments={"1": 4096 * 256})
+    analysis = analyse(read_module(STREAM), None, launch, load_gpu("tesla-v100"))
+    values = analysis.vector("activity1").values
+    warps = 4096 * 8
+    assert values["warp_instructions_ptx"] == pytest.approx(15 * warps)
+    assert values["global_load_requests"] == pytest.approx(warps)
+    assert values["global_load_sectors"] == pytest.approx(4 * warps)
+    assert values["global_store_sectors"] == pytest.approx(4 * warps)
+    assert values["fp32_instructions"] == pytest.approx(warps)
+    assert values["footprint_bytes"] == pytest.approx(4 * 4096 * 256)
+    # 4 MiB stay in the 6 MiB of L2; sixteen times as much does not.
+    assert values["dram_read_sectors"] == 0
+    large = Launch.of(65536, 256, arguments={"1": 65536 * 256})
+    analysis = analyse(read_module(STREAM), None, large, load_gpu("tesla-v100"))
+    values = analysis.vector("activity1").values
+    assert values["dram_read_sectors"] == pytest.approx(4 * 16 * warps, rel=1e-6)
+    assert values["dram_write_sectors"] == pytest.approx(4 * 16 * warps, rel=1e-6)
+
+
+def test_the_guard_of_an_argument_bounds_the_work():
+    launch = Launch.of(4096, 256, arguments={"1": 4096 * 128})
+    analysis = analyse(read_module(STREAM), None, launch, load_gpu("tesla-v100"))
+    half = 4096 * 4
+    # The sample tells this within its stated error.
+    assert analysis.activity.global_load_requests == pytest.approx(half, rel=0.35)
+    assert analysis.executed.sampling.relative_standard_error > 0
+
+
+def test_activity_is_told_by_line():
+    launch = Launch.of(64, 256, arguments={"1": 64 * 256})
+    analysis = analyse(read_module(STREAM), None, launch, load_gpu("tesla-v100"))
+    loads = {line.line: line for line in analysis.lines if line.global_sectors}
+    assert sorted(loads) == [21, 23]
+    assert loads[21].global_sectors == pytest.approx(64 * 8 * 4)
+
+
+def test_ptxas_counts_the_registers_where_it_is_installed():
+    from features.cuda import find_ptxas
+
+    if find_ptxas() is None:
+        pytest.skip("extra 'cuda' is not installed (ptxas wheel)")
+    gpu = load_gpu("tesla-v100")
+    analysis = analyse(read_module(STREAM), None, Launch.of(64, 256), gpu, ptxas=True)
+    assert analysis.registers.how == "ptxas"
+    assert analysis.registers.low == analysis.registers.high
+    assert not [d for d in analysis.diagnostics if d.code == "registers_estimated"]

@@ -1,0 +1,349 @@
+"""Executed instructions by pipe, requests and sectors, latency: per launch and per source line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from features.activity.memory import Traffic, memory_levels
+from features.gpus import GpuProfile
+from features.isa import OpcodeFacts, classify, kind_of
+from features.launch import WARP_SIZE, Launch
+from features.occupancy import Occupancy
+from features.ptx.ir import Body, Module
+
+Floats = npt.NDArray[np.float64]
+
+LATENCY_PER_INSTRUCTION = 5.0
+LATENCY_PER_LOAD = 80.0
+LATENCY_PER_BARRIER = 25.0
+LATENCY_PER_WAVE = 400.0
+"""Cycles of one warp that nothing hides: issue, load, barrier, start (docs/activity.md)."""
+
+
+class Counted(Protocol):
+    """Counts of one function by instruction position, for the whole launch."""
+
+    @property
+    def warp_executions(self) -> Floats: ...
+    @property
+    def active_lanes(self) -> Floats: ...
+    @property
+    def requests(self) -> Floats: ...
+    @property
+    def sectors(self) -> Floats: ...
+    @property
+    def shared_requests(self) -> Floats: ...
+    @property
+    def shared_transactions(self) -> Floats: ...
+    @property
+    def constant_transactions(self) -> Floats: ...
+
+
+class Pipes(NamedTuple):
+    """Machine instructions of one PTX instruction by pipe; the sum is its expansion."""
+
+    fma: float = 0.0
+    fp32: float = 0.0
+    alu: float = 0.0
+    fp64: float = 0.0
+    sfu: float = 0.0
+    tensor: float = 0.0
+    fp16: float = 0.0
+
+
+# How the long sequences split; the rest of a sequence goes to the main pipe. A reciprocal seed
+# from the special function unit, then Newton steps; integers are converted there and back
+# (machine code of CUDA 11 to 13, read with cuobjdump -sass).
+_SEED = 1.0
+_INTEGER_CONVERSIONS = 3.0
+
+
+@lru_cache(maxsize=65536)
+def pipes_of(opcode: str) -> Pipes:
+    """Machine instructions per pipe of an opcode. Fused multiply-adds count on the FMA pipe;
+    integer multiplication runs there too from compute capability 7.0 on (Volta whitepaper)."""
+    facts = classify(opcode)
+    weight = facts.sass_expansion
+    if facts.entry in ("div", "rem", "sqrt", "rcp", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"):
+        return _sequence(facts, weight)
+    if facts.pipe in ("fma", "fp32"):
+        return Pipes(fma=weight, fp32=weight) if facts.pipe == "fma" else Pipes(alu=weight)
+    if facts.pipe == "fp64":
+        return Pipes(fp64=weight)
+    if facts.pipe == "fp16":
+        return Pipes(fp16=weight)
+    if facts.pipe == "sfu":
+        return Pipes(sfu=weight)
+    if facts.pipe == "tensor":
+        return Pipes(tensor=weight)
+    if facts.pipe == "int":
+        if facts.entry in ("mul", "mad", "mul24", "mad24", "dp4a", "dp2a"):
+            return Pipes(fma=weight)
+        return Pipes(alu=weight)
+    return Pipes()
+
+
+def _sequence(facts: OpcodeFacts, weight: float) -> Pipes:
+    kind = kind_of(facts.type)
+    if kind == "int":
+        seeds = min(_INTEGER_CONVERSIONS, weight)
+        return Pipes(sfu=seeds, alu=weight - seeds)
+    seed = min(_SEED, weight)
+    if kind == "f64":
+        return Pipes(sfu=seed, fp64=weight - seed)
+    return Pipes(sfu=seed, fma=weight - seed, fp32=weight - seed)
+
+
+@dataclass(frozen=True, slots=True)
+class Activity:
+    """The quantities of ``activity1``: totals of one launch. docs/activity.md defines each.
+
+    Instructions are warp instructions after expansion to machine code, but for
+    ``warp_instructions_ptx``. Sectors are 32 bytes. ``latency_cycles`` are core cycles,
+    ``footprint_bytes`` distinct bytes touched.
+    """
+
+    kernel_launches: float
+    blocks: float
+    threads_per_block: float
+    registers_per_thread: float
+    resident_blocks_per_sm: float
+    occupancy: float
+    resident_warps_per_sm: float
+    waves: float
+    sm_imbalance: float
+    sm_active_fraction: float
+    active_lane_fraction: float
+    warp_instructions_ptx: float
+    warp_instructions_sass: float
+    instructions_per_warp: float
+    load_requests_per_warp: float
+    fma_pipe_instructions: float
+    fp32_instructions: float
+    alu_pipe_instructions: float
+    fp64_instructions: float
+    sfu_instructions: float
+    fp16_instructions: float
+    tensor_instructions: float
+    branches: float
+    barriers: float
+    atomic_requests: float
+    lsu_requests: float
+    global_load_requests: float
+    global_store_requests: float
+    global_load_sectors: float
+    global_store_sectors: float
+    local_sectors: float
+    shared_requests: float
+    shared_transactions: float
+    constant_transactions: float
+    texture_requests: float
+    l2_sectors: float
+    dram_read_sectors: float
+    dram_write_sectors: float
+    latency_cycles: float
+    footprint_bytes: float
+
+    def values(self) -> dict[str, float]:
+        """Name to value, in the order of the schema."""
+        return {field.name: float(getattr(self, field.name)) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True)
+class LineActivity:
+    """What one source line (``.loc``) or, without line information, PTX line executes."""
+
+    file: str | None
+    line: int
+    warp_instructions_ptx: float
+    warp_instructions_sass: float
+    active_lane_fraction: float
+    global_sectors: float
+    global_requests: float
+    shared_transactions: float
+    shared_requests: float
+
+
+def measure_activity(
+    module: Module,
+    functions: Mapping[str, Counted],
+    traffic: Traffic,
+    launch: Launch,
+    gpu: GpuProfile,
+    resident: Occupancy,
+    registers_per_thread: int,
+    shared_bytes_per_block: int,
+    waves: float,
+) -> Activity:
+    """Sum what the analysis counted; ``functions`` maps names to counts by position."""
+    total = _Totals()
+    for name, counts in functions.items():
+        total.add(_body(module, name), counts)
+    warps = launch.blocks * launch.warps_per_block
+    levels = memory_levels(traffic, gpu, launch.blocks, resident, shared_bytes_per_block)
+    per_warp = total.sass / warps
+    loads = total.loads / warps
+    imbalance = -(-launch.blocks // gpu.sm_count) * gpu.sm_count / launch.blocks
+    latency = waves * (
+        LATENCY_PER_INSTRUCTION * per_warp
+        + LATENCY_PER_LOAD * loads
+        + LATENCY_PER_BARRIER * total.barriers / warps
+        + LATENCY_PER_WAVE
+    )
+    pipes = total.pipes
+    return Activity(
+        kernel_launches=1.0,
+        blocks=launch.blocks,
+        threads_per_block=launch.threads_per_block,
+        registers_per_thread=registers_per_thread,
+        resident_blocks_per_sm=resident.resident_blocks_per_sm,
+        occupancy=resident.occupancy,
+        resident_warps_per_sm=resident.resident_warps_per_sm,
+        waves=waves,
+        sm_imbalance=imbalance,
+        sm_active_fraction=1.0 / imbalance,
+        active_lane_fraction=total.lanes / (WARP_SIZE * total.ptx) if total.ptx else 0.0,
+        warp_instructions_ptx=total.ptx,
+        warp_instructions_sass=total.sass,
+        instructions_per_warp=per_warp,
+        load_requests_per_warp=loads,
+        fma_pipe_instructions=pipes.fma,
+        fp32_instructions=pipes.fp32,
+        alu_pipe_instructions=pipes.alu,
+        fp64_instructions=pipes.fp64,
+        sfu_instructions=pipes.sfu,
+        fp16_instructions=pipes.fp16,
+        tensor_instructions=pipes.tensor,
+        branches=total.branches,
+        barriers=total.barriers,
+        atomic_requests=total.atomics,
+        lsu_requests=total.lsu,
+        global_load_requests=total.load_requests,
+        global_store_requests=total.store_requests,
+        global_load_sectors=traffic.load_sectors,
+        global_store_sectors=traffic.store_sectors,
+        local_sectors=total.local_sectors,
+        shared_requests=total.shared_requests,
+        shared_transactions=total.shared_transactions,
+        constant_transactions=total.constants,
+        texture_requests=total.textures,
+        l2_sectors=levels.l2_sectors,
+        dram_read_sectors=levels.dram_read_sectors,
+        dram_write_sectors=levels.dram_write_sectors,
+        latency_cycles=latency,
+        footprint_bytes=levels.footprint_bytes,
+    )
+
+
+class _Totals:
+    """Running sums over the instructions of a kernel and the functions it calls."""
+
+    def __init__(self) -> None:
+        self.ptx = self.sass = self.lanes = self.loads = 0.0
+        self.branches = self.barriers = self.atomics = self.lsu = 0.0
+        self.load_requests = self.store_requests = self.local_sectors = 0.0
+        self.shared_requests = self.shared_transactions = 0.0
+        self.constants = self.textures = 0.0
+        self.pipes = Pipes()
+
+    def add(self, body: Body, counts: Counted) -> None:
+        executed = counts.warp_executions
+        self.ptx += float(executed.sum())
+        self.lanes += float(counts.active_lanes.sum())
+        self.shared_requests += float(counts.shared_requests.sum())
+        self.shared_transactions += float(counts.shared_transactions.sum())
+        self.constants += float(counts.constant_transactions.sum())
+        sums = np.zeros(len(Pipes._fields))
+        for instruction in body.instructions:
+            at = instruction.position
+            times = float(executed[at])
+            if not times:
+                continue
+            facts = classify(instruction.opcode)
+            self.sass += times * facts.sass_expansion
+            sums += np.multiply(pipes_of(instruction.opcode), times)
+            self._memory(facts, counts, at)
+            if facts.category == "control":
+                self.branches += times * (facts.entry in ("bra", "brx", "brx.idx"))
+            elif facts.category == "barrier":
+                self.barriers += times * (facts.entry in ("bar", "barrier"))
+        self.pipes = Pipes(*(np.array(self.pipes) + sums).tolist())
+
+    def _memory(self, facts: OpcodeFacts, counts: Counted, at: int) -> None:
+        requests, shared = float(counts.requests[at]), float(counts.shared_requests[at])
+        if facts.category in ("texture", "surface"):
+            self.textures += requests
+            self.loads += requests
+            return
+        if facts.space in ("param", "const") or not facts.accesses_memory:
+            return
+        # A copy from global to shared memory is one request of the load/store unit.
+        self.lsu += max(requests, shared)
+        loads = facts.category in ("load", "copy") or facts.entry == "atom"
+        if facts.category == "atomic":
+            self.atomics += max(requests, shared)
+        if facts.space == "local":
+            self.local_sectors += float(counts.sectors[at])
+        elif requests:
+            if loads:
+                self.load_requests += requests
+            if facts.category in ("store", "atomic"):
+                self.store_requests += requests
+        if loads and requests:
+            self.loads += requests
+
+
+def measure_lines(module: Module, functions: Mapping[str, Counted]) -> tuple[LineActivity, ...]:
+    """Activity by source line, the most machine instructions first."""
+    rows: dict[tuple[str | None, int], list[float]] = {}
+    for name, counts in functions.items():
+        body = _body(module, name)
+        for instruction in body.instructions:
+            place = instruction.location
+            key = (
+                (module.files.get(place.file), place.line)
+                if place is not None
+                else (None, instruction.line)
+            )
+            at = instruction.position
+            executed = float(counts.warp_executions[at])
+            row = rows.setdefault(key, [0.0] * 7)
+            for index, value in enumerate(
+                (
+                    executed,
+                    executed * classify(instruction.opcode).sass_expansion,
+                    float(counts.active_lanes[at]),
+                    float(counts.sectors[at]),
+                    float(counts.requests[at]),
+                    float(counts.shared_transactions[at]),
+                    float(counts.shared_requests[at]),
+                )
+            ):
+                row[index] += value
+    return tuple(_ranked(rows.items()))
+
+
+def _ranked(
+    rows: Iterable[tuple[tuple[str | None, int], list[float]]],
+) -> Iterable[LineActivity]:
+    for (file, line), (ptx, sass, lanes, sectors, requests, transactions, shared) in sorted(
+        rows, key=lambda item: (-item[1][1], item[0][0] or "", item[0][1])
+    ):
+        if ptx:
+            fraction = lanes / (WARP_SIZE * ptx)
+            yield LineActivity(
+                file, line, ptx, sass, fraction, sectors, requests, transactions, shared
+            )
+
+
+def _body(module: Module, name: str) -> Body:
+    function = module.function(name)
+    if function is None:
+        raise KeyError(name)
+    return function.body

@@ -1,0 +1,93 @@
+"""PTX to facts: reading, feature vectors, scoring and explanations inside one process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from benchmarks.measure import Row, at_least, at_most, fact, in_fresh_process, median_seconds
+from benchmarks.ptx_text import kernel, module
+from features.analysis import analyse
+from features.gpus import load_gpu
+from features.launch import Launch
+from features.ptx import read_module
+
+GPU = "tesla-v100"
+LAUNCH = Launch.of(4096, 256)
+
+
+def rows() -> Iterator[Row]:
+    """Every row of this part."""
+    yield from _reading()
+    yield from _scoring()
+
+
+def _reading() -> Iterator[Row]:
+    gpu = load_gpu(GPU)
+    small = kernel(100)
+
+    def vector(registers: int | None) -> None:
+        analysis = analyse(
+            read_module(small), None, LAUNCH, gpu, loops={"default": 10},
+            registers_per_thread=registers,
+        )  # fmt: skip
+        analysis.vector("alavani2023")
+
+    given = median_seconds(lambda: vector(24), 200)
+    estimated = median_seconds(lambda: vector(None), 200)
+    yield at_most("parse + vector, 100 instructions, registers given", given * 1e3, 1.0, "ms")
+    yield fact("parse + vector, 100 instructions, registers estimated", estimated * 1e3, "ms")
+
+    text = module(4.0)
+    megabytes = len(text) / 1e6
+    scan = median_seconds(lambda: read_module(text), 5, 1)
+    yield at_least("scanning a module for its kernels", megabytes / scan, 10.0, "MB/s")
+
+    def parse_all() -> None:
+        for found in read_module(text).kernels:
+            _ = found.body
+
+    full = median_seconds(parse_all, 3, 1)
+    yield at_least("full IR", megabytes / full, 3.0, "MB/s")
+    yield at_most("memory of the full IR over the text", _memory_ratio(), 15.0, "x")
+
+
+def _memory_ratio() -> float:
+    code = """
+import resource
+from benchmarks.ptx_text import module
+from features.ptx import read_module
+read_module(module(0.1)).kernels[0].body
+text = module(8.0)
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * resource.getpagesize()
+before = resident()
+read = read_module(text)
+for found in read.kernels:
+    found.body
+print((resident() - before) / len(text))
+"""
+    return float(in_fresh_process(code))
+
+
+def _scoring() -> Iterator[Row]:
+    from models.explain import explain_lime
+    from models.power.boosted import BoostedPowerModel
+    from models.store import ArtifactStore
+
+    store = ArtifactStore()
+    analysis = analyse(
+        read_module(kernel(100)), None, LAUNCH, load_gpu(GPU), registers_per_thread=24,
+        loops={"default": 10},
+    )  # fmt: skip
+    row = analysis.vector("alavani2023").model_inputs().reshape(1, -1).astype(np.float32)
+    for family in ("xgboost", "catboost"):
+        model = BoostedPowerModel(store.find(GPU, "power", family, "alavani2023"))
+        score = median_seconds(lambda m=model: m.predict_watts(row), 500, 50)  # type: ignore[misc]
+        yield at_most(f"one scored vector, {family}", score * 1e3, 0.1, "ms")
+        shap = median_seconds(lambda m=model: m.shap(row), 30, 5)  # type: ignore[misc]
+        yield at_most(f"TreeSHAP, {family}", shap * 1e3, 10.0, "ms")
+        lime = median_seconds(lambda m=model: explain_lime(m, row[0]), 10, 2)  # type: ignore[misc]
+        yield at_most(f"LIME, {family}", lime * 1e3, 100.0, "ms")

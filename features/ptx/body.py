@@ -258,7 +258,8 @@ class _BodyParser:
                 line, _ = self._tracker.at(position)
                 self._variables.extend(declarations.variables(text, line))
         except (DeclarationError, UnreadableError) as error:
-            self._fail(f"{error} ({excerpt(text)!r})", position)
+            lost = "; is a semicolon missing?" if "\n" in text else ""
+            self._fail(f"{error} ({excerpt(text)!r}){lost}", position)
         return semicolon + 1
 
     def _line_end(self, position: int) -> int:

@@ -239,7 +239,8 @@ class _Scanner:
         try:
             found = declarations.variables(text, line)
         except (DeclarationError, UnreadableError) as error:
-            self._fail(f"{error} ({excerpt(text)!r})", start)
+            lost = "; is a semicolon missing?" if "\n" in text else ""
+            self._fail(f"{error} ({excerpt(text)!r}){lost}", start)
         for variable in found:
             known = self._variables.get(variable.name)
             if known is None or known.external:

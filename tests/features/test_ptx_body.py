@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from features.ptx import (
@@ -126,6 +126,7 @@ def test_a_nan_keeps_its_bits() -> None:
     assert nan.text == "0f7FC00001"
 
 
+@settings(deadline=None)
 @given(st.integers(-(2**63), 2**64 - 1))
 def test_integers_of_any_radix_come_back(value: int) -> None:
     sign, size = ("-" if value < 0 else ""), abs(value)
@@ -179,6 +180,7 @@ def written(operand: Operand) -> str:
             return text
 
 
+@settings(deadline=None)
 @given(st.lists(OPERANDS, min_size=1, max_size=5), st.sampled_from([", ", ",", " ,\n\t"]))
 def test_written_operands_are_read_back(wanted: list[Operand], comma: str) -> None:
     assert operands(comma.join(map(written, wanted))) == tuple(wanted)

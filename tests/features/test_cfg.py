@@ -1,0 +1,170 @@
+"""Basic blocks, orders, dominators."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.cfg import ControlFlowGraph, build_cfg, dominators, post_dominators
+from features.ptx import read_module
+from tests.fixtures.ptx_text import fixture, graph_kernel, kernel
+
+
+def graph(text: str) -> ControlFlowGraph:
+    return build_cfg(read_module(kernel(text)).kernel().body)
+
+
+@st.composite
+def edges(draw: st.DrawFn, most: int = 14) -> list[tuple[int, ...]]:
+    """Successors of every block of a random graph, any shape, unreachable parts included."""
+    count = draw(st.integers(1, most))
+    block = st.integers(0, count - 1)
+    following = st.lists(block, max_size=3, unique=True).map(tuple)
+    return draw(st.lists(following, min_size=count, max_size=count))
+
+
+def of_edges(successors: list[tuple[int, ...]]) -> ControlFlowGraph:
+    found = build_cfg(read_module(graph_kernel(successors)).kernel().body)
+    assert [block.successors for block in found.blocks] == successors
+    return found
+
+
+def test_golden_graph() -> None:
+    found = graph(
+        "setp.lt.s32 %p1, %r1, 1;\n"
+        "@%p1 bra DONE;\n"
+        "mov.u32 %r2, 0;\n"
+        "$L__tmp1:\n"
+        "LOOP: add.s32 %r2, %r2, 1;\n"
+        "call.uni f;\n"
+        "@!%p2 bra LOOP;\n"
+        "@%p3 exit;\n"
+        "bra.uni DONE;\n"
+        "neg.s32 %r1, %r1;\n"
+        "DONE: ret;"
+    )
+    assert [
+        (b.start, b.end, b.label, b.successors, b.predecessors, b.exits) for b in found.blocks
+    ] == [
+        (0, 2, None, (6, 1), (), False),
+        (2, 3, None, (2,), (0,), False),
+        (3, 6, "LOOP", (2, 3), (1, 2), False),
+        (6, 7, None, (4,), (2,), True),
+        (7, 8, None, (6,), (3,), False),
+        (8, 9, None, (6,), (), False),
+        (9, 10, "DONE", (), (0, 4, 5), True),
+    ]
+    assert found.blocks[2].labels == ("$L__tmp1", "LOOP")
+    assert found.reverse_post_order == (0, 1, 2, 3, 4, 6)
+    assert 5 not in found.reachable
+    assert found.block_of == (0, 0, 1, 2, 2, 2, 3, 4, 5, 6)
+    assert dominators(found) == (0, 0, 1, 2, 3, -1, 0)
+    assert post_dominators(found) == (7, 2, 3, 7, 6, 6, 7)
+    assert found.diagnostics == ()
+
+
+def test_branch_tables() -> None:
+    found = graph("ts: .branchtargets A, B, A;\nbrx.idx %r1, ts;\nA: ret;\nB: trap;")
+    assert found.blocks[0].successors == (1, 2)
+    assert [block.exits for block in found.blocks] == [False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("bra NOWHERE;\nret;", "unknown_label"),
+        ("brx.idx %r1, ts;\nret;", "unknown_label"),
+        ("ts: .branchtargets A, B;\nbrx.idx %r1, ts;\nA: ret;", "unknown_label"),
+        ("bra %r1;\nret;", "indirect_branch"),
+        ("bra;\nret;", "indirect_branch"),
+    ],
+)
+def test_jumps_that_lead_nowhere_are_reported(text: str, code: str) -> None:
+    found = graph(text)
+    assert [(one.code, one.column) for one in found.diagnostics] == [(code, 1)]
+    assert len(found.blocks) == 2
+
+
+def test_an_empty_body_is_one_empty_block() -> None:
+    found = graph("")
+    assert [(b.start, b.end, b.successors, b.exits) for b in found.blocks] == [(0, 0, (), True)]
+    assert dominators(found) == (0,)
+    assert post_dominators(found) == (1,)
+
+
+def test_a_jump_behind_the_last_instruction_leaves() -> None:
+    found = graph("@%p1 bra END;\nbra END;\nEND:")
+    assert [block.successors for block in found.blocks] == [(2, 1), (2,), ()]
+    assert found.blocks[2].exits
+    assert post_dominators(found) == (2, 2, 3)
+
+
+def test_an_endless_loop_has_no_post_dominator() -> None:
+    assert post_dominators(graph("L: bra L;")) == (-1,)
+
+
+@settings(deadline=None)
+@given(edges())
+def test_dominators_are_those_of_networkx(successors: list[tuple[int, ...]]) -> None:
+    found = of_edges(successors)
+    wanted = dict(nx.immediate_dominators(digraph(successors), 0)) | {0: 0}
+    assert dominators(found) == tuple(wanted.get(node, -1) for node in range(len(successors)))
+
+
+@settings(deadline=None)
+@given(edges())
+def test_post_dominators_are_dominators_backwards(successors: list[tuple[int, ...]]) -> None:
+    found = of_edges(successors)
+    backwards = digraph(successors).reverse()
+    leave = len(successors)
+    backwards.add_edges_from((leave, block.index) for block in found.blocks if block.exits)
+    backwards.add_node(leave)
+    wanted = nx.immediate_dominators(backwards, leave)
+    assert post_dominators(found) == tuple(wanted.get(node, -1) for node in range(leave))
+
+
+def digraph(successors: list[tuple[int, ...]]) -> nx.DiGraph:
+    made = nx.DiGraph()
+    made.add_nodes_from(range(len(successors)))
+    made.add_edges_from((node, to) for node, all_to in enumerate(successors) for to in all_to)
+    return made
+
+
+@settings(deadline=None)
+@given(edges())
+def test_the_order_puts_dominators_first(successors: list[tuple[int, ...]]) -> None:
+    found = of_edges(successors)
+    order = found.reverse_post_order
+    assert set(order) == {0} | nx.descendants(digraph(successors), 0)
+    place = {block: number for number, block in enumerate(order)}
+    parents = dominators(found)
+    assert all(place[parents[block]] < place[block] for block in order if block)
+
+
+@settings(deadline=None)
+@given(edges())
+def test_blocks_cover_the_body_and_edges_have_two_ends(successors: list[tuple[int, ...]]) -> None:
+    found = of_edges(successors)
+    ends = [0, *(block.end for block in found.blocks)]
+    assert [block.start for block in found.blocks] == ends[:-1]
+    assert ends[-1] == len(found.body.instructions)
+    forward = {(block.index, to) for block in found.blocks for to in block.successors}
+    assert forward == {(by, block.index) for block in found.blocks for by in block.predecessors}
+
+
+def test_real_kernels_are_wholly_reachable() -> None:
+    module = read_module(fixture("sample.sm_75.ptx"))
+    for one in module.kernels:
+        found = build_cfg(one.body)
+        assert found.diagnostics == ()
+        assert len(found.reachable) == len(found.blocks)
+
+
+@pytest.mark.parametrize("count", [3_000, 6_000])
+def test_long_chains_need_no_recursion(count: int) -> None:
+    """A chain with an edge from every block to the end, and one back to the start."""
+    successors: list[tuple[int, ...]] = [(n + 1, count) for n in range(count - 1)]
+    successors += [(count, 0), ()]
+    assert dominators(of_edges(successors)) == (0, *range(count - 1), 0)

@@ -1,0 +1,129 @@
+"""Natural loops against their definition."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+
+from features.cfg import build_cfg
+from features.loops import LoopForest, natural_loops
+from features.ptx import read_module
+from tests.features.test_cfg import digraph, edges
+from tests.fixtures.ptx_text import fixture, graph_kernel
+
+
+def loops(successors: list[tuple[int, ...]]) -> LoopForest:
+    return natural_loops(build_cfg(read_module(graph_kernel(successors)).kernel().body))
+
+
+def brute_force(
+    successors: list[tuple[int, ...]],
+) -> tuple[dict[int, frozenset[int]], set[tuple[int, int]]]:
+    """Blocks by header from the definition, and the back edges."""
+    graph = digraph(successors)
+    reachable = {0} | nx.descendants(graph, 0)
+    graph = graph.subgraph(reachable)
+
+    def dominates(above: int, below: int) -> bool:
+        if above == below or above == 0:
+            return True
+        without = graph.subgraph(reachable - {above})
+        return below not in ({0} | nx.descendants(without, 0))
+
+    back = {(u, v) for u, v in graph.edges if dominates(v, u)}
+    found: dict[int, frozenset[int]] = {}
+    for latch, header in back:
+        body = {header, latch}
+        if latch != header:
+            body |= nx.ancestors(graph.subgraph(reachable - {header}), latch)
+        found[header] = found.get(header, frozenset()) | body
+    return found, back
+
+
+@settings(deadline=None)
+@given(edges())
+def test_loops_are_those_of_the_definition(successors: list[tuple[int, ...]]) -> None:
+    forest = loops(successors)
+    wanted, back = brute_force(successors)
+    assert {loop.header: loop.blocks for loop in forest.loops} == wanted
+    assert {edge for loop in forest.loops for edge in loop.back_edges} == back
+    for loop in forest.loops:
+        around = [one for one in forest.loops if loop.blocks < one.blocks]
+        assert loop.depth == len(around) + 1
+        nearest = min(around, key=lambda one: len(one.blocks), default=None)
+        assert loop.parent == (nearest.index if nearest else None)
+        assert forest.loops[loop.index] is loop
+    for block, innermost in enumerate(forest.innermost):
+        holding = [loop for loop in forest.loops if block in loop.blocks]
+        assert forest.depth(block) == len(holding)
+        if holding:
+            assert innermost == min(holding, key=lambda one: len(one.blocks)).index
+
+
+@settings(deadline=None)
+@given(edges())
+def test_without_back_edges_only_irreducible_cycles_remain(
+    successors: list[tuple[int, ...]],
+) -> None:
+    """A graph is reducible just if it has no cycle once its back edges are gone."""
+    forest = loops(successors)
+    graph = digraph(successors)
+    graph = graph.subgraph({0} | nx.descendants(graph, 0)).copy()
+    graph.remove_edges_from([edge for loop in forest.loops for edge in loop.back_edges])
+    assert nx.is_directed_acyclic_graph(graph) == (not forest.irreducible)
+    graph.remove_edges_from(forest.irreducible)
+    assert nx.is_directed_acyclic_graph(graph)
+    assert [one.code for one in forest.diagnostics] == ["irreducible_loop"] * len(
+        forest.irreducible
+    )
+
+
+def test_golden_nest() -> None:
+    forest = loops([(1,), (2, 5), (3,), (2, 4), (1, 4), ()])
+    assert [
+        (loop.header, sorted(loop.blocks), loop.depth, loop.parent, loop.label, loop.single_block)
+        for loop in forest.loops
+    ] == [
+        (1, [1, 2, 3, 4], 1, None, "L1", False),
+        (2, [2, 3], 2, 0, "L2", False),
+        (4, [4], 2, 0, "L4", True),
+    ]
+    assert forest.innermost == (-1, 0, 1, 1, 2, -1)
+    assert forest.irreducible == ()
+
+
+def test_a_cycle_with_two_entries_is_reported() -> None:
+    forest = loops([(1, 2), (2,), (1, 3), ()])
+    assert forest.loops == ()
+    assert len(forest.irreducible) == 1
+    assert forest.diagnostics[0].code == "irreducible_loop"
+    assert forest.diagnostics[0].line is not None
+
+
+def test_loops_of_a_compiled_kernel() -> None:
+    body = read_module(fixture("sample.sm_75.ptx")).kernel("matrix").body
+    forest = natural_loops(build_cfg(body))
+    assert [(loop.depth, loop.parent) for loop in forest.loops] == [(1, None), (2, 0)]
+    inner = forest.loops[1]
+    assert len(inner.blocks) > 1
+    assert inner.label is not None
+    assert inner.label.startswith("$L__BB")
+    assert inner.location is not None
+    source = fixture("sample.cu").split("\n")
+    assert (
+        "for (int j" in source[inner.location.line - 1]
+        or "a[j]" in (source[inner.location.line - 1])
+    )
+
+
+@pytest.mark.parametrize("depth", [50, 2000])
+def test_deep_nests(depth: int) -> None:
+    """``depth`` loops in one another: header i goes on to i + 1, latch i back to header i."""
+    successors: list[tuple[int, ...]] = [(n + 1,) for n in range(depth)]
+    successors += [(depth - 1 - n, depth + n + 1) for n in range(depth)]
+    successors.append(())
+    forest = loops(successors)
+    assert [loop.depth for loop in forest.loops] == list(range(1, depth + 1))
+    assert len(forest.loops[0].blocks) == 2 * depth
+    assert len(forest.loops[-1].blocks) == 2

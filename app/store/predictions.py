@@ -24,7 +24,7 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError, Statement
 
 from app.logs import log
 from app.store.database import StoreError
-from app.store.tables import PredictionRow, PtxRow
+from app.store.tables import PREDICTIONS, PTX
 
 _RETRY_SECONDS = 0.5
 """Pause after a failed write; the rows stay queued."""
@@ -52,7 +52,7 @@ class PredictionRecord:
     ptx: str | None = None
 
     def row(self) -> dict[str, Any]:
-        """The columns of ``PredictionRow``."""
+        """The columns of ``PREDICTIONS``."""
         digest = hashlib.sha256(f"{self.ptx_sha256}\n{self.request}".encode())
         return {
             "id": self.id,
@@ -124,7 +124,7 @@ class PredictionStore:
         found = self.recent(prediction_id)
         if found is not None:
             return found
-        columns = PredictionRow.__table__.c
+        columns = PREDICTIONS.c
         query = sa.select(*columns).where(columns.id == prediction_id)
         try:
             with self._engine.connect() as connection:
@@ -148,7 +148,7 @@ class PredictionStore:
 
     def ptx(self, sha256: str) -> str | None:
         """A stored PTX text by its hash."""
-        query = sa.select(PtxRow.compressed).where(PtxRow.sha256 == sha256)
+        query = sa.select(PTX.c.compressed).where(PTX.c.sha256 == sha256)
         with self._engine.connect() as connection:
             compressed = connection.scalar(query)
         return None if compressed is None else zlib.decompress(compressed).decode()
@@ -232,7 +232,7 @@ class PredictionStore:
         with self._engine.begin() as connection:
             if texts:
                 connection.execute(_insert_ptx(self._engine.dialect.name), _ptx_rows(texts))
-            connection.execute(sa.insert(PredictionRow), rows)
+            connection.execute(sa.insert(PREDICTIONS), rows)
         if len(self._known_ptx) > 100_000:
             self._known_ptx.clear()
         self._known_ptx.update(texts)
@@ -258,7 +258,7 @@ def _insert_ptx(dialect: str) -> sa.Insert:
     if dialect == "postgresql":
         from sqlalchemy.dialects import postgresql
 
-        return postgresql.insert(PtxRow).on_conflict_do_nothing()
+        return postgresql.insert(PTX).on_conflict_do_nothing()
     from sqlalchemy.dialects import sqlite
 
-    return sqlite.insert(PtxRow).on_conflict_do_nothing()
+    return sqlite.insert(PTX).on_conflict_do_nothing()

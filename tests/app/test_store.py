@@ -16,7 +16,7 @@ from alembic.script import ScriptDirectory
 
 from app.store.database import HEAD, MIGRATIONS, StoreError, migrate, open_database, revision
 from app.store.predictions import PredictionRecord, PredictionStore
-from app.store.tables import Base, PredictionRow, PtxRow
+from app.store.tables import METADATA, PREDICTIONS, PTX
 
 
 def record(ptx: str = "//", prediction_id: UUID | None = None) -> PredictionRecord:
@@ -76,8 +76,8 @@ def test_each_ptx_is_stored_once(url: str) -> None:
         store.close()
     engine = open_database(url)
     with engine.connect() as connection:
-        assert connection.scalar(sa.select(sa.func.count()).select_from(PtxRow)) == 1
-        assert connection.scalar(sa.select(sa.func.count()).select_from(PredictionRow)) == 6
+        assert connection.scalar(sa.select(sa.func.count()).select_from(PTX)) == 1
+        assert connection.scalar(sa.select(sa.func.count()).select_from(PREDICTIONS)) == 6
     engine.dispose()
 
 
@@ -151,7 +151,7 @@ def test_migrations_go_up_and_down(url: str) -> None:
 def test_migrations_make_the_tables_of_the_code(url: str) -> None:
     engine = open_database(url)
     with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), Base.metadata) == []
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
     engine.dispose()
 
 

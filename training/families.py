@@ -79,7 +79,8 @@ class Xgboost:
 
         model.save_model(folder / NATIVE_NAMES[self.name])
         inputs = [("features", FloatTensorType([None, features]))]
-        converted = onnxmltools.convert_xgboost(model, initial_types=inputs)
+        # Named, or the graph gets a random name and no two files are alike.
+        converted = onnxmltools.convert_xgboost(model, name=self.name, initial_types=inputs)
         (folder / ONNX_NAME).write_bytes(converted.SerializeToString())
 
 
@@ -115,6 +116,10 @@ class Catboost:
         return np.asarray(model.predict(np.asarray(vectors, dtype=np.float32), thread_count=1))
 
     def save(self, model: Any, folder: Path, features: int) -> None:
+        # Time and a random id of the fit: without them equal fits give equal files.
+        metadata = model.get_metadata()
+        for key in ("train_finish_time", "model_guid"):
+            metadata[key] = ""
         model.save_model(str(folder / NATIVE_NAMES[self.name]))
         model.save_model(str(folder / ONNX_NAME), format="onnx")
         compact(folder / ONNX_NAME)

@@ -1,0 +1,224 @@
+"""The packaged power models: ONNX equals native, SHAP adds up, inputs are checked."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from features.errors import ModelError
+from features.schemas import get_schema
+from models.background import Background
+from models.estimate import Estimate
+from models.power.boosted import FAMILIES, BoostedPowerModel
+from models.store import ArtifactStore
+from training.datasets import find_data
+from training.fit import training_table
+
+GPUS = ("tesla-k20", "tesla-m60", "tesla-v100")
+STORE = ArtifactStore()
+
+needs_data = pytest.mark.skipif(
+    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
+)
+
+
+def load(gpu: str, family: str) -> BoostedPowerModel:
+    return BoostedPowerModel(STORE.find(gpu, "power", family, "alavani2023"))
+
+
+def test_every_packaged_artifact_passes_its_checks() -> None:
+    assert STORE.problems() == ()
+    found = {(card.gpu, card.family) for card in STORE.list()}
+    assert found >= {(gpu, family) for gpu in GPUS for family in FAMILIES}
+
+
+def test_cards_name_the_inputs_of_the_schema() -> None:
+    names = get_schema("alavani2023").model_fields
+    assert all(card.feature_names == names for card in STORE.list())
+
+
+def test_cards_hold_both_protocols_beside_the_baseline() -> None:
+    for card in STORE.list():
+        for table in ("as_published", "as_recomputed"):
+            random, grouped = card.score(table, "random"), card.score(table, "grouped")
+            # Another launch of a known kernel is easy; an unknown kernel is not.
+            assert random.model["r2"].mean > 0.85
+            assert grouped.model["r2"].mean < random.model["r2"].mean - 0.3
+            assert grouped.model["mae_watts"].mean < grouped.baseline["mae_watts"].mean
+
+
+def test_cards_state_what_the_intervals_hold() -> None:
+    for card in STORE.list():
+        unseen, seen = card.intervals.unseen_kernel, card.intervals.seen_kernel
+        assert unseen.coverage is not None
+        assert seen.coverage is not None
+        assert unseen.coverage.kernels >= 0.85
+        assert 0.87 <= seen.coverage.rows <= 0.93
+        assert unseen.coverage.mean_width_watts > 2 * seen.coverage.mean_width_watts
+
+
+@needs_data
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("gpu", GPUS)
+def test_onnx_equals_native_on_every_training_row(gpu: str, family: str) -> None:
+    model, table = load(gpu, family), training_table(gpu)
+    for rows in table.rows.values():
+        # As published one M60 row has no occupancy; the served table has them all.
+        vectors = rows.vectors[~np.isnan(rows.vectors).any(axis=1)]
+        assert len(rows.vectors) - len(vectors) <= 1
+        onnx, native = model.predict_watts(vectors), model.native_watts(vectors)
+        assert np.abs(onnx - native).max() <= 0.001
+
+
+@needs_data
+@pytest.mark.parametrize("gpu", GPUS)
+def test_the_cards_describe_the_data_at_hand(gpu: str) -> None:
+    table = training_table(gpu)
+    card = load(gpu, "xgboost").card
+    if card.sources[0].used_sha256 != table.clean.sha256:
+        pytest.skip("the artifact was trained on another copy of the upstream file")
+    assert card.training == table.facts
+    assert card.features == table.features
+    # Nothing in the rows the model was fitted on lies outside the range the card states.
+    outside = load(gpu, "xgboost").outside_training_range(table.rows["as_recomputed"].vectors)
+    assert not any(outside)
+
+
+def _points(gpu: str) -> np.ndarray:
+    return load(gpu, "xgboost").background.matrix()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("gpu", GPUS)
+def test_onnx_equals_native_between_the_training_rows(gpu: str, family: str) -> None:
+    model, points = load(gpu, family), _points(gpu)
+    assert np.abs(model.predict_watts(points) - model.native_watts(points)).max() <= 0.001
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("gpu", GPUS)
+def test_shap_sums_to_the_prediction(gpu: str, family: str) -> None:
+    model, points = load(gpu, family), _points(gpu)
+    base, contributions = model.shap(points)
+    assert contributions.shape == points.shape
+    total = base + contributions.sum(axis=1)
+    assert np.abs(total - model.predict_watts(points)).max() <= 0.001
+
+
+# shap imports matplotlib's colour maps in a way the newer matplotlib warns of.
+@pytest.mark.filterwarnings("ignore:The set_.* function will be:PendingDeprecationWarning")
+def test_shap_equals_the_reference_explainer() -> None:
+    import shap
+    import xgboost
+
+    artifact = STORE.find("tesla-m60", "power", "xgboost", "alavani2023")
+    booster = xgboost.Booster(model_file=str(artifact.file("model.ubj")))
+    points = _points("tesla-m60")[:20]
+    base, contributions = BoostedPowerModel(artifact).shap(points)
+    explainer = shap.TreeExplainer(booster)
+    np.testing.assert_allclose(contributions, explainer.shap_values(points), atol=1e-3)
+    assert base == pytest.approx(float(np.ravel(explainer.expected_value)[0]), abs=1e-3)
+
+
+def test_the_average_is_the_mean_of_its_members() -> None:
+    points = _points("tesla-v100")
+    parts = [load("tesla-v100", family).predict_watts(points) for family in FAMILIES[:2]]
+    mean = load("tesla-v100", "average").predict_watts(points)
+    np.testing.assert_allclose(mean, np.mean(parts, axis=0))
+
+
+def test_an_estimate_says_what_it_rests_on() -> None:
+    model = load("tesla-k20", "average")
+    inside = model.background.matrix()[0]
+    found = model.estimate(inside)
+    assert isinstance(found, Estimate)
+    assert found.basis == "unseen_kernel"
+    assert found.value == pytest.approx(float(model.predict_watts([inside])[0]))
+    assert found.low >= model.card.intervals.floor_watts
+
+    beyond = inside.copy()
+    beyond[model.card.feature_names.index("cache_penalty")] = 1e30
+    assert model.outside_training_range([inside, beyond]) == ((), ("cache_penalty",))
+    far = model.estimate(beyond)
+    assert far.basis == "extrapolated"
+    assert far.high / far.value > found.high / found.value
+
+
+def test_alternatives_widen_the_interval_and_keep_the_value() -> None:
+    model = load("tesla-k20", "xgboost")
+    points = model.background.matrix()
+    alone = model.estimate(points[0])
+    several = model.estimate(points[0], points[1:20])
+    assert several.value == alone.value
+    assert several.low == min(model.estimate(point).low for point in points[:20])
+    assert several.high == max(model.estimate(point).high for point in points[:20])
+    with pytest.raises(ModelError, match="one vector"):
+        model.estimate(points[:2])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_value_that_training_never_had_is_refused(bad: float) -> None:
+    model = load("tesla-k20", "catboost")
+    point = model.background.matrix()[:1].copy()
+    point[0, model.card.feature_names.index("occupancy")] = bad
+    for call in (model.predict_watts, model.native_watts, model.shap):
+        with pytest.raises(ModelError, match="feature occupancy is") as caught:
+            call(point)
+        assert caught.value.context["field"] == "occupancy"
+
+
+@pytest.mark.parametrize("shape", [(15,), (1, 14), (2, 16), (1, 1, 15)])
+def test_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    with pytest.raises(ModelError, match=r"vectors must be \[n, 15\]"):
+        load("tesla-k20", "average").predict_watts(np.zeros(shape))
+
+
+def test_no_vectors_give_no_watts() -> None:
+    model = load("tesla-k20", "xgboost")
+    assert model.predict_watts(np.zeros((0, 15))).shape == (0,)
+    with pytest.raises(ModelError, match="no vector to explain"):
+        model.shap(np.zeros((0, 15)))
+
+
+def test_predicting_loads_neither_native_library_nor_shap() -> None:
+    code = (
+        "import sys, numpy as np\n"
+        "from models.store import ArtifactStore\n"
+        "from models.power.boosted import BoostedPowerModel\n"
+        "a = ArtifactStore().find('tesla-k20', 'power', 'average', 'alavani2023')\n"
+        "m = BoostedPowerModel(a)\n"
+        "assert 'onnxruntime' not in sys.modules\n"
+        "m.estimate(m.background.matrix()[0])\n"
+        "heavy = {'xgboost', 'catboost', 'shap', 'lime', 'sklearn', 'pandas'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_background_is_statistics_and_no_rows(gpu: str) -> None:
+    background = load(gpu, "average").background
+    assert isinstance(background, Background)
+    statistics = background.lime_statistics()
+    for at, feature in enumerate(background.features):
+        assert list(feature.quantiles) == sorted(feature.quantiles)
+        assert feature.quantiles[0] <= feature.mean <= feature.quantiles[-1]
+        assert sum(statistics["feature_frequencies"][at]) == pytest.approx(
+            load(gpu, "average").card.training.rows
+        )
+    low = [feature.quantiles[0] for feature in background.features]
+    high = [feature.quantiles[-1] for feature in background.features]
+    points = background.matrix()
+    assert (points >= np.float32(low)).all()
+    assert (points <= np.float32(high)).all()
+
+
+@needs_data
+@pytest.mark.parametrize("gpu", GPUS)
+def test_no_training_row_is_among_the_synthetic_points(gpu: str) -> None:
+    rows = training_table(gpu).rows["as_recomputed"].vectors
+    known = {tuple(row) for row in rows.astype(np.float32)}
+    assert not known & {tuple(point) for point in load(gpu, "average").background.matrix()}

@@ -129,8 +129,7 @@ def block_edges(body: Body, block: BasicBlock) -> tuple[tuple[int, int], ...]:
 
     Read after write by register, guards and the carry flag included; a guarded write depends
     on the write before it, whose value it may leave. Text order is a topological order.
-    Edges are sorted
-    by reader, then writer.
+    Edges are sorted by reader, then writer.
     """
     writer: dict[str, int] = {}
     edges: list[tuple[int, int]] = []

@@ -33,15 +33,19 @@ class Texture:
     texels: np.ndarray[Any, np.dtype[Any]]
 
 
-def buffer_addresses(arguments: Mapping[str, object]) -> dict[str, int]:
-    """Address of every numpy array among the arguments, in their order."""
+def place_buffers(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Addresses of buffers of these sizes in bytes, in their order."""
     addresses: dict[str, int] = {}
     at = BUFFER_BASE
-    for name, value in arguments.items():
-        if isinstance(value, np.ndarray):
-            addresses[name] = at
-            at = (at + value.nbytes + 256 + 255) // 256 * 256
+    for name, size in sizes.items():
+        addresses[name] = at
+        at = (at + size + 256 + 255) // 256 * 256
     return addresses
+
+
+def buffer_addresses(arguments: Mapping[str, object]) -> dict[str, int]:
+    """Address of every numpy array among the arguments, in their order."""
+    return place_buffers({n: v.nbytes for n, v in arguments.items() if isinstance(v, np.ndarray)})
 
 
 class GlobalMemory:

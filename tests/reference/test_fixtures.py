@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from tests.fixtures.kernels import expected
-from tests.fixtures.kernels.data import FixtureKernel, materialise, ptx_path, targets
+from tests.fixtures.kernels.data import FixtureKernel, buffer_sizes, materialise, ptx_path, targets
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.fixtures.kernels.sources import SOURCES
 from tests.reference.fixtures import run_fixture
+from tests.reference.memory import buffer_addresses, place_buffers
 from tests.reference.parse import parse
 
 CASES = [
@@ -52,6 +53,16 @@ def test_buffers_that_are_no_outputs_stay_as_they_were(kernel: FixtureKernel) ->
     for name, before in materialise(kernel.name, shape).items():
         if isinstance(before, np.ndarray) and name not in kernel.outputs:
             np.testing.assert_array_equal(result.memory[name], before, err_msg=name)
+
+
+def test_addresses_are_256_byte_aligned_with_a_gap_and_need_no_data() -> None:
+    assert list(place_buffers({"a": 4, "b": 256, "c": 257, "d": 1}).values()) == [
+        0x7F0000000000, 0x7F0000000200, 0x7F0000000400, 0x7F0000000700,
+    ]  # fmt: skip
+    for kernel in KERNELS:
+        shape = kernel.shapes[0]
+        made = buffer_addresses(materialise(kernel.name, shape))
+        assert place_buffers(buffer_sizes(shape)) == made
 
 
 def test_the_committed_ptx_is_what_the_source_list_says() -> None:

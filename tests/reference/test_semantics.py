@@ -205,6 +205,14 @@ def test_fma_is_the_float_nearest_to_the_exact_result(kind: str, dtype: str) -> 
             assert error < other or (error == other and r.view(f"u{r.itemsize}") % 2 == 0)
 
 
+def test_fma_is_not_rounded_twice() -> None:
+    # (1 + 2^-12)^2 lies in the middle of two f32; what is added decides, however small it is.
+    a = np.full(3, 1 + 2.0**-12, "f4")
+    c = np.array([2.0**-60, 0.0, -(2.0**-60)], "f4")
+    got = apply("fma.rn.f32 %d, %a, %b, %c;", "f32 f32 f32 f32", "f4", a, a, c)
+    assert got.tolist() == [1 + 2.0**-11 + 2.0**-23, 1 + 2.0**-11, 1 + 2.0**-11]
+
+
 @pytest.mark.parametrize("mode", ["rz", "rm", "rp"])
 @pytest.mark.parametrize("operation", ["add", "mul"])
 def test_directed_rounding_goes_the_way_it_says(mode: str, operation: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 import threading
@@ -86,7 +87,8 @@ def serve(settings: Settings, when_ready: Callable[[str], None] | None = None) -
                 server.should_exit = True
 
         threading.Thread(target=watch, name="when-ready", daemon=True).start()
-        server.run(sockets=[sock])
+        with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again once it is down
+            server.run(sockets=[sock])
         if failure:
             raise failure[0]
         if not server.started:

@@ -1,0 +1,253 @@
+"""POST /predict, its explanations, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.messages import LimeAnswer, PredictAnswer, PredictAnswers, ShapAnswer
+from tests.app.conftest import settings_at
+from tests.app.live import running
+
+MODELLED = ("tesla-k20", "tesla-m60", "tesla-v100")
+
+
+def ask(client: httpx.Client, ptx: str, /, **changes: Any) -> dict[str, Any]:
+    body = {
+        "ptx": ptx,
+        "gpu": "tesla-v100",
+        "launch": {"grid": [4096], "block": [256]},
+        **changes,
+    }
+    answer = client.post("/predict", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@pytest.mark.parametrize("gpu", MODELLED)
+def test_an_answer_is_whole(client: httpx.Client, vector_add: str, gpu: str) -> None:
+    answer = ask(client, vector_add, gpu=gpu, registers_per_thread=12)
+    PredictAnswer.model_validate(answer)
+    assert answer["gpu"] == gpu
+    assert answer["kernel"] == {"mangled": "vector_add", "demangled": "vector_add"}
+    for part, unit in (("power", "watts"), ("time", "seconds"), ("energy", "joules")):
+        interval = answer[part]
+        assert 0 < interval["low"] <= interval[unit] <= interval["high"]
+        assert 0 < interval["level"] < 1
+        assert interval["basis"] != "seen_kernel"
+    assert answer["energy"]["joules"] == pytest.approx(
+        answer["power"]["watts"] * answer["time"]["seconds"]
+    )
+    assert answer["registers"] == {"value": 12, "low": 12, "high": 12, "how": "given"}
+    assert answer["features"]["reg_thread"] == 12
+    assert answer["features"]["total_threads"] == 4096 * 256
+    assert 0 < answer["occupancy"]["occupancy"] <= 1
+    card = client.get(answer["model"]["card"]).json()
+    assert (card["gpu"], card["version"]) == (gpu, answer["model"]["version"])
+
+
+def test_a_gpu_without_power_model_says_so(client: httpx.Client, vector_add: str) -> None:
+    answer = ask(client, vector_add, gpu="gtx-1050")
+    PredictAnswer.model_validate(answer)
+    assert answer["power"] is None
+    assert answer["energy"] is None
+    assert answer["model"] is None
+    assert answer["time"]["seconds"] > 0
+    assert "no_power_model" in {warning["code"] for warning in answer["warnings"]}
+
+
+def test_several_gpus_answer_in_order(client: httpx.Client, vector_add: str) -> None:
+    gpus = ["v100", "GTX-1050", "tesla-k20"]
+    answer = ask(client, vector_add, gpu=None, gpus=gpus)
+    PredictAnswers.model_validate(answer)
+    found = [one["gpu"] for one in answer["predictions"]]
+    assert found == ["tesla-v100", "gtx-1050", "tesla-k20"]
+    assert len({one["id"] for one in answer["predictions"]}) == 3
+
+
+def test_families_differ_and_average(client: httpx.Client, vector_add: str) -> None:
+    watts = {
+        family: ask(client, vector_add, model=family)["power"]["watts"]
+        for family in ("xgboost", "catboost", "average")
+    }
+    mean = (watts["xgboost"] + watts["catboost"]) / 2
+    assert watts["average"] == pytest.approx(mean, abs=1e-3)
+    assert watts["xgboost"] != watts["catboost"]
+    chosen = ask(client, vector_add, model="auto")
+    assert chosen["power"]["watts"] == watts[chosen["model"]["family"]]
+
+
+def test_auto_is_the_family_best_on_unseen_kernels(client: httpx.Client, vector_add: str) -> None:
+    listed = [m for m in client.get("/models").json() if m["gpu"] == "tesla-v100"]
+    best = min(listed, key=lambda m: m["unseen_kernel_mae_watts"])
+    assert ask(client, vector_add)["model"]["family"] == best["family"]
+
+
+def test_uncertain_registers_widen_the_interval(client: httpx.Client, vector_add: str) -> None:
+    estimated = ask(client, vector_add)
+    registers = estimated["registers"]
+    assert registers["how"] != "given"
+    assert registers["low"] < registers["high"]
+    assert "registers_estimated" in {w["code"] for w in estimated["warnings"]}
+    lows, highs = [], []
+    for count in {registers["value"], registers["low"], registers["high"]}:
+        given = ask(client, vector_add, registers_per_thread=count)
+        lows.append(given["power"]["low"])
+        highs.append(given["power"]["high"])
+    assert estimated["power"]["low"] <= min(lows) + 1e-9
+    assert estimated["power"]["high"] >= max(highs) - 1e-9
+
+
+def test_loops_given_and_assumed(client: httpx.Client, looping: str) -> None:
+    assumed = ask(client, looping)
+    assert [trip["how"] for trip in assumed["trip_counts"]] == ["assumed"]
+    assert any(w["code"] == "trip_count_assumed" and w["line"] for w in assumed["warnings"])
+    given = ask(client, looping, loops={"$LOOP": 7})
+    (trip,) = given["trip_counts"]
+    assert (trip["loop"], trip["trips"], trip["how"]) == ("$LOOP", 7, "given")
+    assert trip["line"] == 16
+    assert ask(client, looping, loops={"default": 7})["time"] == given["time"]
+    longer = ask(client, looping, loops={"default": 700})
+    assert longer["time"]["seconds"] > given["time"]["seconds"]
+    spread = assumed["time"]["high"] / assumed["time"]["low"]
+    assert spread > given["time"]["high"] / given["time"]["low"]
+
+
+def test_mangled_and_demangled_names(client: httpx.Client, vector_add: str, looping: str) -> None:
+    both = vector_add + looping.split(".address_size 64")[1]
+    for name in ("_Z5sum_nPfi", "sum_n(float*, int)", "sum_n"):
+        answer = ask(client, both, kernel=name)
+        assert answer["kernel"] == {"mangled": "_Z5sum_nPfi", "demangled": "sum_n(float*, int)"}
+
+
+@pytest.mark.parametrize("change", ["crlf", "bom", "both"])
+def test_line_ends_and_byte_order_marks_change_nothing(
+    client: httpx.Client, vector_add: str, change: str
+) -> None:
+    text = vector_add
+    if change != "bom":
+        text = text.replace("\n", "\r\n")
+    if change != "crlf":
+        text = "\ufeff" + text
+    plain, other = ask(client, vector_add), ask(client, text)
+    for part in ("power", "time", "energy", "features"):
+        assert other[part] == plain[part]
+
+
+def test_a_byte_order_mark_before_the_json(client: httpx.Client, vector_add: str) -> None:
+    body = {"ptx": vector_add, "gpu": "k20", "launch": {"grid": 64, "block": 64}}
+    content = b"\xef\xbb\xbf" + json.dumps(body).encode()
+    answer = client.post(
+        "/predict", content=content, headers={"content-type": "application/json; charset=utf-8"}
+    )
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("family", ["xgboost", "catboost", "average"])
+def test_shap_sums_to_the_prediction(client: httpx.Client, vector_add: str, family: str) -> None:
+    predicted = ask(client, vector_add, model=family, explain="shap")
+    inline = predicted["explanation"]
+    answer = client.get("/explain", params={"prediction_id": predicted["id"], "method": "shap"})
+    explained = answer.json()
+    ShapAnswer.model_validate(explained)
+    assert explained.pop("prediction_id") == predicted["id"]
+    assert explained == inline
+    parts = sum(part["watts"] for part in explained["contributions"])
+    assert explained["base_watts"] + parts == pytest.approx(predicted["power"]["watts"], abs=1e-3)
+    values = {part["feature"]: part["value"] for part in explained["contributions"]}
+    assert values["reg_thread"] == predicted["features"]["reg_thread"]
+    sizes = [abs(part["watts"]) for part in explained["contributions"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_lime_repeats_itself(client: httpx.Client, vector_add: str) -> None:
+    predicted = ask(client, vector_add)
+    asked = {"prediction_id": predicted["id"], "method": "lime"}
+    first = client.get("/explain", params=asked)
+    assert first.status_code == 200, first.text
+    explained = first.json()
+    LimeAnswer.model_validate(explained)
+    assert client.get("/explain", params=asked).json() == explained
+    assert explained["prediction_watts"] == pytest.approx(predicted["power"]["watts"], abs=1e-3)
+    assert any(part["watts"] != 0 for part in explained["contributions"])
+    parts = sum(part["watts"] for part in explained["contributions"])
+    assert explained["intercept_watts"] + parts == pytest.approx(
+        explained["local_prediction_watts"], abs=1e-6
+    )
+    assert all(part["condition"] for part in explained["contributions"])
+
+
+def test_nothing_predicted_is_nothing_to_explain(client: httpx.Client, vector_add: str) -> None:
+    predicted = ask(client, vector_add, gpu="gtx-1050")
+    answer = client.get("/explain", params={"prediction_id": predicted["id"]})
+    assert answer.status_code == 422
+    assert answer.json()["type"] == "/problems/no-explanation"
+
+
+def test_predictions_and_explanations_survive_a_restart(tmp_path: Path, vector_add: str) -> None:
+    with running(settings_at(tmp_path)) as client:
+        predicted = ask(client, vector_add)
+        before = client.get("/explain", params={"prediction_id": predicted["id"]}).json()
+    with running(settings_at(tmp_path)) as client:
+        assert client.get(f"/predictions/{predicted['id']}").json() == predicted
+        after = client.get("/explain", params={"prediction_id": predicted["id"]}).json()
+    assert after == before
+
+
+def test_many_at_once_all_answer_alike(client: httpx.Client, vector_add: str) -> None:
+    def one(number: int) -> dict[str, Any]:
+        return ask(client, vector_add, launch={"grid": [64 + number % 4], "block": [256]})
+
+    with ThreadPoolExecutor(8) as threads:
+        answers = list(threads.map(one, range(64)))
+    assert len({answer["id"] for answer in answers}) == 64
+    for number, answer in enumerate(answers):
+        assert answer["power"] == answers[number % 4]["power"]
+        stored = client.get(f"/predictions/{answer['id']}").json()
+        assert stored == answer
+
+
+def test_too_many_at_once_are_told_to_wait(
+    tmp_path: Path, vector_add: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = settings_at(tmp_path, analyses_at_once=1, waiting_analyses=0, analysis_seconds=0.3)
+    import threading
+
+    hold = threading.Event()
+    monkeypatch.setattr("app.api.predict.predict", lambda *_: hold.wait(30))
+    body = {"ptx": vector_add, "gpu": "k20", "launch": {"grid": 1, "block": 32}}
+    with running(settings) as client:
+        try:
+            late = client.post("/predict", json=body)
+            assert (late.status_code, late.json()["type"]) == (503, "/problems/time-limit")
+            busy = client.post("/predict", json=body)
+            assert (busy.status_code, busy.json()["type"]) == (429, "/problems/busy")
+            assert busy.headers["retry-after"] == "1"
+            assert client.get("/healthz").status_code == 200
+        finally:
+            hold.set()
+
+
+def test_numbers_json_cannot_hold_become_null(client: httpx.Client, vector_add: str) -> None:
+    body = {
+        "ptx": vector_add,
+        "gpu": "tesla-k20",
+        "launch": {"grid": 64, "block": 256},
+        "schema": "powerquant2026",
+    }
+    answer = client.post("/features", json=body)
+
+    def refuse(token: str) -> float:
+        raise AssertionError(f"{token} is no JSON")
+
+    found = json.loads(answer.text, parse_constant=refuse)
+    values = {field["name"]: field["value"] for field in found["features"]}
+    assert values["avg_shar_lat"] is None
+    assert all(value is None or math.isfinite(value) for value in values.values())

@@ -104,7 +104,7 @@ class _BodyParser:
                 loc = _LOC.match(clean, position, end)
                 if loc is not None:
                     file, row, column = loc.groups()
-                    location = Location(int(file), int(row), int(column))
+                    location = new(Location, (int(file), int(row), int(column)))
                     position = loc.end()
                     continue
                 position = self._other(position)

@@ -25,6 +25,8 @@ _TOKEN = re.compile(
     rf"\s*+(?:\.([A-Za-z_][A-Za-z0-9_]*+(?:::[A-Za-z0-9_]++)*+)|({NAME})|([0-9]{{1,19}})"
     r"|(\[[^\[\]]*+\])|(<\s*+[0-9]{1,19}\s*+>)|(\((?:[^()]|\([^()]*+\))*+\)))"
 )
+# What compilers print; anything else takes the general way.
+_USUAL_REGISTERS = re.compile(rf"\.reg\s++\.([a-z0-9]++)\s++({NAME})<([0-9]{{1,19}})>\s*+")
 _SIZE = re.compile(r"\[\s*+(?:(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19})U?)?\s*+\]")
 
 
@@ -91,6 +93,9 @@ def _is_vector(word: str) -> bool:
 
 def registers(text: str) -> list[RegisterDeclaration]:
     """``.reg .b32 %r<12>, x`` without its semicolon. Raises DeclarationError."""
+    usual = _USUAL_REGISTERS.fullmatch(text)
+    if usual is not None and int(usual.group(3)) > 1:
+        return [RegisterDeclaration(usual.group(1), usual.group(2), int(usual.group(3)))]
     kind = ""
     found: list[RegisterDeclaration] = []
     for piece in text.split(","):

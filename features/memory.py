@@ -118,9 +118,13 @@ class SectorLog:
         self.overflow = False
         self.total = 0
 
-    def add(self, keys: Integers, repeats: int = 1) -> None:
-        """Add footprint keys (need not be sorted or unique)."""
-        self.total += keys.size * repeats
+    def add(self, keys: Integers) -> None:
+        """Count and add footprint keys (need not be sorted or unique)."""
+        self.total += keys.size
+        self.note(keys)
+
+    def note(self, keys: Integers) -> None:
+        """Add footprint keys that are counted elsewhere."""
         if self.overflow:
             return
         self._pending.append(keys)

@@ -91,6 +91,43 @@ class Tally:
             return step if same.all() else None
         return step if (same | ~group.mask).all() else None
 
+    SECTORS = 1
+
+    def counters(self) -> tuple[Counts, ...]:
+        """All counters, ``sectors`` at index ``SECTORS``."""
+        return (
+            self.requests, self.sectors, self.shared_requests, self.transactions,
+            self.local_sectors, self.constants,
+        )  # fmt: skip
+
+    def counts_lanes(self, index: int) -> bool:
+        """Whether a counter grows with active lanes rather than warps: none does exactly."""
+        return index == self.SECTORS and self.log.total > 4 * int(self.requests.sum())
+
+    @property
+    def last(self) -> Offsets | None:
+        """The addresses of the last execution."""
+        return None if self._last is None else self._last[1]
+
+    def last_keys(self, group: Group) -> Offsets | None:
+        """The footprint keys of the last execution of a global access by this group."""
+        if self._last is None or self._last[0] is not group:
+            return None
+        if self._memo is not None and self._memo[1] is not None:
+            return self._memo[1]
+        if self._last[1].shape[0] == 1 and not self.shared_requests.any():
+            slots = np.flatnonzero(group.warps)
+            return (slots << KEY_BITS) | (int(self._last[1][0]) >> SECTOR_SHIFT)
+        return None
+
+    def measure(self, addresses: Offsets, group: Group) -> Counts:
+        """Sectors by slot that addresses would need; their footprint is noted."""
+        rows, lanes, owner = group.layout
+        table = addresses.reshape(-1, WARP_SIZE)
+        per_row, values = sectors(table if rows is None else table[rows], lanes)
+        self.log.note((np.repeat(owner, per_row) << KEY_BITS) | values)
+        return group.machine.per_slot(per_row, owner)
+
     def count_global(self, addresses: Offsets, group: Group) -> None:
         """Sectors and footprint of one global access (local memory too, once mapped)."""
         self.requests += group.warps
@@ -101,6 +138,7 @@ class Tally:
             slots = np.flatnonzero(warps)
             self.log.add((slots << KEY_BITS) | (int(addresses[0]) >> SECTOR_SHIFT))
             self.log.total += int(warps.sum()) - slots.size
+            self._last, self._memo = (group, addresses), None
             return
         step = self._shift(addresses, group, 32)
         if step is not None and self._memo is not None and self._memo[1] is not None:
@@ -128,6 +166,7 @@ class Tally:
         if addresses.shape[0] == 1:
             if width <= 4:
                 self.transactions += warps
+                self._last, self._memo = (group, addresses), None
                 return
             addresses = np.broadcast_to(addresses, (machine.count,))
         step = self._shift(addresses, group, max(4, width))
@@ -146,19 +185,24 @@ class Tally:
         """A wmma tile ``(warps, elements)``: sectors, or the conflict degree of all of it."""
         machine = group.machine
         owner = group.layout.owners
+        self._last, self._memo = (group, addresses), None
         if shared:
             self.shared_requests += group.warps
             self.transactions += machine.per_slot(bank_conflicts(addresses), owner)
             return
         self.requests += group.warps
         per_row, values = sectors(addresses)
-        self.sectors += machine.per_slot(per_row, owner)
-        self.log.add((np.repeat(owner, per_row) << KEY_BITS) | values)
+        counts = machine.per_slot(per_row, owner)
+        keys = (np.repeat(owner, per_row) << KEY_BITS) | values
+        self.sectors += counts
+        self._memo = (counts, keys)
+        self.log.add(keys)
 
     def count_matrices(self, starts: Offsets, group: Group) -> None:
         """8 x 8 matrices: row addresses ``(warps, 8 * matrices)``; eight rows are one part."""
         self.shared_requests += group.warps
         matrices = starts.shape[1] // 8
+        self._last, self._memo = (group, starts), None
         words = (starts.reshape(-1, 8)[:, :, None] + 4 * np.arange(4)).reshape(-1, 32)
         per_warp = bank_conflicts(words).reshape(-1, matrices).sum(axis=1)
         self.transactions += group.machine.per_slot(per_warp, group.layout.owners)

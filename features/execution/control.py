@@ -106,9 +106,7 @@ def _branch(
                 return key if edge is None else machine.move(key, taken, edge)
             machine.put(machine.move(target - shift, taken, edge), taken)
         assert rest is not None
-        key = after - shift
-        if falls is not None:
-            machine.move(key, rest, falls)
+        key = machine.move(after - shift, rest, falls)
         if taken is None:
             return key
         machine.put(key, rest)

@@ -22,9 +22,10 @@ from features.execution import control
 from features.execution.access import Site, Tally
 from features.execution.groups import Counts, Group, Mask
 from features.execution.operands import PARAMETERS, Frame
-from features.execution.program import FRAME_STEP, Gather, LoopEdge, Program
+from features.execution.program import FRAME_STEP, Gather, LoopEdge, Program, Run
 from features.execution.spaces import PARAMETER_BASE, GlobalMemory, PrivateMemory
 from features.execution.specials import special_values
+from features.execution.steady import Steady
 from features.execution.trips import Trips
 from features.execution.values import BOOL, U32, Array, as_type, spread
 from features.execution.warp import ballot
@@ -36,6 +37,8 @@ Deliver = tuple[Callable[[Group, Array], None], Array]
 MOST_FRAMES = 64
 """Call depth at which recursion is cut (hardware gives out of its 1 KB default stack first)."""
 MOST_DIAGNOSTICS = 200
+MOST_TRACE = 2048
+"""Runs remembered to find repeated ways round a loop."""
 SPIN_LIMIT = 20_000
 """Runs in a row without any other group getting its turn before the others are let in."""
 
@@ -114,6 +117,11 @@ class Machine:
         self._frames: dict[tuple[int, int], Frame] = {}
         self._returns: dict[int, Array] = {}
         self._everyone: Group | None = None
+        self.steady = None if program.precise else Steady(self)
+        self.trace: list[Run] = []
+        self._marks: dict[int, int] = {}
+        self._moving: Group | None = None
+        self._frame: Frame = []
 
     # --- what handlers ask ---
 
@@ -272,10 +280,23 @@ class Machine:
             self.put(key, group)
 
     def move(self, key: int, group: Group, edge: LoopEdge | None) -> int:
-        """Go along an edge, counting loop trips; returns the key for convenience."""
-        if edge is not None:
-            self.trips.along(edge, group)
-        return key
+        """Go along an edge, counting loop trips; the key where the group goes on."""
+        if edge is None:
+            return key
+        self.trips.along(edge, group)
+        if self.steady is None or group is not self._moving:
+            return key
+        trace = self.trace
+        start = self._marks.get(edge.loop)
+        self._marks[edge.loop] = len(trace)
+        if edge.entering or start is None:
+            return key
+        return self.steady.round(edge, group, self._frame, key, trace[start:])
+
+    def forget_trace(self) -> None:
+        """Iterations were skipped: what was recorded is no whole path of any outer loop."""
+        self.trace = []
+        self._marks = {}
 
     def wait(
         self, barrier: int, key: int, group: Group, wanted: int | None,
@@ -433,6 +454,8 @@ class Machine:
         frame = self.frame(depth, run.function)
         limit = min(self.pending) if self.pending else None
         pending = len(self.pending)
+        self.forget_trace()
+        self._frame = frame
         while True:
             self.steps += 1
             if perf_counter() > self.deadline:
@@ -448,6 +471,10 @@ class Machine:
                     return
                 group = together
             stats[run.index] += group.stat
+            self.trace.append(run)
+            if len(self.trace) > MOST_TRACE:
+                self.forget_trace()
+            self._moving = group
             for handler in run.handlers:
                 handler(frame, group)
             following = run.finish(self, frame, group, shift)

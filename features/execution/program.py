@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from features.cfg import ControlFlowGraph, build_cfg
+from features.dataflow import reads, writes
 from features.diagnostics import Diagnostic
 from features.execution.access import Site
 from features.execution.context import Context
@@ -30,6 +31,7 @@ from features.ptx import ir
 
 if TYPE_CHECKING:
     from features.execution.machine import Machine
+    from features.execution.steady import Path
 
 FRAME_STEP = 1 << 40
 """Call depth times this is subtracted from an instruction number: the deepest runs first."""
@@ -72,6 +74,7 @@ class Run:
     end: int
     function: int
     handlers: tuple[Handler, ...] = ()
+    by_position: dict[int, Handler] = field(default_factory=dict)
     gather: Gather | None = None
     finish: Finish = None  # type: ignore[assignment]
 
@@ -130,7 +133,8 @@ class Program:
         self.local_bytes = 0
         self.guarded: dict[int, int] = {}  # global number of a predicated instruction -> row
         self.parameters = _layout(kernel.parameters)
-        self._addresses: dict[str, int] = {}
+        self.paths: dict[tuple[int, ...], Path | None] = {}
+        self._critical: dict[int, list[tuple[int, frozenset[str]]]] = {}
         self._link()
         for linked in self.functions:
             self._compile(linked)
@@ -245,6 +249,57 @@ class Program:
             return CODE_BASE + 256 * self.by_name[name].index
         return self.shared.get(name)
 
+    def label(self, linked: Linked, branch: ir.Instruction) -> int | None:
+        """The position a branch jumps to."""
+        target = branch.operands[0]
+        if isinstance(target, ir.Symbol):
+            for label in linked.body.labels:
+                if label.name == target.name:
+                    return label.target
+        return None
+
+    def loop_line(self, number: int) -> int:
+        """The PTX line of a loop of the program."""
+        function, index = self.loops[number]
+        return self.functions[function].loops.loops[index].line
+
+    def critical(self, linked: Linked, positions: frozenset[int]) -> frozenset[int]:
+        """Slots read outside some positions by what may steer or address anything."""
+        steering = self._steering(linked)
+        return frozenset(
+            linked.slots.register(name)
+            for position, names in steering
+            if position not in positions
+            for name in names
+        )
+
+    def _steering(self, linked: Linked) -> list[tuple[int, frozenset[str]]]:
+        """Reads of every instruction that addresses and predicates are computed from."""
+        kept = self._critical.get(linked.index)
+        if kept is None:
+            wanted: set[str] = set()
+            defined: dict[str, list[ir.Instruction]] = {}
+            for one in linked.body.instructions:
+                for name in writes(one):
+                    defined.setdefault(name, []).append(one)
+                if one.predicate is not None:
+                    wanted.add(one.predicate)
+                for operand in one.operands:
+                    if isinstance(operand, ir.Address) and isinstance(operand.base, ir.Register):
+                        wanted.add(operand.base.name)
+            waiting = list(wanted)
+            while waiting:
+                for one in defined.get(waiting.pop(), ()):
+                    for name in reads(one):
+                        if name not in wanted:
+                            wanted.add(name)
+                            waiting.append(name)
+            kept = [
+                (one.position, frozenset(reads(one)) & wanted) for one in linked.body.instructions
+            ]
+            self._critical[linked.index] = kept
+        return kept
+
     # --- compiling ---
 
     def _compile(self, linked: Linked) -> None:
@@ -278,6 +333,7 @@ class Program:
                 handler = self._handler(context, one)
                 if handler is not None:
                     handlers.append(handler)
+                    run.by_position[context.position] = handler
             run.handlers = tuple(handlers)
             if is_collective(body.instructions[start]):
                 run.gather = _gather(context, body.instructions[start])

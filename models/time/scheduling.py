@@ -204,6 +204,7 @@ class _Prepared:
         self.orders = _orders(work.code, gpu, self.units)
         self.diagnostics: tuple[Diagnostic, ...] = ()
         self._delays: dict[int, tuple[float, ...]] = {}
+        self._costs: dict[tuple[tuple[float, ...], WavePlan], _Costs] = {}
 
     def costs(self, trips: Sequence[float], registers: int) -> _Costs:
         work, gpu, code = self.work, self.gpu, self.work.code
@@ -223,6 +224,10 @@ class _Prepared:
             registers,
             work.shared_bytes_per_block,
         )
+        # Registers count through the plan alone: most other cases are one already worked out.
+        known = self._costs.get((tuple(trips), plan))
+        if known is not None:
+            return known
         schedule = schedule_kernel(
             plan,
             lambda threads: schedule_cfg(
@@ -239,7 +244,7 @@ class _Prepared:
             *for_shared,
             *for_overhead,
         )
-        return _Costs(
+        found = _Costs(
             schedule_cycles=schedule.cycles,
             shared_cycles=shared_seconds * gpu.core_mhz * 1e6,
             cache_cycles=cache_penalty_cycles(
@@ -251,6 +256,8 @@ class _Prepared:
             wave_cycles=schedule.wave_cycles,
             counts=counts,
         )
+        self._costs[tuple(trips), plan] = found
+        return found
 
     def _block_delays(self, threads: int) -> tuple[float, ...]:
         known = self._delays.get(threads)

@@ -60,7 +60,7 @@ class Site:
 class Tally:
     """What a site did in the sampled blocks: arrays ``int64[slots]`` and a footprint."""
 
-    __slots__ = ("_last", "_memo", "constants", "local_sectors", "log", "region", "requests", "sectors",
+    __slots__ = ("_last", "_memo", "constants", "extra", "local_sectors", "log", "region", "requests", "sectors",
                  "shared_requests", "strides", "transactions")  # fmt: skip
 
     def __init__(self, slots: int) -> None:
@@ -69,6 +69,8 @@ class Tally:
         self.shared_requests: Counts = np.zeros(slots, dtype=np.int64)
         self.transactions: Counts = np.zeros(slots, dtype=np.int64)
         self.local_sectors: Counts = np.zeros(slots, dtype=np.int64)
+        # Distinct sectors of skipped iterations that the log does not hold one by one.
+        self.extra: Counts = np.zeros(slots, dtype=np.int64)
         self.constants: Counts = np.zeros(slots, dtype=np.int64)
         self.log = SectorLog()
         self.region: Region | None = None
@@ -100,19 +102,21 @@ class Tally:
             self.local_sectors, self.constants,
         )  # fmt: skip
 
-    def counts_lanes(self, index: int) -> bool:
-        """Whether a counter grows with active lanes rather than warps: none does exactly."""
-        return index == self.SECTORS and self.log.total > 4 * int(self.requests.sum())
-
     @property
     def last(self) -> Offsets | None:
         """The addresses of the last execution."""
         return None if self._last is None else self._last[1]
 
-    def last_keys(self, group: Group) -> Offsets | None:
-        """The footprint keys of the last execution of a global access by this group."""
-        if self._last is None or self._last[0] is not group:
+    @property
+    def last_group(self) -> Group | None:
+        """Who executed it last."""
+        return None if self._last is None else self._last[0]
+
+    def last_keys(self) -> Offsets | None:
+        """The footprint keys of the last execution of a global access."""
+        if self._last is None:
             return None
+        group = self._last[0]
         if self._memo is not None and self._memo[1] is not None:
             return self._memo[1]
         if self._last[1].shape[0] == 1 and not self.shared_requests.any():

@@ -22,10 +22,10 @@ from features.execution import control
 from features.execution.access import Site, Tally
 from features.execution.groups import Counts, Group, Mask
 from features.execution.operands import PARAMETERS, Frame
-from features.execution.program import FRAME_STEP, Gather, LoopEdge, Program, Run
+from features.execution.program import FRAME_STEP, Gather, LoopEdge, Program
 from features.execution.spaces import PARAMETER_BASE, GlobalMemory, PrivateMemory
 from features.execution.specials import special_values
-from features.execution.steady import Steady
+from features.execution.steady import Steady, Step
 from features.execution.trips import Trips
 from features.execution.values import BOOL, U32, Array, as_type, spread
 from features.execution.warp import ballot
@@ -118,7 +118,7 @@ class Machine:
         self._returns: dict[int, Array] = {}
         self._everyone: Group | None = None
         self.steady = None if program.precise else Steady(self)
-        self.trace: list[Run] = []
+        self.trace: list[Step] = []
         self._marks: dict[int, int] = {}
         self._moving: Group | None = None
         self._frame: Frame = []
@@ -286,12 +286,12 @@ class Machine:
         self.trips.along(edge, group)
         if self.steady is None or group is not self._moving:
             return key
-        trace = self.trace
         start = self._marks.get(edge.loop)
-        self._marks[edge.loop] = len(trace)
+        self._marks[edge.loop] = len(self.trace)
         if edge.entering or start is None:
+            self.steady.entered(edge)
             return key
-        return self.steady.round(edge, group, self._frame, key, trace[start:])
+        return self.steady.round(edge, group, self._frame, key, self.trace[start:])
 
     def forget_trace(self) -> None:
         """Iterations were skipped: what was recorded is no whole path of any outer loop."""
@@ -454,7 +454,6 @@ class Machine:
         frame = self.frame(depth, run.function)
         limit = min(self.pending) if self.pending else None
         pending = len(self.pending)
-        self.forget_trace()
         self._frame = frame
         while True:
             self.steps += 1
@@ -471,9 +470,9 @@ class Machine:
                     return
                 group = together
             stats[run.index] += group.stat
-            self.trace.append(run)
             if len(self.trace) > MOST_TRACE:
                 self.forget_trace()
+            self.trace.append(Step(run, group))
             self._moving = group
             for handler in run.handlers:
                 handler(frame, group)

@@ -31,7 +31,7 @@ from features.ptx import ir
 
 if TYPE_CHECKING:
     from features.execution.machine import Machine
-    from features.execution.steady import Path
+    from features.execution.paths import Path
 
 FRAME_STEP = 1 << 40
 """Call depth times this is subtracted from an instruction number: the deepest runs first."""
@@ -65,7 +65,7 @@ class Gather(NamedTuple):
     negated: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Run:
     """Straight-line code: instructions ``[start, end)``, global numbers."""
 

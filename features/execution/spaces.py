@@ -30,7 +30,7 @@ PARAMETER_BASE = 0x7D00_0000_0000
 CODE_BASE = 0x7C00_0000_0000
 """Address of the first function, for calls through registers; functions lie 256 bytes apart."""
 
-PAGE_SHIFT = 12
+PAGE_SHIFT = 9
 PAGE = 1 << PAGE_SHIFT
 _TABLE = 1 << 16
 
@@ -91,7 +91,7 @@ class SyntheticRegion:
     """
 
     def __init__(self, name: str, base: int, hint: PointerHint | None, elements: int,
-                 seed: int, page_limit: int = 16384) -> None:  # fmt: skip
+                 seed: int, page_limit: int = 131072) -> None:  # fmt: skip
         self.name = name
         self.base = base
         self.size = SPAN

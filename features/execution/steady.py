@@ -13,21 +13,21 @@ simulation goes on to the end of the loop and sectors are taken at sampled itera
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from time import perf_counter
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from features.dataflow import reads, writes
 from features.execution.groups import Counts, Group
-from features.execution.operands import Frame, Handler
+from features.execution.operands import Frame
+from features.execution.paths import Branch, Compare, Guard, Path, analyse
 from features.execution.spaces import Offsets
-from features.execution.values import BOOL, S64, UNSIGNED, Array, as_type, constant, spread
+from features.execution.values import BOOL, S64, UNSIGNED, Array, as_type, spread
 from features.memory import KEY_BITS, SECTOR_SHIFT
-from features.ptx import ir
 
 if TYPE_CHECKING:
     from features.execution.machine import Machine
-    from features.execution.program import Linked, LoopEdge, Program, Run
+    from features.execution.program import LoopEdge, Run
 
 WINDOW = 8
 """Iterations observed: sectors of unit-stride walks repeat after 32 / 4 of them."""
@@ -36,230 +36,69 @@ LEAST_WORK = 400
 LEAST_SKIP = 8
 """Iterations below which a skip is not worth it."""
 MOST_SIMULATED = 300_000
-MOST_KEYS = 2_000_000
+MOST_KEYS = 200_000
 """Footprint keys made for skipped iterations of one access."""
 SAMPLES = 12
 """Iterations at which sectors are computed while threads leave a loop one by one."""
 
-_PURE_LOADS = frozenset({"param"})
-_IMPURE = frozenset(
-    {"ld", "ldu", "atom", "red", "shfl", "vote", "match", "redux", "activemask", "elect", "tex",
-     "tld4", "suld", "call", "mma", "wmma", "ldmatrix", "bar", "barrier", "mbarrier", "sured"}
-)  # fmt: skip
+
+class Step:
+    """One execution of a run: by whom, and which of them took its branch."""
+
+    __slots__ = ("group", "run", "taken")
+
+    def __init__(self, run: Run, group: Group) -> None:
+        self.run = run
+        self.group = group
+        self.taken: Group | None = None
+
+    def alike(self, other: Step) -> bool:
+        """The same run by the same threads, with the same threads branching."""
+        return (
+            self.run is other.run
+            and _same(self.group, other.group)
+            and _same(self.taken, other.taken)
+        )
 
 
-class Compare(NamedTuple):
-    """An integer comparison of slots or constants."""
-
-    name: str
-    sides: tuple[int | Array, int | Array]
-    signed: bool
-
-
-class Branch(NamedTuple):
-    """A conditional branch on the path: how it must go for the path to be taken."""
-
-    place: int  # of its run on the path
-    slot: int
-    stay: bool  # the predicate's value that stays on the path
-    row: int  # of the machine's guard counters
-    taken_stays: bool
-    leaves_to: int | None  # global number where those who deviate go, if outside the loop
-    edge: LoopEdge | None
-    compare: Compare | None
+def _same(one: Group | None, other: Group | None) -> bool:
+    if one is other:
+        return True
+    if one is None or other is None or one.count != other.count:
+        return False
+    return np.array_equal(one.mask, other.mask)
 
 
-class Guard(NamedTuple):
-    """A predicated instruction on the path."""
-
-    slot: int
-    negated: bool
-
-
-class Path(NamedTuple):
-    """One way round a loop, analysed: ``None`` fields never occur; see ``analyse``."""
-
-    runs: tuple[Run, ...]
-    steps: tuple[tuple[Handler, ...], ...]  # the slice's handlers, by run
-    carried: tuple[int, ...]  # slots the slice writes
-    branches: tuple[Branch, ...]
-    guards: tuple[Guard, ...]
-    sites: tuple[int, ...]
-    written: tuple[tuple[int, int, bool], ...]  # slot, place of its last write, needed outside
-    instructions: int
-    barriers: bool
-
-
-def _linked_of(program: Program, run: Run) -> Linked:
-    return program.functions[run.function]
-
-
-def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
-    """What steers a path and what it writes; ``None`` if it cannot be simulated."""
-    linked = _linked_of(program, runs[0])
-    if any(run.function != runs[0].function for run in runs):
-        return None
-    again = len({run.index for run in runs}) != len(runs)  # an inner loop went round
-    body = linked.body.instructions
-    chains = [body[run.start - linked.base : run.end - linked.base] for run in runs]
-    slots = linked.slots
-    members = {run.start for run in runs}
-    wanted: set[str] = set()
-    branches: list[tuple[int, ir.Instruction]] = []
-    guards: list[Guard] = []
-    definitions: dict[str, list[ir.Instruction]] = {}
-    barriers = False
-    for place, chain in enumerate(chains):
-        for one in chain:
-            if one.base in ("call", "brx", "ret", "exit"):
-                if one.base != "exit" and one.base != "ret":
-                    return None
-                if one.predicate is None:
-                    return None
-            barriers |= one.base in ("bar", "barrier")
-            for name in writes(one):
-                known = definitions.setdefault(name, [])
-                if one not in known:
-                    known.append(one)
-            if one.predicate is None:
-                continue
-            wanted.add(one.predicate)
-            if one.base == "bra":
-                branches.append((place, one))
-            elif one.base in ("ret", "exit") or one is chain[-1] and one.base in ("bar", "barrier"):
-                return None
-            else:
-                guards.append(Guard(slots.register(one.predicate, BOOL), one.negated))
-    waiting = list(wanted)
-    while waiting:
-        for one in definitions.get(waiting.pop(), ()):
-            pure_load = one.opcode.startswith("ld.param")
-            if one.base in _IMPURE and not pure_load:
-                return None
-            if "%clock" in str(one.operands):
-                return None
-            for name in reads(one):
-                if name not in wanted:
-                    wanted.add(name)
-                    waiting.append(name)
-    steps = []
-    carried: set[int] = set()
-    last_write: dict[int, int] = {}
-    instructions = 0
-    for place, (run, chain) in enumerate(zip(runs, chains, strict=True)):
-        chosen = []
-        for one in chain:
-            instructions += 1
-            names = writes(one)
-            for name in names:
-                last_write[slots.register(name)] = place
-            if wanted.intersection(names):
-                handler = run.by_position.get(linked.base + one.position)
-                if handler is None:
-                    return None
-                chosen.append(handler)
-                carried.update(slots.register(name) for name in names)
-        steps.append(tuple(chosen))
-    found = []
-    for place, one in branches:
-        branch = _branch(program, linked, runs, place, one, members, definitions)
-        if branch is None:
-            return None
-        found.append(branch)
-    if again and guards:
-        return None
-    outside = program.critical(linked, frozenset(p for c in chains for p in (o.position for o in c)))
-    written = tuple(
-        (slot, place, slot in outside) for slot, place in last_write.items() if slot not in carried
-    )
-    positions = {p for run in runs for p in range(run.start, run.end)}
-    sites = tuple(site.number for site in program.sites if site.position in positions)
-    return Path(
-        runs, tuple(steps), tuple(sorted(carried)), tuple(found), tuple(guards), sites, written,
-        instructions, barriers,
-    )  # fmt: skip
-
-
-def _branch(
-    program: Program, linked: Linked, runs: tuple[Run, ...], place: int, one: ir.Instruction,
-    members: set[int], definitions: dict[str, list[ir.Instruction]],
-) -> Branch | None:  # fmt: skip
-    assert one.predicate is not None
-    target = program.label(linked, one)
-    if target is None:
-        return None
-    following = runs[(place + 1) % len(runs)].start
-    taken, fallen = linked.base + target, linked.base + one.position + 1
-    if taken == fallen:
-        return None
-    taken_stays = taken == following
-    if not taken_stays and fallen != following:
-        return None
-    other = fallen if taken_stays else taken
-    header = linked.cfg.block_of[runs[0].start - linked.base]
-    loop = next((lp for lp in linked.loops.loops if lp.header == header), None)
-    inside = (
-        loop is not None
-        and other - linked.base < len(linked.body.instructions)
-        and linked.cfg.block_of[other - linked.base] in loop.blocks
-    )
-    return Branch(
-        place,
-        linked.slots.register(one.predicate, BOOL),
-        taken_stays != one.negated,
-        program.guarded[linked.base + one.position],
-        taken_stays,
-        None if inside or other in members else other,
-        program.edge(linked, one.position, other - linked.base),
-        _comparison(program, linked, one.predicate, definitions),
-    )
-
-
-_ORDERS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"})
-
-
-def _comparison(
-    program: Program, linked: Linked, predicate: str, definitions: dict[str, list[ir.Instruction]]
-) -> Compare | None:
-    """The integer comparison that alone decides a predicate, if that is how it is made."""
-    made = definitions.get(predicate, [])
-    if len(made) != 1 or made[0].base != "setp" or made[0].predicate is not None:
-        return None
-    one = made[0]
-    modifiers = one.modifiers
-    kind = modifiers[-1]
-    if len(one.operands) != 3 or kind[0] not in "usb" or kind[1:] not in ("32", "64"):
-        return None
-    if modifiers[0] not in _ORDERS or not isinstance(one.operands[0], ir.Register):
-        return None
-    sides: list[int | Array] = []
-    for operand in one.operands[1:3]:
-        if isinstance(operand, ir.Register):
-            sides.append(linked.slots.register(operand.name))
-        elif isinstance(operand, ir.Immediate):
-            sides.append(constant(int(operand.value), UNSIGNED[int(kind[1:]) // 8]))
-        else:
-            return None
-    return Compare(modifiers[0], (sides[0], sides[1]), kind[0] == "s")
-
-
-# --- watching ----------------------------------------------------------------------------------
+Counters = dict[int, list[Counts]]
 
 
 class Watch:
     """The recent rounds of one loop by one group."""
 
-    __slots__ = ("addresses", "counters", "frames", "group", "inner", "path", "rounds", "runs")
+    __slots__ = (
+        "addresses", "counters", "frames", "group", "guarded", "inner", "path", "rounds",
+        "run_stats", "steps",
+    )  # fmt: skip
 
-    def __init__(self, group: Group, runs: tuple[Run, ...]) -> None:
+    def __init__(self, group: Group, steps: list[Step]) -> None:
         self.group = group
-        self.runs = runs
+        self.steps = steps
         self.rounds = 0
         self.path: Path | None = None
         self.frames: list[Frame] = []
-        self.counters: list[dict[int, list[Counts]]] = []
+        self.counters: list[Counters] = []
+        self.run_stats: list[Counts] = []
+        self.guarded: list[Counts] = []
         self.addresses: list[dict[int, Offsets | None]] = []
         self.inner: list[dict[int, tuple[Counts, Counts]]] = []
+
+    def matches(self, group: Group, steps: list[Step]) -> bool:
+        """Whether the loop was gone round as before."""
+        return (
+            len(steps) == len(self.steps)
+            and _same(self.group, group)
+            and all(a.alike(b) for a, b in zip(steps, self.steps, strict=True))
+        )
 
 
 class Steady:
@@ -268,53 +107,61 @@ class Steady:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._watched: dict[int, Watch] = {}
-        self._paths: dict[tuple[int, ...], Path | None] = machine.program.paths
+
+    def entered(self, edge: LoopEdge) -> None:
+        """A loop is entered anew: what was seen of it before does not count."""
+        self._watched.pop(edge.loop, None)
 
     def round(
-        self, edge: LoopEdge, group: Group, frame: Frame, key: int, trace: list[Run]
+        self, edge: LoopEdge, group: Group, frame: Frame, key: int, steps: list[Step]
     ) -> int:
         """A group comes round; the key where it goes on (the header, or behind the loop)."""
-        runs = tuple(trace)
         watch = self._watched.get(edge.loop)
-        if watch is None or watch.group is not group or watch.runs != runs:
-            self._watched[edge.loop] = Watch(group, runs)
+        if watch is None or not watch.matches(group, steps):
+            self._watched[edge.loop] = Watch(group, steps)
             return key
+        watch.group = group
+        watch.steps = steps
         watch.rounds += 1
         if watch.rounds == 1:
-            name = tuple(run.index for run in runs)
-            if name not in self._paths:
-                self._paths[name] = analyse(self._machine.program, runs)
-            watch.path = self._paths[name]
+            watch.path = self._path(steps)
         path = watch.path
         if path is None:
             return key
-        tallies = self._machine.tallies
-        watch.frames = [*watch.frames[-2:], list(frame)]
-        watch.counters = [
-            *watch.counters[-WINDOW:],
-            {n: [c.copy() for c in tallies[n].counters()] for n in path.sites},
-        ]
-        watch.inner = [*watch.inner[-WINDOW:], self._inner(edge.loop)]
-        watch.addresses = [*watch.addresses[-2:], {n: tallies[n].last for n in path.sites}]
+        self._record(watch, path, frame, edge)
         if watch.rounds * path.instructions < LEAST_WORK or not self._settled(watch, path):
             return key
-        following = _Skip(self._machine, edge, group, frame, key, watch, path).run()
+        following = Skip(self._machine, edge, group, frame, key, watch, path).run()
         if following is None:
             # Not worth it or not possible now: look again after another window.
-            watch.rounds = 1
+            self._watched.pop(edge.loop)
             return key
-        del self._watched[edge.loop]
+        self._watched.pop(edge.loop, None)
         self._machine.forget_trace()
         return following
 
+    def _path(self, steps: list[Step]) -> Path | None:
+        paths = self._machine.program.paths
+        name = tuple(step.run.index for step in steps)
+        if name not in paths:
+            paths[name] = analyse(self._machine.program, tuple(step.run for step in steps))
+        return paths[name]
 
-    def _inner(self, own: int) -> dict[int, tuple[Counts, Counts]]:
-        """Entries and rounds of the other loops so far."""
-        return {
+    def _record(self, watch: Watch, path: Path, frame: Frame, edge: LoopEdge) -> None:
+        machine = self._machine
+        tallies = machine.tallies
+        watch.frames = [*watch.frames[-2:], list(frame)]
+        watch.addresses = [*watch.addresses[-2:], {n: tallies[n].last for n in path.sites}]
+        counters = {n: [c.copy() for c in tallies[n].counters()] for n in path.sites}
+        watch.counters = [*watch.counters[-WINDOW:], counters]
+        watch.run_stats = [*watch.run_stats[-1:], machine.run_stats.copy()]
+        watch.guarded = [*watch.guarded[-1:], machine.guarded.copy()]
+        inner = {
             loop: (count.entries.copy(), count.rounds.copy())
-            for loop, count in enumerate(self._machine.trips.counts)
-            if count is not None and loop != own
+            for loop, count in enumerate(machine.trips.counts)
+            if count is not None and loop != edge.loop
         }
+        watch.inner = [*watch.inner[-1:], inner]
 
     def _settled(self, watch: Watch, path: Path) -> bool:
         """Enough rounds: 3 alike if every access moves by whole sectors, else ``WINDOW``."""
@@ -330,14 +177,13 @@ class Steady:
             before, after = (a[number] for a in watch.addresses[-2:])
             if before is None or after is None or before.shape != after.shape:
                 return False
-            if (np.bitwise_or.reduce(after - before, axis=None) & 31) != 0:
+            if int(np.bitwise_or.reduce(after - before, axis=None)) & 31:
                 return False
         watch.counters = watch.counters[-4:]
-        watch.inner = watch.inner[-4:]
         return True
 
 
-class _Skip:
+class Skip:
     """One skip: simulate the slice, then add up what was left out."""
 
     def __init__(
@@ -351,16 +197,25 @@ class _Skip:
         self.key = key
         self.watch = watch
         self.path = path
+        self.skipped = 0
+        self._branches: list[list[Branch]] = [[] for _ in path.runs]
+        for branch in path.branches:
+            self._branches[branch.place].append(branch)
+        self._guards: list[list[Guard]] = [[] for _ in path.runs]
+        for guard in path.guards:
+            self._guards[guard.place].append(guard)
 
     def run(self) -> int | None:
         """The key to go on at; ``None`` if nothing was skipped."""
         deltas = self._affine()
         if deltas is None:
             return None
-        simulated = self._simulate()
-        if simulated is None:
+        state, leaving = self._simulate()
+        if leaving is not None:
+            return self._leave(deltas, state, leaving)
+        if self.skipped < LEAST_SKIP:
             return None
-        return self._leave(deltas) if self.leaving else self._resume(deltas)
+        return self._resume(deltas, state)
 
     # --- registers ---
 
@@ -380,57 +235,8 @@ class _Skip:
                 return None
         return found
 
-    # --- the slice ---
-
-    def _simulate(self) -> bool | None:
-        """Run the slice on. ``skipped`` whole iterations; ``leaving`` if threads leave apart."""
-        path, group = self.path, self.group
-        frame = list(self.frame)
-        self.skipped = 0
-        self.leaving = False
-        state = [frame[s] for s in path.carried]
-        guards = [self._guard(frame, g) for g in path.guards]
-        budget = MOST_SIMULATED
-        history: list[list[Array]] = []
-        while budget:
-            budget -= 1
-            before = [frame[s] for s in path.carried]
-            deviation = self._iterate(frame, group)
-            if deviation is not None:
-                self._decide(deviation, before)
-                break
-            if guards and any(
-                not np.array_equal(self._guard(frame, g), held)
-                for g, held in zip(path.guards, guards, strict=True)
-            ):
-                frame = self._with(before)
-                break
-            self.skipped += 1
-            if self.skipped % 64 == 0 and self._late():
-                break
-            history = [*history[-1:], before]
-            if self.skipped % 32 == 16 and len(history) == 2:
-                jump = self._jump(history, frame)
-                if jump:
-                    self.skipped += jump
-                    history = []
-        else:
-            before = [frame[s] for s in path.carried]
-        if self.leaving:
-            return True
-        if self.skipped < LEAST_SKIP:
-            return None
-        self.state = before if budget and not self._late_break else [frame[s] for s in path.carried]
-        del state
-        return True
-
-    _late_break = False
-
-    def _late(self) -> bool:
-        from time import perf_counter
-
-        self._late_break = perf_counter() > self.machine.deadline
-        return self._late_break
+    def _carried(self, frame: Frame) -> list[Array]:
+        return [frame[slot] for slot in self.path.carried]
 
     def _with(self, carried: list[Array]) -> Frame:
         frame = list(self.frame)
@@ -438,93 +244,137 @@ class _Skip:
             frame[slot] = value
         return frame
 
-    def _guard(self, frame: Frame, guard: Guard) -> Array:
-        value = as_type(frame[guard.slot], BOOL)
-        if value.shape[0] == 1:
-            return value
-        return (value & self.group.mask) if not guard.negated else (~value & self.group.mask)
+    # --- the slice ---
 
-    def _iterate(self, frame: Frame, group: Group) -> tuple[Branch, Array] | None:
-        """One iteration of the slice; the branch where some thread deviates, and who stays."""
-        for place, handlers in enumerate(self.path.steps):
+    def _simulate(self) -> tuple[list[Array], Branch | None]:
+        """Run the slice on for ``skipped`` whole iterations.
+
+        Returns the slice's registers after them, and the branch at which threads start to
+        leave the loop one after another, if the loop can be simulated to its end.
+        """
+        frame = list(self.frame)
+        history: list[list[Array]] = []
+        first = True
+        for _ in range(MOST_SIMULATED):
+            before = self._carried(frame)
+            deviation = self._iterate(frame, first)
+            if deviation is not None:
+                return before, deviation if self._can_leave(deviation, frame) else None
+            first = False
+            self.skipped += 1
+            if self.skipped % 64 == 0 and perf_counter() > self.machine.deadline:
+                break
+            history = [*history[-1:], before]
+            if self.skipped % 32 == 16 and len(history) == 2:
+                jump = self._jump(history, frame)
+                if jump:
+                    self.skipped += jump
+                    history = []
+        return self._carried(frame), None
+
+    def _iterate(self, frame: Frame, first: bool) -> Branch | None:
+        """One iteration of the slice by everyone; the branch where some thread deviates.
+
+        A guard that changes its mind deviates too; it counts as the first branch.
+        """
+        for place, (step, handlers) in enumerate(
+            zip(self.watch.steps, self.path.steps, strict=True)
+        ):
+            group = step.group
             for handler in handlers:
                 handler(frame, group)
-            for branch in self.path.branches:
-                if branch.place != place:
-                    continue
+            for guard in self._guards[place]:
+                if not self._keeps(frame, guard, group, first):
+                    return self.path.branches[0]
+            for branch in self._branches[place]:
                 value = as_type(frame[branch.slot], BOOL)
                 if value.shape[0] == 1:
-                    if bool(value[0]) != branch.stay:
-                        return branch, np.zeros(1, dtype=np.bool_)
+                    wanted = group if bool(value[0]) != branch.negated else None
+                    if step.taken is not wanted and not _same(step.taken, wanted):
+                        return branch
                     continue
-                stays = value if branch.stay else ~value
-                if not (stays | ~group.mask).all():
-                    return branch, stays
+                taken = group.mask & (~value if branch.negated else value)
+                if step.taken is None:
+                    if taken.any():
+                        return branch
+                elif not np.array_equal(taken, step.taken.mask):
+                    return branch
         return None
 
-    def _decide(self, deviation: tuple[Branch, Array], before: list[Array]) -> None:
-        """Whether the loop can be simulated to its end, now that threads start to leave."""
-        branch, stays = deviation
+    def _keeps(self, frame: Frame, guard: Guard, group: Group, first: bool) -> bool:
+        """Whether as many lanes as in the last real iteration pass a guard."""
+        part = group.narrowed(as_type(frame[guard.slot], BOOL), guard.negated)
+        lanes = np.zeros_like(group.lanes) if part is None else part.lanes
+        rows = self.watch.guarded
+        return np.array_equal(lanes, rows[-1][guard.row] - rows[0][guard.row])
+
+    def _can_leave(self, branch: Branch, frame: Frame) -> bool:
+        """Whether some threads stay and the others go behind the loop, once and for all."""
         path = self.path
-        exits = [b for b in path.branches if b.leaves_to is not None]
-        behind = path.runs[-1].end
-        self.leaving = (
-            stays.shape[0] > 1
-            and bool((stays & self.group.mask).any())
-            and len(path.branches) == 1
-            and len(exits) == 1
-            and branch.leaves_to is not None
-            and branch.leaves_to >= behind
-            and not path.guards
-            and not path.barriers
-            and all(run.gather is None for run in path.runs)
-        )
-        self.start = before
+        if not path.simple or len(path.branches) != 1 or path.guards:
+            return False
+        if any(step.group is not self.group for step in self.watch.steps):
+            return False
+        value = as_type(frame[branch.slot], BOOL)
+        if value.shape[0] == 1:
+            return False
+        out = branch.after if self._stays_by_jump(branch) else branch.target
+        return out >= max(run.end for run in path.runs)
+
+    def _stays_by_jump(self, branch: Branch) -> bool:
+        following = self.path.runs[(branch.place + 1) % len(self.path.runs)].start
+        return branch.target == following
 
     def _jump(self, history: list[list[Array]], frame: Frame) -> int:
         """Iterations that can be leapt because everything advances by constant steps."""
         path = self.path
-        now = [frame[s] for s in path.carried]
-        steps = []
-        for a, b, c in zip(history[0], history[1], now, strict=True):
-            step = _step(a, b, c)
-            if step is None and c.dtype is not BOOL:
+        if path.guards:
+            return 0
+        steps: dict[int, Array] = {}
+        for slot, a, b in zip(path.carried, history[0], history[1], strict=True):
+            value = frame[slot]
+            if value.dtype is BOOL:
+                continue
+            step = _step(a, b, value)
+            if step is None:
                 return 0
-            steps.append(step)
-        safe: float = float("inf")
-        advance = {s: d for s, d in zip(path.carried, steps, strict=True) if d is not None}
+            steps[slot] = step
+        safe = float("inf")
         for branch in path.branches:
             if branch.compare is None:
-                return 0
-            safe = min(safe, self._safe(branch.compare, advance, frame))
-        if path.guards or not np.isfinite(safe) or safe < 64:
+                # A branch on something that never changes is safe.
+                if any(h is not None for h in (steps.get(branch.slot),)) or not self._fixed(branch):
+                    return 0
+                continue
+            safe = min(safe, self._safe(branch.compare, steps, frame))
+        if not np.isfinite(safe) or safe < 64:
             return 0
         jump = int(safe) - 2
-        for slot, step in advance.items():
+        for slot, step in steps.items():
             frame[slot] = _advanced(frame[slot], step, jump)
         return jump
 
-    def _safe(
-        self, compare: Compare, advance: dict[int, Array], frame: Frame
-    ) -> float:
+    def _fixed(self, branch: Branch) -> bool:
+        return branch.slot not in self.path.carried
+
+    def _safe(self, compare: Compare, steps: dict[int, Array], frame: Frame) -> float:
         """For how many iterations a comparison keeps its outcome in every thread."""
         sides = []
         limit = np.inf
         signed = compare.signed
-        for slot in compare.sides:
-            value = frame[slot] if isinstance(slot, int) else slot
+        for side in compare.sides:
+            value = frame[side] if isinstance(side, int) else side
             size = value.dtype.itemsize
             if size == 8 and not signed and bool((value.view(S64) < 0).any()):
                 return 0.0
             kind = np.dtype(f"{'i' if signed else 'u'}{size}")
             whole = value.view(kind).astype(np.float64)
-            step = advance.get(slot) if isinstance(slot, int) else None
+            step = steps.get(side) if isinstance(side, int) else None
             rate = np.zeros(1) if step is None else step.view(np.dtype(f"i{size}")).astype(float)
             bound = np.iinfo(kind)
             room = np.where(rate > 0, bound.max - whole, whole - bound.min)
-            active = spread(np.where(rate != 0, room / np.maximum(np.abs(rate), 1), np.inf),
-                            self.machine.count)  # fmt: skip
-            limit = min(limit, float(active[self.group.mask].min()))
+            reach = np.where(rate != 0, room / np.maximum(np.abs(rate), 1), np.inf)
+            limit = min(limit, self._least(reach))
             sides.append((whole, rate))
         gap = sides[0][0] - sides[1][0]
         rate = sides[0][1] - sides[1][1]
@@ -533,65 +383,49 @@ class _Skip:
         reach = np.where((rate != 0) & (zero >= 0), np.floor(zero), np.inf)
         if compare.name in ("eq", "ne"):  # only where the two become exactly equal
             reach = np.where(reach == zero, reach, np.inf)
-        spread_reach = spread(reach, self.machine.count)
-        return min(limit, float(spread_reach[self.group.mask].min()))
+        return min(limit, self._least(reach))
+
+    def _least(self, values: Array) -> float:
+        return float(spread(values, self.machine.count)[self.group.mask].min())
 
     # --- counting ---
 
     def _count(self, iterations: int) -> None:
-        """Counters of whole iterations by the whole group."""
-        machine, group, path = self.machine, self.group, self.path
-        for run in path.runs:
-            machine.run_stats[run.index] += iterations * group.stat
-        for branch in path.branches:
-            if branch.taken_stays:
-                machine.guarded[branch.row] += iterations * group.lanes
-        for row, lanes in self._guard_rows():
-            machine.guarded[row] += iterations * lanes
-        earlier = self.watch.counters[0]
-        rounds = len(self.watch.counters) - 1
+        """Counters of whole iterations, as in the window."""
+        machine, group, path, watch = self.machine, self.group, self.path, self.watch
+        machine.run_stats += iterations * (watch.run_stats[-1] - watch.run_stats[0])
+        machine.guarded += iterations * (watch.guarded[-1] - watch.guarded[0])
+        rounds = len(watch.counters) - 1
         for number in path.sites:
             tally = machine.tallies[number]
-            for now, then in zip(tally.counters(), earlier[number], strict=True):
-                now += (now - then) * iterations // rounds
+            window = zip(watch.counters[-1][number], watch.counters[0][number], strict=True)
+            for held, (now, then) in zip(tally.counters(), window, strict=True):
+                held += (now - then) * iterations // rounds
             self._footprint(number, iterations)
-        for loop, (entries, loop_rounds) in self.watch.inner[-1].items():
-            count = machine.trips.counts[loop]
-            first = self.watch.inner[0].get(loop)
+        for loop, (entries, loop_rounds) in watch.inner[-1].items():
+            count, first = machine.trips.counts[loop], watch.inner[0].get(loop)
             if count is not None and first is not None:
-                count.entries += (entries - first[0]) * iterations // rounds
-                count.rounds += (loop_rounds - first[1]) * iterations // rounds
-        trips = machine.trips.counts[self.edge.loop]
-        assert trips is not None
-        trips.rounds += iterations * group.lanes
-        trips.current += iterations * group.mask
-        trips.extrapolated = True
-        machine.complain(
-            "loop_extrapolated",
-            f"a loop repeats itself: after {WINDOW} or more iterations only what steers it was "
-            "run on; its data keep their last values",
-            machine.program.loop_line(self.edge.loop),
-        )
+                count.entries += (entries - first[0]) * iterations
+                count.rounds += (loop_rounds - first[1]) * iterations
+        self._trips(iterations * group.lanes, iterations * group.mask)
 
-    def _guard_rows(self) -> list[tuple[int, Counts]]:
-        machine, linked = self.machine, _linked_of(self.machine.program, self.path.runs[0])
-        found = []
-        for run in self.path.runs:
-            for position in range(run.start, run.end):
-                row = machine.program.guarded.get(position)
-                one = linked.body.instructions[position - linked.base]
-                if row is None or one.base == "bra" or one.predicate is None:
-                    continue
-                slot = linked.slots.register(one.predicate, BOOL)
-                part = self.group.narrowed(as_type(self.frame[slot], BOOL), one.negated)
-                if part is not None:
-                    found.append((row, part.lanes))
-        return found
+    def _trips(self, lanes: Counts, per_thread: Counts) -> None:
+        trips = self.machine.trips.counts[self.edge.loop]
+        if trips is not None:
+            trips.rounds += lanes
+            trips.current += per_thread
+            trips.extrapolated = True
+        self.machine.complain(
+            "loop_extrapolated",
+            "a loop repeats itself: after some iterations only what steers it was run on; "
+            "what it computes keeps its last values",
+            self.machine.program.loop_line(self.edge.loop),
+        )
 
     def _footprint(self, number: int, iterations: int) -> None:
         """Sectors of the skipped iterations of an access that moves by one constant stride."""
         tally = self.machine.tallies[number]
-        stride, keys = self._stride(number), tally.last_keys(self.group)
+        stride, keys = self._stride(number), tally.last_keys()
         if keys is None:
             return
         tally.log.total += int(keys.size) * iterations
@@ -600,7 +434,10 @@ class _Skip:
         every = max(1, 32 // abs(stride))
         times = np.arange(every, iterations + 1, every, dtype=np.int64)
         if times.size * keys.size > MOST_KEYS:
-            times = times[:: -(-times.size * keys.size // MOST_KEYS)]
+            kept = times[:: -(-times.size * keys.size // MOST_KEYS)]
+            left_out = np.bincount(keys >> KEY_BITS, minlength=tally.extra.size)
+            tally.extra += left_out * (times.size - kept.size)
+            times = kept
         base = keys & ((1 << KEY_BITS) - 1)
         slots = keys - base
         moved = ((base << SECTOR_SHIFT) + (times * stride)[:, None]) >> SECTOR_SHIFT
@@ -612,111 +449,114 @@ class _Skip:
         if earlier is None or later is None or earlier.shape != later.shape:
             return None
         moved = later - earlier
-        if moved.ndim > 1 or moved.shape[0] == 1:
-            step = int(moved.reshape(-1)[0])
-            return step if (moved == step).all() else None
-        mine = moved[self.group.index]
-        return int(mine[0]) if (mine == mine[0]).all() else None
+        if moved.ndim == 1 and moved.size == self.machine.count:
+            last = self.machine.tallies[number].last_group
+            moved = moved[last.index] if last is not None else moved
+        step = int(moved.reshape(-1)[0])
+        return step if (moved == step).all() else None
 
     # --- going on ---
 
-    def _resume(self, deltas: dict[int, Array]) -> int:
+    def _resume(self, deltas: dict[int, Array], state: list[Array]) -> int:
         """All threads go on together at the header, ``skipped`` iterations later."""
-        for slot, value in zip(self.path.carried, self.state, strict=True):
+        for slot, value in zip(self.path.carried, state, strict=True):
             self.frame[slot] = value
         for slot, step in deltas.items():
             self.frame[slot] = _advanced(self.frame[slot], step, self.skipped)
         self._count(self.skipped)
         return self.key
 
-    def _leave(self, deltas: dict[int, Array]) -> int | None:
+    def _leave(self, deltas: dict[int, Array], state: list[Array], branch: Branch) -> int:
         """Threads leave one after another: on to the end of the loop for all of them."""
         path, machine = self.path, self.machine
-        branch = path.branches[0]
-        exit_place = branch.place
-        frame = self._with(self.start)
         whole = self.skipped
         if whole:
             self._count(whole)
-        group = self.group
-        rounds = np.zeros(machine.count, dtype=np.int64)  # whole iterations, per thread
-        rounds += whole * group.mask
+        frame = self._with(state)
+        by_jump = self._stays_by_jump(branch)
+        group: Group | None = self.group
+        rounds = whole * self.group.mask.astype(np.int64)  # whole iterations, per thread
         iteration = whole
-        marks: list[tuple[int, Group]] = [(iteration, group)]
-        upto = np.zeros_like(group.stat)  # executions of runs up to the branch
-        after = np.zeros_like(group.stat)
-        stayed = np.zeros_like(group.lanes)
-        budget = MOST_SIMULATED
-        while group is not None and budget:
-            budget -= 1
-            if budget % 64 == 0 and self._late():
-                break
-            deviation = self._iterate(frame, group)
+        marks: list[tuple[int, Group]] = [(iteration, self.group)]
+        upto = np.zeros_like(self.group.stat)  # executions of runs up to the branch
+        beyond = np.zeros_like(self.group.stat)
+        for _ in range(MOST_SIMULATED):
+            assert group is not None
+            for handlers in path.steps[: branch.place + 1]:
+                for handler in handlers:
+                    handler(frame, group)
             upto += group.stat
             iteration += 1
-            if deviation is not None:
-                left = group.narrowed(deviation[1], negated=False)
-                if left is None:
-                    break
-                group = left
+            stays = as_type(frame[branch.slot], BOOL)
+            kept = group.narrowed(stays, negated=branch.negated == by_jump)
+            if kept is None:
+                break
+            if kept is not group:
+                group = kept
                 marks.append((iteration, group))
-                # What stands behind the branch on the path is run by those who stay.
-                for handlers in path.steps[exit_place + 1 :]:
-                    for handler in handlers:
-                        handler(frame, group)
+            for handlers in path.steps[branch.place + 1 :]:
+                for handler in handlers:
+                    handler(frame, group)
             rounds += group.mask
-            after += group.stat
-            stayed += group.lanes
+            beyond += group.stat
+            if iteration % 64 == 0 and perf_counter() > machine.deadline:
+                break
         for place, run in enumerate(path.runs):
-            machine.run_stats[run.index] += upto if place <= exit_place else after
-        machine.guarded[branch.row] += stayed if branch.taken_stays else upto[1] - stayed
-        self._partial(marks, iteration, upto, whole)
+            machine.run_stats[run.index] += upto if place <= branch.place else beyond
+        machine.guarded[branch.row] += beyond[1] if by_jump else upto[1] - beyond[1]
+        self._partial(marks, whole, iteration, upto)
         for slot in path.carried:
             self.frame[slot] = frame[slot]
-        for slot, place, _ in path.written:
+        for slot, place, _needed in path.written:
             step = deltas.get(slot)
             if step is not None:
-                times = rounds + (self.group.mask if place <= exit_place else 0)
+                times = rounds + (self.group.mask if place <= branch.place else 0)
                 self.frame[slot] = _advanced(self.frame[slot], step, times)
-        trips = machine.trips.counts[self.edge.loop]
-        assert trips is not None
-        trips.rounds += stayed
-        trips.current += rounds - whole * self.group.mask
-        trips.extrapolated = True
-        assert branch.leaves_to is not None
+        self._trips(beyond[1], rounds - whole * self.group.mask)
+        out, edge = (
+            (branch.after, branch.after_edge) if by_jump else (branch.target, branch.target_edge)
+        )
+        machine.forget_trace()
         shift = path.runs[0].start - self.key
-        return machine.move(branch.leaves_to - shift, self.group, branch.edge)
+        return machine.move(out - shift, self.group, edge)
 
     def _partial(
-        self, marks: list[tuple[int, Group]], end: int, executed: Counts, whole: int
+        self, marks: list[tuple[int, Group]], whole: int, end: int, executed: Counts
     ) -> None:
         """Accesses of iterations run by fewer and fewer threads: sampled, then added up."""
         machine, path = self.machine, self.path
         times = np.array([t for t, _ in marks])
-        chosen = np.unique(np.linspace(whole, max(whole, end - 1), SAMPLES).astype(np.int64))
-        earlier = self.watch.counters[0]
+        chosen = np.linspace(whole, max(whole, end - 1), SAMPLES).astype(np.int64)
+        chosen = chosen[np.r_[True, chosen[1:] != chosen[:-1]]]
         rounds = len(self.watch.counters) - 1
-        full = np.maximum(self.group.stat, 1)
+        share = executed / np.maximum(self.group.stat, 1)  # in iterations by the whole group
         for number in path.sites:
             tally = machine.tallies[number]
-            now, then = tally.counters(), earlier[number]
-            share = executed / full  # in units of one iteration by the whole group
-            step = self._moves(number)
-            for index, (held, old) in enumerate(zip(now, then, strict=True)):
-                per_round = (held - old) / rounds
-                by = 1 if tally.counts_lanes(index) else 0
-                if index == tally.SECTORS and step is not None and per_round.any():
-                    at = []
-                    for time in chosen:
-                        active = marks[int(np.searchsorted(times, time, side="right")) - 1][1]
-                        where = step[0] + step[1] * (time - whole + 1)
-                        at.append(tally.measure(where, active))
-                    table = np.array(at, dtype=np.float64)
-                    steps = np.arange(whole, end)
-                    total = [np.interp(steps, chosen, table[:, s]).sum() for s in range(table.shape[1])]
-                    held += np.rint(total).astype(np.int64)
+            window = zip(
+                self.watch.counters[-1][number], self.watch.counters[0][number], strict=True
+            )
+            moves = self._moves(number)
+            for index, (held, (now, then)) in enumerate(
+                zip(tally.counters(), window, strict=True)
+            ):
+                per_round = (now - then) / rounds
+                if index != tally.SECTORS or moves is None or not per_round.any():
+                    held += np.rint(per_round * share[0]).astype(np.int64)
                     continue
-                held += np.rint(per_round * share[by]).astype(np.int64)
+                measured = []
+                for time in chosen:
+                    active = marks[int(np.searchsorted(times, time, side="right")) - 1][1]
+                    where = moves[0] + moves[1] * (time - whole + 1)
+                    measured.append(tally.measure(where, active))
+                table = np.array(measured, dtype=np.float64)
+                steps = np.arange(whole, end)
+                total = np.array(
+                    [np.interp(steps, chosen, table[:, s]).sum() for s in range(table.shape[1])]
+                )
+                held += np.rint(total).astype(np.int64)
+                stride = float(np.abs(moves[1][self.group.index]).mean())
+                missing = total * min(1.0, stride / 32) - table.sum(axis=0)
+                tally.extra += np.maximum(0, np.rint(missing)).astype(np.int64)
 
     def _moves(self, number: int) -> tuple[Offsets, Offsets] | None:
         """The last addresses and their step per iteration, if it was the same twice."""
@@ -741,9 +581,7 @@ def _step(a: Array, b: Array, c: Array) -> Array | None:
     raw = UNSIGNED[size]
     later = c.view(raw) - b.view(raw)
     earlier = b.view(raw) - a.view(raw)
-    if later.shape != earlier.shape and later.size > 1 and earlier.size > 1:
-        return None
-    return later if (later == earlier).all() else None
+    return later if bool((later == earlier).all()) else None
 
 
 def _advanced(value: Array, step: Array, times: int | Offsets) -> Array:
@@ -752,4 +590,5 @@ def _advanced(value: Array, step: Array, times: int | Offsets) -> Array:
         count = np.array([times], dtype=np.int64).astype(raw)
     else:
         count = times.astype(raw)
-    return (value.view(raw) + step * count).view(value.dtype)
+    advanced: Array = (value.view(raw) + step * count).view(value.dtype)
+    return advanced

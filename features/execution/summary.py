@@ -82,7 +82,7 @@ def summarise(
         "shared_requests": lambda t: t.shared_requests,
         "shared_transactions": lambda t: t.transactions,
         "constant_transactions": lambda t: t.constants,
-        "unique_sectors": lambda t: per_slot(t.log.keys, t.requests.size),
+        "unique_sectors": lambda t: per_slot(t.log.keys, t.requests.size) + t.extra,
     }
     sites = {name: _site_counts(program, batches, blocks, pick) for name, pick in picks.items()}
     functions = {
@@ -239,6 +239,11 @@ def _memory(
             parts.append(keys + shift)
         return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
+    def extra(numbers: list[int]) -> Counts:
+        if not numbers:
+            return np.zeros(blocks, dtype=np.int64)
+        return _site_counts(program, batches, blocks, lambda t: t.extra)[:, numbers].sum(axis=1)
+
     load_keys, store_keys = united(loads), united(stores)
     pairs_x, pairs_y = list(plan.pairs_x), list(plan.pairs_y)
     load_overlap = Overlap(overlap(load_keys, pairs_x), overlap(load_keys, pairs_y))
@@ -247,8 +252,8 @@ def _memory(
     return MemoryFacts(
         load_sectors=total(loads, "sectors"),
         store_sectors=total(stores, "sectors"),
-        unique_load_sectors=plan.total(per_slot(load_keys, blocks)),
-        unique_store_sectors=plan.total(per_slot(store_keys, blocks)),
+        unique_load_sectors=plan.total(per_slot(load_keys, blocks) + extra(loads)),
+        unique_store_sectors=plan.total(per_slot(store_keys, blocks) + extra(stores)),
         load_overlap=load_overlap,
         store_overlap=store_overlap,
         footprint_sectors=sum(b.distinct_sectors for b in buffers),

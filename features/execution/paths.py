@@ -1,0 +1,215 @@
+"""The way round a loop, analysed: what steers it, what it writes, how it ends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from features.dataflow import reads, writes
+from features.execution.operands import Handler
+from features.execution.values import BOOL, UNSIGNED, Array, constant
+from features.ptx import ir
+
+if TYPE_CHECKING:
+    from features.execution.program import Linked, LoopEdge, Program, Run
+
+# Instructions whose results the simulated slice cannot know: memory, other threads, time.
+_IMPURE = frozenset(
+    {
+        "ld", "ldu", "atom", "red", "shfl", "vote", "match", "redux", "activemask", "elect", "tex",
+        "tld4", "suld", "call", "mma", "wmma", "ldmatrix", "bar", "barrier", "mbarrier", "sured",
+    }
+)  # fmt: skip
+_ORDERS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"})
+
+
+class Compare(NamedTuple):
+    """An integer comparison of slots or constants."""
+
+    name: str
+    sides: tuple[int | Array, int | Array]
+    signed: bool
+
+
+class Branch(NamedTuple):
+    """A conditional branch on the path. ``row`` is that of the machine's guard counters.
+
+    ``target`` and ``after`` are global numbers: where it jumps, and what stands behind it.
+    """
+
+    place: int
+    slot: int
+    negated: bool
+    row: int
+    target: int
+    after: int
+    target_edge: LoopEdge | None
+    after_edge: LoopEdge | None
+    compare: Compare | None
+
+
+class Guard(NamedTuple):
+    """A predicated instruction on the path."""
+
+    place: int
+    slot: int
+    negated: bool
+    row: int
+
+
+class Path(NamedTuple):
+    """One way round a loop: runs in the order executed (an inner loop's run appears again).
+
+    ``steps`` are the handlers of the slice at each place, ``carried`` the slots they write;
+    ``written`` every other slot written, with the place of its last write and whether anything
+    outside that steers or addresses reads it. ``blocks`` are the loop's instructions
+    ``[low, high)`` by global number, if the loop is contiguous.
+    """
+
+    runs: tuple[Run, ...]
+    steps: tuple[tuple[Handler, ...], ...]
+    carried: tuple[int, ...]
+    branches: tuple[Branch, ...]
+    guards: tuple[Guard, ...]
+    sites: tuple[int, ...]
+    written: tuple[tuple[int, int, bool], ...]
+    instructions: int
+    simple: bool  # no barriers, no collectives, no run twice
+
+
+def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
+    """What steers a path and what it writes; ``None`` if it cannot be simulated."""
+    linked = program.functions[runs[0].function]
+    if any(run.function != runs[0].function for run in runs):
+        return None
+    again = len({run.index for run in runs}) != len(runs)
+    body, slots = linked.body.instructions, linked.slots
+    chains = [body[run.start - linked.base : run.end - linked.base] for run in runs]
+    branching: list[tuple[int, ir.Instruction]] = []
+    guards: list[Guard] = []
+    definitions: dict[str, list[ir.Instruction]] = {}
+    wanted: set[str] = set()
+    barriers = False
+    seen: set[int] = set()
+    for place, (run, chain) in enumerate(zip(runs, chains, strict=True)):
+        for one in chain:
+            base = one.base
+            barriers |= base in ("bar", "barrier")
+            if base in ("call", "brx") or (base in ("ret", "exit", "trap") and not one.predicate):
+                return None
+            if run.index not in seen:
+                for name in writes(one):
+                    definitions.setdefault(name, []).append(one)
+            if one.predicate is None:
+                continue
+            wanted.add(one.predicate)
+            if base == "bra":
+                branching.append((place, one))
+            elif one is chain[-1] and base in ("ret", "exit", "trap", "bar", "barrier"):
+                return None
+            else:
+                slot = slots.register(one.predicate, BOOL)
+                row = program.guarded[linked.base + one.position]
+                guards.append(Guard(place, slot, one.negated, row))
+        seen.add(run.index)
+    if not _gather_slice(wanted, definitions):
+        return None
+    steps: list[tuple[Handler, ...]] = []
+    carried: set[int] = set()
+    last_write: dict[int, int] = {}
+    instructions = 0
+    for place, (run, chain) in enumerate(zip(runs, chains, strict=True)):
+        chosen = []
+        for one in chain:
+            instructions += 1
+            names = writes(one)
+            for name in names:
+                last_write[slots.register(name)] = place
+            if wanted.intersection(names):
+                handler = run.by_position.get(linked.base + one.position)
+                if handler is None:
+                    return None
+                chosen.append(handler)
+                carried.update(slots.register(name) for name in names)
+        steps.append(tuple(chosen))
+    branches = []
+    for place, one in branching:
+        branch = _branch(program, linked, place, one, definitions)
+        if branch is None:
+            return None
+        branches.append(branch)
+    inside = frozenset(one.position for chain in chains for one in chain)
+    outside = program.critical(linked, inside)
+    positions = {p for run in runs for p in range(run.start, run.end)}
+    return Path(
+        runs,
+        tuple(steps),
+        tuple(sorted(carried)),
+        tuple(branches),
+        tuple(guards),
+        tuple(site.number for site in program.sites if site.position in positions),
+        tuple((s, p, s in outside) for s, p in last_write.items() if s not in carried),
+        instructions,
+        not again and not barriers and all(run.gather is None for run in runs),
+    )
+
+
+def _gather_slice(wanted: set[str], definitions: dict[str, list[ir.Instruction]]) -> bool:
+    """Complete the registers that steer the path; whether all of it can be simulated."""
+    waiting = list(wanted)
+    while waiting:
+        for one in definitions.get(waiting.pop(), ()):
+            if one.base in _IMPURE and not one.opcode.startswith("ld.param"):
+                return False
+            if any(isinstance(o, ir.Special) and "clock" in o.name for o in one.operands):
+                return False
+            for name in reads(one):
+                if name not in wanted:
+                    wanted.add(name)
+                    waiting.append(name)
+    return True
+
+
+def _branch(
+    program: Program, linked: Linked, place: int, one: ir.Instruction,
+    definitions: dict[str, list[ir.Instruction]],
+) -> Branch | None:  # fmt: skip
+    target = program.label(linked, one)
+    if target is None or one.predicate is None:
+        return None
+    after = one.position + 1
+    return Branch(
+        place,
+        linked.slots.register(one.predicate, BOOL),
+        one.negated,
+        program.guarded[linked.base + one.position],
+        linked.base + target,
+        linked.base + after,
+        program.edge(linked, one.position, target),
+        program.edge(linked, one.position, after),
+        _comparison(linked, one.predicate, definitions),
+    )
+
+
+def _comparison(
+    linked: Linked, predicate: str, definitions: dict[str, list[ir.Instruction]]
+) -> Compare | None:
+    """The integer comparison that alone decides a predicate, if that is how it is made."""
+    made = definitions.get(predicate, [])
+    if len(made) != 1 or made[0].base != "setp" or made[0].predicate is not None:
+        return None
+    one = made[0]
+    modifiers = one.modifiers
+    kind = modifiers[-1]
+    if len(one.operands) != 3 or kind[0] not in "usb" or kind[1:] not in ("32", "64"):
+        return None
+    if modifiers[0] not in _ORDERS or not isinstance(one.operands[0], ir.Register):
+        return None
+    sides: list[int | Array] = []
+    for operand in one.operands[1:3]:
+        if isinstance(operand, ir.Register):
+            sides.append(linked.slots.register(operand.name))
+        elif isinstance(operand, ir.Immediate):
+            sides.append(constant(int(operand.value), UNSIGNED[int(kind[1:]) // 8]))
+        else:
+            return None
+    return Compare(modifiers[0], (sides[0], sides[1]), kind[0] == "s")

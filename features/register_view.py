@@ -289,6 +289,7 @@ def _offsets(
         if (
             kind.source == "offset"
             and len(read) == 1
+            and len(written) == 1
             and written[0] in single
             and instruction.predicate is None
             and read[0] in single

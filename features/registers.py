@@ -285,6 +285,7 @@ def _is_counted(instructions: Sequence[Instruction]) -> bool:
         if (
             instruction.base in ("add", "sub")
             and instruction.predicate is None
+            and instruction.operands
             and isinstance(instruction.operands[-1], Immediate)
             and reads(instruction) == writes(instruction)
         ):

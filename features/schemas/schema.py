@@ -51,7 +51,8 @@ class FeatureVector:
 
     def model_inputs(self) -> NDArray[np.float32]:
         """The model inputs, shape (len(model_fields),), in that order."""
-        return np.array([self.values[name] for name in self.model_fields], dtype=np.float32)
+        with np.errstate(over="ignore"):  # beyond float32 is infinite; a model refuses that
+            return np.array([self.values[name] for name in self.model_fields], dtype=np.float32)
 
 
 class Schema:

@@ -245,8 +245,19 @@ class KernelCode:
 
         At most MOST_EXECUTIONS. ``trips`` has one count per loop of the LoopForest.
         """
-        of_loop: list[float] = []
-        for count, parent in zip(trips, self.loop_parents, strict=True):
-            around = of_loop[parent] if parent >= 0 else 1.0  # an outer loop stands first
-            of_loop.append(min(count * around, MOST_EXECUTIONS))
-        return tuple(of_loop[loop] if loop >= 0 else 1.0 for loop in self.loop_of)
+        known = tuple(float(count) for count in trips)
+        parents = self.loop_parents
+        if len(known) != len(parents):
+            raise ValueError(f"{len(known)} trip counts for {len(parents)} loops")
+        of_loop: list[float | None] = [None] * len(parents)
+        for loop in range(len(parents)):
+            # Down from the outermost loop not yet worked out; no order of the loops is relied on.
+            inside = []
+            at = loop
+            while at >= 0 and of_loop[at] is None:
+                inside.append(at)
+                at = parents[at]
+            around = (of_loop[at] or 0.0) if at >= 0 else 1.0
+            for at in reversed(inside):
+                around = of_loop[at] = min(known[at] * around, MOST_EXECUTIONS)
+        return tuple((of_loop[loop] or 0.0) if loop >= 0 else 1.0 for loop in self.loop_of)

@@ -16,7 +16,7 @@ from models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from training.families import FAMILIES
 from training.fit import THESIS_FILES, Plan, train
 from training.protocols import ASSIGNMENTS
-from training.report import feature_table, interval_table, score_table
+from training.report import feature_table, interval_table, score_table, summary_table
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -43,6 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
+    print(summary_table(cards))
     print(score_table(cards))
     print(interval_table(cards))
     for card in cards:

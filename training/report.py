@@ -13,6 +13,7 @@ _COLUMNS: tuple[tuple[ScoreName, str, int], ...] = (
     ("mape_percent", "MAPE %", 1),
     ("kernel_macro_mape_percent", "MAPE per kernel %", 1),
 )
+_SUMMARY: tuple[tuple[ScoreName, int], ...] = (("r2", 2), ("mae_watts", 1))
 _TABLES = {"as_published": "as published", "as_recomputed": "as recomputed (served)"}
 
 
@@ -36,6 +37,21 @@ def score_table(cards: Iterable[ModelCard]) -> str:
         "the kernel are in training. `grouped`: the kernel is not.\n"
     )
     return _markdown(titles, lines) + note
+
+
+def summary_table(cards: Iterable[ModelCard]) -> str:
+    """One line per card, as the README quotes it: served scores, random beside grouped."""
+    titles = ["GPU", "model", "kernel seen: R²", "MAE W", "kernel not seen: R²", "MAE W"]
+    lines = []
+    for card in cards:
+        served = {s.protocol: s for s in card.scores if s.table == "as_recomputed"}
+        cells = [
+            _cell(served[protocol], name, digits)
+            for protocol in ("random", "grouped")
+            for name, digits in _SUMMARY
+        ]
+        lines.append([card.gpu, card.family, *cells])
+    return _markdown(titles, lines)
 
 
 def interval_table(cards: Iterable[ModelCard]) -> str:

@@ -1,0 +1,169 @@
+"""Sectors and bank conflicts of one access, exactly, where its address is known."""
+
+from __future__ import annotations
+
+from math import gcd
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from features.launch import WARP_SIZE
+from features.memory import SECTOR_BYTES, distinct_per_row, shared_transactions
+from features.symbolic.arith import Array, Missing, Val, as_val
+from features.symbolic.evaluate import Context, State
+from features.symbolic.journal import Touched
+from features.symbolic.scheme import Access
+
+if TYPE_CHECKING:
+    from features.symbolic.walk import Walker
+
+MOST_CELLS = 1 << 22
+"""Rows times lanes looked at for one access (32 MB of addresses); beyond, it is unknown."""
+
+MOST_PHASES = 64
+"""Different alignments of one access over the iterations of the loops around it."""
+
+ACCESS_SPACES = frozenset({"global", "shared", "generic"})
+
+
+def measure(walker: Walker, access: Access, context: Context, state: State) -> Touched:
+    """What an access does for the lanes of ``state``. Unknown addresses are worst-case guesses.
+
+    The guess: every lane its own sector in global memory, one transaction per request in
+    shared memory; it is marked by ``reason``.
+    """
+    requests, lanes = walker.count(state.mask, context)
+    part = 1 if access.facts.category == "copy" and access.space != access.facts.space else 0
+    if access.space not in ACCESS_SPACES:
+        return Touched(access.position, part, requests, 0.0, 0.0, None, None, None)
+    value = walker.evaluator.evaluate(access.address, context)
+    reason: Missing | None = None
+    address = Val(0, 0, 0)
+    if isinstance(value, int | Val):
+        address = as_val(value)
+    else:
+        reason = value if isinstance(value, Missing) else Missing("a condition as address", 0)
+    if reason is None and access.width <= 0:
+        reason = Missing("the size of the access is not known", 0)
+    if reason is None and access.facts.entry.startswith("wmma"):
+        reason = Missing("the layout of matrix fragments is not documented", 0)
+    shared = access.space == "shared"
+    phases: list[tuple[int, npt.NDArray[np.float64]]] = []
+    if reason is None:
+        unit = max(4, access.width) if shared else SECTOR_BYTES
+        found = _phases(context, address, unit)
+        if isinstance(found, Missing):
+            reason = found
+        else:
+            phases = found
+    rows = _rows(address.base, state)
+    if reason is None and rows * state.mask.shape[1] * len(phases) > MOST_CELLS:
+        reason = Missing("too many iterations differ to look at all", 0)
+    if reason is not None:
+        sectors = 0.0 if shared else lanes * state.share
+        return Touched(access.position, part, requests, sectors, requests if shared else 0.0,
+                       None, None, reason)  # fmt: skip
+    total = 0.0
+    for shift, weight in phases:
+        per_row = _per_row(walker, access, address.base, access.offset + shift, state)
+        if per_row.shape[0] != weight.shape[0]:
+            weight = weight.sum(keepdims=True)
+        total += float(weight @ per_row)
+    doubt = None if state.known else Missing("whether it is reached depends on data", 0)
+    return Touched(
+        access.position, part, requests,
+        0.0 if shared else total, total if shared else 0.0,
+        _stride(address.base, state), _step(address, context), doubt,
+    )  # fmt: skip
+
+
+def _rows(base: Array | int, state: State) -> int:
+    own = int(base.shape[0]) if isinstance(base, np.ndarray) and base.ndim == 2 else 1
+    return max(own, int(state.mask.shape[0]))
+
+
+def _per_row(
+    walker: Walker, access: Access, base: Array | int, offset: int, state: State
+) -> npt.NDArray[np.float64]:
+    """Sectors or transactions of each row, weighted over the sampled warps."""
+    mask = state.mask
+    shape = np.broadcast_shapes(mask.shape, np.shape(base))
+    active = np.broadcast_to(mask, shape).reshape(-1, WARP_SIZE)
+    addresses = np.broadcast_to(np.asarray(base) + offset, shape).reshape(-1, WARP_SIZE)
+    if access.facts.entry in ("ldmatrix", "stmatrix"):
+        # The first eight lanes give the rows of the first matrix, and so on.
+        active = active & (np.arange(WARP_SIZE) < 8 * access.width // 4)
+    if access.space == "shared":
+        width = 16 if access.facts.entry in ("ldmatrix", "stmatrix") else access.width
+        counts = shared_transactions(np.ascontiguousarray(addresses), width, active)
+    else:
+        counts, _ = distinct_per_row(addresses >> 5, None if active.all() else active)
+    found: npt.NDArray[np.float64] = counts.reshape(shape[0], -1) @ walker.warp_weights
+    return found
+
+
+def _phases(
+    context: Context, address: Val, unit: int
+) -> list[tuple[int, npt.NDArray[np.float64]]] | Missing:
+    """Shifts of the address modulo ``unit`` over the iterations, with the weight of each row.
+
+    A whole multiple of the unit changes neither how lanes share sectors nor banks.
+    """
+    phases = {0: context.weight}
+    for loop, factor in address.terms.items():
+        if not isinstance(factor, int):
+            return Missing("the stride over the loop differs between lanes", 0)
+        period = unit // gcd(unit, factor)
+        if period == 1:
+            continue
+        where = context
+        rows: npt.NDArray[np.intp] | None = None
+        while where.loop != loop and where.parent is not None:
+            if where.parent_rows is not None:
+                rows = where.parent_rows if rows is None else where.parent_rows[rows]
+            where = where.parent
+        if where.start is None or where.stop is None:
+            return Missing("the iterations are not known", 0)
+        start, stop = where.start, where.stop
+        further: dict[int, npt.NDArray[np.float64]] = {}
+        for phase in range(period):
+            # How many of start..stop-1 are congruent to the phase.
+            held = (stop - 1 - phase) // period - (start - 1 - phase) // period
+            part = held / (stop - start)
+            if rows is not None:
+                part = part[rows]
+            if not part.any():
+                continue
+            for shift, weight in phases.items():
+                moved = (shift + factor * phase) % unit
+                before = further.get(moved)
+                further[moved] = weight * part if before is None else before + weight * part
+        phases = further
+        if len(phases) > MOST_PHASES:
+            return Missing("the alignment changes in too many ways", 0)
+    return list(phases.items())
+
+
+def _stride(base: Array | int, state: State) -> int | None:
+    """Bytes between neighbouring lanes, if the same for all neighbours that take part."""
+    if isinstance(base, int):
+        return 0
+    first = base[0] if base.ndim == 2 else base
+    mask = state.mask[0].reshape(-1, WARP_SIZE)
+    if first.size == 1:
+        return 0
+    table = first.reshape(-1, WARP_SIZE)
+    both = mask[:, 1:] & mask[:, :-1]
+    steps = (table[:, 1:] - table[:, :-1])[both]
+    if steps.size == 0:
+        return None
+    return int(steps[0]) if (steps == steps[0]).all() else None
+
+
+def _step(address: Val, context: Context) -> int | None:
+    """Bytes per iteration of the innermost loop."""
+    if context.loop < 0:
+        return None
+    factor = address.terms.get(context.loop, 0)
+    return factor if isinstance(factor, int) else None

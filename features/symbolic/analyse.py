@@ -1,0 +1,132 @@
+"""``analyse_symbolically``: the entrance.
+
+build.py (scheme, per function) -> plan.py (shape) -> walk.py and rounds.py, with
+evaluate.py for values and accesses.py for memory -> journal.py -> report.py
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from features.diagnostics import Diagnostic
+from features.errors import LaunchError
+from features.launch import Launch, PointerHint
+from features.ptx.ir import Function, Module
+from features.symbolic.arith import Missing, Val, Value
+from features.symbolic.build import scheme
+from features.symbolic.evaluate import Context, Evaluator, Lanes, State
+from features.symbolic.plan import shape_of
+from features.symbolic.report import summarise
+from features.symbolic.results import SymbolicResult
+from features.symbolic.rounds import Rounder
+from features.symbolic.sample import choose_blocks
+from features.symbolic.scheme import Scheme
+from features.symbolic.walk import Walker
+from features.trips import resolve_trips
+from features.values import wrap
+
+
+def analyse_symbolically(
+    module: Module,
+    function: Function,
+    launch: Launch,
+    *,
+    loops: Mapping[str, float] | None = None,
+) -> SymbolicResult:
+    """Counts, trip counts and accesses of one launch without running it.
+
+    Arguments may be missing: what depends on them is unknown and says so, except that pointers
+    are taken to be aligned to 256 bytes. ``loops`` gives trip counts for loops whose own cannot
+    be worked out (keys: label, source line, ``default``; see ``features.trips``).
+    Raises PtxError for a body that is not PTX, LaunchError for an argument or a loop that the
+    kernel does not have.
+    """
+    made = scheme(module, function)
+    shape = shape_of(made)
+    trips, _ = resolve_trips(made.cfg, made.forest, loops or {})
+    arguments = _Arguments(made, launch)
+    sampling = choose_blocks(made, launch, arguments.constant)
+    lanes = Lanes(launch, np.array(sampling.blocks, dtype=np.int64))
+    evaluator = Evaluator(made, lanes, arguments.value, _symbols(module, function))
+    weights = np.repeat(np.array(sampling.weights), launch.warps_per_block)
+    walker = Walker(evaluator, shape, weights)
+    walker.loops = Rounder(walker, {trip.loop: trip.count for trip in trips})
+    root = Context(-1, None, "root", 1, np.ones(1), 0)
+    if made.cfg.body.instructions:
+        sound = not made.forest.irreducible
+        walker.region(-1, root, State(lanes.living, 1.0, sound))
+    diagnostics = [*made.cfg.diagnostics, *made.forest.diagnostics, *arguments.diagnostics()]
+    return summarise(made, shape, walker.journal, trips, sampling, diagnostics)
+
+
+class _Arguments:
+    """Values of kernel parameters; remembers which ones were asked for and are not given."""
+
+    def __init__(self, made: Scheme, launch: Launch) -> None:
+        self.scheme = made
+        parameters = made.function.parameters
+        names = {p.name: index for index, p in enumerate(parameters)}
+        self.given: dict[str, int | float | PointerHint] = {}
+        self.bytes = {p.name: p.bytes for p in parameters}
+        self.missing: dict[str, None] = {}
+        for key, value in launch.arguments.items():
+            name = key
+            if key not in names and key.isdecimal() and int(key) < len(parameters):
+                name = parameters[int(key)].name
+            if name not in names:
+                raise LaunchError(
+                    f"no parameter {key!r}; {made.function.demangled} has {len(parameters)}: "
+                    f"{', '.join(names) or 'none'}",
+                    field="arguments",
+                )
+            self.given[name] = value
+
+    def constant(self, name: str, offset: int, bits: int) -> int | None:
+        """A parameter's value if it is a given integer."""
+        value = self.given.get(name)
+        if isinstance(value, int) and offset == 0 and bits == 8 * self.bytes.get(name, 0):
+            return wrap(value, bits)
+        return None
+
+    def value(self, name: str, offset: int, bits: int) -> Value:
+        """A parameter's value; a pointer's address is unknown but aligned."""
+        known = self.constant(name, offset, bits)
+        if known is not None:
+            return known
+        value = self.given.get(name)
+        pointer = isinstance(value, PointerHint) or (value is None and name in self.scheme.pointers)
+        if pointer and bits == 64:
+            label = f"{name}+{offset}" if offset else name
+            return Val(0, 0, 0, None, label)
+        self.missing[name] = None
+        if value is None:
+            return Missing(f"argument {name} is not given", self.scheme.function.line)
+        return Missing(f"argument {name} is no integer", self.scheme.function.line)
+
+    def diagnostics(self) -> list[Diagnostic]:
+        """One for every argument that was needed and not given."""
+        return [
+            Diagnostic(
+                "argument_missing",
+                f"{name} is not given; what depends on it is unknown",
+                self.scheme.function.line,
+            )
+            for name in self.missing
+            if name not in self.given
+        ]
+
+
+def _symbols(module: Module, function: Function) -> dict[str, int]:
+    """Addresses of variables. Only their alignment matters, so each space is filled in order."""
+    found: dict[str, int] = {}
+    place: dict[str, int] = {}
+    for variable in (*module.variables, *function.body.variables):
+        least = 16 if variable.space == "shared" and variable.elements == 0 else 1
+        least = 256 if variable.space in ("global", "const") else least
+        align = max(variable.align, least)
+        start = -(-place.get(variable.space, 0) // align) * align
+        found[variable.name] = start
+        place[variable.space] = start + variable.bytes
+    return found

@@ -1,0 +1,394 @@
+"""Arithmetic on values of all sampled lanes at once, with loop counters left symbolic.
+
+A value is a plain ``int`` (the same everywhere), a ``Val``, a ``Test`` (a comparison that
+still contains a loop counter) or ``Missing``. Everything computed is exact: what might wrap
+with a counter in it is not followed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from features.values import COMPARISONS, SCALAR, fold
+
+Array = npt.NDArray[Any]
+
+INFINITE = 1 << 200
+"""Stands for no bound: larger than any product of machine integers met here."""
+
+_NARROW = {8: np.int8, 16: np.int16, 32: np.int32}
+
+
+class Missing(NamedTuple):
+    """No value, and why; ``line`` of the PTX (0: none)."""
+
+    reason: str
+    line: int
+
+
+class Val:
+    """``base + sum(factor * counter of loop)`` for every lane.
+
+    ``base`` and the factors are ints or int64 arrays that broadcast to (rows, lanes);
+    predicates have a bool ``base`` and no terms. ``low`` and ``high`` bound the whole.
+    ``origin`` names the pointer parameter it is relative to, whose address is not known.
+    """
+
+    __slots__ = ("base", "high", "low", "origin", "terms")
+
+    def __init__(
+        self,
+        base: Array | int,
+        low: int,
+        high: int,
+        terms: Mapping[int, Array | int] | None = None,
+        origin: str | None = None,
+    ) -> None:
+        self.base = base
+        self.low = low
+        self.high = high
+        self.terms = terms or {}
+        self.origin = origin
+
+
+class Test(NamedTuple):
+    """``value OP 0`` with a loop counter in ``value``; OP is eq, ne, lt or le."""
+
+    how: str
+    value: Val
+
+
+Value = int | Val | Test | Missing
+
+
+class Obligation(NamedTuple):
+    """``value`` was taken to stay within ``low`` and ``high`` whatever the counter."""
+
+    value: Val
+    low: int
+    high: int
+
+
+_FLIPPED = {"eq": "ne", "ne": "eq"}
+
+
+def inverted(value: Value) -> Value:
+    """The opposite of a predicate."""
+    if isinstance(value, int):
+        return 1 - value
+    if isinstance(value, Val):
+        return Val(~np.asarray(value.base, dtype=np.bool_), 0, 1)
+    if isinstance(value, Test):
+        if value.how in _FLIPPED:
+            return Test(_FLIPPED[value.how], value.value)
+        # not (v < 0) is -v <= 0; not (v <= 0) is -v < 0
+        return Test("le" if value.how == "lt" else "lt", _scale(value.value, -1))
+    return value
+
+
+def as_val(value: int | Val) -> Val:
+    """An int as a ``Val``."""
+    return Val(value, value, value) if isinstance(value, int) else value
+
+
+def _scale(value: Val, factor: int) -> Val:
+    low, high = sorted((value.low * factor, value.high * factor))
+    return Val(value.base * factor, low, high, {k: f * factor for k, f in value.terms.items()})
+
+
+def _sum(a: Val, b: Val, sign: int) -> Val | Missing:
+    terms = dict(a.terms)
+    for loop, factor in b.terms.items():
+        terms[loop] = terms.get(loop, 0) + (factor if sign > 0 else -factor)
+    terms = {k: f for k, f in terms.items() if not (isinstance(f, int) and f == 0)}
+    if sign > 0:
+        if a.origin and b.origin:
+            return Missing("the sum of two unknown addresses", 0)
+        origin = a.origin or b.origin
+        return Val(a.base + b.base, a.low + b.low, a.high + b.high, terms, origin)
+    if b.origin and a.origin != b.origin:
+        return Missing(f"the address {b.origin} points to is not known", 0)
+    origin = None if b.origin else a.origin
+    return Val(a.base - b.base, a.low - b.high, a.high - b.low, terms, origin)
+
+
+def _product(a: Val, b: Val) -> Val | Missing:
+    if a.origin or b.origin:
+        return Missing(f"argument {a.origin or b.origin} is not given", 0)
+    if a.terms and b.terms:
+        return Missing("a product of loop counters", 0)
+    if b.terms:
+        a, b = b, a
+    corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    low, high = max(min(corners), -INFINITE), min(max(corners), INFINITE)
+    terms = {loop: factor * b.base for loop, factor in a.terms.items()}
+    return Val(a.base * b.base, low, high, terms)
+
+
+def limits(bits: int) -> tuple[int, int]:
+    """Least and greatest integer of a width, read as signed."""
+    return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+
+def narrowed(base: Array | int, bits: int) -> Array | int:
+    """Wrapped to a width; arrays are int64 and wrap at 64 bits by themselves."""
+    if isinstance(base, int):
+        return fold("trunc", bits, bits, (base,))
+    return base if bits >= 64 else base.astype(_NARROW[bits]).astype(np.int64)
+
+
+class Arithmetic:
+    """The operations. ``obligations`` is a list while a loop is being solved, else ``None``."""
+
+    def __init__(self) -> None:
+        self.obligations: list[Obligation] | None = None
+
+    def _within(self, value: Val, low: int, high: int) -> Val | Missing:
+        """``value``, on condition that it stays between ``low`` and ``high``."""
+        if self.obligations is None:
+            return Missing("the arithmetic may wrap within the loop", 0)
+        self.obligations.append(Obligation(value, low, high))
+        bounded = (max(value.low, low), min(value.high, high))
+        return Val(value.base, *bounded, value.terms, value.origin)
+
+    def settle(self, value: Val | Missing, bits: int) -> Value:
+        """Wrap a result to its width, if it can leave it at all."""
+        if isinstance(value, Missing):
+            return value
+        low, high = limits(bits)
+        if value.low < low or value.high > high:
+            if value.origin:
+                # Addresses of unknown pointers are taken to be far from the ends of memory.
+                value = Val(value.base, low, high, value.terms, value.origin)
+            elif value.terms:
+                return self._within(value, low, high)
+            else:
+                return Val(narrowed(value.base, bits), low, high)
+        if not value.terms and isinstance(value.base, int) and not value.origin:
+            return value.base
+        return value
+
+    def apply(self, op: str, bits: int, given: int, args: list[Value]) -> Value:
+        """One operation; ``given`` is the width of its operands, ``bits`` of its result."""
+        for arg in args:
+            if isinstance(arg, Missing) and not (op in ("and", "or") and bits == 1):
+                return arg
+        if all(isinstance(arg, int) for arg in args):
+            return fold(op, bits, given, tuple(args))  # type: ignore[arg-type]
+        if bits == 1 and op in ("and", "or", "xor"):
+            return _logic(op, args)
+        if any(isinstance(arg, Test) for arg in args):
+            return Missing("a condition that changes within the loop", 0)
+        values = [as_val(arg) for arg in args]  # type: ignore[arg-type]
+        if op in COMPARISONS:
+            return self._compare(op, given, values)
+        if op in ("add", "sub"):
+            return self.settle(_sum(values[0], values[1], 1 if op == "add" else -1), bits)
+        if op == "mul":
+            return self.settle(_product(values[0], values[1]), bits)
+        if op == "neg":
+            return self.settle(_product(values[0], as_val(-1)), bits)
+        if op == "shl" and isinstance(args[1], int):
+            amount = args[1] & 0xFFFFFFFF
+            if amount >= bits:
+                return 0
+            if amount < 62:
+                return self.settle(_product(values[0], as_val(1 << amount)), bits)
+        if op in ("sext", "trunc"):
+            return self.settle(values[0], bits)
+        if op == "zext":
+            return self._unsigned(values[0], given)
+        return self._elementwise(op, bits, given, values)
+
+    def _unsigned(self, value: Val, bits: int) -> Value:
+        if value.low >= 0 or value.origin:
+            return value
+        mask = (1 << bits) - 1
+        if value.terms:
+            return self._within(value, 0, mask)
+        return Val(value.base & mask, 0, mask)
+
+    def _compare(self, op: str, bits: int, values: list[Val]) -> Value:
+        a, b = values
+        how, sign = op.split(".")
+        if a.origin != b.origin:
+            return Missing(f"argument {a.origin or b.origin} is not given", 0)
+        if sign == "u" and (a.low < 0 or b.low < 0):
+            if not a.terms and not b.terms:
+                left, right = _pattern(a.base, bits), _pattern(b.base, bits)
+                return _predicate(left < right if how == "lt" else left <= right)
+            first, second = (self._unsigned(v, bits) for v in values)
+            if not isinstance(first, Val) or not isinstance(second, Val):
+                return first if isinstance(first, Missing) else second
+            a, b = first, second
+        if not a.terms and not b.terms:
+            return _predicate(_ARRAY[how](a.base, b.base))
+        difference = _sum(a, b, -1)
+        if isinstance(difference, Missing):
+            return difference
+        if not difference.terms:
+            return _predicate(_ARRAY[how](difference.base, 0))
+        decided = _decided(how, difference)
+        return Test(how, difference) if decided is None else decided
+
+    def _elementwise(self, op: str, bits: int, given: int, values: list[Val]) -> Value:
+        for value in values:
+            if value.origin:
+                return Missing(f"argument {value.origin} is not given", 0)
+            if value.terms:
+                return Missing(f"{op} of a value with a loop counter", 0)
+        low, high = limits(bits)
+        base: Array | int
+        if op in ("and", "or", "xor"):
+            base = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[op](
+                values[0].base, values[1].base
+            )
+            if op == "and":
+                tops = [v.high for v in values if v.low >= 0]
+                if tops:
+                    low, high = 0, min(tops)
+            elif all(v.low >= 0 for v in values):
+                low, high = 0, (1 << max(v.high for v in values).bit_length()) - 1
+            return Val(base, low, high)
+        compute = _ELEMENTWISE.get(op)
+        if compute is None or given > 64:
+            return Missing(f"{op} is not followed", 0)
+        found = compute(given, *[np.asarray(v.base, dtype=np.int64) for v in values])
+        a = values[0]
+        if op in ("shr.s", "shr.u", "div.u", "div.s") and a.low >= 0 and values[1].low >= 0:
+            smallest = values[1].low
+            if op.startswith("shr"):
+                high = a.high >> min(smallest, 64)
+            else:
+                high = a.high // max(smallest, 1) if smallest else high
+            low = 0 if smallest or op.startswith("shr") else low
+        elif op in ("rem.u", "rem.s") and a.low >= 0 and values[1].low > 0:
+            low, high = 0, min(a.high, values[1].high - 1)
+        elif op in ("min.s", "max.s"):
+            pick = min if op == "min.s" else max
+            low, high = pick(a.low, values[1].low), pick(a.high, values[1].high)
+        return Val(narrowed(found, bits) if bits < 64 else found, low, high)
+
+
+def _pattern(base: Array | int, bits: int) -> Array:
+    """The bits as unsigned integers."""
+    found: Array = np.asarray(base, dtype=np.int64).astype(np.uint64) & np.uint64((1 << bits) - 1)
+    return found
+
+
+def _predicate(found: Any) -> Value:
+    if isinstance(found, bool | np.bool_):
+        return int(found)
+    return Val(found, 0, 1)
+
+
+def _decided(how: str, value: Val) -> int | None:
+    """The outcome of ``value OP 0`` where its bounds alone tell."""
+    low, high = value.low, value.high
+    if how == "lt":
+        return 1 if high < 0 else 0 if low >= 0 else None
+    if how == "le":
+        return 1 if high <= 0 else 0 if low > 0 else None
+    if low > 0 or high < 0:
+        return int(how == "ne")
+    return None
+
+
+def _logic(op: str, args: list[Value]) -> Value:
+    left, right = args
+    for first, second in ((left, right), (right, left)):
+        if isinstance(first, int):
+            if op == "and":
+                return second if first else 0
+            if op == "or":
+                return 1 if first else second
+            return inverted(second) if first else second
+    if isinstance(left, Val) and isinstance(right, Val):
+        function = {"and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor}[op]
+        return Val(function(left.base, right.base), 0, 1)
+    if isinstance(left, Missing):
+        return left
+    return right if isinstance(right, Missing) else Missing("conditions joined in a loop", 0)
+
+
+_ARRAY: dict[str, Callable[[Any, Any], Any]] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+}
+
+
+def _shifted(bits: int, a: Array, by: Array, signed: bool) -> Array:
+    amount = np.minimum(by & 0xFFFFFFFF, 63)
+    found: Array
+    if signed:
+        found = a >> amount
+        return found
+    found = (_pattern(a, bits) >> amount.astype(np.uint64)).view(np.int64)
+    return np.where((by & 0xFFFFFFFF) >= bits, 0, found)
+
+
+def _left(bits: int, a: Array, by: Array) -> Array:
+    amount = by & 0xFFFFFFFF
+    return np.where(amount >= bits, 0, a << np.minimum(amount, 63))
+
+
+def _divided(a: Array, b: Array) -> Array:
+    divisor = np.where(b == 0, 1, b)
+    found = np.abs(a) // np.abs(divisor)
+    found = np.where((a < 0) == (divisor < 0), found, -found)
+    return np.where(b == 0, -1, found)
+
+
+def _unsigned_divided(bits: int, a: Array, b: Array, rest: bool) -> Array:
+    x, y = _pattern(a, bits), _pattern(b, bits)
+    divisor = np.where(y == 0, np.uint64(1), y)
+    if rest:
+        return np.where(y == 0, x, x % divisor).view(np.int64)
+    return np.where(y == 0, np.uint64((1 << bits) - 1), x // divisor).view(np.int64)
+
+
+def _slow(op: str) -> Callable[..., Array]:
+    """Lane by lane in plain integers, for operations too rare to deserve more."""
+    scalar = SCALAR[op]
+
+    def compute(bits: int, *arrays: Array) -> Array:
+        shaped = np.broadcast_arrays(*arrays)
+        rows = zip(*(array.ravel().tolist() for array in shaped), strict=True)
+        seen: dict[tuple[int, ...], int] = {}
+        flat = []
+        for row in rows:
+            if row not in seen:
+                seen[row] = fold("trunc", 64, 64, (scalar(bits, *row),))
+            flat.append(seen[row])
+        return np.array(flat, dtype=np.int64).reshape(shaped[0].shape)
+
+    return compute
+
+
+def _where(chosen: Array, yes: Array, no: Array) -> Array:
+    found: Array = np.where(chosen, yes, no)
+    return found
+
+
+_ELEMENTWISE: dict[str, Callable[..., Array]] = {
+    "shl": _left,
+    "shr.s": lambda n, a, b: _shifted(n, a, b, True),
+    "shr.u": lambda n, a, b: _shifted(n, a, b, False),
+    "not": lambda n, a: ~a,
+    "abs": lambda n, a: np.abs(a),
+    "min.s": lambda n, a, b: _where(a < b, a, b),
+    "max.s": lambda n, a, b: _where(a < b, b, a),
+    "min.u": lambda n, a, b: _where(_pattern(a, n) < _pattern(b, n), a, b),
+    "max.u": lambda n, a, b: _where(_pattern(a, n) < _pattern(b, n), b, a),
+    "div.s": lambda n, a, b: _divided(a, b),
+    "rem.s": lambda n, a, b: _where(b == 0, a, a - b * _divided(a, b)),
+    "div.u": lambda n, a, b: _unsigned_divided(n, a, b, False),
+    "rem.u": lambda n, a, b: _unsigned_divided(n, a, b, True),
+    **{op: _slow(op) for op in ("mulhi.s", "mulhi.u", "bfe.u", "bfe.s", "popc", "clz")},
+}

@@ -1,0 +1,494 @@
+"""The launch-independent part: every value of a function as a node, once per function.
+
+Blocks are visited in reverse post-order. Most registers of compiled PTX are written once;
+only those written more often are carried along and merged: at joins (``join``), at loop
+headers (``phi``) and on leaving a loop (``exit``: the value in the last iteration).
+"""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+from features.cfg import build_cfg
+from features.dataflow import NO_DESTINATION
+from features.isa import OpcodeFacts, classify
+from features.loops import natural_loops
+from features.ptx.ir import (
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Module,
+    Negated,
+    Operand,
+    Register,
+    Special,
+    Symbol,
+)
+from features.symbolic.scheme import (
+    Access,
+    Ending,
+    Phi,
+    Scheme,
+    destinations,
+    reason_of,
+    register_bits,
+)
+from features.symbolic.translate import translator
+from features.values import MOST_NODES_PER_INSTRUCTION, Graph, Node
+
+MOST_CARRIED = 400_000
+"""Registers carried times blocks. Beyond (hostile code; nvcc's has some hundreds), all values
+written more than once are unknown, so time stays linear in the text."""
+
+
+class _Builder:
+    def __init__(self, module: Module, function: Function) -> None:
+        self.module = module
+        self.function = function
+        body = function.body
+        self.body = body
+        self.cfg = build_cfg(body)
+        self.forest = natural_loops(self.cfg)
+        count = len(body.instructions)
+        self.graph = Graph(MOST_NODES_PER_INSTRUCTION * count + 1000)
+        self.parameters = {p.name: index for index, p in enumerate(function.parameters)}
+        variables = [*module.variables, *body.variables]
+        self.symbols = {v.name: v.space for v in variables}
+        self.single: dict[str, tuple[Node, int]] = {}
+        self.carried: dict[str, Node] = {}
+        self.multiple = self._written_often()
+        self.phis: dict[Node, Phi] = {}
+        self.loop_phis: dict[int, list[Phi]] = {}
+        self.exits: dict[int, dict[Node, None]] = {}
+        self.pointers: set[str] = set()
+        self.block = 0
+        self.line = 0
+        self.written: dict[Operand, Node] = {}
+        self.widths = register_bits(body.registers)
+
+    # --- which registers need merging ---
+
+    def _written_often(self) -> set[str]:
+        once: set[str] = set()
+        often: set[str] = set()
+        for one in self.body.instructions:
+            for name in destinations(one):
+                if name in once or one.predicate is not None:
+                    often.add(name)
+                once.add(name)
+        return often
+
+    # --- Source ---
+
+    def value(self, operand: Operand, bits: int) -> Node:
+        graph = self.graph
+        if type(operand) is Register:
+            return self.coerced(self.register(operand.name), bits)
+        if type(operand) is Immediate:
+            if isinstance(operand.value, int):
+                return graph.constant(operand.value, bits)
+            return graph.unknown("a floating-point value", self.line, bits)
+        if isinstance(operand, Negated):
+            return graph.make("xor", 1, (self.value(operand.operand, 1), graph.constant(1, 1)))
+        if isinstance(operand, Special):
+            return self.coerced(self.special(operand.name), bits)
+        if isinstance(operand, Symbol):
+            if operand.name == "WARP_SZ":
+                return graph.constant(32, bits)
+            if operand.name in self.symbols:
+                return graph.leaf("symbol", bits, (operand.name, operand.offset))
+        return graph.unknown("an operand that is not followed", self.line, bits)
+
+    def coerced(self, node: Node, bits: int) -> Node:
+        if node.bits == bits:
+            return node
+        if node.op == "unknown":
+            return node
+        return self.graph.make("trunc" if node.bits > bits else "zext", bits, (node,))
+
+    def special(self, name: str) -> Node:
+        text = name.removeprefix("%")
+        if text.partition(".")[0] in ("tid", "ctaid", "ntid", "nctaid") or text in (
+            "laneid", "warpid", "nwarpid", "lanemask_eq", "lanemask_lt", "lanemask_le",
+            "lanemask_gt", "lanemask_ge",
+        ):  # fmt: skip
+            return self.graph.leaf("special", 32, text)
+        bits = 64 if text in ("clock64", "globaltimer", "gridid") else 32
+        return self.graph.unknown(f"%{text} is known only at run time", self.line, bits)
+
+    def parameter(self, name: str, offset: int, bits: int, signed: bool) -> Node | None:
+        if name not in self.parameters or not self.function.is_entry:
+            return None
+        node = self.graph.leaf("param", bits, (name, offset))
+        if bits < 32:  # loads extend to the register (PTX ISA, ld)
+            return self.graph.make("sext" if signed else "zext", 32, (node,))
+        return node
+
+    def define(self, operand: Operand, node: Node) -> None:
+        self.written[operand] = node
+
+    def register(self, name: str) -> Node:
+        """The value a register has here."""
+        if name in self.multiple:
+            return self.carried.get(name) or self.graph.unknown(
+                f"{name} has no value that can be followed here", self.line,
+                self.widths.get(name.rstrip("0123456789"), 32),
+            )  # fmt: skip
+        found = self.single.get(name)
+        if found is None:
+            return self.graph.unknown(f"{name} is used before it is written", self.line)
+        node, block = found
+        innermost = self.forest.innermost
+        if innermost[block] != innermost[self.block]:
+            node = self.left(node, innermost[block], innermost[self.block])
+        return node
+
+    def left(self, node: Node, source: int, target: int) -> Node:
+        """``node`` of loop ``source`` seen from loop ``target`` (-1: outside all)."""
+        loops = self.forest.loops
+        floor = loops[target].depth if target >= 0 else 0
+        while source >= 0 and node.loops:
+            loop = loops[source]
+            if loop.depth <= floor and self._around(source, target):
+                break
+            inner = node
+            node = self.graph.make("exit", inner.bits, (inner,), source)
+            around = loop.parent if loop.parent is not None else -1
+            if node.op == "exit" and node not in self.exits.setdefault(source, {}):
+                self.exits[source][node] = None
+                own = 1 << source
+                # A value that left one loop is evaluated within the loop around it.
+                node.loops = node.loops & ~own | (1 << around if around >= 0 else 0)
+                node.varies &= ~own
+            source = around
+        return node
+
+    def _around(self, outer: int, inner: int) -> bool:
+        loops = self.forest.loops
+        depth = loops[outer].depth
+        while inner >= 0 and loops[inner].depth > depth:
+            parent = loops[inner].parent
+            inner = parent if parent is not None else -1
+        return inner == outer
+
+    # --- the walk ---
+
+    def build(self) -> Scheme:
+        cfg, forest = self.cfg, self.forest
+        blocks = cfg.blocks
+        count = len(blocks)
+        endings = [Ending("fall", block.successors) for block in blocks]
+        accesses: list[list[Access]] = [[] for _ in blocks]
+        guards: list[list[tuple[int, Node, bool]]] = [[] for _ in blocks]
+        self.headers = {loop.header: loop.index for loop in forest.loops}
+        too_many = len(self.multiple) * count > MOST_CARRIED
+        redefined = {} if too_many else self._redefined()
+        after: list[dict[str, Node] | None] = [None] * count
+        pending: dict[int, list[Phi]] = {}
+        for index in cfg.reverse_post_order:
+            block = blocks[index]
+            self.block = index
+            first = block.start
+            self.line = self.body.instructions[first].line if first < block.end else 0
+            self.carried = {} if too_many else self._entering(index, after, redefined, pending)
+            for one in self.body.instructions[block.start : block.end]:
+                self._instruction(one, accesses[index], guards[index])
+            if block.end > block.start:
+                endings[index] = self._ending(index, self.body.instructions[block.end - 1])
+            after[index] = self.carried
+        for loop in forest.loops:
+            for phi in pending.get(loop.index, ()):
+                self._close(loop.index, phi, after)
+        self._spread_loops(endings)
+        return Scheme(
+            self.function, cfg, forest, self.graph, endings, accesses, guards, self.phis,
+            self.loop_phis, self.parameters, self.pointers, self.exits,
+        )  # fmt: skip
+
+    def _redefined(self) -> dict[int, set[str]]:
+        """Registers written in each loop, its inner loops included."""
+        found: dict[int, set[str]] = {}
+        for one in self.body.instructions:
+            for name in destinations(one):
+                if name in self.multiple:
+                    loop: int | None = self.forest.innermost[self.cfg.block_of[one.position]]
+                    while loop is not None and loop >= 0:
+                        names = found.setdefault(loop, set())
+                        if name in names:
+                            break
+                        names.add(name)
+                        loop = self.forest.loops[loop].parent
+        return found
+
+    def _entering(
+        self,
+        index: int,
+        after: list[dict[str, Node] | None],
+        redefined: dict[int, set[str]],
+        pending: dict[int, list[Phi]],
+    ) -> dict[str, Node]:
+        block = self.cfg.blocks[index]
+        loop = self.headers.get(index, -1)
+        latches = {latch for latch, _ in self.forest.loops[loop].back_edges} if loop >= 0 else ()
+        forward = [p for p in block.predecessors if p not in latches and p in self.cfg.reachable]
+        merged: dict[str, Node] = {}
+        if all(after[p] is not None for p in forward):  # else irreducible: nothing is known
+            merged = self._merged(index, forward, after)
+        if loop >= 0:
+            for name in sorted(redefined.get(loop, ())):
+                bits = self.widths.get(name.rstrip("0123456789"), 32)
+                start = merged.get(name)
+                if start is None:
+                    start = self.graph.unknown(f"{name} has no value yet", self.line, bits)
+                node = self.graph.fresh("phi", start.bits, (), (loop, name), 0)
+                node.loops = node.varies = (1 << loop) | start.loops
+                phi = Phi(node, name, start)
+                self.phis[node] = phi
+                self.loop_phis.setdefault(loop, []).append(phi)
+                pending.setdefault(loop, []).append(phi)
+                merged[name] = node
+        return merged
+
+    def _merged(
+        self, index: int, forward: list[int], after: list[dict[str, Node] | None]
+    ) -> dict[str, Node]:
+        innermost = self.forest.innermost
+        here = innermost[index]
+        if index in self.headers:
+            parent = self.forest.loops[here].parent
+            here = parent if parent is not None else -1
+        environments = []
+        for p in forward:
+            environment = after[p] or {}
+            if innermost[p] != here and innermost[p] >= 0:
+                source = innermost[p]
+                environment = {n: self.left(v, source, here) for n, v in environment.items()}
+            environments.append(environment)
+        if not environments:
+            return {}
+        first = environments[0]
+        if len(environments) == 1:
+            return dict(first)
+        merged: dict[str, Node] = {}
+        names = dict.fromkeys(name for e in environments for name in e)
+        for name in names:
+            values = [e.get(name) for e in environments]
+            known = [v for v in values if v is not None]
+            if all(v is known[0] for v in known):
+                merged[name] = known[0]
+                continue
+            bits = known[0].bits
+            if any(v.bits != bits for v in known):
+                merged[name] = self.graph.unknown(f"{name} merges widths", self.line, bits)
+                continue
+            # A path that gives the register no value cannot lead to its use.
+            pairs = [(p, v) for p, v in zip(forward, values, strict=True) if v is not None]
+            args = tuple(v for _, v in pairs)
+            merged[name] = self.graph.make("join", bits, args, (index, tuple(p for p, _ in pairs)))
+        return merged
+
+    def _instruction(
+        self, one: Instruction, accesses: list[Access], guards: list[tuple[int, Node, bool]]
+    ) -> None:
+        self.line = one.line
+        guard = None
+        if one.predicate is not None:
+            guard = self.coerced(self.register(one.predicate), 1)
+            if one.base not in ("bra", "brx", "ret", "exit", "trap"):
+                guards.append((one.position, guard, one.negated))
+        facts = classify(one.opcode)
+        if facts.accesses_memory or facts.category == "unknown":
+            self._access(one, facts, accesses)
+        base = one.base
+        if base in NO_DESTINATION and base not in ("call", "bar", "barrier"):
+            return
+        names = destinations(one)
+        if not names:
+            return
+        make = translator(one.opcode)
+        self.written = {}
+        node = make(self, one) if make is not None else None
+        if base == "cvta" and node is not None and node.op == "param":
+            self.pointers.add(node.value[0])
+        for name in names:
+            value = self.written.get(Register(name)) if self.written else node
+            if value is None:
+                reason = reason_of(one, facts)
+                bits = self.widths.get(name.rstrip("0123456789"), 32)
+                value = self.graph.unknown(reason, one.line, bits)
+            if name not in self.multiple:
+                self.single[name] = (value, self.block)
+                continue
+            if guard is not None:
+                old = self.carried.get(name)
+                if old is not None and old.bits == value.bits:
+                    pair = (old, value) if one.negated else (value, old)
+                    value = self.graph.make("select", value.bits, (guard, *pair))
+            self.carried[name] = value
+
+    def _access(self, one: Instruction, facts: OpcodeFacts, accesses: list[Access]) -> None:
+        if facts.space in ("param", "tensor", None) and facts.category != "copy":
+            return
+        places = [operand for operand in one.operands if isinstance(operand, Address)]
+        spaces = [facts.space, facts.source_space] if facts.category == "copy" else [facts.space]
+        for place, space in zip(places, spaces, strict=False):
+            if space is None:
+                continue
+            bits = 64 if self.module.address_size == 64 else 32
+            if place.base is None:
+                address, offset = self.graph.constant(place.offset, bits), 0
+            elif isinstance(place.base, Symbol):
+                if place.base.name in self.parameters:
+                    return
+                address, offset = self.value(place.base, bits), place.offset
+            else:
+                node = self.register(place.base.name)
+                address = self.coerced(node, 64) if node.bits < 64 else node
+                offset = place.offset
+                if address.op == "param":
+                    self.pointers.add(address.value[0])
+            if address.op == "add" and address.args[1].op == "const":
+                offset += address.args[1].value
+                address = address.args[0]
+            moved = facts.bytes_per_lane
+            if facts.category == "copy" and len(one.operands) > 2:
+                size = one.operands[2]
+                moved = size.value if isinstance(size, Immediate) else moved  # type: ignore[assignment]
+            accesses.append(Access(one.position, address, offset, space, moved, facts))
+
+    def _ending(self, index: int, one: Instruction) -> Ending:
+        block = self.cfg.blocks[index]
+        base = one.base
+        if base == "brx":
+            chooser = self.value(one.operands[0], 32)
+            last = one.operands[-1]
+            names = self.body.branch_tables.get(last.name, ()) if isinstance(last, Symbol) else ()
+            place = {name: b.index for b in self.cfg.blocks for name in b.labels}
+            targets = tuple(place.get(name, -1) for name in names)
+            return Ending("switch", targets, chooser, position=one.position)
+        if one.predicate is None or base not in ("bra", "ret", "exit", "trap"):
+            leaves = base in ("ret", "exit", "trap")
+            return Ending("fall", () if leaves else block.successors, position=one.position)
+        guard = self.coerced(self.register(one.predicate), 1)
+        following = index + 1 if index + 1 < len(self.cfg.blocks) else -1
+        taken = -1
+        if base == "bra":
+            others = [s for s in block.successors if s != following]
+            taken = others[0] if others else following
+            if not block.successors:
+                taken = -1
+        return Ending("branch", (taken, following), guard, one.negated, one.position)
+
+    # --- loops ---
+
+    def _close(self, loop: int, phi: Phi, after: list[dict[str, Node] | None]) -> None:
+        """Find what comes round and whether it goes in equal steps."""
+        back = self.forest.loops[loop].back_edges
+        innermost = self.forest.innermost
+        found = []
+        for latch, _ in back:
+            environment = after[latch] or {}
+            value = environment.get(phi.register)
+            if value is not None and innermost[latch] != loop:
+                value = self.left(value, innermost[latch], loop)
+            found.append(value)
+        first = found[0] if found else None
+        if first is None or any(value is not first for value in found):
+            return
+        phi.latch = first
+        phi.step = self._step(loop, phi.node, first)
+
+    def _step(self, loop: int, node: Node, latch: Node) -> Node | None:
+        """The sum of what is added on the way from ``node`` to ``latch``."""
+        graph = self.graph
+        total = graph.constant(0, node.bits)
+        for _ in range(128):
+            if latch is node:
+                return total
+            if latch.op not in ("add", "sub") or latch.bits != node.bits:
+                return None
+            left, right = latch.args
+            if right.loops >> loop & 1 and latch.op == "add":
+                left, right = right, left
+            if right.loops >> loop & 1:
+                return None
+            total = graph.make(latch.op, node.bits, (total, right))
+            latch = left
+        return None
+
+    def _spread_loops(self, endings: list[Ending]) -> None:
+        """Complete ``loops`` and ``varies``: through latches, merges and trip counts."""
+        forest = self.forest
+        leaving: dict[int, list[Node]] = {}
+        deciding: dict[int, list[Node]] = {}
+        for index, ending in enumerate(endings):
+            loop = forest.innermost[index]
+            if ending.condition is None:
+                continue
+            deciding.setdefault(loop, []).append(ending.condition)
+            while loop >= 0 and any(t < 0 or not self._inside(t, loop) for t in ending.targets):
+                leaving.setdefault(loop, []).append(ending.condition)
+                parent = forest.loops[loop].parent
+                loop = parent if parent is not None else -1
+        special = [n for n in self.graph.nodes if n.op in ("phi", "join", "exit")]
+        if not special:
+            return
+        for _ in range(10):
+            changed = False
+            for node in self.graph.nodes:
+                loops = varies = 0
+                for arg in node.args:
+                    loops |= arg.loops
+                    varies |= arg.varies
+                if node.op == "phi":
+                    phi = self.phis[node]
+                    own = 1 << node.value[0]
+                    parts = (phi.start, phi.step if phi.step is not None else phi.latch)
+                    for part in parts:
+                        if part is not None:
+                            loops |= part.loops
+                            varies |= part.varies
+                    loops, varies = loops | own, varies | own
+                elif node.op == "join":
+                    here = forest.innermost[node.value[0]]
+                    if node.value[0] in self.headers:
+                        parent = forest.loops[here].parent
+                        here = parent if parent is not None else -1
+                    if here >= 0:
+                        loops |= 1 << here
+                    for condition in deciding.get(here, ()):
+                        varies |= condition.varies
+                elif node.op == "exit":
+                    own = 1 << node.value
+                    for condition in leaving.get(node.value, ()):
+                        loops |= condition.loops
+                        varies |= condition.varies
+                    parent = forest.loops[node.value].parent
+                    loops &= ~own
+                    varies &= ~own
+                    if parent is not None:
+                        loops |= 1 << parent
+                if loops | node.loops != node.loops or varies | node.varies != node.varies:
+                    node.loops |= loops
+                    node.varies |= varies
+                    changed = True
+            if not changed:
+                break
+
+    def _inside(self, block: int, loop: int) -> bool:
+        return self._around(loop, self.forest.innermost[block])
+
+
+_schemes: WeakKeyDictionary[Function, Scheme] = WeakKeyDictionary()
+
+
+def scheme(module: Module, function: Function) -> Scheme:
+    """The values of a function; worked out once. Raises PtxError where it is not PTX."""
+    known = _schemes.get(function)
+    if known is None:
+        known = _schemes[function] = _Builder(module, function).build()
+    return known
+
+
+__all__ = ["scheme"]

@@ -1,0 +1,389 @@
+"""Values of nodes for the sampled lanes, in the context of a loop iteration.
+
+A ``Context`` is one loop being looked at: rows of iterations (with weights) and the value of
+its counter. A node is evaluated in the innermost context it varies with and repeated along
+the rows of contexts further in. Nothing recurses: expressions can be thousands deep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from features.launch import WARP_SIZE, Launch
+from features.symbolic.arith import Arithmetic, Array, Missing, Test, Val, Value, as_val, inverted
+from features.symbolic.scheme import Scheme
+from features.values import Node
+
+Mask = npt.NDArray[np.bool_]
+
+POINTER_ALIGNMENT = 256
+"""Bytes to which unknown pointers are aligned (cudaMalloc: CUDA C++ Programming Guide, device
+memory accesses)."""
+
+
+class State:
+    """Who reaches a block: ``mask`` bool (rows, lanes), or (1, lanes) if all rows agree.
+
+    ``share``: of the lanes in ``mask``, the part that really comes (1 unless guessed).
+    ``known``: nothing in it is guessed.
+    """
+
+    __slots__ = ("known", "mask", "share")
+
+    def __init__(self, mask: Mask, share: float = 1.0, known: bool = True) -> None:
+        self.mask = mask
+        self.share = share
+        self.known = known
+
+    def only(self, chosen: Mask) -> State:
+        """The part of it that ``chosen`` marks."""
+        return State(self.mask & chosen, self.share, self.known)
+
+    def guessed(self, share: float) -> State:
+        """A guessed part of it."""
+        return State(self.mask, self.share * share, False)
+
+
+class Context:
+    """Iterations of a loop (-1: the function itself) under the rows of ``parent``.
+
+    ``kind``: ``root``, ``solve`` (counter symbolic and unbounded), ``body``, ``exit`` (the
+    counter is each lane's last iteration), ``unknown`` (nothing known of the counter).
+    ``leaving``: lanes that leave the loop from a block (or just the totals of warps and
+    lanes); ``start`` and ``stop`` bound the iterations a row stands for.
+    ``parent_rows`` gives each row's row in ``parent`` (``None``: the same rows).
+    ``weight``: executions of each row in the launch, per block. ``edges`` are the states that
+    went along block edges, ``exits`` the exit contexts of inner loops.
+    """
+
+    __slots__ = (
+        "counter",
+        "edges",
+        "exits",
+        "kind",
+        "leaving",
+        "loop",
+        "memo",
+        "parent",
+        "parent_rows",
+        "picked",
+        "rows",
+        "start",
+        "stop",
+        "weight",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        loop: int,
+        parent: Context | None,
+        kind: str,
+        rows: int,
+        weight: npt.NDArray[np.float64],
+        counter: Value,
+        parent_rows: npt.NDArray[np.intp] | None = None,
+    ) -> None:
+        self.loop = loop
+        self.parent = parent
+        self.kind = kind
+        self.rows = rows
+        self.weight = weight
+        self.counter = counter
+        self.parent_rows = parent_rows
+        self.memo: dict[Node, Value] = {}
+        self.edges: dict[tuple[int, int], State] = {}
+        self.exits: dict[int, Context] = {}
+        self.picked: tuple[Context, npt.NDArray[np.intp] | None] | None = None
+        self.leaving: dict[int, Mask | tuple[float, float]] = {}
+        self.start: npt.NDArray[np.int64] | None = None
+        self.stop: npt.NDArray[np.int64] | None = None
+
+
+class Lanes:
+    """All lanes of the sampled blocks, padded to whole warps: ids and who exists."""
+
+    def __init__(self, launch: Launch, blocks: npt.NDArray[np.int64]) -> None:
+        self.launch = launch
+        self.blocks = blocks
+        self.per_block = launch.warps_per_block * WARP_SIZE
+        self.count = blocks.size * self.per_block
+        self.warps = self.count // WARP_SIZE
+        self._kept: dict[str, Value] = {}
+        linear = np.arange(self.per_block, dtype=np.int64)
+        self.thread = np.tile(linear, blocks.size) if blocks.size > 1 else linear
+        self.living: Mask = (self.thread < launch.threads_per_block)[None, :]
+
+    def special(self, name: str) -> Value:
+        """A special register's value."""
+        found = self._kept.get(name)
+        if found is None:
+            found = self._kept[name] = self._special(name)
+        return found
+
+    def _special(self, name: str) -> Value:
+        head, _, axis = name.partition(".")
+        place = "xyz".find(axis) if axis else -1
+        launch = self.launch
+        if head in ("ntid", "nctaid"):
+            return (launch.block if head == "ntid" else launch.grid)[place] if place >= 0 else 0
+        if head in ("tid", "ctaid"):
+            shape = launch.block if head == "tid" else launch.grid
+            if place < 0 or shape[place] == 1:
+                return 0
+            below = int(np.prod(shape[:place], dtype=np.int64))
+            if head == "tid":
+                base = self.thread // below
+                base = base % shape[place] if place < 2 else base
+            else:
+                block = self.blocks // below
+                block = block % shape[place] if place < 2 else block
+                if self.blocks.size == 1:
+                    return int(block[0])
+                base = np.repeat(block, self.per_block)
+            return Val(base, 0, int(base.max()))
+        lane = self.thread % WARP_SIZE
+        if head == "laneid":
+            return Val(lane, 0, WARP_SIZE - 1)
+        if head == "warpid":
+            return Val(self.thread // WARP_SIZE, 0, launch.warps_per_block - 1)
+        if head == "nwarpid":
+            return launch.warps_per_block
+        equal = np.int64(1) << lane
+        table = {
+            "lanemask_eq": equal, "lanemask_lt": equal - 1, "lanemask_le": 2 * equal - 1,
+            "lanemask_gt": 0xFFFFFFFF & ~(2 * equal - 1), "lanemask_ge": 0xFFFFFFFF & ~(equal - 1),
+        }  # fmt: skip
+        if name in table:
+            return Val(table[name].astype(np.int32).astype(np.int64), -(1 << 31), (1 << 31) - 1)
+        return Missing(f"%{name} is known only at run time", 0)
+
+
+class Evaluator(Arithmetic):
+    """Evaluates nodes of a scheme for sampled lanes. ``argument`` gives parameters' values."""
+
+    def __init__(
+        self,
+        scheme: Scheme,
+        lanes: Lanes,
+        argument: Callable[[str, int, int], Value],
+        symbols: Mapping[str, int],
+    ) -> None:
+        super().__init__()
+        self.scheme = scheme
+        self.lanes = lanes
+        self.argument = argument
+        self.symbols = symbols
+
+    def evaluate(self, node: Node, context: Context) -> Value:
+        """The value of a node in a context."""
+        known = context.memo.get(node)
+        if known is not None:
+            return known
+        if node.op == "const":
+            value: int = node.value
+            return value
+        stack = [(node, context)]
+        while stack:
+            top, where = stack[-1]
+            if top in where.memo:
+                stack.pop()
+                continue
+            home = where
+            while home.parent is not None and not top.loops >> home.loop & 1:
+                home = home.parent
+            if home is not where:
+                found = home.memo.get(top)
+                if found is None:
+                    stack.append((top, home))
+                    continue
+                where.memo[top] = lifted(found, where, home)
+                stack.pop()
+                continue
+            waiting = [
+                (arg, place) for arg, place in self._needs(top, home) if arg not in place.memo
+            ]
+            if waiting:
+                stack.extend(waiting)
+                continue
+            try:
+                home.memo[top] = self._compute(top, home)
+            except OverflowError:
+                home.memo[top] = Missing("the numbers are too large", 0)
+            stack.pop()
+        return context.memo[node]
+
+    def _needs(self, node: Node, context: Context) -> list[tuple[Node, Context]]:
+        if node.op == "phi":
+            phi = self.scheme.phis[node]
+            if context.parent is None or phi.step is None or context.kind == "unknown":
+                return []
+            return [(phi.start, context.parent), (phi.step, context.parent)]
+        if node.op == "exit":
+            if context.picked is not None:
+                return [(node, context.picked[0])]
+            there = context.exits.get(node.value)
+            return [(node.args[0], there)] if there is not None else []
+        if node.op == "join":
+            return [
+                (arg, context)
+                for arg, source in zip(node.args, node.value[1], strict=True)
+                if self._edge(context, source, node.value[0]) is not None
+            ]
+        return [(arg, context) for arg in node.args]
+
+    def _compute(self, node: Node, context: Context) -> Value:
+        op, memo = node.op, context.memo
+        if op == "const":
+            constant: int = node.value
+            return constant
+        if op == "unknown":
+            return Missing(*node.value)
+        if op == "special":
+            return self.lanes.special(node.value)
+        if op == "param":
+            return self.argument(node.value[0], node.value[1], node.bits)
+        if op == "symbol":
+            name, offset = node.value
+            if name not in self.symbols:
+                return Missing(f"the address of {name} is not known", 0)
+            return int(self.symbols[name]) + int(offset)
+        if op == "phi":
+            return self._phi(node, context)
+        if op == "exit":
+            if context.picked is not None:
+                return self._picked(context.picked[0].memo[node], context)
+            there = context.exits.get(node.value)
+            if there is None:
+                return Missing("a value from a loop whose trip count is not known", 0)
+            return there.memo[node.args[0]]
+        if op == "join":
+            return self._join(node, context)
+        args = [memo[arg] for arg in node.args]
+        if op == "select":
+            return choose(args)
+        return self.apply(op, node.bits, node.args[0].bits, args)
+
+    def _phi(self, node: Node, context: Context) -> Value:
+        phi = self.scheme.phis[node]
+        parent = context.parent
+        if parent is None or context.loop != node.value[0]:
+            return Missing("a loop that is not followed", 0)
+        if phi.step is None:
+            line = self.scheme.forest.loops[context.loop].line
+            return Missing(f"{phi.register} does not change in equal steps", line)
+        if context.kind == "unknown":
+            line = self.scheme.forest.loops[context.loop].line
+            return Missing("the loop's iterations are not known", line)
+        start, step = parent.memo[phi.start], parent.memo[phi.step]
+        start, step = lifted(start, context, parent), lifted(step, context, parent)
+        if isinstance(step, int) and step == 0:
+            return start
+        counted = self.apply("mul", node.bits, node.bits, [step, context.counter])
+        return self.apply("add", node.bits, node.bits, [start, counted])
+
+    def _picked(self, value: Value, context: Context) -> Value:
+        """A value of a loop's body in each lane's last iteration."""
+        assert context.picked is not None
+        rows = context.picked[1]
+        if not isinstance(value, Val):
+            return value
+        if value.terms:
+            return Missing("a value that changes with two loops", 0)
+        base = value.base
+        if rows is None or isinstance(base, int) or base.ndim < 2 or base.shape[0] == 1:
+            return value
+        wide = np.broadcast_to(base, (base.shape[0], rows.shape[1]))
+        return Val(np.take_along_axis(wide, rows, axis=0), value.low, value.high, None,
+                   value.origin)  # fmt: skip
+
+    def _edge(self, context: Context, source: int, target: int) -> State | None:
+        if context.picked is not None:
+            body, rows = context.picked
+            state = body.edges.get((source, target))
+            if state is None or rows is None or state.mask.shape[0] == 1:
+                return state
+            return State(np.take_along_axis(state.mask, rows, axis=0), state.share, state.known)
+        return context.edges.get((source, target))
+
+    def _join(self, node: Node, context: Context) -> Value:
+        """The value of whichever edge each lane came along."""
+        target, sources = node.value
+        memo = context.memo
+        result: Value | None = None
+        line = self.scheme.cfg.body.instructions[self.scheme.cfg.blocks[target].start].line
+        if context.kind == "solve":
+            return Missing("a value merged within the loop", line)
+        for arg, source in zip(node.args, sources, strict=True):
+            state = self._edge(context, source, target)
+            if state is None:
+                continue
+            value = memo[arg]
+            if not state.known:
+                if isinstance(value, Missing):
+                    return value
+                return Missing("which path was taken depends on data", line)
+            result = value if result is None else choose([Val(state.mask, 0, 1), value, result])
+            if isinstance(result, Missing):
+                return result
+        return Missing("a block that no lane reaches", line) if result is None else result
+
+
+def lifted(value: Value, inner: Context, outer: Context) -> Value:
+    """A value of an outer context, repeated along the rows of an inner one."""
+    if not isinstance(value, Val | Test):
+        return value
+    if isinstance(value, Test):
+        held = lifted(value.value, inner, outer)
+        return Test(value.how, held) if isinstance(held, Val) else value
+    parts = [value.base, *value.terms.values()]
+    if all(isinstance(p, int) or p.ndim < 2 or p.shape[0] == 1 for p in parts):
+        return value
+    chain = []
+    context = inner
+    while context is not outer:
+        if context.parent_rows is not None:
+            chain.append(context.parent_rows)
+        assert context.parent is not None
+        context = context.parent
+    if not chain:
+        return value
+    rows = chain[-1]
+    for further in reversed(chain[:-1]):
+        rows = rows[further]
+
+    def pick(part: Any) -> Any:
+        many = isinstance(part, np.ndarray) and part.ndim == 2 and part.shape[0] > 1
+        return part[rows] if many else part
+
+    terms = {loop: pick(factor) for loop, factor in value.terms.items()}
+    return Val(pick(value.base), value.low, value.high, terms, value.origin)
+
+
+def choose(args: list[Value]) -> Value:
+    chooser, yes, no = args
+    if isinstance(chooser, Missing):
+        return chooser
+    if isinstance(chooser, int):
+        return yes if chooser else no
+    if isinstance(chooser, Test):
+        return Missing("a choice that changes within the loop", 0)
+    for value, rest in ((yes, chooser.base), (no, None)):
+        if isinstance(value, Missing | Test):
+            # A value that no lane takes need not be known.
+            taken = np.asarray(chooser.base if rest is not None else inverted(chooser).base)  # type: ignore[union-attr]
+            if taken.any():
+                return value if isinstance(value, Missing) else Missing("a condition chosen", 0)
+            return no if rest is not None else yes
+    a, b = as_val(yes), as_val(no)  # type: ignore[arg-type]
+    if a.origin != b.origin:
+        return Missing("one of two addresses that are not known", 0)
+    terms: dict[int, Array | int] = {}
+    for loop in {**a.terms, **b.terms}:
+        terms[loop] = np.where(chooser.base, a.terms.get(loop, 0), b.terms.get(loop, 0))
+    low, high = min(a.low, b.low), max(a.high, b.high)
+    base = np.where(chooser.base, a.base, b.base)
+    return Val(base, low, high, terms, a.origin)

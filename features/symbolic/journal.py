@@ -1,0 +1,63 @@
+"""What the walk found, entry by entry, so that a loop tried in vain can be taken back."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from features.symbolic.arith import Missing
+
+
+class Visit(NamedTuple):
+    """A block was executed: launch totals. ``ordered``: the warp count is not in doubt."""
+
+    block: int
+    warps: float
+    lanes: float
+    known: bool
+
+
+class Guarded(NamedTuple):
+    """A guarded instruction was: lanes whose guard is true."""
+
+    position: int
+    lanes: float
+    known: bool
+
+
+class Split(NamedTuple):
+    """A conditional branch was: warps and lanes that take it, and that do not."""
+
+    position: int
+    taken_warps: float
+    taken_lanes: float
+    other_warps: float
+    other_lanes: float
+    reason: Missing | None
+
+
+class Touched(NamedTuple):
+    """A memory access was: launch totals. ``reason`` tells why the address is not known."""
+
+    position: int
+    part: int
+    requests: float
+    sectors: float
+    transactions: float
+    stride: int | None
+    per_iteration: int | None
+    reason: Missing | None
+
+
+class Rounds(NamedTuple):
+    """A loop was entered by ``entries`` lanes, which executed its header ``headers`` times."""
+
+    loop: int
+    entries: float
+    headers: float
+    lowest: int
+    highest: int
+    reason: Missing | None
+    how: str
+
+
+Entry = Visit | Guarded | Split | Touched | Rounds

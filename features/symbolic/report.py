@@ -1,0 +1,285 @@
+"""From the walk's journal to the result: totals per instruction, loop, access and branch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from features.diagnostics import Diagnostic
+from features.isa import classify
+from features.ptx.ir import Instruction
+from features.symbolic.journal import Entry, Guarded, Rounds, Split, Touched, Visit
+from features.symbolic.plan import Shape
+from features.symbolic.results import (
+    AccessInfo,
+    BranchInfo,
+    Flags,
+    Floats,
+    How,
+    SampledBlocks,
+    SymbolicClass,
+    SymbolicCounts,
+    SymbolicResult,
+    TripInfo,
+)
+from features.symbolic.scheme import Scheme
+from features.trips import TripCount
+from features.values import Node, describe, leaves
+
+
+def _source_line(one: Instruction) -> int | None:
+    return one.location.line if one.location else None
+
+
+def summarise(
+    scheme: Scheme,
+    shape: Shape,
+    journal: list[Entry],
+    given: tuple[TripCount, ...],
+    sampling: SampledBlocks,
+    diagnostics: list[Diagnostic],
+) -> SymbolicResult:
+    """Add up the journal."""
+    body = scheme.cfg.body
+    count = len(body.instructions)
+    warps, lanes = np.zeros(count), np.zeros(count)
+    known = np.ones(count, dtype=np.bool_)
+    guarded: dict[int, float] = {}
+    touched: dict[int, list[Touched]] = {}
+    rounds: dict[int, list[Rounds]] = {}
+    splits: dict[int, list[Split]] = {}
+    by_block: dict[int, list[float]] = {}
+    doubtful: set[int] = set()
+    for entry in journal:
+        if isinstance(entry, Visit):
+            held = by_block.setdefault(entry.block, [0.0, 0.0])
+            held[0] += entry.warps
+            held[1] += entry.lanes
+            if not entry.known:
+                doubtful.add(entry.block)
+        elif isinstance(entry, Guarded):
+            guarded[entry.position] = guarded.get(entry.position, 0.0) + entry.lanes
+            if not entry.known:
+                known[entry.position] = False
+        elif isinstance(entry, Touched):
+            touched.setdefault(entry.position, []).append(entry)
+        elif isinstance(entry, Rounds):
+            rounds.setdefault(entry.loop, []).append(entry)
+        else:
+            splits.setdefault(entry.position, []).append(entry)
+    for index, (block_warps, block_lanes) in by_block.items():
+        block = scheme.cfg.blocks[index]
+        warps[block.start : block.end] = block_warps
+        lanes[block.start : block.end] = block_lanes
+        if index in doubtful:
+            known[block.start : block.end] = False
+    for position, total in guarded.items():
+        lanes[position] = total
+    branches = _branches(scheme, splits, lanes, known)
+    counts, accesses = _accesses(scheme, touched, warps, lanes, known)
+    loops = _loops(scheme, shape, rounds, given)
+    return SymbolicResult(
+        functions={scheme.function.name: counts},
+        classes=_classes(scheme, counts),
+        loops=loops,
+        accesses=accesses,
+        branches=branches,
+        sampling=sampling,
+        diagnostics=(*diagnostics, *_warnings(loops, branches, accesses)),
+    )
+
+
+def _branches(
+    scheme: Scheme, splits: dict[int, list[Split]], lanes: Floats, known: Flags
+) -> tuple[BranchInfo, ...]:
+    found = []
+    for block, ending in enumerate(scheme.endings):
+        entries = splits.get(ending.position)
+        if not entries or ending.condition is None:
+            continue
+        one = scheme.cfg.body.instructions[scheme.cfg.blocks[block].end - 1]
+        yes, no = sum(e.taken_lanes for e in entries), sum(e.other_lanes for e in entries)
+        yes_warps = sum(e.taken_warps for e in entries)
+        no_warps = sum(e.other_warps for e in entries)
+        if one.base in ("bra", "ret", "exit"):
+            lanes[one.position] = yes  # a guarded branch is active where it is taken
+            known[one.position] &= not any(entry.reason for entry in entries)
+        whole = max(yes + no, 1e-300)
+        most = max(yes_warps, no_warps, 1e-300)
+        reason = next((e.reason for e in entries if e.reason is not None), None)
+        text = describe(ending.condition)
+        found.append(
+            BranchInfo(
+                one.position, one.line, _source_line(one),
+                f"not {text}" if ending.negated else text,
+                yes / whole, yes_warps / most, no_warps / most, reason is None,
+                reason.reason if reason else None, (reason.line or None) if reason else None,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _accesses(
+    scheme: Scheme,
+    touched: dict[int, list[Touched]],
+    warps: Floats,
+    lanes: Floats,
+    known: Flags,
+) -> tuple[SymbolicCounts, tuple[AccessInfo, ...]]:
+    body = scheme.cfg.body
+    count = len(body.instructions)
+    requests, sectors = np.zeros(count), np.zeros(count)
+    shared_requests, transactions = np.zeros(count), np.zeros(count)
+    sure = known.copy()
+    infos = []
+    for accesses in scheme.accesses:
+        for number, access in enumerate(accesses):
+            entries = touched.get(access.position)
+            if not entries:
+                continue
+            one = body.instructions[access.position]
+            position = access.position
+            part = 1 if number and accesses[number - 1].position == position else 0
+            mine = [entry for entry in entries if entry.part == part]
+            if not mine:
+                continue
+            asked = sum(entry.requests for entry in mine)
+            got = sum(entry.sectors for entry in mine)
+            moved = sum(entry.transactions for entry in mine)
+            (shared_requests if access.space == "shared" else requests)[position] += asked
+            sectors[position] += got
+            transactions[position] += moved
+            reason = next((e.reason for e in mine if e.reason is not None), None)
+            affine = reason is None and bool(known[position])
+            if not affine:
+                sure[position] = False
+            strides = {entry.stride for entry in mine if entry.requests}
+            steps = {entry.per_iteration for entry in mine if entry.requests}
+            infos.append(
+                AccessInfo(
+                    position, one.opcode, one.line, _source_line(one), access.space, affine,
+                    strides.pop() if len(strides) == 1 else None,
+                    steps.pop() if len(steps) == 1 else None,
+                    asked, got / asked if asked else 0.0, moved / asked if asked else 0.0,
+                    describe(access.address) + (f" + {access.offset}" if access.offset else ""),
+                    reason.reason if reason else None, (reason.line or None) if reason else None,
+                )
+            )  # fmt: skip
+    counts = SymbolicCounts(
+        scheme.function.name, warps, lanes, requests, sectors, shared_requests, transactions,
+        known, sure,
+    )  # fmt: skip
+    return counts, tuple(infos)
+
+
+def _loops(
+    scheme: Scheme, shape: Shape, rounds: dict[int, list[Rounds]], given: tuple[TripCount, ...]
+) -> tuple[TripInfo, ...]:
+    found = []
+    for loop in scheme.forest.loops:
+        entries = rounds.get(loop.index, [])
+        conditions = shape.conditions[loop.index]
+        expression = " and ".join(describe(node) for node in conditions[:3])
+        lanes = sum(e.entries for e in entries)
+        headers = sum(e.headers for e in entries)
+        reason = next((e.reason for e in entries if e.reason is not None), None)
+        latches = {latch for latch, _ in loop.back_edges}
+        first = any(e.source == loop.header for e in shape.exits[loop.index])
+        first = first and loop.header not in latches
+        known = given[loop.index]
+        how: How
+        if reason is not None:
+            how = "given" if known.how == "given" else "assumed"
+        else:
+            how = "constant" if _constant(scheme, loop.index, conditions) else "inferred"
+        mean = headers / lanes if lanes else 0.0
+        if reason is not None and lanes:
+            mean = known.count + (1 if first else 0)
+        found.append(
+            TripInfo(
+                loop.index, loop.label, loop.line, loop.location.line if loop.location else None,
+                how, max(0.0, mean - (1 if first else 0)), mean,
+                min((e.lowest for e in entries), default=0),
+                max((e.highest for e in entries), default=0),
+                lanes, expression,
+                reason.reason if reason else None, (reason.line or None) if reason else None,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _constant(scheme: Scheme, loop: int, conditions: list[Node]) -> bool:
+    """The exit tests are made of constants and this loop's own counters only."""
+    for leaf in leaves(conditions):
+        if leaf.op == "phi" and leaf.value[0] == loop:
+            phi = scheme.phis[leaf]
+            if phi.start.op == "const" and phi.step is not None and phi.step.op == "const":
+                continue
+            return False
+        if leaf.op != "const":
+            return False
+    return bool(conditions)
+
+
+def _classes(scheme: Scheme, counts: SymbolicCounts) -> Mapping[str, SymbolicClass]:
+    members: dict[str, list[int]] = {}
+    for one in scheme.cfg.body.instructions:
+        members.setdefault(classify(one.opcode).opcode_class, []).append(one.position)
+    return {
+        name: SymbolicClass(
+            float(counts.warp_executions[positions].sum()),
+            float(counts.active_lanes[positions].sum()),
+            float(counts.requests[positions].sum()),
+            float(counts.sectors[positions].sum()),
+            float(counts.shared_transactions[positions].sum()),
+            bool(counts.counts_known[positions].all()),
+        )
+        for name, positions in sorted(members.items())
+    }
+
+
+def _warnings(
+    loops: tuple[TripInfo, ...],
+    branches: tuple[BranchInfo, ...],
+    accesses: tuple[AccessInfo, ...],
+) -> list[Diagnostic]:
+    found = []
+    for loop in loops:
+        if loop.how == "assumed" and loop.entries:
+            where = loop.label or f"line {loop.line}"
+            found.append(
+                Diagnostic(
+                    "trip_count_assumed",
+                    f"no trip count can be inferred for the loop at {where} ({loop.reason}"
+                    + (f", line {loop.reason_line}" if loop.reason_line else "")
+                    + f"); {loop.count:g} is assumed",
+                    loop.line,
+                )
+            )
+    found += [
+        Diagnostic(
+            "branch_assumed",
+            f"which way this branch goes is not known ({branch.reason}"
+            + (f", line {branch.reason_line}" if branch.reason_line else "")
+            + "); every warp is taken to go both ways, half of the lanes each",
+            branch.line,
+        )
+        for branch in branches
+        if not branch.known
+    ]
+    for access in accesses:
+        if access.reason is not None:
+            guess = "one transaction per request" if access.space == "shared" else (
+                "a sector for every lane"
+            )  # fmt: skip
+            found.append(
+                Diagnostic(
+                    "access_assumed",
+                    f"{access.opcode}: the addresses are not known ({access.reason}"
+                    + (f", line {access.reason_line}" if access.reason_line else "")
+                    + f"); {guess} is assumed",
+                    access.line,
+                )
+            )
+    return found

@@ -1,0 +1,168 @@
+"""What the symbolic analysis of one launch tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from features.diagnostics import Diagnostic
+
+Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
+
+How = Literal["constant", "inferred", "given", "assumed"]
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicCounts:
+    """Counts of one function's instructions over the whole launch, indexed by position.
+
+    Arrays ``float64[instructions]`` mean what they mean in
+    ``features.execution.InstructionCounts``. ``counts_known`` tells where executions and lanes
+    do not rest on a guess, ``access_known`` where sectors and transactions do not.
+    """
+
+    function: str
+    warp_executions: Floats
+    active_lanes: Floats
+    requests: Floats
+    sectors: Floats
+    shared_requests: Floats
+    shared_transactions: Floats
+    counts_known: Flags
+    access_known: Flags
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicClass:
+    """Launch totals of one opcode class. ``known``: nothing in them is guessed."""
+
+    warp_executions: float
+    active_lanes: float
+    requests: float
+    sectors: float
+    shared_transactions: float
+    known: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TripInfo:
+    """How often a loop is gone round each time it is entered.
+
+    ``how``: ``constant`` follows from the text alone, ``inferred`` from launch and arguments;
+    both are exact. ``given`` and ``assumed`` are the user's or the default trip count where
+    neither was possible, for the ``reason`` on ``reason_line`` of the PTX.
+    ``count`` is the mean over lanes of executions of the loop's body as the programmer sees
+    it; ``mean``, ``lowest`` and ``highest`` those of its header block per entry, which are one
+    more where the test comes first. ``entries``: lanes that enter, over the launch.
+    ``expression``: the test that keeps the loop going, for people.
+    """
+
+    loop: int
+    label: str | None
+    line: int
+    source_line: int | None
+    how: How
+    count: float
+    mean: float
+    lowest: int
+    highest: int
+    entries: float
+    expression: str
+    reason: str | None = None
+    reason_line: int | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether the counts are exact for the lanes looked at."""
+        return self.how in ("constant", "inferred")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessInfo:
+    """A memory access (of the launch). ``affine``: its address is known exactly.
+
+    ``stride_bytes`` lies between neighbouring lanes, ``step_bytes`` between iterations of the
+    innermost loop (``None``: not one number). ``sectors_per_request`` counts 32-byte sectors
+    of global memory, ``conflict_degree`` shared-memory transactions per request.
+    """
+
+    position: int
+    opcode: str
+    line: int
+    source_line: int | None
+    space: str
+    affine: bool
+    stride_bytes: int | None
+    step_bytes: int | None
+    requests: float
+    sectors_per_request: float
+    conflict_degree: float
+    address: str
+    reason: str | None = None
+    reason_line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BranchInfo:
+    """A conditional branch: shares of the warps and lanes that come to it.
+
+    A warp that takes both sides counts in ``divergent``. ``known``: the condition is.
+    """
+
+    position: int
+    line: int
+    source_line: int | None
+    condition: str
+    taken_lanes: float
+    taken_warps: float
+    other_warps: float
+    known: bool
+    reason: str | None = None
+    reason_line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SampledBlocks:
+    """Which blocks were looked at, and what each stands for. ``exact``: all differ in nothing
+    that was not looked at (every block, or every kind of block by its affine conditions)."""
+
+    blocks: tuple[int, ...]
+    weights: tuple[float, ...]
+    launch_blocks: int
+    exact: bool
+
+
+@dataclass(frozen=True)
+class SymbolicResult:
+    """The symbolic analysis of one launch. ``functions`` is keyed by function name.
+
+    ``functions``, ``classes`` and the totals have the names of ``ExecutionResult``.
+    """
+
+    functions: Mapping[str, SymbolicCounts]
+    classes: Mapping[str, SymbolicClass]
+    loops: tuple[TripInfo, ...]
+    accesses: tuple[AccessInfo, ...]
+    branches: tuple[BranchInfo, ...]
+    sampling: SampledBlocks
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def warp_executions(self) -> float:
+        """Executed warp instructions of the launch."""
+        return sum(float(f.warp_executions.sum()) for f in self.functions.values())
+
+    @property
+    def active_lanes(self) -> float:
+        """Executed thread instructions (guards true) of the launch."""
+        return sum(float(f.active_lanes.sum()) for f in self.functions.values())
+
+    @property
+    def known(self) -> bool:
+        """Whether no count at all rests on a guess."""
+        return all(bool(f.counts_known.all()) for f in self.functions.values())

@@ -1,0 +1,438 @@
+"""Loops: how often each lane goes round, and the loop's body walked with that knowledge.
+
+In this order: solved in closed form (exit tests that are linear in the counter), tried
+iteration by iteration (geometric steps, conditional exits), unknown (the user's or a
+default trip count stands in).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from features.symbolic.arith import (
+    INFINITE,
+    Missing,
+    Test,
+    Val,
+    Value,
+    inverted,
+)
+from features.symbolic.evaluate import Context, Mask, State
+from features.symbolic.journal import Rounds
+from features.symbolic.plan import DEEPEST
+from features.symbolic.walk import Edge, Walker
+
+NEVER = np.int64(1) << np.int64(60)
+"""Iterations of a loop that is not left by an exit."""
+
+MOST_CELLS = 1 << 22
+"""Rows times lanes of one loop looked at apart (4 MB of masks)."""
+
+TRY_BUDGET = 6000
+"""Blocks walked one iteration at a time, over the whole analysis (each some 50 us): enough for
+geometric loops and for some thousand iterations; it bounds the time of hostile loops."""
+
+Counts = npt.NDArray[np.int64]
+
+
+def solve_test(test: Test) -> Counts:
+    """First counter >= 0 at which ``value OP 0`` fails; NEVER if it does not, or not exactly."""
+    value = test.value
+    ((_, factor),) = value.terms.items()
+    base, step = np.broadcast_arrays(
+        np.asarray(value.base, dtype=np.int64), np.asarray(factor, dtype=np.int64)
+    )
+    divisor = np.where(step == 0, 1, step)
+    if test.how in ("lt", "le"):
+        # Integers: v <= 0 is v - 1 < 0.
+        held = base - (1 if test.how == "le" else 0)
+        steps = -(held // np.maximum(divisor, 1))  # ceil(-held / step)
+        return np.where(held >= 0, 0, np.where(step > 0, steps, NEVER))
+    if test.how == "ne":
+        exact = (step != 0) & (base % divisor == 0) & (-base // divisor >= 0)
+        return np.where(base == 0, 0, np.where(exact, -base // divisor, NEVER))
+    return np.where(base != 0, 0, np.where(step != 0, 1, NEVER))
+
+
+class Rounder:
+    """Runs loops for a walker. ``given``: trips per loop to use where nothing is known."""
+
+    def __init__(self, walker: Walker, given: Mapping[int, float]) -> None:
+        self.walker = walker
+        self.given = given
+        self.scheme = walker.scheme
+        self.shape = walker.shape
+        self.evaluator = walker.evaluator
+        self.budget = TRY_BUDGET
+        self.cells = walker.evaluator.lanes.count
+        self.deep = 0
+
+    def holds(self, loop: int, block: int) -> bool:
+        """Whether a block lies in a loop."""
+        loops = self.scheme.forest.loops
+        inner: int | None = self.scheme.forest.innermost[block]
+        while inner is not None and inner >= 0 and loops[inner].depth > loops[loop].depth:
+            inner = loops[inner].parent
+        return inner == loop
+
+    def run(self, loop: int, context: Context, state: State) -> list[Edge]:
+        """Walk a loop from its header on; returns the edges along which its lanes leave."""
+        line = self.scheme.forest.loops[loop].line
+        if self.scheme.forest.loops[loop].depth > DEEPEST:
+            return self._unknown(loop, context, state, Missing("it is nested too deeply", line))
+        reason: Missing | None = None
+        if self.shape.closed[loop]:
+            solved = self._solve(loop, context, state)
+            if not isinstance(solved, Missing):
+                edges = self._closed(loop, context, state, *solved)
+                if not isinstance(edges, Missing):
+                    return edges
+                solved = edges
+            reason = solved
+        if state.known:
+            tried = self._try(loop, context, state)
+            if not isinstance(tried, Missing):
+                return tried
+            if reason is None or tried.line or not reason.line:
+                reason = tried
+        return self._unknown(
+            loop, context, state, reason or Missing("it is reached by guess", line)
+        )
+
+    # --- closed form ---
+
+    def _solve(
+        self, loop: int, context: Context, state: State
+    ) -> tuple[int | Counts, list[Mask | None]] | Missing:
+        """Last iteration of every lane (int if one for all), and who leaves by which exit."""
+        counter = Val(0, 0, INFINITE, {loop: 1})
+        there = Context(loop, context, "solve", context.rows, context.weight, counter)
+        saved, self.evaluator.obligations = self.evaluator.obligations, []
+        lasts: list[int | Counts] = []
+        try:
+            for leave in self.shape.exits[loop]:
+                ending = self.scheme.endings[leave.source]
+                assert ending.condition is not None
+                value: Value = self.evaluator.evaluate(ending.condition, there)
+                if ending.negated:
+                    value = inverted(value)
+                inside = [t >= 0 and self.holds(loop, t) for t in ending.targets]
+                if not any(inside):
+                    return Missing("a block both of whose ways lead out", 0)
+                stays = value if inside[0] else inverted(value)
+                if isinstance(stays, Missing):
+                    return stays
+                if isinstance(stays, int):
+                    lasts.append(int(NEVER) if stays else 0)
+                elif isinstance(stays, Val):
+                    lasts.append(np.where(stays.base, NEVER, np.int64(0)))
+                elif set(stays.value.terms) != {loop} or stays.value.origin:
+                    return Missing("its end depends on another loop's counter", 0)
+                else:
+                    lasts.append(solve_test(stays))
+            obligations = self.evaluator.obligations
+        finally:
+            self.evaluator.obligations = saved
+        shape = state.mask.shape
+        if all(isinstance(last, int) for last in lasts):
+            last: int | Counts = min(one for one in lasts if isinstance(one, int))
+            if last >= NEVER:
+                return Missing("it never ends", self.scheme.forest.loops[loop].line)
+        else:
+            least = lasts[0]
+            for other in lasts[1:]:
+                least = np.minimum(least, other)
+            wide = np.broadcast_to(np.asarray(least), np.broadcast_shapes(shape, np.shape(least)))
+            held = wide[np.broadcast_to(state.mask, wide.shape)]
+            if held.size == 0:
+                return Missing("no lane enters it", 0)
+            if held.max() >= NEVER:
+                return Missing("it never ends", self.scheme.forest.loops[loop].line)
+            last = (
+                int(held[0])
+                if held.min() == held.max()
+                else np.where(np.broadcast_to(state.mask, wide.shape), wide, 0)
+            )
+        for need in obligations:
+            if not _kept(need.value, need.low, need.high, last, loop, state.mask):
+                return Missing("its counter wraps", self.scheme.forest.loops[loop].line)
+        chosen: list[Mask | None] = [None]
+        if len(lasts) == 1:
+            return last, chosen
+        chosen = []
+        before = np.zeros((1, 1), dtype=np.bool_)
+        for one in lasts:
+            mine = (np.asarray(one) == last) & ~before
+            mine = mine if mine.ndim == 2 else np.atleast_2d(mine)
+            before = before | mine
+            chosen.append(mine)
+        return last, chosen
+
+    def _closed(
+        self,
+        loop: int,
+        context: Context,
+        state: State,
+        last: int | Counts,
+        chosen: list[Mask | None],
+    ) -> list[Edge] | Missing:
+        exits = self.shape.exits[loop]
+        latch = self.scheme.forest.loops[loop].back_edges[0][0]
+        at_latch = all(leave.source == latch for leave in exits)
+        apart = bool(self.shape.varies[loop] >> loop & 1)
+        made = self._body(loop, context, state, last, apart, at_latch)
+        if isinstance(made, Missing):
+            return made
+        body, arriving, picked = made
+        parent_rows = body.parent_rows
+        assert body.stop is not None
+        for leave, mine in zip(exits, chosen, strict=True):
+            if mine is not None and mine.shape[0] > 1 and parent_rows is not None:
+                mine = mine[parent_rows]
+            if at_latch and not apart:  # rows hold many iterations: only the totals are known
+                body.leaving[leave.source] = self.walker.count(state.mask, context)
+                continue
+            if isinstance(last, int):
+                gone: Mask = (body.stop - 1 == last)[:, None]
+            else:
+                wide = last if last.shape[0] == 1 or parent_rows is None else last[parent_rows]
+                gone = wide == (body.stop - 1)[:, None]
+            body.leaving[leave.source] = gone if mine is None else gone & mine
+        self._note(loop, context, state, last)
+        counter: Value
+        counter = last if isinstance(last, int) else Val(last, int(last.min()), int(last.max()))
+        leaving = Context(loop, context, "exit", context.rows, context.weight, counter)
+        leaving.picked = (body, picked)
+        self.walker.region(loop, body, arriving)
+        context.exits[loop] = leaving
+        edges: list[Edge] = []
+        for leave, mine in zip(exits, chosen, strict=True):
+            part = state if mine is None else state.only(mine)
+            if mine is None or part.mask.any():
+                edges.append((leave.source, leave.target, part))
+        return edges
+
+    def _body(
+        self,
+        loop: int,
+        context: Context,
+        state: State,
+        last: int | Counts,
+        apart: bool,
+        at_latch: bool,
+    ) -> tuple[Context, State, npt.NDArray[np.intp] | None] | Missing:
+        """The iterations in rows: each apart, or runs of them in which the same lanes stay."""
+        rows = context.rows
+        mask = state.mask
+        starts: list[Counts] = []
+        table = np.atleast_2d(np.asarray(last))
+        for row in range(table.shape[0] if table.shape[0] > 1 else 1):
+            if isinstance(last, int):
+                ends = np.array([last], dtype=np.int64)
+            else:
+                ends = np.unique(table[row][mask[row if mask.shape[0] > 1 else 0]])
+                ends = ends if ends.size else np.zeros(1, dtype=np.int64)
+            total = int(ends[-1]) + 1
+            if apart:
+                if total * self.cells > MOST_CELLS * 4:
+                    return Missing("too many iterations that differ", 0)
+                points = np.arange(total + 1, dtype=np.int64)
+            elif at_latch:
+                points = np.concatenate([[0], ends + 1])
+            else:
+                points = np.unique(np.concatenate([[0], ends, ends + 1]))
+            starts.append(points)
+        if len(starts) == 1 and rows > 1:
+            starts = starts * rows
+        sizes = [points.size - 1 for points in starts]
+        count = sum(sizes)
+        if count * self.cells > MOST_CELLS * 4:
+            return Missing("too many iterations that differ", 0)
+        start = np.concatenate([points[:-1] for points in starts])
+        stop = np.concatenate([points[1:] for points in starts])
+        parent_rows = np.repeat(np.arange(rows), sizes)
+        top = int(stop.max()) - 1
+        if apart:
+            counter: Value = Val(start[:, None], 0, top) if count > 1 else int(start[0])
+        else:
+            counter = Val(0, 0, top, {loop: 1}) if top else 0
+        weight = context.weight[parent_rows] * (stop - start)
+        identity = count == rows and all(size == 1 for size in sizes)
+        body = Context(loop, context, "body", count, weight, counter,
+                       None if identity else parent_rows)  # fmt: skip
+        body.start, body.stop = start, stop
+        picked: npt.NDArray[np.intp] | None = None
+        if isinstance(last, int):
+            arriving = mask if mask.shape[0] == 1 or identity else mask[parent_rows]
+            if count > 1:
+                ends_at = np.cumsum(sizes) - 1
+                picked = np.broadcast_to(ends_at[:, None], (rows, mask.shape[1]))
+        else:
+            wide = table if table.shape[0] == 1 else table[parent_rows]
+            there = mask if mask.shape[0] == 1 else mask[parent_rows]
+            arriving = there & (wide >= start[:, None])
+            if count > 1:
+                first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+                found = [
+                    first[row] + np.searchsorted(
+                        starts[row], table[row if table.shape[0] > 1 else 0], side="right"
+                    ) - 1
+                    for row in range(rows)
+                ]  # fmt: skip
+                picked = np.minimum(np.array(found), count - 1)
+        return body, State(arriving, state.share, state.known), picked
+
+    def _note(
+        self, loop: int, context: Context, state: State, last: int | Counts,
+        reason: Missing | None = None, how: str = "inferred",
+    ) -> None:  # fmt: skip
+        """Write down how often the header was executed."""
+        entries = self.walker.count(state.mask, context)[1]
+        if isinstance(last, int):
+            rounds, low, high = entries * (last + 1), last + 1, last + 1
+        else:
+            wide = np.broadcast_to(last, np.broadcast_shapes(last.shape, state.mask.shape))
+            inside = np.broadcast_to(state.mask, wide.shape)
+            held = wide[inside]
+            low, high = int(held.min()) + 1, int(held.max()) + 1
+            per_warp = ((wide + 1) * inside).reshape(wide.shape[0], -1, 32).sum(axis=2)
+            weight = context.weight
+            if wide.shape[0] != context.rows:
+                weight = weight.sum(keepdims=True)
+            rounds = float(weight @ (per_warp @ self.walker.warp_weights))
+        self.walker.journal.append(Rounds(loop, entries, rounds, low, high, reason, how))
+
+    # --- one iteration after the other ---
+
+    def _try(self, loop: int, context: Context, state: State) -> list[Edge] | Missing:
+        """Walk the iterations in turn; given up where a way out depends on data."""
+        scheme, walker = self.scheme, self.walker
+        line = scheme.forest.loops[loop].line
+        for condition in self.shape.conditions[loop]:
+            if condition.unknown:
+                return Missing(*condition.value)
+        if not self.shape.exits[loop]:
+            return Missing("it has no exit", line)
+        mark = len(walker.journal)
+        phis = [p for p in scheme.loop_phis.get(loop, ()) if p.step is None]
+        values = {p.node: self.evaluator.evaluate(p.start, context) for p in phis}
+        current = state
+        rounds = np.zeros((context.rows, state.mask.shape[1]), dtype=np.int64)
+        going: dict[tuple[int, int], State] = {}
+        after: dict[object, Value] = {}
+        number = 0
+        self.deep += 1
+        try:
+            while True:
+                before = walker.visits
+                body = Context(loop, context, "body", context.rows, context.weight, number)
+                body.start = np.full(context.rows, number)
+                body.stop = body.start + 1
+                body.memo.update(values)
+                latches, leaving = walker.region(loop, body, current)
+                self.budget -= walker.visits - before
+                lost = Missing("whether it goes on depends on data", line)
+                if any(not s.known for _, _, s in (*latches, *leaving)):
+                    del walker.journal[mark:]
+                    return self._why(loop, body) or lost
+                if self.budget < 0:
+                    del walker.journal[mark:]
+                    return Missing("it takes too many iterations to follow", line)
+                rounds += current.mask
+                left: Mask | None = None
+                for source, target, part in leaving:
+                    held = going.get((source, target))
+                    going[source, target] = part if held is None else State(held.mask | part.mask)
+                    left = part.mask if left is None else left | part.mask
+                # Threads may also end here, by ret: they just do not come round.
+                if left is not None:
+                    for node in scheme.exits.get(loop, ()):
+                        self._keep(after, node.args[0], body, left)
+                if not latches:
+                    break
+                mask = latches[0][2].mask
+                for _, _, part in latches[1:]:
+                    mask = mask | part.mask
+                if not mask.any():
+                    break
+                values = {
+                    p.node: self.evaluator.evaluate(p.latch, body)
+                    if p.latch is not None
+                    else Missing("it differs between the ways round", line)
+                    for p in phis
+                }
+                current = State(mask, state.share, True)
+                number += 1
+        finally:
+            self.deep -= 1
+        last = np.maximum(rounds - 1, 0)
+        self._note(loop, context, state, last)
+        there = Context(loop, context, "exit", context.rows, context.weight,
+                        Val(last, 0, int(last.max())))  # fmt: skip
+        there.memo.update(after)  # type: ignore[arg-type]
+        context.exits[loop] = there
+        return [(source, target, part) for (source, target), part in going.items()]
+
+    def _why(self, loop: int, body: Context) -> Missing | None:
+        for condition in self.shape.conditions[loop]:
+            value = body.memo.get(condition)
+            if isinstance(value, Missing):
+                return value
+        return None
+
+    def _keep(self, after: dict[object, Value], node: object, body: Context, left: Mask) -> None:
+        """Remember a value for the lanes that leave now."""
+        value = self.evaluator.evaluate(node, body)  # type: ignore[arg-type]
+        held = after.get(node)
+        if held is None or isinstance(held, Missing):
+            after[node] = value if held is None else held
+            return
+        if isinstance(value, Missing | Test) or isinstance(held, Test):
+            after[node] = value if isinstance(value, Missing) else Missing("a condition", 0)
+            return
+        after[node] = self.evaluator_select(left, value, held)
+
+    def evaluator_select(self, mask: Mask, yes: int | Val, no: int | Val) -> Value:
+        """``yes`` where the mask is set, else ``no``."""
+        from features.symbolic.evaluate import choose
+
+        return choose([Val(mask, 0, 1), yes, no])
+
+    # --- unknown ---
+
+    def _unknown(self, loop: int, context: Context, state: State, reason: Missing) -> list[Edge]:
+        trips = self.given[loop]
+        body = Context(loop, context, "unknown", context.rows, context.weight * trips, reason)
+        entries = self.walker.count(state.mask, context)[1] * state.share
+        whole = round(trips)
+        self.walker.journal.append(
+            Rounds(loop, entries, entries * trips, whole, whole, reason, "unknown")
+        )
+        if self.scheme.forest.loops[loop].depth <= DEEPEST:
+            self.walker.region(loop, body, State(state.mask, state.share, False))
+        exits = self.shape.exits[loop]
+        targets = {leave.target for leave in exits}
+        if len(targets) == 1:
+            return [(leave.source, leave.target, state) for leave in exits]
+        part = state.guessed(1 / max(1, len(exits)))
+        return [(leave.source, leave.target, part) for leave in exits]
+
+
+def _kept(value: Val, low: int, high: int, last: int | Counts, loop: int, mask: Mask) -> bool:
+    """Whether a value stays within bounds from counter 0 to ``last``, for all lanes there."""
+    if set(value.terms) - {loop} or value.origin:
+        return False
+    factor = value.terms.get(loop, 0)
+    reach = float(np.max(np.abs(factor))) * float(np.max(last)) + float(np.max(np.abs(value.base)))
+    if reach > 2.0**62:
+        return False
+    end = value.base + factor * last
+    for edge in (value.base, end):
+        wide = np.asarray(edge)
+        good = (wide >= low) & (wide <= high)
+        if not (good | ~mask).all():
+            return False
+    return True

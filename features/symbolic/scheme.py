@@ -1,0 +1,125 @@
+"""A function in values: the types that ``build.py`` fills and the walk reads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from features.cfg import ControlFlowGraph
+from features.dataflow import NO_DESTINATION
+from features.isa import OpcodeFacts
+from features.loops import LoopForest
+from features.ptx.ir import (
+    Function,
+    Group,
+    Instruction,
+    Pair,
+    Register,
+    RegisterDeclaration,
+    Vector,
+)
+from features.values import Graph, Node
+
+
+@dataclass(slots=True)
+class Access:
+    """A memory instruction: where its address comes from. ``offset`` bytes are added to it."""
+
+    position: int
+    address: Node
+    offset: int
+    space: str
+    width: int
+    facts: OpcodeFacts
+    stride: Node | None = None
+
+
+@dataclass(slots=True)
+class Ending:
+    """How a block ends. ``condition`` true (``negated``: false) takes the first of ``targets``.
+
+    ``kind``: ``fall`` (one target or none), ``branch`` (taken, not taken; -1: leaves the
+    function), ``switch`` (``condition`` indexes ``targets``).
+    """
+
+    kind: str
+    targets: tuple[int, ...]
+    condition: Node | None = None
+    negated: bool = False
+    position: int = -1
+
+
+@dataclass(slots=True)
+class Phi:
+    """What a loop header's node is made of: ``start`` before the loop, ``latch`` coming round.
+
+    ``step``: what each iteration adds (nodes that the loop does not change), ``None`` if the
+    value does not go in equal steps.
+    """
+
+    node: Node
+    register: str
+    start: Node
+    latch: Node | None = None
+    step: Node | None = None
+
+
+@dataclass(eq=False)
+class Scheme:
+    """A function in nodes. ``accesses``, ``guards`` and ``endings`` are by block."""
+
+    function: Function
+    cfg: ControlFlowGraph
+    forest: LoopForest
+    graph: Graph
+    endings: list[Ending]
+    accesses: list[list[Access]]
+    guards: list[list[tuple[int, Node, bool]]]
+    phis: dict[Node, Phi]
+    loop_phis: dict[int, list[Phi]]
+    parameters: Mapping[str, int]
+    pointers: set[str] = field(default_factory=set)
+    exits: dict[int, dict[Node, None]] = field(default_factory=dict)
+
+
+def reason_of(one: Instruction, facts: OpcodeFacts) -> str:
+    """Why the value of an instruction cannot be followed."""
+    if facts.accesses_memory:
+        return f"loaded from memory ({one.opcode})"
+    if one.base == "call":
+        return "returned by a function call"
+    return f"computed by {one.opcode}"
+
+
+def register_bits(declarations: tuple[RegisterDeclaration, ...]) -> dict[str, int]:
+    """Width of the registers of each declared name (without its number)."""
+    found = {}
+    for one in declarations:
+        digits = "".join(c for c in one.type if c.isdigit())
+        width = 1 if one.type == "pred" else int(digits) if digits else 32
+        found[one.name.rstrip("0123456789")] = width
+    return found
+
+
+def destinations(one: Instruction) -> tuple[str, ...]:
+    """Registers an instruction writes (``features.dataflow.writes``, its common cases first)."""
+    operands = one.operands
+    if not operands:
+        return ()
+    first = operands[0]
+    if type(first) is Register:
+        base = one.opcode.partition(".")[0]
+        if base in NO_DESTINATION and not (base.startswith("bar") and ".red." in one.opcode):
+            return ()
+        return (first.name,)
+    if isinstance(first, Pair):
+        parts = (first.first, first.second)
+        return tuple(part.name for part in parts if isinstance(part, Register))
+    if isinstance(first, Vector | Group):
+        base = one.opcode.partition(".")[0]
+        if base in NO_DESTINATION and base != "call":
+            return ()
+        if base == "call" and len(operands) < 2:
+            return ()
+        return tuple(part.name for part in first.elements if isinstance(part, Register))
+    return ()

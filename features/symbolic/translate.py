@@ -1,0 +1,303 @@
+"""What an instruction computes, as a node: integer and predicate arithmetic of PTX.
+
+``translator(opcode)`` is looked up once per opcode; the answer makes the node of the
+instruction's destination from a ``Source`` of operand values, or is ``None`` where the value
+cannot be followed (loaded data, floating point, unknown opcodes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Protocol
+
+from features.ptx.ir import Address, Instruction, Operand, Pair, Symbol
+from features.values import COMPARISONS, Graph, Node
+
+
+class Source(Protocol):
+    """Where a translator finds the values of operands."""
+
+    graph: Graph
+
+    def value(self, operand: Operand, bits: int) -> Node:
+        """An operand as a value of ``bits`` bits (1: a predicate)."""
+        ...
+
+    def parameter(self, name: str, offset: int, bits: int, signed: bool) -> Node | None:
+        """A kernel parameter; ``None`` if there is no such parameter."""
+        ...
+
+    def define(self, operand: Operand, node: Node) -> None:
+        """Give an operand a value (second destinations)."""
+        ...
+
+
+Translator = Callable[[Source, Instruction], "Node | None"]
+
+_BITS = {"8": 8, "16": 16, "32": 32, "64": 64}
+
+
+def width(type_name: str) -> int:
+    """Bits of an integer or predicate type; 0 for every other."""
+    if type_name == "pred":
+        return 1
+    return _BITS.get(type_name[1:], 0) if type_name[:1] in ("s", "u", "b") else 0
+
+
+def _plain(op: str, bits: int, count: int) -> Translator:
+    def make(source: Source, one: Instruction) -> Node:
+        args = tuple(source.value(operand, bits) for operand in one.operands[1 : 1 + count])
+        return source.graph.make(op, bits, args)
+
+    return make
+
+
+def _signed(type_name: str) -> str:
+    return "s" if type_name.startswith("s") else "u"
+
+
+def _shift(parts: list[str]) -> Translator | None:
+    bits = width(parts[-1])
+    op = parts[0] if parts[0] == "shl" else f"shr.{_signed(parts[-1])}"
+
+    def make(source: Source, one: Instruction) -> Node:
+        args = (source.value(one.operands[1], bits), source.value(one.operands[2], 32))
+        return source.graph.make(op, bits, args)
+
+    return make if bits else None
+
+
+def _multiply(parts: list[str]) -> Translator | None:
+    """mul and mad: lo, hi, wide; mul24/mad24 are not followed."""
+    bits = width(parts[-1])
+    sign = _signed(parts[-1])
+    if not bits:
+        return None
+    wide, high = "wide" in parts, "hi" in parts
+    result = 2 * bits if wide else bits
+    extend = "sext" if sign == "s" else "zext"
+
+    def product(source: Source, one: Instruction) -> Node:
+        left, right = (source.value(operand, bits) for operand in one.operands[1:3])
+        graph = source.graph
+        if high:
+            return graph.make(f"mulhi.{sign}", bits, (left, right))
+        if wide:
+            left = graph.make(extend, result, (left,))
+            right = graph.make(extend, result, (right,))
+        return graph.make("mul", result, (left, right))
+
+    if parts[0] == "mul":
+        return product
+
+    def multiply_add(source: Source, one: Instruction) -> Node:
+        addend = source.value(one.operands[3], result)
+        return source.graph.make("add", result, (product(source, one), addend))
+
+    return multiply_add
+
+
+_NEGATED = {"ne": "eq", "ge": "lt", "gt": "le", "hs": "lt", "hi": "le"}
+
+
+def compare(graph: Graph, how: str, sign: str, left: Node, right: Node) -> Node | None:
+    """A comparison as one of eq, ne, lt, le; greater ones with sides exchanged."""
+    how = {"lo": "lt", "ls": "le", "hi": "gt", "hs": "ge"}.get(how, how)
+    if how in ("gt", "ge"):
+        left, right, how = right, left, "lt" if how == "gt" else "le"
+    op = f"{how}.s" if how in ("eq", "ne") else f"{how}.{sign}"
+    return graph.make(op, 1, (left, right)) if op in COMPARISONS else None
+
+
+def _setp(parts: list[str]) -> Translator | None:
+    bits = width(parts[-1])
+    sign = "s" if parts[-1].startswith("s") else "u"
+    combine = next((p for p in parts[2:-1] if p in ("and", "or", "xor")), None)
+    if bits < 8 or len(parts) < 3:
+        return None
+
+    def make(source: Source, one: Instruction) -> Node | None:
+        graph = source.graph
+        left, right = (source.value(operand, bits) for operand in one.operands[1:3])
+        result = compare(graph, parts[1], sign, left, right)
+        if result is None:
+            return None
+        second = None
+        if isinstance(one.operands[0], Pair):
+            second = graph.make("xor", 1, (result, graph.constant(1, 1)))
+        if combine:
+            other = source.value(one.operands[3], 1)
+            result = graph.make(combine, 1, (result, other))
+            second = second and graph.make(combine, 1, (second, other))
+        if isinstance(one.operands[0], Pair) and second is not None:
+            source.define(one.operands[0].first, result)
+            source.define(one.operands[0].second, second)
+        return result
+
+    return make
+
+
+def _set(parts: list[str]) -> Translator | None:
+    """set: all bits set or none, as an integer."""
+    result, bits = width(parts[-2]), width(parts[-1])
+    if not bits or not result or len(parts) != 4:
+        return None
+
+    def make(source: Source, one: Instruction) -> Node | None:
+        graph = source.graph
+        left, right = (source.value(operand, bits) for operand in one.operands[1:3])
+        found = compare(graph, parts[1], _signed(parts[-1]), left, right)
+        if found is None:
+            return None
+        ones, zero = graph.constant(-1, result), graph.constant(0, result)
+        return graph.make("select", result, (found, ones, zero))
+
+    return make
+
+
+def _selp(parts: list[str]) -> Translator | None:
+    bits = width(parts[-1])
+
+    def make(source: Source, one: Instruction) -> Node:
+        yes, no = (source.value(operand, bits) for operand in one.operands[1:3])
+        chooser = source.value(one.operands[3], 1)
+        return source.graph.make("select", bits, (chooser, yes, no))
+
+    return make if bits else None
+
+
+def _convert(parts: list[str]) -> Translator | None:
+    """Integer to integer. A narrow result is held extended, as its register holds it."""
+    if len(parts) < 3 or "sat" in parts:
+        return None
+    to, source_type = parts[-2], parts[-1]
+    bits, given = width(to), width(source_type)
+    if not bits or not given or len(parts) > 3:
+        return None
+    extend = "sext" if source_type.startswith("s") else "zext"
+
+    def make(source: Source, one: Instruction) -> Node:
+        graph = source.graph
+        node = source.value(one.operands[1], given)
+        if bits > given:
+            return graph.make(extend, bits, (node,))
+        node = graph.make("trunc", bits, (node,)) if bits < given else node
+        if bits == 8:  # registers have 16 bits at least
+            return graph.make("sext" if to == "s8" else "zext", 16, (node,))
+        return node
+
+    return make
+
+
+def _move(parts: list[str]) -> Translator | None:
+    bits = width(parts[-1])
+    if not bits:
+        return None
+
+    def make(source: Source, one: Instruction) -> Node | None:
+        if len(one.operands) != 2:
+            return None
+        return source.value(one.operands[1], bits)
+
+    return make
+
+
+def _address_conversion(parts: list[str]) -> Translator | None:
+    bits = width(parts[-1])
+
+    def make(source: Source, one: Instruction) -> Node:
+        return source.value(one.operands[1], bits)
+
+    return make if bits else None
+
+
+def _load(parts: list[str]) -> Translator | None:
+    """Only parameters can be followed."""
+    bits = width(parts[-1])
+    if not bits or not parts[1:] or not parts[1].startswith("param") or "v2" in parts:
+        return None
+
+    def make(source: Source, one: Instruction) -> Node | None:
+        address = one.operands[1]
+        if not isinstance(address, Address) or not isinstance(address.base, Symbol):
+            return None
+        offset = address.offset + address.base.offset
+        return source.parameter(address.base.name, offset, bits, parts[-1].startswith("s"))
+
+    return make
+
+
+def _not(parts: list[str]) -> Translator | None:
+    bits = width(parts[-1])
+
+    def flip(source: Source, one: Instruction) -> Node:
+        graph = source.graph
+        return graph.make("xor", 1, (source.value(one.operands[1], 1), graph.constant(1, 1)))
+
+    return flip if bits == 1 else _plain("not", bits, 1) if bits else None
+
+
+def _add(parts: list[str]) -> Translator | None:
+    if "sat" in parts or "cc" in parts:
+        return None
+    bits = width(parts[-1])
+    return _plain(parts[0], bits, 2) if bits > 1 else None
+
+
+def _logic(parts: list[str]) -> Translator | None:
+    bits = width(parts[-1])
+    return _plain(parts[0], bits, 2) if bits else None
+
+
+def _by_sign(parts: list[str]) -> Translator | None:
+    bits = width(parts[-1])
+    if not bits or len(parts) != 2:
+        return None
+    return _plain(f"{parts[0]}.{_signed(parts[-1])}", bits, 2)
+
+
+def _unary(parts: list[str]) -> Translator | None:
+    bits = width(parts[-1])
+    return _plain(parts[0], bits, 1) if bits > 1 and len(parts) == 2 else None
+
+
+def _count_bits(parts: list[str]) -> Translator | None:
+    """popc and clz: the result has 32 bits whatever the operand."""
+    bits = width(parts[-1])
+
+    def make(source: Source, one: Instruction) -> Node:
+        return source.graph.make(parts[0], 32, (source.value(one.operands[1], bits),))
+
+    return make if bits else None
+
+
+def _extract(parts: list[str]) -> Translator | None:
+    bits = width(parts[-1])
+
+    def make(source: Source, one: Instruction) -> Node:
+        args = (
+            source.value(one.operands[1], bits),
+            source.value(one.operands[2], 32),
+            source.value(one.operands[3], 32),
+        )
+        return source.graph.make(f"bfe.{_signed(parts[-1])}", bits, args)
+
+    return make if bits else None
+
+
+_FACTORIES: dict[str, Callable[[list[str]], Translator | None]] = {
+    "add": _add, "sub": _add, "mul": _multiply, "mad": _multiply, "shl": _shift, "shr": _shift,
+    "and": _logic, "or": _logic, "xor": _logic, "not": _not, "neg": _unary, "abs": _unary,
+    "min": _by_sign, "max": _by_sign, "div": _by_sign, "rem": _by_sign, "setp": _setp,
+    "set": _set, "selp": _selp, "cvt": _convert, "mov": _move, "cvta": _address_conversion,
+    "ld": _load, "ldu": _load, "popc": _count_bits, "clz": _count_bits, "bfe": _extract,
+}  # fmt: skip
+
+
+@lru_cache(maxsize=16384)
+def translator(opcode: str) -> Translator | None:
+    """How the instruction's value is made, or ``None`` where it cannot be followed."""
+    parts = opcode.split(".")
+    factory = _FACTORIES.get(parts[0])
+    return factory(parts) if factory is not None and len(parts) > 1 else None

@@ -1,0 +1,236 @@
+"""From entry to end over the blocks: who reaches each, and what it does there.
+
+Regions (the function, each loop) are walked in an order that follows all forward edges; an
+inner loop is one step of the region around it. Lanes whose way depends on data are guessed
+to go both ways by halves, and everything that rests on it is marked.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from features.launch import WARP_SIZE
+from features.symbolic.accesses import measure
+from features.symbolic.arith import Missing, Test, Val, Value, inverted
+from features.symbolic.evaluate import Context, Evaluator, Mask, State
+from features.symbolic.journal import Entry, Guarded, Split, Visit
+from features.symbolic.plan import Shape
+
+if TYPE_CHECKING:
+    from features.symbolic.rounds import Rounder
+
+Edge = tuple[int, int, State]
+"""Source block, target block (-1: out of the function), who goes along."""
+
+BOTH_WAYS = 0.5
+"""Share of the lanes that take a branch nothing is known of; every warp takes both sides. A
+documented guess in the middle of what is possible, marked wherever it is used."""
+
+
+class Walker:
+    """One analysis of one function. ``warp_weights``: launch warps each sampled warp stands for."""
+
+    def __init__(
+        self,
+        evaluator: Evaluator,
+        shape: Shape,
+        warp_weights: npt.NDArray[np.float64],
+    ) -> None:
+        self.evaluator = evaluator
+        self.scheme = evaluator.scheme
+        self.shape = shape
+        self.warp_weights = warp_weights
+        self.journal: list[Entry] = []
+        self.loops: Rounder
+        self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
+        self.visits = 0
+
+    # --- counting ---
+
+    def by_warp(self, mask: Mask) -> npt.NDArray[np.bool_]:
+        """bool (rows, warps): the warp has a lane in the mask."""
+        return np.logical_or.reduce(mask.reshape(mask.shape[0], -1, WARP_SIZE), axis=2)  # type: ignore[no-any-return]
+
+    def count(self, mask: Mask, context: Context) -> tuple[float, float]:
+        """Launch totals of warps and lanes in a mask, over all rows."""
+        key = (id(mask), id(context))
+        kept = self._counted.get(key)
+        if kept is not None and kept[0] is mask and kept[1] is context:
+            return kept[2], kept[3]
+        table = mask.reshape(mask.shape[0], -1, WARP_SIZE)
+        lanes = table.sum(axis=2)
+        weight = context.weight
+        if mask.shape[0] != context.rows:
+            weight = weight.sum(keepdims=True)
+        warps = float(weight @ ((lanes > 0) @ self.warp_weights))
+        total = float(weight @ (lanes @ self.warp_weights))
+        self._counted[key] = (mask, context, warps, total)
+        return warps, total
+
+    # --- walking ---
+
+    def region(self, loop: int, context: Context, arriving: State) -> tuple[list[Edge], list[Edge]]:
+        """Walk a loop's blocks once (-1: the function). Returns latch edges and leaving edges."""
+        header = self.scheme.forest.loops[loop].header if loop >= 0 else self.scheme.cfg.entry
+        inside = set(self.shape.units.get(loop, ()))
+        incoming: dict[int, list[State]] = {}
+        states: dict[int, State] = {}
+        latches: list[Edge] = []
+        leaving: list[Edge] = []
+        for block in self.shape.units.get(loop, ()):
+            own = self.scheme.forest.innermost[block] == loop
+            if block == header and own:
+                state: State | None = arriving
+            else:
+                state = self._merged(block, incoming.get(block), states)
+            if state is None:
+                continue
+            states[block] = state
+            if own:
+                edges = self.block(block, context, state)
+            else:
+                edges = self.loops.run(self.shape.headers[block], context, state)
+            for source, target, moving in edges:
+                context.edges[source, target] = moving
+                if target == header and loop >= 0:
+                    latches.append((source, target, moving))
+                elif target in inside:
+                    incoming.setdefault(target, []).append(moving)
+                else:
+                    leaving.append((source, target, moving))
+        return latches, leaving
+
+    def _merged(
+        self, block: int, incoming: list[State] | None, states: dict[int, State]
+    ) -> State | None:
+        if not incoming:
+            return None
+        split = self.shape.meets[block]
+        if split >= 0 and split in states:
+            return states[split]  # all who were there come here
+        if len(incoming) == 1:
+            return incoming[0]
+        mask = incoming[0].mask
+        for state in incoming[1:]:
+            mask = mask | state.mask
+        known = all(state.known for state in incoming)
+        share = 1.0
+        if any(state.share != 1.0 for state in incoming):
+            lanes = sum(state.share * float(state.mask.sum()) for state in incoming)
+            share = min(1.0, lanes / max(1.0, float(mask.sum())))
+        return State(mask, share, known)
+
+    def block(self, block: int, context: Context, state: State) -> list[Edge]:
+        """Count a block and its accesses; returns where its lanes go."""
+        self.visits += 1
+        warps, lanes = self.count(state.mask, context)
+        self.journal.append(Visit(block, warps, lanes * state.share, state.known))
+        guarded: dict[int, State] = {}
+        for position, guard, negated in self.scheme.guards[block]:
+            value = self.predicate(guard, negated, context)
+            chosen, _, _ = self.split(value, state)
+            guarded[position] = chosen
+            taken = self.count(chosen.mask, context)[1] * chosen.share
+            self.journal.append(Guarded(position, taken, chosen.known))
+        for access in self.scheme.accesses[block]:
+            reaching = guarded.get(access.position, state)
+            self.journal.append(measure(self, access, context, reaching))
+        return self._ending(block, context, state)
+
+    def predicate(self, node: object, negated: bool, context: Context) -> Value:
+        """A condition's value, the guard's sign included."""
+        value = self.evaluator.evaluate(node, context)  # type: ignore[arg-type]
+        return inverted(value) if negated else value
+
+    def split(self, value: Value, state: State) -> tuple[State, State, Missing | None]:
+        """Who of ``state`` finds a predicate true, and who false."""
+        nobody = np.zeros((1, state.mask.shape[1]), dtype=np.bool_)
+        if isinstance(value, int):
+            none = State(nobody, 1.0, state.known)
+            return (state, none, None) if value else (none, state, None)
+        if isinstance(value, Val):
+            base = np.asarray(value.base, dtype=np.bool_)
+            return state.only(base), state.only(~base), None
+        reason = value if isinstance(value, Missing) else Missing("it changes in the loop", 0)
+        return state.guessed(BOTH_WAYS), state.guessed(1 - BOTH_WAYS), reason
+
+    def _ending(self, block: int, context: Context, state: State) -> list[Edge]:
+        ending = self.scheme.endings[block]
+        if ending.kind == "fall" or ending.condition is None:
+            return [(block, target, state) for target in ending.targets]
+        if ending.kind == "switch":
+            return self._switch(block, context, state)
+        held = context.leaving.get(block)
+        if held is not None:
+            return self._leave(block, context, state, held)
+        value = self.predicate(ending.condition, ending.negated, context)
+        taken, other, reason = self.split(value, state)
+        self._note(ending.position, context, taken, other, reason)
+        edges = []
+        for target, part in zip(ending.targets, (taken, other), strict=True):
+            if isinstance(value, int) and not (value if part is taken else not value):
+                continue
+            if part.mask.any():
+                edges.append((block, target, part))
+        return edges
+
+    def _note(
+        self, position: int, context: Context, taken: State, other: State, reason: Missing | None
+    ) -> None:
+        yes, yes_lanes = self.count(taken.mask, context)
+        no, no_lanes = self.count(other.mask, context)
+        entry = Split(position, yes, yes_lanes * taken.share, no, no_lanes * other.share, reason)
+        self.journal.append(entry)
+
+    def _leave(
+        self, block: int, context: Context, state: State, held: Mask | tuple[float, float]
+    ) -> list[Edge]:
+        """The exit branch of a loop whose trip counts are solved: no condition to look at."""
+        ending = self.scheme.endings[block]
+        inside = [
+            place for place, target in enumerate(ending.targets)
+            if target >= 0 and self.loops.holds(context.loop, target)
+        ]  # fmt: skip
+        if isinstance(held, tuple):
+            warps, lanes = self.count(state.mask, context)
+            gone = (held[0], held[1] * state.share)
+            stay = (max(0.0, warps - gone[0]), max(0.0, lanes * state.share - gone[1]))
+            yes, no = (stay, gone) if 0 in inside else (gone, stay)
+            self.journal.append(Split(ending.position, *yes, *no, None))
+            return [(block, ending.targets[place], state) for place in inside]
+        going, staying = state.only(held), state.only(~held)
+        pair = (staying, going) if 0 in inside else (going, staying)
+        self._note(ending.position, context, *pair, None)
+        if not staying.mask.any():
+            return []
+        return [(block, ending.targets[place], staying) for place in inside]
+
+    def _switch(self, block: int, context: Context, state: State) -> list[Edge]:
+        ending = self.scheme.endings[block]
+        assert ending.condition is not None
+        value = self.evaluator.evaluate(ending.condition, context)
+        if isinstance(value, int):
+            inside = 0 <= value < len(ending.targets)
+            return [(block, ending.targets[value], state)] if inside else []
+        by_target: dict[int, State] = {}
+        for number, target in enumerate(ending.targets):
+            if isinstance(value, Val) and not value.terms:
+                part = state.only(np.asarray(value.base == number))
+                if not part.mask.any():
+                    continue
+            else:
+                part = state.guessed(1 / len(ending.targets))
+            before = by_target.get(target)
+            if before is not None:
+                if part.known:
+                    part = State(part.mask | before.mask, part.share, True)
+                else:
+                    part = State(part.mask, part.share + before.share, False)
+            by_target[target] = part
+        return [(block, target, part) for target, part in by_target.items()]
+
+
+__all__ = ["BOTH_WAYS", "Edge", "Test", "Walker"]

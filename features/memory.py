@@ -77,7 +77,8 @@ def shared_transactions(addresses: Integers, width: int, active: Lanes | None = 
     counts, values = distinct_per_row(units, lanes)
     owner = np.repeat(np.arange(rows) * banks, counts)
     loads = np.bincount(owner + values % banks, minlength=rows * banks).reshape(rows, banks)
-    return loads.max(axis=1).reshape(-1, parts).sum(axis=1)
+    result: Integers = loads.max(axis=1).reshape(-1, parts).sum(axis=1)
+    return result
 
 
 def bank_conflicts(addresses: Integers) -> Integers:
@@ -103,12 +104,9 @@ def distinct(values: Integers) -> Integers:
 
 
 class SectorLog:
-    """Which sectors an instruction touched, by block slot; compacted as it grows.
+    """Which sectors an instruction touched, by block slot; compacted as it grows."""
 
-    ``total`` counts sector accesses added, so ``total - unique`` are re-references.
-    """
-
-    __slots__ = ("_merged", "_pending", "_pending_size", "limit", "overflow", "total")
+    __slots__ = ("_merged", "_pending", "_pending_size", "limit", "overflow")
 
     def __init__(self, limit: int = 4_000_000) -> None:
         self._merged: Integers = np.empty(0, dtype=np.int64)
@@ -116,15 +114,9 @@ class SectorLog:
         self._pending_size = 0
         self.limit = limit
         self.overflow = False
-        self.total = 0
 
     def add(self, keys: Integers) -> None:
-        """Count and add footprint keys (need not be sorted or unique)."""
-        self.total += keys.size
-        self.note(keys)
-
-    def note(self, keys: Integers) -> None:
-        """Add footprint keys that are counted elsewhere."""
+        """Add footprint keys (need not be sorted or unique)."""
         if self.overflow:
             return
         self._pending.append(keys)

@@ -43,8 +43,10 @@ class Site:
     __slots__ = ("atomic", "line", "loads", "number", "opcode", "position", "role", "space",
                  "stores", "width")  # fmt: skip
 
-    def __init__(self, number: int, position: int, line: int, opcode: str, space: str,
-                 width: int, *, loads: bool, stores: bool, atomic: bool, role: str) -> None:  # fmt: skip
+    def __init__(
+        self, number: int, position: int, line: int, opcode: str, space: str, width: int,
+        *, loads: bool, stores: bool, atomic: bool, role: str,
+    ) -> None:  # fmt: skip
         self.number = number
         self.position = position
         self.line = line
@@ -60,8 +62,10 @@ class Site:
 class Tally:
     """What a site did in the sampled blocks: arrays ``int64[slots]`` and a footprint."""
 
-    __slots__ = ("_last", "_memo", "constants", "extra", "local_sectors", "log", "region", "requests", "sectors",
-                 "shared_requests", "strides", "transactions")  # fmt: skip
+    __slots__ = (
+        "_last", "_memo", "constants", "extra", "local_sectors", "log", "region", "requests",
+        "sectors", "shared_requests", "transactions",
+    )  # fmt: skip
 
     def __init__(self, slots: int) -> None:
         self.requests: Counts = np.zeros(slots, dtype=np.int64)
@@ -129,7 +133,7 @@ class Tally:
         rows, lanes, owner = group.layout
         table = addresses.reshape(-1, WARP_SIZE)
         per_row, values = sectors(table if rows is None else table[rows], lanes)
-        self.log.note((np.repeat(owner, per_row) << KEY_BITS) | values)
+        self.log.add((np.repeat(owner, per_row) << KEY_BITS) | values)
         return group.machine.per_slot(per_row, owner)
 
     def count_global(self, addresses: Offsets, group: Group) -> None:
@@ -141,12 +145,12 @@ class Tally:
             self.sectors += warps
             slots = np.flatnonzero(warps)
             self.log.add((slots << KEY_BITS) | (int(addresses[0]) >> SECTOR_SHIFT))
-            self.log.total += int(warps.sum()) - slots.size
             self._last, self._memo = (group, addresses), None
             return
         step = self._shift(addresses, group, 32)
-        if step is not None and self._memo is not None and self._memo[1] is not None:
-            counts, keys = self._memo
+        memo = self._memo
+        if step is not None and memo is not None and memo[1] is not None:
+            counts, keys = memo[0], memo[1]
             if step:
                 keys = keys + (step >> SECTOR_SHIFT)
                 self._memo = (counts, keys)

@@ -23,6 +23,7 @@ from features.execution.operands import (
     Handler,
     Operands,
     UnsupportedError,
+    destinations,
     pure,
     store,
 )
@@ -105,9 +106,7 @@ def set_predicate(modifiers: tuple[str, ...], items: Items, operands: Operands) 
     function, dtype, combine = _compare(modifiers)
     a = operands.source(items[1], dtype)
     b = operands.source(items[2], dtype)
-    first, second = items[0], None
-    if isinstance(first, ir.Pair):
-        first, second = first.first, first.second
+    first, second = destinations(items[0])
     p = operands.target(first, BOOL)
     if second is None and combine is None:
         return pure(Operation(function, (dtype, dtype), BOOL), operands, items)
@@ -190,12 +189,16 @@ def select(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Hand
     return handler
 
 
+def _by_sign(a: Array, b: Array, c: Array) -> Array:
+    return np.where(c >= 0, a, b)
+
+
 def select_by_sign(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
     """slct: ``c >= 0 ? a : b``."""
     dtype = TYPES[modifiers[-2]]
     by = F32 if modifiers[-1] == "f32" else S32
     return pure(
-        Operation(lambda a, b, c: np.where(c >= 0, a, b), (dtype, dtype, by), dtype),
+        Operation(_by_sign, (dtype, dtype, by), dtype),
         operands,
         items,
     )

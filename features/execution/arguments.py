@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from features.diagnostics import Diagnostic
 from features.errors import LaunchError
@@ -201,7 +202,7 @@ def _used_as_float(program: Program, name: str) -> bool:
 
 
 def bind(
-    program: Program, launch: Launch, buffers: dict[int, np.ndarray] | None,  # type: ignore[type-arg]
+    program: Program, launch: Launch, buffers: dict[int, npt.NDArray[np.uint8]] | None,
     seed: int, raw_parameters: Mapping[str, bytes],
 ) -> Bound:  # fmt: skip
     """Lay out parameters and memory. ``buffers`` (exact mode) holds bytes by base address.
@@ -298,7 +299,8 @@ def bind(
                                        None, launch.threads, seed + 99))  # fmt: skip
     symbols = []
     for name, placed in program.globals.items():
-        region = DenseRegion(name, placed.address, initial_bytes(placed.variable, program.address_of))
+        data = initial_bytes(placed.variable, program.address_of)
+        region = DenseRegion(name, placed.address, data)
         regions.append(region)
         symbols.append((name, region))
     if packed:
@@ -330,9 +332,7 @@ def initial_bytes(
     return data
 
 
-def _literal_bytes(
-    item: str, dtype: DType, address_of: Callable[[str], int | None]
-) -> bytes:
+def _literal_bytes(item: str, dtype: DType, address_of: Callable[[str], int | None]) -> bytes:
     """One element of an initializer: a number, or the address of a symbol (``f``, ``f+8``)."""
     size = dtype.itemsize
     lowered = item.lower()

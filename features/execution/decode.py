@@ -51,7 +51,8 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
     modifiers = tuple(rest.split(".")) if rest else ()
     items = one.operands
     if base in ("bar", "barrier"):
-        return _arrive(context, items) if "arrive" in modifiers and "cluster" not in modifiers else None
+        arrives = "arrive" in modifiers and "cluster" not in modifiers
+        return _arrive(context, items) if arrives else None
     if base in _SILENT:
         return None
     if base in _MEMORY:

@@ -13,7 +13,8 @@ import numpy.typing as npt
 
 from features.diagnostics import Diagnostic
 from features.execution.arguments import Bound, bind
-from features.execution.machine import CutShortError, Machine
+from features.execution.groups import CutShortError
+from features.execution.machine import Machine
 from features.execution.program import Program
 from features.execution.results import ExecutionResult
 from features.execution.sampling import SamplingPlan, plan_blocks, whole
@@ -67,10 +68,11 @@ def execute(
     time_cap_seconds: float | None = 1.0,
     seed: int = 0,
     step_limit: int = 50_000_000,
+    extrapolate: bool = True,
 ) -> ExecutionResult:
     """Run sampled blocks of a launch (all of them with ``exact``) and count what they do.
 
-    ``gpu`` only tells the number of multiprocessors that ``%smid`` spreads over. Results are
+    ``extrapolate=False`` runs every iteration of every loop. ``gpu`` only tells the number of multiprocessors that ``%smid`` spreads over. Results are
     deterministic for a ``seed`` unless the time cap cuts them short, which a Diagnostic says.
     Raises LaunchError for arguments that do not fit the kernel's parameters, PtxError for a
     body that is not PTX.
@@ -110,6 +112,7 @@ def execute(
             deadline=deadline,
             step_limit=step_limit,
             multiprocessors=getattr(gpu, "multiprocessors", None) or 80,
+            extrapolate=extrapolate and exact is None,
         )
         if exact is not None:
             machine.textures = exact.textures

@@ -99,7 +99,8 @@ def numbers(registers: Array, element: Element) -> Array:
     if name == "bf16":
         return from_bf16(raw.view(U16)).astype(F64)
     if name in ("e4m3", "e5m2"):
-        return _eight_bit(int(name[1]))[raw.view(U8)]
+        result: Array = _eight_bit(int(name[1]))[raw.view(U8)]
+        return result
     if name in ("s4", "u4"):
         pieces = raw.view(U8)
         both = np.stack([pieces & np.uint8(15), pieces >> np.uint8(4)], axis=-1)

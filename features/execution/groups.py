@@ -17,6 +17,10 @@ Mask = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]
 
 
+class CutShortError(Exception):
+    """The time or step cap was reached."""
+
+
 class Layout(NamedTuple):
     """Warps of a group: their numbers (``None``: all), their lanes (``None``: all 32) as
     ``bool[rows, 32]``, and the block slot of each."""

@@ -54,7 +54,8 @@ def multiply_high(a: Array, b: Array) -> Array:
     size = dtype.itemsize
     if size < 8:
         wide = (SIGNED if dtype.kind == "i" else UNSIGNED)[2 * size]
-        return ((a.astype(wide) * b.astype(wide)) >> wide.type(8 * size)).astype(dtype)
+        result: Array = ((a.astype(wide) * b.astype(wide)) >> wide.type(8 * size)).astype(dtype)
+        return result
     low = np.uint64(0xFFFFFFFF)
     half = np.uint64(32)
     ua, ub = a.view(U64), b.view(U64)
@@ -65,7 +66,8 @@ def multiply_high(a: Array, b: Array) -> Array:
     if dtype.kind == "i":
         zero = np.uint64(0)
         high = high - np.where(a < 0, ub, zero) - np.where(b < 0, ua, zero)
-    return high.view(dtype)
+    product: Array = high.view(dtype)
+    return product
 
 
 def _multiply(mode: str, dtype: DType) -> tuple[Function, DType]:
@@ -163,7 +165,8 @@ def _mask(length: Array, dtype: DType) -> Array:
     bits = 8 * dtype.itemsize
     full = dtype.type(np.iinfo(dtype).max)
     clipped = np.minimum(length, bits).astype(dtype)
-    return np.where(clipped == 0, dtype.type(0), full >> (dtype.type(bits) - clipped))
+    result: Array = np.where(clipped == 0, dtype.type(0), full >> (dtype.type(bits) - clipped))
+    return result
 
 
 def _extract(dtype: DType) -> Function:
@@ -181,7 +184,8 @@ def _extract(dtype: DType) -> Function:
             sign = ((value >> top) & raw.type(1)).astype(np.bool_) & (count != 0)
             inside = np.minimum(count, np.uint32(bits) - np.minimum(pos, bits))
             field = np.where(sign, field | ~_mask(inside, raw), field)
-        return field.view(dtype)
+        result: Array = field.view(dtype)
+        return result
 
     return apply
 
@@ -190,7 +194,8 @@ def _insert(dtype: DType) -> Function:
     def apply(a: Array, b: Array, position: Array, length: Array) -> Array:
         pos = (position & np.uint32(0xFF)).astype(dtype)
         mask = _mask(length & np.uint32(0xFF), dtype) << pos
-        return (b & ~mask) | ((a << pos) & mask)
+        result: Array = (b & ~mask) | ((a << pos) & mask)
+        return result
 
     return apply
 
@@ -200,7 +205,8 @@ def _funnel(left: bool, wrap: bool) -> Function:
         amount = ((c & np.uint32(31)) if wrap else np.minimum(c, np.uint32(32))).astype(U64)
         both = (b.astype(U64) << np.uint64(32)) | a.astype(U64)
         moved = (both << amount) >> np.uint64(32) if left else both >> amount
-        return moved.astype(U32)
+        result: Array = moved.astype(U32)
+        return result
 
     return apply
 
@@ -330,7 +336,8 @@ def _mul24(high: bool) -> Function:
         else:
             left, right = ((v & np.uint32(0xFFFFFF)).astype(S64) for v in (a, b))
         exact = left * right
-        return (exact >> np.int64(16) if high else exact).astype(U32).view(a.dtype)
+        result: Array = (exact >> np.int64(16) if high else exact).astype(U32).view(a.dtype)
+        return result
 
     return apply
 

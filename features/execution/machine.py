@@ -20,7 +20,7 @@ import numpy.typing as npt
 from features.diagnostics import Diagnostic
 from features.execution import control
 from features.execution.access import Site, Tally
-from features.execution.groups import Counts, Group, Mask
+from features.execution.groups import Counts, CutShortError, Group, Mask
 from features.execution.operands import PARAMETERS, Frame
 from features.execution.program import FRAME_STEP, Gather, LoopEdge, Program
 from features.execution.spaces import PARAMETER_BASE, GlobalMemory, PrivateMemory
@@ -41,10 +41,6 @@ MOST_TRACE = 2048
 """Runs remembered to find repeated ways round a loop."""
 SPIN_LIMIT = 20_000
 """Runs in a row without any other group getting its turn before the others are let in."""
-
-
-class CutShortError(Exception):
-    """The time or step cap was reached."""
 
 
 class Waiting:
@@ -76,6 +72,7 @@ class Machine:
         deadline: float,
         step_limit: int,
         multiprocessors: int = 80,
+        extrapolate: bool = True,
     ) -> None:
         self.program = program
         self.launch = launch
@@ -117,7 +114,7 @@ class Machine:
         self._frames: dict[tuple[int, int], Frame] = {}
         self._returns: dict[int, Array] = {}
         self._everyone: Group | None = None
-        self.steady = None if program.precise else Steady(self)
+        self.steady = Steady(self) if extrapolate else None
         self.trace: list[Step] = []
         self._marks: dict[int, int] = {}
         self._moving: Group | None = None
@@ -162,7 +159,8 @@ class Machine:
     def per_slot(self, per_row: Counts, owners: npt.NDArray[np.int64]) -> Counts:
         """Sum counts of warps by block slot."""
         if per_row.size == self.owners.size:
-            return per_row.reshape(self.slots, -1).sum(axis=1)
+            result: Counts = per_row.reshape(self.slots, -1).sum(axis=1)
+            return result
         out = np.zeros(self.slots, dtype=np.int64)
         np.add.at(out, owners, per_row)
         return out

@@ -64,8 +64,9 @@ def _scatter(frame: Frame, group: Group, slots: list[int], bits: Array) -> None:
 
 def _product(a: Array, b: Array, c: Array, precise: bool) -> Array:
     if a.dtype.kind == "f" and not precise:
-        return np.matmul(a.astype(np.float32), b.astype(np.float32)) + c
-    return np.matmul(a, b) + c
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    result: Array = np.matmul(a, b) + c
+    return result
 
 
 # --- mma ---------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ def multiply(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
                 (slots[2], kind_c, parts[2], shape.m, shape.n),
             )
         ]  # fmt: skip
-        total = _product(*matrices, precise)
+        total = _product(matrices[0], matrices[1], matrices[2], precise)
         _scatter(frame, group, outs, registers_of(total[:, result[0], result[1]], kind_d))
 
     return handler

@@ -179,6 +179,13 @@ class Operands:
         return lambda v: widen(v, size)
 
 
+def destinations(operand: ir.Operand) -> tuple[ir.Operand, ir.Operand | None]:
+    """The one or two destinations of ``d`` or ``d|p``."""
+    if isinstance(operand, ir.Pair):
+        return operand.first, operand.second
+    return operand, None
+
+
 # --- handlers of pure operations ------------------------------------------------------------
 
 

@@ -138,7 +138,8 @@ class SyntheticRegion:
             position = np.minimum(element / self.elements, 1.0)
             return (self.hint.low + position * (high - self.hint.low)).astype(dtype)
         mixed = (element + (element >> 16) * 7919) & (_TABLE - 1)
-        return self._table(dtype, role)[mixed]
+        result: Array = self._table(dtype, role)[mixed]
+        return result
 
     def read(self, offsets: Offsets, dtype: DType, role: str) -> Array:
         if self._pages is None:
@@ -149,7 +150,7 @@ class SyntheticRegion:
             return self.generate(offsets, dtype, role)
         index = (slots.astype(np.int64) << PAGE_SHIFT) | (offsets & (PAGE - 1))
         size = dtype.itemsize
-        held = self._pool.view(dtype)[index >> (size.bit_length() - 1)]
+        held: Array = self._pool.view(dtype)[index >> (size.bit_length() - 1)]
         if written.all():
             return held
         return np.where(written, held, self.generate(offsets, dtype, role))

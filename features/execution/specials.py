@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from features.execution.spaces import WINDOWS
-from features.execution.values import U32, U64, Array
+from features.execution.values import U32, U64, Array, DType
 from features.launch import WARP_SIZE
 
 if TYPE_CHECKING:
     from features.execution.machine import Machine
 
 
-def _squeezed(values: Array, dtype: np.dtype[np.unsignedinteger]) -> Array:  # type: ignore[type-arg]
+def _squeezed(values: Array, dtype: DType) -> Array:
     narrow = values.astype(dtype)
     return narrow[:1].copy() if (narrow == narrow[0]).all() else narrow
 

@@ -150,8 +150,24 @@ def _function(
     scaled = {name: weights @ table for name, table in raw.items()}
     return InstructionCounts(
         function=linked.function.name,
-        **scaled,
-        **{f"raw_{name}": table for name, table in raw.items()},
+        warp_executions=scaled["warp_executions"],
+        active_lanes=scaled["active_lanes"],
+        requests=scaled["requests"],
+        sectors=scaled["sectors"],
+        local_sectors=scaled["local_sectors"],
+        shared_requests=scaled["shared_requests"],
+        shared_transactions=scaled["shared_transactions"],
+        constant_transactions=scaled["constant_transactions"],
+        unique_sectors=scaled["unique_sectors"],
+        raw_warp_executions=raw["warp_executions"],
+        raw_active_lanes=raw["active_lanes"],
+        raw_requests=raw["requests"],
+        raw_sectors=raw["sectors"],
+        raw_local_sectors=raw["local_sectors"],
+        raw_shared_requests=raw["shared_requests"],
+        raw_shared_transactions=raw["shared_transactions"],
+        raw_constant_transactions=raw["constant_transactions"],
+        raw_unique_sectors=raw["unique_sectors"],
     )
 
 
@@ -178,8 +194,12 @@ def _classes(
             )
     return {
         name: ClassCounts(
-            *(float(v) for v in totals[name]),
-            plan.standard_error(np.sum(raw[name], axis=0)),
+            warp_executions=float(totals[name][0]),
+            active_lanes=float(totals[name][1]),
+            requests=float(totals[name][2]),
+            sectors=float(totals[name][3]),
+            shared_transactions=float(totals[name][4]),
+            standard_error=plan.standard_error(np.sum(raw[name], axis=0)),
         )
         for name in sorted(totals)
     }
@@ -242,7 +262,9 @@ def _memory(
     def extra(numbers: list[int]) -> Counts:
         if not numbers:
             return np.zeros(blocks, dtype=np.int64)
-        return _site_counts(program, batches, blocks, lambda t: t.extra)[:, numbers].sum(axis=1)
+        table = _site_counts(program, batches, blocks, lambda t: t.extra)
+        result: Counts = table[:, numbers].sum(axis=1)
+        return result
 
     load_keys, store_keys = united(loads), united(stores)
     pairs_x, pairs_y = list(plan.pairs_x), list(plan.pairs_y)
@@ -290,10 +312,15 @@ def _buffers(
             )
         found.append(
             BufferFootprint(
-                region.name, region.base, means[0], means[1],
-                first * SECTOR_BYTES - region.base, (last + 1) * SECTOR_BYTES - region.base, estimate,
+                region.name,
+                region.base,
+                means[0],
+                means[1],
+                first * SECTOR_BYTES - region.base,
+                (last + 1) * SECTOR_BYTES - region.base,
+                estimate,
             )
-        )  # fmt: skip
+        )
     return tuple(found)
 
 

@@ -82,7 +82,8 @@ def as_type(value: Array, dtype: DType) -> Array:
     if held.itemsize == size and held is not BOOL and dtype is not BOOL:
         return value.view(dtype)
     if dtype is BOOL:
-        return value != 0
+        result: Array = value != 0
+        return result
     raw = value if held is BOOL else value.view(UNSIGNED[held.itemsize])
     return raw.astype(UNSIGNED[size]).view(dtype)
 
@@ -130,4 +131,5 @@ def halves(packed: Array) -> tuple[Array, Array]:
 
 def pack_halves(low: Array, high: Array) -> Array:
     """Two 16-bit values -> one ``uint32`` (low first)."""
-    return low.view(U16).astype(U32) | (high.view(U16).astype(U32) << np.uint32(16))
+    result: Array = low.view(U16).astype(U32) | (high.view(U16).astype(U32) << np.uint32(16))
+    return result

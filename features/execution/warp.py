@@ -8,7 +8,14 @@ import numpy as np
 
 from features.execution.context import Context
 from features.execution.groups import Group
-from features.execution.operands import TRASH, Frame, Handler, UnsupportedError, store
+from features.execution.operands import (
+    TRASH,
+    Frame,
+    Handler,
+    UnsupportedError,
+    destinations,
+    store,
+)
 from features.execution.values import BOOL, S32, TYPES, U32, U64, UNSIGNED, Array, as_type, spread
 from features.launch import WARP_SIZE
 from features.ptx import ir
@@ -36,13 +43,6 @@ def ballot(flags: Array) -> Array:
 
 def _all_lanes(per_warp: Array) -> Array:
     return np.repeat(per_warp, WARP_SIZE)
-
-
-def destinations(operand: ir.Operand) -> tuple[ir.Operand, ir.Operand | None]:
-    """The one or two destinations of ``d`` or ``d|p``."""
-    if isinstance(operand, ir.Pair):
-        return operand.first, operand.second
-    return operand, None
 
 
 def member_mask(one: ir.Instruction) -> ir.Operand | None:
@@ -129,14 +129,16 @@ def vote(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
         value = as_type(frame[p], BOOL)
         flags = _table(~value if negated else value, group)
         active = _active(group)
+        result: Array
         if mode == "ballot":
             result = ballot(flags & active)
         elif mode == "any":
-            result = (flags & active).any(axis=1)
+            result = np.any(flags & active, axis=1)
         elif mode == "all":
-            result = (flags | ~active).all(axis=1)
+            result = np.all(flags | ~active, axis=1)
         else:
-            result = (flags | ~active).all(axis=1) | ~(flags & active).any(axis=1)
+            some, every = np.any(flags & active, axis=1), np.all(flags | ~active, axis=1)
+            result = every | ~some
         store(frame, group, dst, _all_lanes(result))
 
     return handler

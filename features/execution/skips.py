@@ -1,0 +1,499 @@
+"""The rest of a steady loop, worked out: see ``steady``."""
+
+from __future__ import annotations
+
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from features.execution.groups import Counts, CutShortError, Group
+from features.execution.operands import Frame
+from features.execution.paths import Branch, Compare, Guard, Path
+from features.execution.spaces import Offsets
+from features.execution.values import BOOL, S64, UNSIGNED, Array, as_type, spread
+from features.memory import KEY_BITS, SECTOR_SHIFT
+
+if TYPE_CHECKING:
+    from features.execution.machine import Machine
+    from features.execution.program import LoopEdge, Run
+
+LEAST_SKIP = 8
+"""Iterations below which a skip is not worth it."""
+MOST_SIMULATED = 300_000
+MOST_KEYS = 200_000
+"""Footprint keys made for skipped iterations of one access."""
+SAMPLES = 12
+"""Iterations at which sectors are computed while threads leave a loop one by one."""
+
+
+class Step:
+    """One execution of a run: by whom, and which of them took its branch."""
+
+    __slots__ = ("group", "run", "taken")
+
+    def __init__(self, run: Run, group: Group) -> None:
+        self.run = run
+        self.group = group
+        self.taken: Group | None = None
+
+    def alike(self, other: Step) -> bool:
+        """The same run by the same threads, with the same threads branching."""
+        return (
+            self.run is other.run
+            and same(self.group, other.group)
+            and same(self.taken, other.taken)
+        )
+
+
+def same(one: Group | None, other: Group | None) -> bool:
+    if one is other:
+        return True
+    if one is None or other is None or one.count != other.count:
+        return False
+    return np.array_equal(one.mask, other.mask)
+
+
+Counters = dict[int, list[Counts]]
+
+
+class Watch:
+    """The recent rounds of one loop by one group."""
+
+    __slots__ = (
+        "addresses", "counters", "frames", "group", "guarded", "inner", "path", "rounds",
+        "run_stats", "steps",
+    )  # fmt: skip
+
+    def __init__(self, group: Group, steps: list[Step]) -> None:
+        self.group = group
+        self.steps = steps
+        self.rounds = 0
+        self.path: Path | None = None
+        self.frames: list[Frame] = []
+        self.counters: list[Counters] = []
+        self.run_stats: list[Counts] = []
+        self.guarded: list[Counts] = []
+        self.addresses: list[dict[int, Offsets | None]] = []
+        self.inner: list[dict[int, tuple[Counts, Counts]]] = []
+
+    def matches(self, group: Group, steps: list[Step]) -> bool:
+        """Whether the loop was gone round as before."""
+        return (
+            len(steps) == len(self.steps)
+            and same(self.group, group)
+            and all(a.alike(b) for a, b in zip(steps, self.steps, strict=True))
+        )
+
+
+class Skip:
+    """One skip: simulate the slice, then add up what was left out."""
+
+    def __init__(
+        self, machine: Machine, edge: LoopEdge, group: Group, frame: Frame, key: int,
+        watch: Watch, path: Path,
+    ) -> None:  # fmt: skip
+        self.machine = machine
+        self.edge = edge
+        self.group = group
+        self.frame = frame
+        self.key = key
+        self.watch = watch
+        self.path = path
+        self.skipped = 0
+        self._branches: list[list[Branch]] = [[] for _ in path.runs]
+        for branch in path.branches:
+            self._branches[branch.place].append(branch)
+        self._guards: list[list[Guard]] = [[] for _ in path.runs]
+        for guard in path.guards:
+            self._guards[guard.place].append(guard)
+
+    def run(self) -> int | None:
+        """The key to go on at; ``None`` if nothing was skipped."""
+        deltas = self._affine()
+        if deltas is None:
+            return None
+        state, leaving = self._simulate()
+        if leaving is not None:
+            return self._leave(deltas, state, leaving)
+        if self.skipped < LEAST_SKIP:
+            return None
+        return self._resume(deltas, state)
+
+    # --- registers ---
+
+    def _affine(self) -> dict[int, Array] | None:
+        """Per-iteration steps of the registers the path writes; ``None``: one is needed later
+        that does not advance by constant steps."""
+        first, second, third = self.watch.frames
+        found: dict[int, Array] = {}
+        for slot, _, needed in self.path.written:
+            a, b, c = first[slot], second[slot], third[slot]
+            if c is b and b is a:
+                continue
+            step = _step(a, b, c)
+            if step is not None:
+                found[slot] = step
+            elif needed:
+                return None
+        return found
+
+    def _carried(self, frame: Frame) -> list[Array]:
+        return [frame[slot] for slot in self.path.carried]
+
+    def _with(self, carried: list[Array]) -> Frame:
+        frame = list(self.frame)
+        for slot, value in zip(self.path.carried, carried, strict=True):
+            frame[slot] = value
+        return frame
+
+    # --- the slice ---
+
+    def _simulate(self) -> tuple[list[Array], Branch | None]:
+        """Run the slice on for ``skipped`` whole iterations.
+
+        Returns the slice's registers after them, and the branch at which threads start to
+        leave the loop one after another, if the loop can be simulated to its end.
+        """
+        frame = list(self.frame)
+        history: list[list[Array]] = []
+        first = True
+        for _ in range(MOST_SIMULATED):
+            before = self._carried(frame)
+            deviation = self._iterate(frame, first)
+            if deviation is not None:
+                return before, deviation if self._can_leave(deviation, frame) else None
+            first = False
+            self.skipped += 1
+            if self.skipped % 64 == 0 and perf_counter() > self.machine.deadline:
+                break
+            history = [*history[-1:], before]
+            if self.skipped % 32 == 16 and len(history) == 2:
+                jump = self._jump(history, frame)
+                if jump:
+                    self.skipped += jump
+                    history = []
+        return self._carried(frame), None
+
+    def _iterate(self, frame: Frame, first: bool) -> Branch | None:
+        """One iteration of the slice by everyone; the branch where some thread deviates.
+
+        A guard that changes its mind deviates too; it counts as the first branch.
+        """
+        for place, (step, handlers) in enumerate(
+            zip(self.watch.steps, self.path.steps, strict=True)
+        ):
+            group = step.group
+            for handler in handlers:
+                handler(frame, group)
+            for guard in self._guards[place]:
+                if not self._keeps(frame, guard, group, first):
+                    return self.path.branches[0]
+            for branch in self._branches[place]:
+                value = as_type(frame[branch.slot], BOOL)
+                if value.shape[0] == 1:
+                    wanted = group if bool(value[0]) != branch.negated else None
+                    if step.taken is not wanted and not same(step.taken, wanted):
+                        return branch
+                    continue
+                taken = group.mask & (~value if branch.negated else value)
+                if step.taken is None:
+                    if taken.any():
+                        return branch
+                elif not np.array_equal(taken, step.taken.mask):
+                    return branch
+        return None
+
+    def _keeps(self, frame: Frame, guard: Guard, group: Group, first: bool) -> bool:
+        """Whether as many lanes as in the last real iteration pass a guard."""
+        part = group.narrowed(as_type(frame[guard.slot], BOOL), guard.negated)
+        lanes = np.zeros_like(group.lanes) if part is None else part.lanes
+        rows = self.watch.guarded
+        return np.array_equal(lanes, rows[-1][guard.row] - rows[0][guard.row])
+
+    def _can_leave(self, branch: Branch, frame: Frame) -> bool:
+        """Whether some threads stay and the others go behind the loop, once and for all."""
+        path = self.path
+        if not path.simple or len(path.branches) != 1 or path.guards:
+            return False
+        if any(step.group is not self.group for step in self.watch.steps):
+            return False
+        value = as_type(frame[branch.slot], BOOL)
+        by_jump = self._stays_by_jump(branch)
+        if value.shape[0] == 1 or self.group.narrowed(value, branch.negated == by_jump) is None:
+            return False  # all leave at once: the last iteration is run for real
+        out = branch.after if by_jump else branch.target
+        return out >= max(run.end for run in path.runs)
+
+    def _stays_by_jump(self, branch: Branch) -> bool:
+        following = self.path.runs[(branch.place + 1) % len(self.path.runs)].start
+        return branch.target == following
+
+    def _jump(self, history: list[list[Array]], frame: Frame) -> int:
+        """Iterations that can be leapt because everything advances by constant steps."""
+        path = self.path
+        if path.guards:
+            return 0
+        steps: dict[int, Array] = {}
+        for slot, a, b in zip(path.carried, history[0], history[1], strict=True):
+            value = frame[slot]
+            if value.dtype is BOOL:
+                continue
+            step = _step(a, b, value)
+            if step is None:
+                return 0
+            steps[slot] = step
+        safe = float("inf")
+        for branch in path.branches:
+            if branch.compare is None:
+                # A branch on something that never changes is safe.
+                if any(h is not None for h in (steps.get(branch.slot),)) or not self._fixed(branch):
+                    return 0
+                continue
+            safe = min(safe, self._safe(branch.compare, steps, frame))
+        if not np.isfinite(safe) or safe < 64:
+            return 0
+        jump = int(safe) - 2
+        for slot, step in steps.items():
+            frame[slot] = _advanced(frame[slot], step, jump)
+        return jump
+
+    def _fixed(self, branch: Branch) -> bool:
+        return branch.slot not in self.path.carried
+
+    def _safe(self, compare: Compare, steps: dict[int, Array], frame: Frame) -> float:
+        """For how many iterations a comparison keeps its outcome in every thread."""
+        sides = []
+        limit = np.inf
+        signed = compare.signed
+        for side in compare.sides:
+            value = frame[side] if isinstance(side, int) else side
+            size = value.dtype.itemsize
+            if size == 8 and not signed and bool((value.view(S64) < 0).any()):
+                return 0.0
+            kind = np.dtype(f"{'i' if signed else 'u'}{size}")
+            whole = value.view(kind).astype(np.float64)
+            step = steps.get(side) if isinstance(side, int) else None
+            rate = np.zeros(1) if step is None else step.view(np.dtype(f"i{size}")).astype(float)
+            bound = np.iinfo(kind)
+            room = np.where(rate > 0, bound.max - whole, whole - bound.min)
+            reach = np.where(rate != 0, room / np.maximum(np.abs(rate), 1), np.inf)
+            limit = min(limit, self._least(reach))
+            sides.append((whole, rate))
+        gap = sides[0][0] - sides[1][0]
+        rate = sides[0][1] - sides[1][1]
+        with np.errstate(all="ignore"):
+            zero = -gap / rate
+        reach = np.where((rate != 0) & (zero >= 0), np.floor(zero), np.inf)
+        if compare.name in ("eq", "ne"):  # only where the two become exactly equal
+            reach = np.where(reach == zero, reach, np.inf)
+        return min(limit, self._least(reach))
+
+    def _least(self, values: Array) -> float:
+        return float(spread(values, self.machine.count)[self.group.mask].min())
+
+    # --- counting ---
+
+    def _count(self, iterations: int) -> None:
+        """Counters of whole iterations, as in the window."""
+        machine, group, path, watch = self.machine, self.group, self.path, self.watch
+        machine.run_stats += iterations * (watch.run_stats[-1] - watch.run_stats[0])
+        machine.guarded += iterations * (watch.guarded[-1] - watch.guarded[0])
+        rounds = len(watch.counters) - 1
+        for number in path.sites:
+            tally = machine.tallies[number]
+            window = zip(watch.counters[-1][number], watch.counters[0][number], strict=True)
+            for held, (now, then) in zip(tally.counters(), window, strict=True):
+                held += (now - then) * iterations // rounds
+            self._footprint(number, iterations)
+        for loop, (entries, loop_rounds) in watch.inner[-1].items():
+            count, first = machine.trips.counts[loop], watch.inner[0].get(loop)
+            if count is not None and first is not None:
+                count.entries += (entries - first[0]) * iterations
+                count.rounds += (loop_rounds - first[1]) * iterations
+        self._trips(iterations * group.lanes, iterations * group.mask)
+
+    def _trips(self, lanes: Counts, per_thread: Counts) -> None:
+        trips = self.machine.trips.counts[self.edge.loop]
+        if trips is not None:
+            trips.rounds += lanes
+            trips.current += per_thread
+            trips.extrapolated = True
+        self.machine.complain(
+            "loop_extrapolated",
+            "a loop repeats itself: after some iterations only what steers it was run on; "
+            "what it computes keeps its last values",
+            self.machine.program.loop_line(self.edge.loop),
+        )
+
+    def _footprint(self, number: int, iterations: int) -> None:
+        """Sectors of the skipped iterations of an access that moves by one constant stride."""
+        tally = self.machine.tallies[number]
+        stride, keys = self._stride(number), tally.last_keys()
+        if keys is None:
+            return
+        if not stride:
+            return
+        every = max(1, 32 // abs(stride))
+        times = np.arange(every, iterations + 1, every, dtype=np.int64)
+        if times.size * keys.size > MOST_KEYS:
+            kept = times[:: -(-times.size * keys.size // MOST_KEYS)]
+            left_out = np.bincount(keys >> KEY_BITS, minlength=tally.extra.size)
+            tally.extra += left_out * (times.size - kept.size)
+            times = kept
+        base = keys & ((1 << KEY_BITS) - 1)
+        slots = keys - base
+        moved = ((base << SECTOR_SHIFT) + (times * stride)[:, None]) >> SECTOR_SHIFT
+        tally.log.add((slots + moved).reshape(-1))
+
+    def _stride(self, number: int) -> int | None:
+        """By how many bytes all lanes' addresses moved in the last iteration."""
+        _, earlier, later = (a[number] for a in self.watch.addresses)
+        if earlier is None or later is None or earlier.shape != later.shape:
+            return None
+        moved = later - earlier
+        if moved.ndim == 1 and moved.size == self.machine.count:
+            last = self.machine.tallies[number].last_group
+            moved = moved[last.index] if last is not None else moved
+        step = int(moved.reshape(-1)[0])
+        return step if (moved == step).all() else None
+
+    # --- going on ---
+
+    def _resume(self, deltas: dict[int, Array], state: list[Array]) -> int:
+        """All threads go on together at the header, ``skipped`` iterations later."""
+        for slot, value in zip(self.path.carried, state, strict=True):
+            self.frame[slot] = value
+        for slot, step in deltas.items():
+            self.frame[slot] = _advanced(self.frame[slot], step, self.skipped)
+        self._count(self.skipped)
+        return self.key
+
+    def _leave(self, deltas: dict[int, Array], state: list[Array], branch: Branch) -> int:
+        """Threads leave one after another: on to the end of the loop for all of them."""
+        path, machine = self.path, self.machine
+        whole = self.skipped
+        if whole:
+            self._count(whole)
+        frame = self._with(state)
+        by_jump = self._stays_by_jump(branch)
+        group: Group | None = self.group
+        rounds = whole * self.group.mask.astype(np.int64)  # whole iterations, per thread
+        iteration = whole
+        marks: list[tuple[int, Group]] = [(iteration, self.group)]
+        late = False
+        upto = np.zeros_like(self.group.stat)  # executions of runs up to the branch
+        beyond = np.zeros_like(self.group.stat)
+        for _ in range(MOST_SIMULATED):
+            assert group is not None
+            for handlers in path.steps[: branch.place + 1]:
+                for handler in handlers:
+                    handler(frame, group)
+            upto += group.stat
+            iteration += 1
+            stays = as_type(frame[branch.slot], BOOL)
+            kept = group.narrowed(stays, negated=branch.negated == by_jump)
+            if kept is None:
+                break
+            if kept is not group:
+                group = kept
+                marks.append((iteration, group))
+            for handlers in path.steps[branch.place + 1 :]:
+                for handler in handlers:
+                    handler(frame, group)
+            rounds += group.mask
+            beyond += group.stat
+            if iteration % 64 == 0 and perf_counter() > machine.deadline:
+                late = True
+                break
+        for place, run in enumerate(path.runs):
+            machine.run_stats[run.index] += upto if place <= branch.place else beyond
+        machine.guarded[branch.row] += beyond[1] if by_jump else upto[1] - beyond[1]
+        self._partial(marks, whole, iteration, upto)
+        for slot in path.carried:
+            self.frame[slot] = frame[slot]
+        for slot, place, _needed in path.written:
+            step = deltas.get(slot)
+            if step is not None:
+                times = rounds + (self.group.mask if place <= branch.place else 0)
+                self.frame[slot] = _advanced(self.frame[slot], step, times)
+        self._trips(beyond[1], rounds - whole * self.group.mask)
+        out, edge = (
+            (branch.after, branch.after_edge) if by_jump else (branch.target, branch.target_edge)
+        )
+        machine.forget_trace()
+        if late:
+            raise CutShortError("time")
+        shift = path.runs[0].start - self.key
+        return machine.move(out - shift, self.group, edge)
+
+    def _partial(
+        self, marks: list[tuple[int, Group]], whole: int, end: int, executed: Counts
+    ) -> None:
+        """Accesses of iterations run by fewer and fewer threads: sampled, then added up."""
+        machine, path = self.machine, self.path
+        times = np.array([t for t, _ in marks])
+        chosen = np.linspace(whole, max(whole, end - 1), SAMPLES).astype(np.int64)
+        chosen = chosen[np.r_[True, chosen[1:] != chosen[:-1]]]
+        rounds = len(self.watch.counters) - 1
+        share = executed / np.maximum(self.group.stat, 1)  # in iterations by the whole group
+        for number in path.sites:
+            tally = machine.tallies[number]
+            window = zip(
+                self.watch.counters[-1][number], self.watch.counters[0][number], strict=True
+            )
+            moves = self._moves(number)
+            for index, (held, (now, then)) in enumerate(zip(tally.counters(), window, strict=True)):
+                per_round = (now - then) / rounds
+                if index != tally.SECTORS or moves is None or not per_round.any():
+                    held += np.rint(per_round * share[0]).astype(np.int64)
+                    continue
+                measured = []
+                for time in chosen:
+                    active = marks[int(np.searchsorted(times, time, side="right")) - 1][1]
+                    where = moves[0] + moves[1] * (time + 1)
+                    measured.append(tally.measure(where, active))
+                table = np.array(measured, dtype=np.float64)
+                steps = np.arange(whole, end)
+                total = np.array(
+                    [np.interp(steps, chosen, table[:, s]).sum() for s in range(table.shape[1])]
+                )
+                held += np.rint(total).astype(np.int64)
+                stride = float(np.abs(moves[1][self.group.index]).mean())
+                missing = total * min(1.0, stride / 32) - table.sum(axis=0)
+                tally.extra += np.maximum(0, np.rint(missing)).astype(np.int64)
+
+    def _moves(self, number: int) -> tuple[Offsets, Offsets] | None:
+        """The last addresses and their step per iteration, if it was the same twice."""
+        first, second, third = (a[number] for a in self.watch.addresses)
+        if first is None or second is None or third is None:
+            return None
+        if not first.shape == second.shape == third.shape or third.size != self.machine.count:
+            return None
+        step = third - second
+        if not ((second - first == step) | ~self.group.mask).all():
+            return None
+        return third, step
+
+
+def _step(a: Array, b: Array, c: Array) -> Array | None:
+    """The constant step of an integer over three rounds, in its own unsigned width."""
+    if c.dtype is BOOL or c.dtype.kind == "f":
+        return None
+    size = c.dtype.itemsize
+    if a.dtype.itemsize != size or b.dtype.itemsize != size:
+        return None
+    raw = UNSIGNED[size]
+    later = c.view(raw) - b.view(raw)
+    earlier = b.view(raw) - a.view(raw)
+    return later if bool((later == earlier).all()) else None
+
+
+def _advanced(value: Array, step: Array, times: int | Offsets) -> Array:
+    raw = UNSIGNED[value.dtype.itemsize]
+    if isinstance(times, int):
+        count = np.array([times], dtype=np.int64).astype(raw)
+    else:
+        count = times.astype(raw)
+    advanced: Array = (value.view(raw) + step * count).view(value.dtype)
+    return advanced

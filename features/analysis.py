@@ -12,15 +12,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
-from features.activity import Activity, LineActivity, measure_activity
-from features.activity.counts import measure_lines
+from features.activity import (
+    Access,
+    Activity,
+    LineActivity,
+    measure_activity,
+    measure_lines,
+)
 from features.cfg import ControlFlowGraph, build_cfg
 from features.cuda import measure_resources
 from features.diagnostics import Diagnostic
-from features.execution import ExecutionResult, execute
 from features.gpus import GpuProfile
 from features.isa import classify
 from features.launch import Launch
@@ -28,6 +32,7 @@ from features.loops import LoopForest, natural_loops
 from features.occupancy import Occupancy, check_launch, occupancy, waves
 from features.ptx.ir import Function, Module
 from features.registers import RegisterEstimate, estimate_registers, static_shared_bytes
+from features.runs import REUSE_UNKNOWN, Runs, accesses, symbolic_traffic
 from features.schemas import (
     FeatureVector,
     KernelFacts,
@@ -38,6 +43,15 @@ from features.schemas import (
 from features.schemas.counting import PtxCounts, count, find_n_loop
 from features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
 
+if TYPE_CHECKING:
+    from features.execution import ExecutionResult
+    from features.symbolic import SymbolicResult
+
+Mode = Literal["auto", "symbolic", "executed"]
+"""How trip counts and activity are found out. ``symbolic`` never runs the kernel, ``executed``
+runs sampled blocks. ``auto`` works trip counts out and runs the kernel only for what that
+leaves open if the request gives arguments; activity is executed."""
+
 DEFAULT_TIME_CAP_SECONDS = 1.0
 """Time cap of the executed analysis (DESIGN.md, HTTP: ``analysis``)."""
 
@@ -47,6 +61,7 @@ __all__ = [
     "DEFAULT_TRIP_COUNT",
     "KernelAnalysis",
     "KernelStatics",
+    "Mode",
     "TripCount",
     "analyse",
     "statics",
@@ -142,7 +157,8 @@ class KernelAnalysis:
     occupancy: Occupancy
     waves: float
     diagnostics: tuple[Diagnostic, ...]
-    time_cap_seconds: float = DEFAULT_TIME_CAP_SECONDS
+    mode: Mode
+    runs: Runs
 
     @property
     def function(self) -> Function:
@@ -176,25 +192,29 @@ class KernelAnalysis:
             for trip in self.trip_counts
         )
 
-    @cached_property
+    @property
+    def symbolic(self) -> SymbolicResult:
+        """The symbolic analysis, made when first asked for."""
+        return self.runs.symbolic
+
+    @property
     def executed(self) -> ExecutionResult:
-        """The executed analysis: sampled blocks run over arrays, once, when first asked for."""
-        return execute(
-            self.function,
-            self.module,
-            self.launch,
-            self.gpu,
-            time_cap_seconds=self.time_cap_seconds,
-        )
+        """The executed analysis: sampled blocks run over arrays, when first asked for."""
+        return self.runs.executed
+
+    @property
+    def activity_how(self) -> Literal["executed", "symbolic"]:
+        """Which analysis ``activity`` comes from."""
+        return "symbolic" if self.mode == "symbolic" else "executed"
 
     @cached_property
     def activity(self) -> Activity:
         """What the launch physically does: the quantities of ``activity1``."""
-        result = self.executed
+        executed = self.activity_how == "executed"
         return measure_activity(
             self.module,
-            result.functions,
-            result.memory,
+            self.executed.functions if executed else self.symbolic.functions,
+            self.executed.memory if executed else symbolic_traffic(self.function, self.symbolic),
             self.launch,
             self.gpu,
             self.occupancy,
@@ -204,9 +224,34 @@ class KernelAnalysis:
         )
 
     @property
+    def activity_diagnostics(self) -> tuple[Diagnostic, ...]:
+        """What had to be assumed for ``activity``, and what was cut short."""
+        if self.activity_how == "executed":
+            return self.executed.diagnostics
+        return (*self.symbolic.diagnostics, REUSE_UNKNOWN)
+
+    @property
     def lines(self) -> tuple[LineActivity, ...]:
         """Activity by source line, the most machine instructions first."""
-        return measure_lines(self.module, self.executed.functions)
+        if self.activity_how == "executed":
+            return measure_lines(self.module, self.executed.functions)
+        return measure_lines(self.module, self.symbolic.functions)
+
+    @property
+    def accesses(self) -> tuple[Access, ...]:
+        """Every memory access that is reached: requests, sectors, conflicts, stride."""
+        executed = self.executed if self.activity_how == "executed" else None
+        return accesses(self.module, self.function, executed, self.symbolic)
+
+    @property
+    def mix(self) -> dict[str, float]:
+        """Executed warp instructions by opcode class (``global_load``, ``compute``...)."""
+        result = self.executed if self.activity_how == "executed" else self.symbolic
+        return {
+            name: counts.warp_executions
+            for name, counts in result.classes.items()
+            if counts.warp_executions
+        }
 
     @cached_property
     def facts(self) -> KernelFacts:
@@ -230,7 +275,7 @@ class KernelAnalysis:
         """
         if schema_id == activity_schema().id:
             return activity_schema().vector(
-                self.activity, gpu_id or self.gpu.id, self.executed.diagnostics
+                self.activity, gpu_id or self.gpu.id, self.activity_diagnostics
             )
         facts = self.facts
         if registers_per_thread is not None or assumed_trips is not None:
@@ -277,6 +322,7 @@ def analyse(
     registers_per_thread: int | None = None,
     static_shared_bytes: int | None = None,
     ptxas: bool = False,
+    analysis: Mode = "auto",
     time_cap_seconds: float = DEFAULT_TIME_CAP_SECONDS,
 ) -> KernelAnalysis:
     """Analyse one launch of one kernel on one GPU.
@@ -284,8 +330,9 @@ def analyse(
     ``kernel`` is a mangled or demangled name, or ``None`` for the only kernel. ``loops`` gives
     trip counts (see ``features.trips``), ``registers_per_thread`` and ``static_shared_bytes``
     replace what is estimated; ``ptxas`` lets the compiler of the extra ``cuda`` count the
-    registers where it is installed and takes the PTX. Raises PtxError, KernelError, and
-    LaunchError for what the GPU refuses.
+    registers where it is installed and takes the PTX. ``analysis`` says how what is not given
+    is found out (``Mode``), within ``time_cap_seconds`` for the executed one. Raises PtxError,
+    KernelError, and LaunchError for what the GPU refuses.
     """
     function = kernel if isinstance(kernel, Function) else module.kernel(kernel)
     static = statics(module, function)
@@ -309,6 +356,11 @@ def analyse(
     check_launch(gpu, launch, shared, registers.registers_per_thread)
     resident = occupancy(gpu, launch, registers.registers_per_thread, shared)
     trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
+    runs = Runs(module, function, launch, gpu, loops or {}, time_cap_seconds)
+    may_execute = analysis == "executed" or (analysis == "auto" and bool(launch.arguments))
+    trips, found = runs.infer(trips, may_execute=may_execute)
+    guessed = {trip.line for trip in trips if trip.how == "assumed"}
+    assumptions = tuple(d for d in assumptions if d.line in guessed) + found
     return KernelAnalysis(
         module=module,
         launch=launch,
@@ -320,7 +372,8 @@ def analyse(
         occupancy=resident,
         waves=waves(gpu, launch, resident),
         diagnostics=(*diagnostics, *assumptions),
-        time_cap_seconds=time_cap_seconds,
+        mode=analysis,
+        runs=runs,
     )
 
 

@@ -5,6 +5,6 @@ memory   what passes L1, L2 and DRAM: reuse between loads, blocks and waves
 schema   the named, versioned vector
 """
 
-from features.activity.counts import Activity, LineActivity, measure_activity
+from features.activity.counts import Access, Activity, LineActivity, measure_activity, measure_lines
 
-__all__ = ["Activity", "LineActivity", "measure_activity"]
+__all__ = ["Access", "Activity", "LineActivity", "measure_activity", "measure_lines"]

@@ -41,8 +41,6 @@ class Counted(Protocol):
     def shared_requests(self) -> Floats: ...
     @property
     def shared_transactions(self) -> Floats: ...
-    @property
-    def constant_transactions(self) -> Floats: ...
 
 
 class Pipes(NamedTuple):
@@ -156,6 +154,33 @@ class Activity:
 
 
 @dataclass(frozen=True, slots=True)
+class Access:
+    """One memory instruction of a launch.
+
+    ``requests`` are warp requests; ``sectors_per_request`` counts 32-byte sectors,
+    ``transactions_per_request`` shared memory passes (1: no bank conflict); ``None`` where it
+    is none of that kind. ``stride_bytes`` lies between neighbouring lanes and ``address`` is
+    for people, both ``None`` where the symbolic analysis cannot tell; ``affine`` says whether
+    it can (``None``: it did not look).
+    """
+
+    function: str
+    position: int
+    line: int
+    source_line: int | None
+    opcode: str
+    space: str
+    is_load: bool
+    is_store: bool
+    requests: float
+    sectors_per_request: float | None
+    transactions_per_request: float | None
+    stride_bytes: int | None
+    affine: bool | None
+    address: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class LineActivity:
     """What one source line (``.loc``) or, without line information, PTX line executes."""
 
@@ -258,7 +283,8 @@ class _Totals:
         self.lanes += float(counts.active_lanes.sum())
         self.shared_requests += float(counts.shared_requests.sum())
         self.shared_transactions += float(counts.shared_transactions.sum())
-        self.constants += float(counts.constant_transactions.sum())
+        constants = getattr(counts, "constant_transactions", None)
+        self.constants += 0.0 if constants is None else float(constants.sum())
         sums = np.zeros(len(Pipes._fields))
         for instruction in body.instructions:
             at = instruction.position

@@ -62,6 +62,7 @@ class _Builder:
         self.loop_phis: dict[int, list[Phi]] = {}
         self.exits: dict[int, dict[Node, None]] = {}
         self.pointers: set[str] = set()
+        self.nested = self._nested()
         self.block = 0
         self.line = 0
         self.written: dict[Operand, Node] = {}
@@ -78,6 +79,15 @@ class _Builder:
                     often.add(name)
                 once.add(name)
         return often
+
+    def _nested(self) -> list[int]:
+        """For each loop the bit set of itself and the loops in it."""
+        loops = self.forest.loops
+        found = [1 << loop.index for loop in loops]
+        for loop in sorted(loops, key=lambda one: -one.depth):
+            if loop.parent is not None:
+                found[loop.parent] |= found[loop.index]
+        return found
 
     # --- Source ---
 
@@ -152,9 +162,12 @@ class _Builder:
             loop = loops[source]
             if loop.depth <= floor and self._around(source, target):
                 break
+            around = loop.parent if loop.parent is not None else -1
+            if not node.loops & self.nested[source]:
+                source = around  # nothing in it comes from this loop
+                continue
             inner = node
             node = self.graph.make("exit", inner.bits, (inner,), source)
-            around = loop.parent if loop.parent is not None else -1
             if node.op == "exit" and node not in self.exits.setdefault(source, {}):
                 self.exits[source][node] = None
                 own = 1 << source
@@ -285,7 +298,10 @@ class _Builder:
             # A path that gives the register no value cannot lead to its use.
             pairs = [(p, v) for p, v in zip(forward, values, strict=True) if v is not None]
             args = tuple(v for _, v in pairs)
-            merged[name] = self.graph.make("join", bits, args, (index, tuple(p for p, _ in pairs)))
+            node = self.graph.make("join", bits, args, (index, tuple(p for p, _ in pairs)))
+            if here >= 0 and node.op == "join":
+                node.loops |= 1 << here  # which way was taken is told there
+            merged[name] = node
         return merged
 
     def _instruction(
@@ -308,7 +324,11 @@ class _Builder:
             return
         make = translator(one.opcode)
         self.written = {}
-        node = make(self, one) if make is not None else None
+        try:
+            node = make(self, one) if make is not None else None
+        except (IndexError, ValueError):
+            # Fewer operands than the opcode has: no such instruction, so nothing is known.
+            node = None
         if base == "cvta" and node is not None and node.op == "param":
             self.pointers.add(node.value[0])
         for name in names:

@@ -228,3 +228,48 @@ def test_ptxas_counts_the_registers_where_it_is_installed():
     assert analysis.registers.how == "ptxas"
     assert analysis.registers.low == analysis.registers.high
     assert not [d for d in analysis.diagnostics if d.code == "registers_estimated"]
+
+
+COUNTED = LOOPS.replace("ld.param.u32 %r1, [n];", "mov.u32 %r1, 24;")
+
+
+def test_trip_counts_are_worked_out_where_they_can_be():
+    gpu, launch = load_gpu("tesla-k20"), Launch.of(64, 256)
+    constant = analyse(read_module(COUNTED), None, launch, gpu)
+    assert [t.count for t in constant.trip_counts] == [24, 24]
+    assert {t.how for t in constant.trip_counts} <= {"constant", "inferred"}
+    assert not [d for d in constant.diagnostics if d.code == "trip_count_assumed"]
+    with_argument = Launch.of(64, 256, arguments={"n": 7})
+    inferred = analyse(read_module(LOOPS), None, with_argument, gpu)
+    assert [(t.count, t.how) for t in inferred.trip_counts] == [(7, "inferred")] * 2
+
+
+def test_what_the_user_gives_wins_over_what_is_worked_out():
+    gpu, launch = load_gpu("tesla-k20"), Launch.of(64, 256)
+    analysis = analyse(read_module(COUNTED), None, launch, gpu, loops={"INNER": 3})
+    assert [t.count for t in analysis.trip_counts] == [24, 3]
+    assert analysis.trip_counts[1].how == "given"
+
+
+def test_symbolic_and_executed_activity_agree_where_there_is_no_reuse():
+    launch = Launch.of(65536, 256, arguments={"1": 65536 * 256})
+    gpu = load_gpu("tesla-v100")
+    symbolic = analyse(read_module(STREAM), None, launch, gpu, analysis="symbolic")
+    executed = analyse(read_module(STREAM), None, launch, gpu, analysis="executed")
+    ours, theirs = symbolic.activity.values(), executed.activity.values()
+    assert symbolic.activity_how == "symbolic"
+    different = {name for name in ours if ours[name] != pytest.approx(theirs[name], rel=1e-6)}
+    # The buffer is read and written in place: symbols count it twice, as the warning says.
+    assert different <= {"constant_transactions", "footprint_bytes"}
+    assert "reuse_unknown" in {d.code for d in symbolic.activity_diagnostics}
+
+
+def test_accesses_carry_counts_and_shape():
+    launch = Launch.of(64, 256, arguments={"1": 64 * 256})
+    analysis = analyse(read_module(STREAM), None, launch, load_gpu("tesla-v100"))
+    load, store = analysis.accesses
+    assert (load.opcode, load.is_load, load.stride_bytes) == ("ld.global.f32", True, 4)
+    assert (store.opcode, store.is_store) == ("st.global.f32", True)
+    assert load.sectors_per_request == pytest.approx(4)
+    assert load.affine
+    assert analysis.mix["global_load"] == pytest.approx(64 * 8)

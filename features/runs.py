@@ -1,0 +1,202 @@
+"""The two dynamic analyses of one launch, each run at most once and only when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from features.activity.counts import Access
+from features.diagnostics import Diagnostic
+from features.gpus import GpuProfile
+from features.isa import classify
+from features.launch import Launch
+from features.memory import Overlap
+from features.ptx.ir import Function, Instruction, Module
+from features.trips import TripCount
+
+if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
+    from features.execution import ExecutionResult
+    from features.symbolic import AccessInfo, SymbolicResult
+
+
+class Runs:
+    """Symbolic and executed analysis of one launch."""
+
+    def __init__(
+        self,
+        module: Module,
+        function: Function,
+        launch: Launch,
+        gpu: GpuProfile,
+        loops: Mapping[str, float],
+        time_cap_seconds: float,
+    ) -> None:
+        self._module, self._function = module, function
+        self._launch, self._gpu = launch, gpu
+        self._loops = dict(loops)
+        self._cap = time_cap_seconds
+
+    @cached_property
+    def symbolic(self) -> SymbolicResult:
+        """Counts worked out without running. Raises LaunchError for arguments that do not fit."""
+        from features.symbolic import analyse_symbolically
+
+        return analyse_symbolically(self._module, self._function, self._launch, loops=self._loops)
+
+    @cached_property
+    def executed(self) -> ExecutionResult:
+        """Sampled blocks run over arrays. Raises LaunchError for arguments that do not fit."""
+        from features.execution import execute
+
+        return execute(
+            self._function,
+            self._module,
+            self._launch,
+            self._gpu,
+            time_cap_seconds=self._cap,
+        )
+
+    def infer(
+        self, trips: tuple[TripCount, ...], *, may_execute: bool
+    ) -> tuple[tuple[TripCount, ...], tuple[Diagnostic, ...]]:
+        """Replace assumed trip counts by what the analyses find out.
+
+        First the symbolic one; what it cannot tell is executed if that is allowed.
+        """
+        if all(trip.how != "assumed" for trip in trips):
+            return trips, ()
+        found = {info.loop: info for info in self.symbolic.loops if info.exact}
+        better = [
+            replace(trip, count=found[trip.loop].count, how=found[trip.loop].how)
+            if trip.how == "assumed" and trip.loop in found
+            else trip
+            for trip in trips
+        ]
+        if not may_execute or all(trip.how != "assumed" for trip in better):
+            return tuple(better), ()
+        ran = {
+            info.loop: info for info in self.executed.loops if info.function == self._function.name
+        }
+        for index, trip in enumerate(better):
+            if trip.how == "assumed" and trip.loop in ran:
+                better[index] = replace(trip, count=ran[trip.loop].mean, how="executed")
+        return tuple(better), self.executed.diagnostics
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolicTraffic:
+    """Global memory as the symbolic analysis sees it: sectors, but no reuse between accesses."""
+
+    load_sectors: float
+    store_sectors: float
+
+    @property
+    def unique_load_sectors(self) -> float:
+        """Every sector counts as new."""
+        return self.load_sectors
+
+    @property
+    def unique_store_sectors(self) -> float:
+        """Every sector counts as new."""
+        return self.store_sectors
+
+    @property
+    def load_overlap(self) -> Overlap:
+        """Not known."""
+        return Overlap(None, None)
+
+    @property
+    def store_overlap(self) -> Overlap:
+        """Not known."""
+        return Overlap(None, None)
+
+    @property
+    def footprint_sectors(self) -> float:
+        """At most this: every sector counts as new."""
+        return self.load_sectors + self.store_sectors
+
+
+REUSE_UNKNOWN = Diagnostic(
+    "reuse_unknown",
+    "the symbolic analysis does not follow reuse between accesses: sectors at L2 and in memory "
+    "are upper bounds",
+)
+
+
+def symbolic_traffic(function: Function, result: SymbolicResult) -> SymbolicTraffic:
+    """Sectors of global loads and stores of a kernel (functions it calls are not followed)."""
+    counts = result.functions[function.name]
+    loads = stores = 0.0
+    for instruction in function.body.instructions:
+        facts = classify(instruction.opcode)
+        sectors = float(counts.sectors[instruction.position])
+        if facts.space not in ("global", "generic") and facts.source_space != "global":
+            continue
+        if facts.category in ("load", "copy", "atomic"):
+            loads += sectors
+        if facts.category in ("store", "atomic"):
+            stores += sectors
+    return SymbolicTraffic(loads, stores)
+
+
+def accesses(
+    module: Module, function: Function, executed: ExecutionResult | None, symbolic: SymbolicResult
+) -> tuple[Access, ...]:
+    """Every memory access that ran, in text order: counts from execution, shape from symbols."""
+    shapes = {info.position: info for info in symbolic.accesses}
+    results = executed.functions if executed is not None else symbolic.functions
+    found: list[Access] = []
+    for name, counts in results.items():
+        owner = module.function(name)
+        if owner is None:
+            continue
+        for one in owner.body.instructions:
+            facts = classify(one.opcode)
+            at = one.position
+            requests = float(counts.requests[at])
+            shared = float(counts.shared_requests[at])
+            if not facts.accesses_memory or facts.space == "param" or not requests + shared:
+                continue
+            shape = shapes.get(at) if name == function.name else None
+            found.append(
+                _access(
+                    name,
+                    one,
+                    shape,
+                    requests or shared,
+                    float(counts.sectors[at]) / requests if requests else None,
+                    float(counts.shared_transactions[at]) / shared if shared else None,
+                )
+            )
+    return tuple(found)
+
+
+def _access(
+    name: str,
+    one: Instruction,
+    shape: AccessInfo | None,
+    requests: float,
+    sectors: float | None,
+    transactions: float | None,
+) -> Access:
+    facts = classify(one.opcode)
+    return Access(
+        function=name,
+        position=one.position,
+        line=one.line,
+        source_line=one.location.line if one.location else None,
+        opcode=one.opcode,
+        space=facts.space or facts.category,
+        is_load=facts.category in ("load", "copy", "atomic", "texture"),
+        is_store=facts.category in ("store", "copy", "atomic"),
+        requests=requests,
+        sectors_per_request=sectors if sectors is None or np.isfinite(sectors) else None,
+        transactions_per_request=transactions,
+        stride_bytes=shape.stride_bytes if shape else None,
+        affine=shape.affine if shape else None,
+        address=shape.address if shape else None,
+    )

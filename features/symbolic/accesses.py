@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -11,7 +11,7 @@ import numpy.typing as npt
 from features.launch import WARP_SIZE
 from features.memory import SECTOR_BYTES, distinct_per_row, shared_transactions
 from features.symbolic.arith import Array, Missing, Val, as_val
-from features.symbolic.evaluate import Context, State
+from features.symbolic.evaluate import Context, Mask, State
 from features.symbolic.journal import Touched
 from features.symbolic.scheme import Access
 
@@ -37,7 +37,39 @@ def measure(walker: Walker, access: Access, context: Context, state: State) -> T
     part = 1 if access.facts.category == "copy" and access.space != access.facts.space else 0
     if access.space not in ACCESS_SPACES:
         return Touched(access.position, part, requests, 0.0, 0.0, None, None, None)
+    shared = access.space == "shared"
+    unit = max(4, access.width) if shared else SECTOR_BYTES
+    # Addresses that differ by a whole number of units share sectors and banks alike.
+    key = (access.address, access.offset % unit, access.space, access.width, access.facts.entry)
+    kept = walker.patterns.get(key)
+    if kept is None or kept.context is not context or kept.mask is not state.mask:
+        kept = walker.patterns[key] = _pattern(walker, access, context, state)
+    if kept.reason is not None:
+        sectors = 0.0 if shared else lanes * state.share
+        transactions = requests if shared else 0.0
+        return Touched(access.position, part, requests, sectors, transactions, None, None,
+                       kept.reason)  # fmt: skip
+    doubt = None if state.known else Missing("whether it is reached depends on data", 0)
+    sectors, transactions = (0.0, kept.total) if shared else (kept.total, 0.0)
+    return Touched(access.position, part, requests, sectors, transactions, kept.stride,
+                   kept.step, doubt)  # fmt: skip
+
+
+class Pattern(NamedTuple):
+    """What one address does for one set of lanes: sectors or transactions over the launch."""
+
+    context: Context
+    mask: Mask
+    total: float
+    stride: int | None
+    step: int | None
+    reason: Missing | None
+
+
+def _pattern(walker: Walker, access: Access, context: Context, state: State) -> Pattern:
     value = walker.evaluator.evaluate(access.address, context)
+    shared = access.space == "shared"
+    unit = max(4, access.width) if shared else SECTOR_BYTES
     reason: Missing | None = None
     address = Val(0, 0, 0)
     if isinstance(value, int | Val):
@@ -48,10 +80,8 @@ def measure(walker: Walker, access: Access, context: Context, state: State) -> T
         reason = Missing("the size of the access is not known", 0)
     if reason is None and access.facts.entry.startswith("wmma"):
         reason = Missing("the layout of matrix fragments is not documented", 0)
-    shared = access.space == "shared"
     phases: list[tuple[int, npt.NDArray[np.float64]]] = []
     if reason is None:
-        unit = max(4, access.width) if shared else SECTOR_BYTES
         found = _phases(context, address, unit)
         if isinstance(found, Missing):
             reason = found
@@ -61,21 +91,15 @@ def measure(walker: Walker, access: Access, context: Context, state: State) -> T
     if reason is None and rows * state.mask.shape[1] * len(phases) > MOST_CELLS:
         reason = Missing("too many iterations differ to look at all", 0)
     if reason is not None:
-        sectors = 0.0 if shared else lanes * state.share
-        return Touched(access.position, part, requests, sectors, requests if shared else 0.0,
-                       None, None, reason)  # fmt: skip
+        return Pattern(context, state.mask, 0.0, None, None, reason)
     total = 0.0
     for shift, weight in phases:
         per_row = _per_row(walker, access, address.base, access.offset + shift, state)
         if per_row.shape[0] != weight.shape[0]:
             weight = weight.sum(keepdims=True)
         total += float(weight @ per_row)
-    doubt = None if state.known else Missing("whether it is reached depends on data", 0)
-    return Touched(
-        access.position, part, requests,
-        0.0 if shared else total, total if shared else 0.0,
-        _stride(address.base, state), _step(address, context), doubt,
-    )  # fmt: skip
+    stride, step = _stride(address.base, state), _step(address, context)
+    return Pattern(context, state.mask, total, stride, step, None)
 
 
 def _rows(base: Array | int, state: State) -> int:

@@ -1,27 +1,316 @@
-"""Which blocks are looked at, and how many blocks of the launch each stands for."""
+"""Which blocks are looked at, and how many blocks of the launch each stands for.
+
+Where every comparison that tells blocks apart is affine in one coordinate of ``ctaid``, the
+grid falls into intervals along each axis within which all blocks behave alike; one block of
+each (several, where addresses of neighbouring blocks are aligned differently) says it all.
+Otherwise the strata of the executed analysis are sampled.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import gcd, prod
+from weakref import WeakKeyDictionary
 
 from features.execution.sampling import plan_blocks
 from features.launch import WARP_SIZE, Launch
+from features.memory import SECTOR_BYTES
 from features.symbolic.results import SampledBlocks
 from features.symbolic.scheme import Scheme
+from features.values import COMPARISONS, Affine, Node, affine
 
-ALL_LANES = 8192
+ALL_LANES = 1024
 """Launches of up to this many lanes are looked at whole: numpy's time per operation is still
 near its minimum."""
 
+MOST_LANES = 16_384
+"""Most lanes looked at where the grid falls into intervals; beyond, it is sampled."""
+
+MOST_STEPS = 16
+"""Most iterations of a loop whose end may fall into different blocks (a grid-stride loop: 1)."""
+
+MOST_BETWEEN = 4
+"""Most blocks across which one comparison changes its outcome (a guard ``i < n``: 1)."""
+
 Constant = Callable[[str, int, int], "int | None"]
+
+_AXES = ("ctaid.x", "ctaid.y", "ctaid.z")
+_TRANSPARENT = frozenset({
+    "add", "sub", "mul", "shl", "sext", "zext", "trunc", "neg", "select", "join", "exit", "phi",
+    "const", "special", "param", "symbol", "unknown",
+})  # fmt: skip
+_LOGIC = frozenset({"and", "or", "xor"})
+
+
+class _Irregular(Exception):  # noqa: N818 - it is no error, only a way out
+    """The grid does not fall into intervals."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Relevant:
+    """Nodes that tell blocks apart: compared ones, and addresses. ``irregular``: others do."""
+
+    compared: tuple[Node, ...]
+    addresses: tuple[Node, ...]
+    irregular: bool
+
+
+_relevant: WeakKeyDictionary[Scheme, _Relevant] = WeakKeyDictionary()
 
 
 def choose_blocks(scheme: Scheme, launch: Launch, constant: Constant) -> SampledBlocks:
-    """Every block of a small launch, else some of each kind."""
+    """Every block of a small launch, one of each kind of block, or a sample."""
     lanes = launch.warps_per_block * WARP_SIZE
     if launch.blocks * lanes <= ALL_LANES:
         blocks = tuple(range(launch.blocks))
         return SampledBlocks(blocks, (1.0,) * launch.blocks, launch.blocks, True)
-    plan = plan_blocks(launch)
-    weights = tuple(float(w) for w in plan.weights())
-    return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete)
+    try:
+        axes = _intervals(scheme, launch, constant)
+        if prod(len(axis) for axis in axes) * lanes > MOST_LANES:
+            raise _Irregular
+    except _Irregular:
+        plan = plan_blocks(launch)
+        weights = tuple(float(w) for w in plan.weights())
+        return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete)
+    found: dict[int, float] = {}
+    wide, high, _ = launch.grid
+    for z, deep in axes[2]:
+        for y, tall in axes[1]:
+            for x, long in axes[0]:
+                found[(z * high + y) * wide + x] = deep * tall * long
+    ordered = sorted(found)
+    return SampledBlocks(
+        tuple(ordered), tuple(found[block] for block in ordered), launch.blocks, True
+    )
+
+
+def _relevant_nodes(scheme: Scheme) -> _Relevant:
+    known = _relevant.get(scheme)
+    if known is not None:
+        return known
+    depends = _depending(scheme)
+    decisions: list[Node] = [e.condition for e in scheme.endings if e.condition is not None]
+    decisions += [guard for guards in scheme.guards for _, guard, _ in guards]
+    addresses = [access.address for found in scheme.accesses for access in found]
+    compared: list[Node] = []
+    irregular = False
+    seen: set[Node] = set()
+    stack = [*decisions, *addresses]
+    while stack:
+        node = stack.pop()
+        if node in seen or node not in depends:
+            continue
+        seen.add(node)
+        stack.extend(node.args)
+        if node.op == "phi":
+            phi = scheme.phis[node]
+            stack.append(phi.start)
+            if phi.step is None or phi.step in depends:
+                irregular = True
+        elif node.op in COMPARISONS or node.op in ("min.s", "max.s", "min.u", "max.u"):
+            compared.append(node)
+        elif node.op not in _TRANSPARENT and not (node.bits == 1 and node.op in _LOGIC):
+            irregular = True
+        elif node.op == "mul" and all(arg in depends for arg in node.args):
+            irregular = True
+    found = _Relevant(
+        tuple(compared),
+        tuple(dict.fromkeys(address for address in addresses if address in depends)),
+        irregular,
+    )
+    _relevant[scheme] = found
+    return found
+
+
+def _depending(scheme: Scheme) -> set[Node]:
+    """Nodes made of ``ctaid``."""
+    found: set[Node] = set()
+    for _ in range(4):  # phis depend on nodes made later
+        before = len(found)
+        for node in scheme.graph.nodes:
+            if node in found:
+                continue
+            if node.op == "special":
+                if str(node.value).startswith("ctaid"):
+                    found.add(node)
+            elif any(arg in found for arg in node.args):
+                found.add(node)
+            elif node.op == "phi":
+                phi = scheme.phis[node]
+                if phi.start in found or (phi.latch is not None and phi.latch in found):
+                    found.add(node)
+        if len(found) == before:
+            break
+    return found
+
+
+class _Forms:
+    """Affine forms with the launch's constants filled in and loop counters taken apart."""
+
+    def __init__(self, scheme: Scheme, launch: Launch, constant: Constant) -> None:
+        self.scheme = scheme
+        self.launch = launch
+        self.constant = constant
+        self.memo: dict[Node, Affine | None] = {}
+
+    def leaf(self, node: Node) -> int | None:
+        """The value of a leaf that is the same in the whole launch."""
+        if node.op == "param":
+            name, offset = node.value
+            return self.constant(name, offset, node.bits)
+        if node.op == "special":
+            head, _, axis = node.value.partition(".")
+            shape = {"ntid": self.launch.block, "nctaid": self.launch.grid}.get(head)
+            if shape is not None and axis:
+                return shape["xyz".index(axis)]
+            shape = {"tid": self.launch.block, "ctaid": self.launch.grid}.get(head)
+            if shape is not None and axis and shape["xyz".index(axis)] == 1:
+                return 0
+        return None
+
+    def form(self, node: Node) -> tuple[int, dict[Node, int], list[int]]:
+        """Constant, terms and the steps of loop counters in a value. Raises _Irregular."""
+        constant, terms, steps = 0, {}, []
+        waiting: list[tuple[Node, int]] = [(node, 1)]
+        for _ in range(64):
+            if not waiting:
+                return constant, {n: f for n, f in terms.items() if f}, steps
+            top, factor = waiting.pop()
+            found = affine(top, self.leaf, self.memo)
+            if found is None:
+                raise _Irregular
+            constant += factor * found.constant
+            for leaf, times in found.terms:
+                if leaf.op == "exit":
+                    waiting.append((leaf.args[0], factor * times))
+                elif leaf.op == "phi":
+                    phi = self.scheme.phis[leaf]
+                    step = affine(phi.step, self.leaf, self.memo) if phi.step else None
+                    if step is None or step.terms:
+                        raise _Irregular
+                    steps.append(factor * times * step.constant)
+                    waiting.append((phi.start, factor * times))
+                else:
+                    terms[leaf] = terms.get(leaf, 0) + factor * times
+        raise _Irregular
+
+    def bounds(self, node: Node) -> tuple[int, int] | None:
+        """Least and greatest value of a leaf over the threads of a block."""
+        if node.op == "special":
+            head, _, axis = node.value.partition(".")
+            if head == "tid" and axis:
+                return 0, self.launch.block["xyz".index(axis)] - 1
+            return {"laneid": (0, 31), "warpid": (0, self.launch.warps_per_block - 1)}.get(head)
+        if node.op in ("shr.u", "shr.s", "and", "div.u", "rem.u") and len(node.args) == 2:
+            inner, by = node.args
+            number = by.value if by.op == "const" else self.leaf(by)
+            around = self.bounds(inner)
+            if number is None or number < 0 or around is None or around[0] < 0:
+                return None
+            if node.op == "and":
+                return 0, number
+            if node.op == "rem.u":
+                return 0, max(number - 1, 0)
+            return 0, around[1] >> number if node.op[:3] == "shr" else around[1]
+        return None
+
+
+def _intervals(scheme: Scheme, launch: Launch, constant: Constant) -> list[list[tuple[int, float]]]:
+    """Along each axis: blocks to look at, and how many of the axis each stands for."""
+    relevant = _relevant_nodes(scheme)
+    if relevant.irregular:
+        raise _Irregular
+    forms = _Forms(scheme, launch, constant)
+    singles: list[set[int]] = [set(), set(), set()]
+    cuts: list[set[int]] = [set(), set(), set()]
+    for node in relevant.compared:
+        parts = [_difference(forms, node.args[0], node.args[1])]
+        if node.op.endswith(".u"):  # unsigned: the order also turns where a side changes sign
+            parts += [forms.form(node.args[0]), forms.form(node.args[1])]
+        for part in parts:
+            _turn(forms, launch, part, singles, cuts)
+    periods = [1, 1, 1]
+    for node in relevant.addresses:
+        _, terms, _ = forms.form(node)
+        for leaf, factor in terms.items():
+            if leaf.op == "special" and leaf.value in _AXES:
+                axis = _AXES.index(leaf.value)
+                period = SECTOR_BYTES // gcd(SECTOR_BYTES, factor)
+                periods[axis] = max(periods[axis], period)
+    return [_axis(launch.grid[axis], singles[axis], cuts[axis], periods[axis]) for axis in range(3)]
+
+
+def _difference(forms: _Forms, left: Node, right: Node) -> tuple[int, dict[Node, int], list[int]]:
+    first, terms, steps = forms.form(left)
+    second, others, more = forms.form(right)
+    total = dict(terms)
+    for leaf, factor in others.items():
+        total[leaf] = total.get(leaf, 0) - factor
+    return first - second, {n: f for n, f in total.items() if f}, [*steps, *more]
+
+
+def _turn(
+    forms: _Forms,
+    launch: Launch,
+    form: tuple[int, dict[Node, int], list[int]],
+    singles: list[set[int]],
+    cuts: list[set[int]],
+) -> None:
+    """Note the blocks in which ``form`` is zero or changes its sign for some lane."""
+    constant, terms, steps = form
+    axis, slope = -1, 0
+    low = high = constant
+    for leaf, factor in terms.items():
+        if leaf.op == "special" and leaf.value in _AXES:
+            if axis >= 0:
+                raise _Irregular
+            axis, slope = _AXES.index(leaf.value), factor
+            continue
+        bounds = forms.bounds(leaf)
+        if bounds is None:
+            if leaf.op == "unknown" or (leaf.op == "param" and forms.leaf(leaf) is None):
+                return  # a decision on what is not known splits no blocks
+            raise _Irregular
+        ends = sorted((factor * bounds[0], factor * bounds[1]))
+        low, high = low + ends[0], high + ends[1]
+    if axis < 0:
+        return
+    size = launch.grid[axis]
+    if slope < 0:
+        slope, low, high = -slope, -high, -low
+    step = 0
+    for one in steps:
+        step = gcd(step, one)
+    # low + slope * b <= j * step <= high + slope * b, with a neighbour's room on either side
+    if step:
+        first = (low - slope) // step
+        last = -(-(high + slope * size) // step)
+        if last - first > MOST_STEPS:
+            raise _Irregular
+        shifts = [number * step for number in range(first, last + 1)]
+    else:
+        shifts = [0]
+    for shift in shifts:
+        begin = (shift - high) // slope  # before: all lanes below zero
+        end = -(-(shift - low) // slope)  # behind: all above
+        if begin >= size or end < 0:
+            continue
+        begin, end = max(begin, 0), min(end, size - 1)
+        if end - begin > MOST_BETWEEN:
+            raise _Irregular
+        singles[axis].update(range(begin, end + 1))
+        cuts[axis].update((begin, end + 1))
+
+
+def _axis(size: int, singles: set[int], cuts: set[int], period: int) -> list[tuple[int, float]]:
+    found = [(block, 1.0) for block in sorted(singles)]
+    edges = sorted({0, size, *cuts, *(b + 1 for b in singles)})
+    for start, stop in zip(edges, edges[1:], strict=False):
+        length = stop - start
+        if length == 1 and start in singles:
+            continue
+        taken = min(length, period)
+        middle = start + (length - taken) // 2
+        found += [(middle + number, length / taken) for number in range(taken)]
+    return sorted(found)

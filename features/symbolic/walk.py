@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from features.launch import WARP_SIZE
-from features.symbolic.accesses import measure
+from features.symbolic.accesses import Pattern, measure
 from features.symbolic.arith import Missing, Test, Val, Value, inverted
 from features.symbolic.evaluate import Context, Evaluator, Mask, State
 from features.symbolic.journal import Entry, Guarded, Split, Visit
@@ -47,6 +47,7 @@ class Walker:
         self.loops: Rounder
         self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
         self.visits = 0
+        self.patterns: dict[tuple[object, ...], Pattern] = {}
 
     # --- counting ---
 

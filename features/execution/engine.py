@@ -72,8 +72,10 @@ def execute(
 ) -> ExecutionResult:
     """Run sampled blocks of a launch (all of them with ``exact``) and count what they do.
 
-    ``extrapolate=False`` runs every iteration of every loop. ``gpu`` only tells the number of multiprocessors that ``%smid`` spreads over. Results are
-    deterministic for a ``seed`` unless the time cap cuts them short, which a Diagnostic says.
+    ``plan`` replaces ``plan_blocks(launch)``; ``time_cap_seconds`` bounds the whole call
+    (``None``: no bound); ``extrapolate=False`` runs every iteration of every loop. ``gpu`` only
+    tells the number of multiprocessors that ``%smid`` spreads over. Results are deterministic
+    for a ``seed`` unless the time cap cuts them short, which a Diagnostic says.
     Raises LaunchError for arguments that do not fit the kernel's parameters, PtxError for a
     body that is not PTX.
     """

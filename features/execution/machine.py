@@ -39,7 +39,7 @@ MOST_FRAMES = 64
 MOST_DIAGNOSTICS = 200
 MOST_TRACE = 2048
 """Runs remembered to find repeated ways round a loop."""
-SPIN_LIMIT = 20_000
+SPIN_LIMIT = 1000
 """Runs in a row without any other group getting its turn before the others are let in."""
 
 

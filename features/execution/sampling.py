@@ -51,9 +51,20 @@ class SamplingPlan:
         weights: npt.NDArray[np.float64] = per[list(self.strata)]
         return weights
 
+    def estimate(self, per_block: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        """Launch totals from counts ``[blocks, ...]``: each stratum's mean times its size."""
+        values = np.asarray(per_block)
+        total = np.zeros(values.shape[1:], dtype=np.float64)
+        strata = np.array(self.strata)
+        for stratum, size in enumerate(self.sizes):
+            chosen = values[strata == stratum]
+            if chosen.shape[0]:
+                total += chosen.sum(axis=0) * float(size) / chosen.shape[0]
+        return total
+
     def total(self, per_block: npt.NDArray[np.int64]) -> float:
-        """Estimate of a launch total from a count per sampled block."""
-        return float(per_block @ self.weights())
+        """Estimate of a launch total from one count per sampled block."""
+        return float(self.estimate(per_block))
 
     def standard_error(self, per_block: npt.NDArray[np.int64]) -> float:
         """Standard error of ``total`` (stratified, with finite-population correction).

@@ -303,8 +303,10 @@ class Skip:
         for number in path.sites:
             tally = machine.tallies[number]
             window = zip(watch.counters[-1][number], watch.counters[0][number], strict=True)
-            for held, (now, then) in zip(tally.counters(), window, strict=True):
-                held += (now - then) * iterations // rounds
+            # The window's pattern repeats: whole windows, then its first iterations again.
+            rest = watch.counters[iterations % rounds][number]
+            for held, (now, then), part in zip(tally.counters(), window, rest, strict=True):
+                held += (now - then) * (iterations // rounds) + (part - then)
             self._footprint(number, iterations)
         for loop, (entries, loop_rounds) in watch.inner[-1].items():
             count, first = machine.trips.counts[loop], watch.inner[0].get(loop)
@@ -335,12 +337,12 @@ class Skip:
         if not stride:
             return
         every = max(1, 32 // abs(stride))
-        times = np.arange(every, iterations + 1, every, dtype=np.int64)
-        if times.size * keys.size > MOST_KEYS:
-            kept = times[:: -(-times.size * keys.size // MOST_KEYS)]
+        new = iterations // every
+        thinned = max(1, -(-new * keys.size // MOST_KEYS))
+        times = np.arange(every, iterations + 1, every * thinned, dtype=np.int64)
+        if new > times.size:
             left_out = np.bincount(keys >> KEY_BITS, minlength=tally.extra.size)
-            tally.extra += left_out * (times.size - kept.size)
-            times = kept
+            tally.extra += left_out * (new - times.size)
         base = keys & ((1 << KEY_BITS) - 1)
         slots = keys - base
         moved = ((base << SECTOR_SHIFT) + (times * stride)[:, None]) >> SECTOR_SHIFT

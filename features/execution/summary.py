@@ -72,7 +72,6 @@ def summarise(
 ) -> ExecutionResult:  # fmt: skip
     """Put together what the sampled blocks did and what it means for the launch."""
     blocks = len(plan.blocks)
-    weights = plan.weights()
     runs = _stacked(batches, blocks, lambda m: m.run_stats.transpose(2, 0, 1))
     guarded = _stacked(batches, blocks, lambda m: m.guarded.T)
     picks: dict[str, Callable[[Tally], Counts]] = {
@@ -86,7 +85,7 @@ def summarise(
     }
     sites = {name: _site_counts(program, batches, blocks, pick) for name, pick in picks.items()}
     functions = {
-        linked.function.name: _function(program, linked, runs, guarded, sites, weights)
+        linked.function.name: _function(program, linked, runs, guarded, sites, plan)
         for linked in program.functions
     }
     found = dict.fromkeys(d for b in batches for d in b.machine.diagnostics.values())
@@ -127,7 +126,7 @@ def _run_lengths(program: Program) -> list[int]:
 
 def _function(
     program: Program, linked: Linked, runs: Counts, guarded: Counts, sites: dict[str, Counts],
-    weights: npt.NDArray[np.float64],
+    plan: SamplingPlan,
 ) -> InstructionCounts:  # fmt: skip
     blocks = runs.shape[0]
     count = len(linked.body.instructions)
@@ -147,7 +146,7 @@ def _function(
         if linked.base <= site.position < linked.base + count:
             for name, table in sites.items():
                 raw[name][:, site.position - linked.base] += table[:, site.number]
-    scaled = {name: weights @ table for name, table in raw.items()}
+    scaled = {name: plan.estimate(table) for name, table in raw.items()}
     return InstructionCounts(
         function=linked.function.name,
         warp_executions=scaled["warp_executions"],
@@ -289,7 +288,6 @@ def _buffers(
 ) -> tuple[BufferFootprint, ...]:  # fmt: skip
     mask = (1 << KEY_BITS) - 1
     blocks = len(plan.blocks)
-    weights = plan.weights()
     found = []
     for region in batches[0].machine.memory.regions:
         low, high = region.base // SECTOR_BYTES, -(-(region.base + region.size) // SECTOR_BYTES)
@@ -302,14 +300,12 @@ def _buffers(
         both = unite([p for p in parts if p.size])
         sector = both & mask
         first, last = int(sector.min()), int(sector.max())
-        means = [float(weights @ per_slot(p, blocks)) / weights.sum() for p in parts]
+        means = [plan.total(per_slot(p, blocks)) / sum(plan.sizes) for p in parts]
         each = per_slot(both, blocks)
         if plan.complete:
             estimate = float(distinct(sector).size)
         else:
-            estimate = _distinct(
-                float(weights @ each), sector, each, load_overlap, last - first + 1
-            )
+            estimate = _distinct(plan.total(each), sector, each, load_overlap, last - first + 1)
         found.append(
             BufferFootprint(
                 region.name,

@@ -1,0 +1,62 @@
+"""PTX written by hand for the tests of the execution engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from features.execution import ExactMemory, ExecutionResult, execute
+from features.launch import Launch
+from features.ptx import read_module
+
+BASE = 0x7F0000000000
+
+HEAD = ".version 7.8\n.target sm_80\n.address_size 64\n"
+PARAMETERS = ".param .u64 out, .param .u32 n"
+REGISTERS = """
+    .reg .pred %p<8>; .reg .b32 %r<32>; .reg .b64 %rd<16>; .reg .f32 %f<8>;
+    ld.param.u64 %rd1, [out]; ld.param.u32 %r1, [n];
+    mov.u32 %r2, %tid.x; mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ntid.x;
+    mad.lo.u32 %r5, %r3, %r4, %r2;
+    mul.wide.u32 %rd2, %r5, 4; add.u64 %rd3, %rd1, %rd2;
+"""
+
+
+def kernel(body: str, before: str = "", declarations: str = "") -> str:
+    """A module with one kernel ``k(out, n)``: %r2 tid, %r5 global index, %rd3 its element."""
+    return (
+        f"{HEAD}{before}\n.visible .entry k({PARAMETERS})\n{{{declarations}{REGISTERS}{body}\n}}\n"
+    )
+
+
+def run(
+    body: str, *, grid: int = 1, block: int = 32, n: int = 0, before: str = "",
+    declarations: str = "", words: int | None = None, exact: bool = True, **options: Any,
+) -> tuple[ExecutionResult, np.ndarray]:  # fmt: skip
+    """Run ``kernel(body)``; the 32-bit words of ``out`` afterwards (empty if not exact)."""
+    module = read_module(kernel(body, before, declarations))
+    out = np.zeros(words or grid * block, dtype=np.uint32)
+    arguments: dict[str, Any] = {"n": n}
+    memory = None
+    if exact:
+        arguments["out"] = BASE
+        memory = ExactMemory({BASE: out})
+    result = execute(
+        module.kernel("k"), module, Launch.of(grid, block, 0, arguments), exact=memory, **options
+    )
+    after = result.contents[BASE].view(np.uint32) if exact else out[:0]
+    return result, after
+
+
+def counts_of(result: ExecutionResult, body_position: int) -> tuple[int, int]:
+    """Warp executions and active lanes of the instruction at a position of ``k``."""
+    counts = result.functions["k"]
+    return (
+        int(counts.raw_warp_executions[:, body_position].sum()),
+        int(counts.raw_active_lanes[:, body_position].sum()),
+    )
+
+
+FIRST = 8
+"""Position of the first instruction after ``REGISTERS``."""

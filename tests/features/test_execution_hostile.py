@@ -1,0 +1,181 @@
+"""Programs that would hang, crash or wander end in bounded time, and say so."""
+
+from __future__ import annotations
+
+from time import perf_counter
+
+import pytest
+
+from features.errors import LaunchError
+from features.execution import execute
+from features.launch import Launch, PointerHint
+from features.ptx import read_module
+from tests.features.execution_kernels import HEAD, kernel, run
+
+
+def codes(result) -> set[str]:
+    return {d.code for d in result.diagnostics}
+
+
+def test_an_infinite_loop_ends_at_the_step_limit_and_at_the_time_cap() -> None:
+    body = "$loop: add.u32 %r6, %r6, 1; ld.global.u32 %r7, [%rd3]; bra $loop;"
+    result, _ = run(body, step_limit=2000)
+    assert not result.sampling.completed
+    assert "execution_cut_short" in codes(result)
+    began = perf_counter()
+    result, _ = run(body, grid=1000, block=256, exact=False, time_cap_seconds=0.2)
+    assert perf_counter() - began < 5  # it ended: not a measure of speed
+    assert not result.sampling.completed
+    assert "execution_cut_short" in codes(result)
+    assert result.warp_executions > 0
+
+
+def test_an_empty_endless_loop_ends() -> None:
+    result, _ = run("$loop: bra $loop;", exact=False, time_cap_seconds=0.1)
+    assert not result.sampling.completed
+
+
+def test_endless_recursion_is_cut() -> None:
+    before = ".func f() { call f; ret; }\n"
+    result, _ = run("call f; st.global.u32 [%rd3], %r2; ret;", before=before)
+    assert "recursion_cut" in codes(result)
+
+
+def test_addresses_outside_every_buffer_read_zero_and_write_nothing() -> None:
+    result, out = run(
+        """
+        mov.u64 %rd5, 4096;
+        ld.global.u32 %r6, [%rd5];
+        add.u32 %r6, %r6, 5;
+        st.global.u32 [%rd3], %r6;
+        st.global.u32 [%rd1+4096], %r6;
+        ld.shared.u32 %r7, [%r5+1000000];
+        ret;
+        """
+    )
+    assert out.tolist() == [5] * 32
+    assert "address_out_of_range" in codes(result)
+    assert sum(d.code == "address_out_of_range" for d in result.diagnostics) == 3
+
+
+def test_misaligned_addresses_are_reported() -> None:
+    result, _ = run("ld.global.u32 %r6, [%rd1+2]; ret;")
+    assert "misaligned_address" in codes(result)
+
+
+def test_unknown_instructions_and_functions_are_reported_not_hidden() -> None:
+    before = ".extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);\n"
+    result, out = run(
+        """
+        frobnicate.u32 %r6, %r2;
+        { .param .b64 a; .param .b64 b; .param .b32 r;
+        call.uni (r), vprintf, (a, b); }
+        st.global.u32 [%rd3], %r2;
+        ret;
+        """,
+        before=before,
+    )
+    assert out.tolist() == list(range(32))
+    assert {"unsupported_instruction", "external_call"} <= codes(result)
+
+
+def test_a_barrier_only_some_threads_reach_is_let_go() -> None:
+    result, out = run(
+        """
+        setp.lt.u32 %p1, %r2, 16;
+        @%p1 bra $one;
+        bar.sync 1;
+        bra $end;
+        $one: bar.sync 2;
+        $end: st.global.u32 [%rd3], 1;
+        ret;
+        """
+    )
+    assert out.tolist() == [1] * 32
+    assert "barrier_divergence" in codes(result)
+
+
+def test_unreachable_code_self_loops_and_thousands_of_labels() -> None:
+    jumps = "\n".join(f"$l{i}: setp.eq.u32 %p1, %r2, {i}; @%p1 bra $l{i + 1};" for i in range(2000))
+    result, out = run(
+        f"bra $start; $dead: bra $dead; $start: {jumps}\n$l2000: st.global.u32 [%rd3], 4; ret;"
+    )
+    assert out.tolist() == [4] * 32
+    assert result.sampling.completed
+
+
+def test_irreducible_control_flow_is_executed() -> None:
+    result, out = run(
+        """
+        mov.u32 %r6, 0; and.b32 %r7, %r2, 1; setp.eq.u32 %p1, %r7, 0;
+        @%p1 bra $b;
+        $a: add.u32 %r6, %r6, 1;
+        $b: add.u32 %r6, %r6, 10;
+        setp.lt.u32 %p2, %r6, 40;
+        @%p2 bra $a;
+        st.global.u32 [%rd3], %r6;
+        ret;
+        """
+    )
+    wanted = []
+    for lane in range(32):
+        value = 0 if lane % 2 == 0 else 1
+        value += 10
+        while value < 40:
+            value += 11
+        wanted.append(value)
+    assert out.tolist() == wanted
+    assert "irreducible_loop" in codes(result)
+
+
+def test_warps_that_wait_for_a_later_warp_see_its_store() -> None:
+    result, out = run(
+        """
+        setp.ge.u32 %p1, %r2, 32; @%p1 bra $signal;
+        $spin: ld.volatile.global.u32 %r6, [%rd1]; setp.eq.u32 %p2, %r6, 0; @%p2 bra $spin;
+        bra $end;
+        $signal: st.volatile.global.u32 [%rd1], 77;
+        $end: ret;
+        """,
+        block=64,
+        time_cap_seconds=30,
+    )
+    assert out[0] == 77
+    assert result.sampling.completed
+
+
+def test_missing_arguments_are_assumed_and_said() -> None:
+    module = read_module(kernel("setp.ge.u32 %p1, %r5, %r1; @%p1 ret; "
+                                "ld.global.f32 %f1, [%rd3]; ret;"))  # fmt: skip
+    result = execute(module.kernel("k"), module, Launch.of(1000, 128))
+    assumed = [d.detail for d in result.diagnostics if d.code == "argument_assumed"]
+    assert len(assumed) == 2
+    assert any("128000" in detail for detail in assumed)  # n: compared with the global index
+    assert result.classes["global_load"].active_lanes == 128_000
+
+
+def test_arguments_that_fit_no_parameter_are_refused() -> None:
+    module = read_module(kernel("ret;"))
+    function = module.kernel("k")
+    with pytest.raises(LaunchError, match="no parameter 'z'"):
+        execute(function, module, Launch.of(1, 32, 0, {"z": 1}))
+    with pytest.raises(LaunchError, match="does not fit"):
+        execute(function, module, Launch.of(1, 32, 0, {"n": 2**40}))
+
+
+@pytest.mark.parametrize("values", ["uniform", "zeros", "sorted", "index"])
+def test_hints_say_what_is_read(values: str) -> None:
+    text = f"""{HEAD}
+    .visible .entry g(.param .u64 a)
+    {{ .reg .pred %p<3>; .reg .b32 %r<6>; .reg .b64 %rd<4>;
+    ld.param.u64 %rd1, [a]; mov.u32 %r1, %tid.x; mul.wide.u32 %rd2, %r1, 4;
+    add.u64 %rd3, %rd1, %rd2; ld.global.u32 %r2, [%rd3];
+    setp.lt.u32 %p1, %r2, 10; @%p1 bra $low; setp.ge.u32 %p2, %r2, 20; @%p2 bra $high; ret;
+    $low: add.u32 %r3, %r2, 1; ret; $high: add.u32 %r3, %r2, 2; ret; }}"""
+    module = read_module(text)
+    hint = PointerHint(elements=256, values=values, low=10, high=20)
+    result = execute(module.kernel("g"), module, Launch.of(1, 256, 0, {"a": hint}))
+    lanes = result.functions["g"].active_lanes
+    low, high = lanes[10], lanes[12]
+    assert high == 0
+    assert low == (256 if values == "zeros" else 0)

@@ -1,0 +1,102 @@
+"""Which blocks are sampled, and how a launch is estimated from them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.execution import SamplingPlan, plan_blocks
+from features.launch import Launch
+from tests.features.execution_kernels import run
+
+GRIDS = st.tuples(st.integers(1, 5000), st.integers(1, 300), st.integers(1, 20))
+
+
+@settings(max_examples=60)
+@given(grid=GRIDS, block=st.sampled_from([32, 100, 256, 1024]), seed=st.integers(0, 9))
+def test_every_plan_stands_for_the_whole_launch(
+    grid: tuple[int, int, int], block: int, seed: int
+) -> None:
+    launch = Launch.of(grid, block)
+    plan = plan_blocks(launch, seed=seed)
+    assert len(set(plan.blocks)) == len(plan.blocks) <= 24
+    assert all(0 <= b < launch.blocks for b in plan.blocks)
+    assert sum(plan.sizes) == launch.blocks
+    assert plan.weights().sum() == pytest.approx(launch.blocks)
+    ones = np.ones(len(plan.blocks), dtype=np.int64)
+    assert plan.total(ones) == pytest.approx(launch.blocks)
+    assert plan.standard_error(ones) == 0
+    assert plan == plan_blocks(launch, seed=seed)
+
+
+def test_the_edges_of_a_grid_are_sampled() -> None:
+    plan = plan_blocks(Launch.of((100, 50), 256))
+    corners = {0, 99, 4900, 4999}
+    assert corners <= set(plan.blocks)
+    rows = {b // 100 for b in plan.blocks}
+    columns = {b % 100 for b in plan.blocks}
+    assert {0, 49} <= rows
+    assert {0, 99} <= columns
+    assert len(rows - {0, 49}) >= 3
+    assert plan.pairs_x
+    assert plan.pairs_y
+
+
+def test_a_small_launch_is_run_whole() -> None:
+    plan = plan_blocks(Launch.of(5, 256))
+    assert plan.complete
+    assert plan.blocks == (0, 1, 2, 3, 4)
+    assert plan.standard_error(np.array([1, 9, 2, 7, 3])) == 0
+
+
+def test_the_standard_error_of_a_stratified_sample() -> None:
+    plan = SamplingPlan(blocks=(0, 4, 8, 9), strata=(0, 1, 1, 2), sizes=(1, 8, 1))
+    values = np.array([5, 10, 14, 100])
+    assert plan.total(values) == 5 + 8 * 12 + 100
+    # One stratum of 8 with two drawn: 8^2 (1 - 2/8) s^2 / 2 with s^2 = 8.
+    assert plan.standard_error(values) == pytest.approx((64 * 0.75 * 8 / 2) ** 0.5)
+
+
+def test_a_launch_whose_edge_differs_is_counted_exactly() -> None:
+    # All threads below n go on: the last block is cut in the middle.
+    body = "setp.ge.u32 %p1, %r5, %r1; @%p1 ret; st.global.u32 [%rd3], %r2; ret;"
+    result, _ = run(body, grid=10_000, block=128, n=128 * 9_999 + 40, exact=False)
+    stores = result.classes["global_store"]
+    assert stores.active_lanes == 128 * 9_999 + 40
+    assert stores.warp_executions == 4 * 9_999 + 2
+    assert stores.sectors == 16 * 9_999 + 5
+    assert result.memory.store_overlap.x == 0
+    assert result.memory.footprint_sectors == 16 * 9_999 + 5
+
+
+def test_neighbouring_blocks_that_read_the_same_data_overlap() -> None:
+    body = "mul.wide.u32 %rd4, %r2, 4; add.u64 %rd5, %rd1, %rd4; ld.global.u32 %r6, [%rd5]; ret;"
+    result, _ = run(body, grid=1000, block=256, exact=False)
+    memory = result.memory
+    assert memory.load_sectors == 1000 * 32
+    assert memory.unique_load_sectors == 1000 * 32
+    assert memory.load_overlap.x == 1
+    assert memory.footprint_sectors == 32
+
+
+def test_blocks_that_differ_leave_a_stated_error() -> None:
+    body = """
+        mov.u32 %r6, 0;
+        $loop: add.u32 %r6, %r6, 1; setp.le.u32 %p1, %r6, %r3; @%p1 bra $loop;
+        ret;"""
+    result, _ = run(body, grid=2000, block=64, exact=False)
+    true = 2 * sum(8 + 1 + 3 * (block + 1) + 1 for block in range(2000))
+    estimate = result.warp_executions
+    error = result.sampling.relative_standard_error
+    assert 0 < error < 0.25
+    assert abs(estimate - true) < 4 * error * true
+
+
+def test_results_do_not_depend_on_the_run_only_on_the_seed() -> None:
+    body = "ld.global.u32 %r6, [%rd3]; setp.lt.u32 %p1, %r6, 77; @%p1 bra $x; ret; $x: ret;"
+    first, _ = run(body, grid=900, exact=False, seed=3)
+    again, _ = run(body, grid=900, exact=False, seed=3)
+    assert first.classes == again.classes
+    assert first.memory == again.memory

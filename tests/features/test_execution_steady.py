@@ -1,0 +1,126 @@
+"""Loops that repeat are worked out: counts equal those of running every iteration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from features.execution import ExecutionResult
+from tests.features.execution_kernels import run
+
+COUNTS = (
+    "warp_executions", "active_lanes", "requests", "sectors", "shared_requests",
+    "shared_transactions", "constant_transactions", "unique_sectors",
+)  # fmt: skip
+
+# Bodies with a loop of n iterations (or of a number that depends on the thread).
+UNIFORM = {
+    "counted down": """
+        mov.u32 %r6, %r1;
+        $loop: add.u32 %r6, %r6, -1;
+        setp.ne.s32 %p1, %r6, 0; @%p1 bra $loop;""",
+    "tested at the top": """
+        mov.u32 %r6, 0;
+        $loop: setp.ge.u32 %p1, %r6, %r1; @%p1 bra $end;
+        ld.global.f32 %f1, [%rd3]; add.f32 %f2, %f2, %f1;
+        add.u64 %rd3, %rd3, 4096; add.u32 %r6, %r6, 1; bra $loop;
+        $end: st.global.f32 [%rd1], %f2;""",
+    "walking by one element": """
+        mov.u32 %r6, 0;
+        $loop: ld.global.f32 %f1, [%rd3]; add.f32 %f2, %f2, %f1;
+        add.u64 %rd3, %rd3, 4; add.u32 %r6, %r6, 1;
+        setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;""",
+    "shared memory and barriers": """
+        mov.u32 %r6, 0; shl.b32 %r7, %r2, 3;
+        $loop: bar.sync 0; st.shared.u32 [%r7], %r6; bar.sync 0;
+        ld.shared.u32 %r8, [%r7]; add.u32 %r6, %r6, 2;
+        setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;""",
+    "some threads load inside": """
+        mov.u32 %r6, 0; setp.lt.u32 %p2, %r2, 20;
+        $loop: @!%p2 bra $skip; ld.global.u32 %r8, [%rd3]; $skip: add.u64 %rd3, %rd3, 128;
+        add.u32 %r6, %r6, 1;
+        setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;""",
+    "predicated store": """
+        mov.u32 %r6, 0; setp.lt.u32 %p2, %r2, 20;
+        $loop: @%p2 st.global.u32 [%rd3], %r6; add.u64 %rd3, %rd3, 128;
+        add.u32 %r6, %r6, 1;
+        setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;""",
+    "geometric": """
+        mov.u32 %r6, 1; mul.wide.u32 %rd9, %r1, 65536; mov.u64 %rd8, 1;
+        $loop: mad.lo.u64 %rd8, %rd8, 1, 1; add.u32 %r6, %r6, 3;
+        shr.u32 %r9, %r6, 1; setp.lt.u32 %p1, %r9, %r1; @%p1 bra $loop;""",
+    "nested": """
+        mov.u32 %r6, 0;
+        $outer: mov.u32 %r7, 0;
+        $inner: add.u32 %r7, %r7, 1; ld.global.u32 %r8, [%rd3];
+        setp.lt.u32 %p2, %r7, 4; @%p2 bra $inner;
+        add.u64 %rd3, %rd3, 32; add.u32 %r6, %r6, 1;
+        setp.lt.u32 %p1, %r6, %r1; @%p1 bra $outer;""",
+}
+
+
+def both(body: str, n: int, **options: Any) -> tuple[ExecutionResult, ExecutionResult]:
+    options |= {"declarations": ".shared .align 4 .b8 s[1024];"} if "shared" in body else {}
+    options |= {"n": n, "grid": 6, "block": 64, "exact": False, "time_cap_seconds": 60}
+    quick, _ = run(body + "\nret;", **options)
+    full, _ = run(body + "\nret;", extrapolate=False, **options)
+    return quick, full
+
+
+@pytest.mark.parametrize("name", UNIFORM)
+def test_counts_equal_full_execution(name: str) -> None:
+    quick, full = both(UNIFORM[name], 1200)
+    assert quick.loops[0].extrapolated
+    assert not any(loop.extrapolated for loop in full.loops)
+    for count in COUNTS:
+        np.testing.assert_array_equal(
+            getattr(quick.functions["k"], f"raw_{count}"),
+            getattr(full.functions["k"], f"raw_{count}"),
+            err_msg=count,
+        )
+    assert [(x.mean, x.lowest, x.highest, x.entries) for x in quick.loops] == [
+        (x.mean, x.lowest, x.highest, x.entries) for x in full.loops
+    ]
+    assert quick.sampling.steps < full.sampling.steps / 5
+    assert "loop_extrapolated" in {d.code for d in quick.diagnostics}
+
+
+def test_lanes_that_leave_one_after_another() -> None:
+    body = """
+        mul.lo.u32 %r10, %r5, 5; add.u32 %r10, %r10, %r1; mov.u32 %r6, 0;
+        $loop: ld.global.f32 %f1, [%rd3]; add.u64 %rd3, %rd3, 32; add.u32 %r6, %r6, 1;
+        setp.lt.u32 %p1, %r6, %r10; @%p1 bra $loop;
+        st.global.u32 [%rd3], %r6;"""
+    quick, full = both(body, 300)
+    for count in ("warp_executions", "active_lanes"):
+        np.testing.assert_array_equal(
+            getattr(quick.functions["k"], f"raw_{count}"),
+            getattr(full.functions["k"], f"raw_{count}"),
+        )
+    assert quick.loops[0].highest == full.loops[0].highest == 300 + 5 * 383
+    assert quick.functions["k"].sectors.sum() == pytest.approx(
+        full.functions["k"].sectors.sum(), rel=0.02
+    )
+    # The pointer moved with the counter: the store behind the loop goes where it should.
+    assert quick.memory.buffers[0].high == full.memory.buffers[0].high
+
+
+def test_a_loop_of_a_thousand_million_iterations_is_counted() -> None:
+    result, _ = run(
+        UNIFORM["tested at the top"] + "\nret;", n=10**9, grid=100, exact=False, time_cap_seconds=5
+    )
+    assert result.sampling.completed
+    assert result.loops[0].highest == 10**9 + 1
+
+
+def test_loops_steered_by_loaded_data_are_run() -> None:
+    body = """
+        mov.u32 %r6, 0;
+        $loop: ld.global.u32 %r8, [%rd3]; add.u64 %rd3, %rd3, 128; add.u32 %r6, %r6, 1;
+        setp.ge.u32 %p2, %r8, 2; setp.lt.u32 %p1, %r6, %r1; and.pred %p3, %p1, %p2;
+        @%p3 bra $loop;"""
+    quick, full = both(body, 500)
+    assert not quick.loops[0].extrapolated
+    assert quick.loops == full.loops

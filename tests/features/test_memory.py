@@ -1,0 +1,101 @@
+"""Sectors, bank conflicts and footprints against plain Python sets."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.memory import (
+    KEY_BITS,
+    SectorLog,
+    bank_conflicts,
+    distinct,
+    overlap,
+    per_slot,
+    sectors,
+    shared_transactions,
+    slot_sectors,
+    unite,
+)
+
+LANES = st.lists(st.integers(0, 4096), min_size=32, max_size=32)
+ACTIVE = st.lists(st.booleans(), min_size=32, max_size=32)
+
+
+def table(lanes: list[int], scale: int = 1) -> np.ndarray:
+    return np.array([lanes], dtype=np.int64) * scale
+
+
+@given(LANES, ACTIVE)
+def test_sectors_are_the_distinct_32_byte_pieces_of_active_lanes(
+    lanes: list[int], active: list[bool]
+) -> None:
+    wanted = {a // 32 for a, on in zip(lanes, active, strict=True) if on}
+    counts, values = sectors(table(lanes), np.array([active]))
+    assert counts.tolist() == [len(wanted)]
+    assert set(values.tolist()) == wanted
+
+
+def brute_transactions(lanes: list[int], active: list[bool], width: int) -> int:
+    """Per part of the warp: the most distinct 4-byte words in one of 32 banks."""
+    parts = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}[width]
+    total = 0
+    for part in range(parts):
+        banks: dict[int, set[int]] = {}
+        for lane in range(part * 32 // parts, (part + 1) * 32 // parts):
+            if active[lane]:
+                first = lanes[lane] // 4
+                for word in range(first, first + max(1, width // 4)):
+                    banks.setdefault(word % 32, set()).add(word)
+        total += max((len(words) for words in banks.values()), default=0)
+    return total
+
+
+@given(LANES, ACTIVE, st.sampled_from([1, 2, 4, 8, 16]))
+def test_shared_transactions_are_the_degree_of_bank_conflict(
+    lanes: list[int], active: list[bool], width: int
+) -> None:
+    aligned = [lane * width for lane in lanes]
+    found = shared_transactions(table(aligned), width, np.array([active]))
+    assert found.tolist() == [brute_transactions(aligned, active, width)]
+
+
+def test_known_patterns() -> None:
+    lane = np.arange(32, dtype=np.int64)[None, :]
+    assert sectors(lane * 4)[0].tolist() == [4]
+    assert sectors(lane * 4 + 4)[0].tolist() == [5]
+    assert sectors(lane * 128)[0].tolist() == [32]
+    assert shared_transactions(lane * 4, 4).tolist() == [1]
+    assert shared_transactions(lane * 128, 4).tolist() == [32]
+    assert shared_transactions(lane * 132, 4).tolist() == [1]
+    assert shared_transactions(lane * 0, 4).tolist() == [1]
+    assert shared_transactions(lane * 8, 8).tolist() == [2]
+    assert shared_transactions(lane * 16, 16).tolist() == [4]
+    assert bank_conflicts(lane * 8).tolist() == [2]
+
+
+@given(st.lists(st.integers(-50, 50), max_size=200))
+def test_distinct_sorts_and_drops_repeats(values: list[int]) -> None:
+    assert distinct(np.array(values, dtype=np.int64)).tolist() == sorted(set(values))
+
+
+def test_a_log_keeps_distinct_keys_through_compaction_and_says_when_it_is_full() -> None:
+    log = SectorLog(limit=1000)
+    for start in range(0, 600, 100):
+        log.add(np.arange(start, start + 200, dtype=np.int64))
+    assert log.keys.tolist() == list(range(700))
+    assert not log.overflow
+    log.add(np.arange(450_000, dtype=np.int64))
+    assert log.overflow
+
+
+def test_footprints_by_slot_and_the_overlap_of_neighbours() -> None:
+    left = np.arange(0, 10, dtype=np.int64)
+    right = (1 << KEY_BITS) | np.arange(5, 15, dtype=np.int64)
+    keys = unite([right, left, left])
+    assert per_slot(keys, 2).tolist() == [10, 10]
+    assert slot_sectors(keys, 1).tolist() == list(range(5, 15))
+    assert overlap(keys, [(0, 1)]) == 0.5
+    assert overlap(keys, []) is None
+    assert unite([]).size == 0

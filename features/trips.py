@@ -56,12 +56,12 @@ def resolve_trips(
     """
     counts = _checked(given)
     labels = {label: loop for loop in forest.loops for label in _labels(cfg, loop)}
-    by_line = _innermost_by_line(cfg, forest)
     chosen: dict[int, float] = {}
-    for key, count in counts.items():
-        if key.isdecimal():
-            for loop in _at_line(by_line, key, forest):
-                chosen.setdefault(loop.index, count)
+    lines = [key for key in counts if key.isdecimal()]
+    by_line = _innermost_by_line(cfg, forest) if lines else {}
+    for key in lines:
+        for loop in _at_line(by_line, key, forest):
+            chosen.setdefault(loop.index, counts[key])
     for key, count in counts.items():
         if key in labels:
             chosen[labels[key].index] = count

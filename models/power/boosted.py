@@ -91,8 +91,8 @@ class BoostedPowerModel:
         """Power with its interval for one vector ``[k]``.
 
         ``alternatives`` ``[m, k]`` are vectors the truth may be instead (an uncertain register
-        count, say): the interval spans theirs too. The basis is ``extrapolated`` when any of
-        them leaves the training range, else ``unseen_kernel``: a model alone claims no more.
+        count, say): the interval spans theirs too. The basis is ``extrapolated`` when ``x``
+        leaves the training range, else ``unseen_kernel``: a model alone claims no more.
         """
         vectors = np.atleast_2d(np.asarray(x, dtype=np.float32))
         if len(vectors) != 1:
@@ -101,7 +101,7 @@ class BoostedPowerModel:
             others = np.asarray(alternatives, dtype=np.float32).reshape(-1, vectors.shape[1])
             vectors = np.vstack([vectors, others])
         basis: Basis = "unseen_kernel"
-        if any(self.outside_training_range(vectors)):
+        if any(self.outside_training_range(vectors[:1])):
             basis = "extrapolated"
         calibration = self.card.intervals
         each = [calibration.estimate(float(w), basis) for w in self.predict_watts(vectors)]

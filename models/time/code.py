@@ -162,10 +162,27 @@ def _memory_charge(facts: OpcodeFacts) -> Charge:
 
 @dataclass(frozen=True, slots=True)
 class BlockCode:
-    """One basic block: a charge and the predecessors (indices into ``charges``) per operation."""
+    """One basic block: a charge and the predecessors (indices into ``charges``) per operation.
+
+    ``memory`` sums the charges' global accesses and bytes, shared accesses and bytes.
+    """
 
     charges: tuple[Charge, ...]
     predecessors: tuple[tuple[int, ...], ...]
+    memory: tuple[int, int, int, int]
+
+    @classmethod
+    def of(
+        cls, charges: tuple[Charge, ...], predecessors: tuple[tuple[int, ...], ...]
+    ) -> BlockCode:
+        """A block with its memory accesses summed."""
+        memory = (
+            sum(charge.global_accesses for charge in charges),
+            sum(charge.global_bytes for charge in charges),
+            sum(charge.shared_accesses for charge in charges),
+            sum(charge.shared_bytes for charge in charges),
+        )
+        return cls(charges, predecessors, memory)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,7 +204,8 @@ class KernelCode:
     loop_lines: tuple[int, ...]
     unmeasured: tuple[str, ...]
     calls: tuple[int, ...]
-    # Start orders by GPU constants: filled by models/time/scheduling.py.
+    # Start orders and block delays by GPU constants: filled by models/time/scheduling.py.
+    delays: dict[object, tuple[float, ...]] = field(default_factory=dict, init=False, repr=False)
     orders: dict[object, tuple[tuple[int, ...], ...]] = field(
         default_factory=dict, init=False, repr=False
     )
@@ -207,7 +225,7 @@ class KernelCode:
         blocks = []
         for number, block in enumerate(cfg.blocks):
             if number not in reachable:
-                blocks.append(BlockCode((), ()))
+                blocks.append(BlockCode.of((), ()))
                 continue
             charges: list[Charge] = []
             at: dict[int, int] = {}
@@ -227,7 +245,7 @@ class KernelCode:
             for source, target in block_edges(body, block):
                 if source in at and target in at:
                     before[at[target]].append(at[source])
-            blocks.append(BlockCode(tuple(charges), tuple(tuple(part) for part in before)))
+            blocks.append(BlockCode.of(tuple(charges), tuple(tuple(part) for part in before)))
         return cls(
             blocks=tuple(blocks),
             successors=successors,

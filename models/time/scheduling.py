@@ -93,6 +93,10 @@ def work_of(analysis: KernelAnalysis) -> KernelWork:
     )
 
 
+KEPT_DELAYS = 64
+"""Block delays kept per kernel, one entry for each latency table and thread count seen."""
+
+
 class CycleBreakdown(NamedTuple):
     """The terms of equation 4.8 in core clock cycles at the clock predicted for."""
 
@@ -200,10 +204,8 @@ class _Prepared:
         self.threads = work.launch.threads
         self.latencies = latencies(gpu, self.threads)
         self.units = resource_units(gpu)
-        self.operations = tuple(_operations(block, self.latencies) for block in work.code.blocks)
-        self.orders = _orders(work.code, gpu, self.units)
         self.diagnostics: tuple[Diagnostic, ...] = ()
-        self._delays: dict[int, tuple[float, ...]] = {}
+        self._numbers = (*self.latencies.cycles.values(), *self.units.values())
         self._costs: dict[tuple[tuple[float, ...], WavePlan], _Costs] = {}
 
     def costs(self, trips: Sequence[float], registers: int) -> _Costs:
@@ -260,12 +262,19 @@ class _Prepared:
         return found
 
     def _block_delays(self, threads: int) -> tuple[float, ...]:
-        known = self._delays.get(threads)
+        """Delay of every block with ``threads`` on an SM; kept, as launches differ in little."""
+        code = self.work.code
+        key = (threads, *self._numbers)
+        known = code.delays.get(key)
         if known is None:
-            known = self._delays[threads] = tuple(
-                schedule_in_order(operations, order, threads, self.units)
-                for operations, order in zip(self.operations, self.orders, strict=True)
+            orders = _orders(code, self.gpu, self.units)
+            known = tuple(
+                schedule_in_order(_operations(block, self.latencies), order, threads, self.units)
+                for block, order in zip(code.blocks, orders, strict=True)
             )
+            if len(code.delays) >= KEPT_DELAYS:
+                code.delays.clear()
+            code.delays[key] = known
         return known
 
 
@@ -303,12 +312,10 @@ def _counts(code: KernelCode, multipliers: Sequence[float]) -> MemoryCounts:
     """nGM and nShM of one thread: every block reached, as Algorithm 6 visits every block."""
     totals = [0.0, 0.0, 0.0, 0.0]
     for block, times in zip(code.blocks, multipliers, strict=True):
-        for cost in block.charges:
-            if cost.global_accesses or cost.shared_accesses:
-                totals[0] += times * cost.global_accesses
-                totals[1] += times * cost.global_bytes
-                totals[2] += times * cost.shared_accesses
-                totals[3] += times * cost.shared_bytes
+        if any(block.memory):
+            totals = [
+                total + times * each for total, each in zip(totals, block.memory, strict=True)
+            ]
     return MemoryCounts(*totals)
 
 

@@ -58,7 +58,7 @@ def analyse_symbolically(
         sound = not made.forest.irreducible
         walker.region(-1, root, State(lanes.living, 1.0, sound))
     diagnostics = [*made.cfg.diagnostics, *made.forest.diagnostics, *arguments.diagnostics()]
-    return summarise(made, shape, walker.journal, trips, sampling, diagnostics)
+    return summarise(made, shape, walker.journal, trips, sampling, diagnostics, walker.watch)
 
 
 class _Arguments:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
 from features.cfg import dominators, post_dominators
-from features.isa import classify
+from features.symbolic.order import Order, order_of
 from features.symbolic.scheme import Scheme
 from features.values import Node
 
@@ -16,10 +16,6 @@ block is the union of its edges, which is the same when every branch on the way 
 
 DEEPEST = 24
 """Deepest loop nest followed; the trips of loops further in are unknown."""
-
-COLLECTIVE = ("shfl.sync", "vote.sync", "match", "redux", "elect", "ldmatrix", "stmatrix", "mma",
-              "wmma", "bar.warp")  # fmt: skip
-"""Opcodes at which lanes of a warp wait for each other (PTX ISA 9.0, 9.7.9.8, 9.7.13)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +32,7 @@ class Shape:
     order that follows all forward edges. ``exits``: edges out of each loop; ``closed``: each
     of them is passed in every iteration. ``varies``: loops with whose counter a decision
     inside each loop changes. ``meets``: the block all of whose lanes come to each block, or -1.
-    ``waits``: blocks that hold a barrier or a warp collective. ``disordered``: blocks reached
-    by a forward edge that goes back in the text.
+    ``conditions`` are those of each loop's own exits.
     """
 
     units: dict[int, list[int]]
@@ -46,8 +41,7 @@ class Shape:
     varies: dict[int, int]
     meets: list[int]
     headers: dict[int, int]
-    waits: frozenset[int]
-    disordered: frozenset[int]
+    order: Order
     conditions: dict[int, list[Node]]
 
 
@@ -89,19 +83,9 @@ def _shape(scheme: Scheme) -> Shape:
     closed = {loop.index: _closed(scheme, loop.index, exits[loop.index], above)
               for loop in forest.loops}  # fmt: skip
     varies, conditions = _varies(scheme, exits)
-    waits = {
-        b.index
-        for b in cfg.blocks
-        for one in cfg.instructions(b)
-        if classify(one.opcode).category == "barrier" or one.opcode.startswith(COLLECTIVE)
-    }
-    back = {edge for loop in forest.loops for edge in loop.back_edges}
-    disordered = {
-        s for b in cfg.blocks for s in b.successors if s <= b.index and (b.index, s) not in back
-    }
     return Shape(
         units, exits, closed, varies, _meets(scheme, above, headers), headers,
-        frozenset(waits), frozenset(disordered), conditions,
+        order_of(scheme), conditions,
     )  # fmt: skip
 
 

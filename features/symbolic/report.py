@@ -10,6 +10,7 @@ from features.diagnostics import Diagnostic
 from features.isa import classify
 from features.ptx.ir import Instruction
 from features.symbolic.journal import Entry, Guarded, Rounds, Split, Touched, Visit
+from features.symbolic.order import Watch
 from features.symbolic.plan import Shape
 from features.symbolic.results import (
     AccessInfo,
@@ -39,8 +40,9 @@ def summarise(
     given: tuple[TripCount, ...],
     sampling: SampledBlocks,
     diagnostics: list[Diagnostic],
+    watch: Watch,
 ) -> SymbolicResult:
-    """Add up the journal."""
+    """Add up the journal. ``watch`` tells in which blocks warp counts are in doubt."""
     body = scheme.cfg.body
     count = len(body.instructions)
     warps, lanes = np.zeros(count), np.zeros(count)
@@ -76,6 +78,10 @@ def summarise(
             known[block.start : block.end] = False
     for position, total in guarded.items():
         lanes[position] = total
+    late = range(watch.doubtful_from, len(scheme.cfg.blocks))
+    for index in (*late, *watch.doubtful):
+        block = scheme.cfg.blocks[index]
+        known[block.start : block.end] = False
     branches = _branches(scheme, splits, lanes, known)
     counts, accesses = _accesses(scheme, touched, warps, lanes, known)
     loops = _loops(scheme, shape, rounds, given)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd, prod
 from weakref import WeakKeyDictionary
 
@@ -110,9 +111,9 @@ def _relevant_nodes(scheme: Scheme) -> _Relevant:
                 irregular = True
         elif node.op in COMPARISONS or node.op in ("min.s", "max.s", "min.u", "max.u"):
             compared.append(node)
+        elif node.op == "mul":
+            irregular |= all(arg in depends for arg in node.args)
         elif node.op not in _TRANSPARENT and not (node.bits == 1 and node.op in _LOGIC):
-            irregular = True
-        elif node.op == "mul" and all(arg in depends for arg in node.args):
             irregular = True
     found = _Relevant(
         tuple(compared),
@@ -171,7 +172,9 @@ class _Forms:
 
     def form(self, node: Node) -> tuple[int, dict[Node, int], list[int]]:
         """Constant, terms and the steps of loop counters in a value. Raises _Irregular."""
-        constant, terms, steps = 0, {}, []
+        constant = 0
+        terms: dict[Node, int] = {}
+        steps: list[int] = []
         waiting: list[tuple[Node, int]] = [(node, 1)]
         for _ in range(64):
             if not waiting:
@@ -306,7 +309,7 @@ def _turn(
 def _axis(size: int, singles: set[int], cuts: set[int], period: int) -> list[tuple[int, float]]:
     found = [(block, 1.0) for block in sorted(singles)]
     edges = sorted({0, size, *cuts, *(b + 1 for b in singles)})
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pairwise(edges):
         length = stop - start
         if length == 1 and start in singles:
             continue

@@ -17,6 +17,7 @@ from features.symbolic.accesses import Pattern, measure
 from features.symbolic.arith import Missing, Test, Val, Value, inverted
 from features.symbolic.evaluate import Context, Evaluator, Mask, State
 from features.symbolic.journal import Entry, Guarded, Split, Visit
+from features.symbolic.order import Watch
 from features.symbolic.plan import Shape
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ class Walker:
         self.loops: Rounder
         self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
         self.visits = 0
+        self.watch = Watch(self.scheme, shape.order, evaluator.lanes.living)
         self.patterns: dict[tuple[object, ...], Pattern] = {}
 
     # --- counting ---
@@ -96,6 +98,7 @@ class Walker:
                 edges = self.loops.run(self.shape.headers[block], context, state)
             for source, target, moving in edges:
                 context.edges[source, target] = moving
+                self.watch.along(target, moving.mask)
                 if target == header and loop >= 0:
                     latches.append((source, target, moving))
                 elif target in inside:
@@ -127,7 +130,16 @@ class Walker:
     def block(self, block: int, context: Context, state: State) -> list[Edge]:
         """Count a block and its accesses; returns where its lanes go."""
         self.visits += 1
+        self.watch.at(block, state.mask)
         warps, lanes = self.count(state.mask, context)
+        if block in self.shape.order.ends and self.watch.waited and context.loop < 0:
+            coming = [
+                (source, context.edges[source, block].mask)
+                for source in self.scheme.cfg.blocks[block].predecessors
+                if (source, block) in context.edges
+            ]
+            if coming:
+                warps = float(self.watch.groups(block, coming) @ self.warp_weights)
         self.journal.append(Visit(block, warps, lanes * state.share, state.known))
         guarded: dict[int, State] = {}
         for position, guard, negated in self.scheme.guards[block]:
@@ -181,6 +193,10 @@ class Walker:
     def _note(
         self, position: int, context: Context, taken: State, other: State, reason: Missing | None
     ) -> None:
+        if reason is None:
+            self.watch.parted(taken.mask, other.mask)
+        else:
+            self.watch.guessed()
         yes, yes_lanes = self.count(taken.mask, context)
         no, no_lanes = self.count(other.mask, context)
         entry = Split(position, yes, yes_lanes * taken.share, no, no_lanes * other.share, reason)

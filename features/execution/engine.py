@@ -19,6 +19,8 @@ from features.execution.program import Program
 from features.execution.results import ExecutionResult
 from features.execution.sampling import SamplingPlan, plan_blocks, whole
 from features.execution.summary import Batch, summarise
+from features.execution.unfinished import scale_unfinished
+from features.gpus import GpuProfile
 from features.launch import Launch
 from features.ptx import ir
 
@@ -61,7 +63,7 @@ def execute(
     function: ir.Function,
     module: ir.Module,
     launch: Launch,
-    gpu: Any = None,
+    gpu: GpuProfile | None = None,
     *,
     plan: SamplingPlan | None = None,
     exact: ExactMemory | None = None,
@@ -113,7 +115,7 @@ def execute(
             dynamic_shared_bytes=dynamic,
             deadline=deadline,
             step_limit=step_limit,
-            multiprocessors=getattr(gpu, "multiprocessors", None) or 80,
+            multiprocessors=80 if gpu is None else gpu.sm_count,
             extrapolate=extrapolate and exact is None,
         )
         if exact is not None:
@@ -126,13 +128,17 @@ def execute(
         if cut:
             break
     if cut:
+        told = scale_unfinished(batches[-1].machine) if exact is None else []
+        cap = f"the cap of {time_cap_seconds:g} s" if cut == "time" else f"{step_limit} steps"
+        what = (
+            f"counts were scaled for {', '.join(told)}; what stands behind is missing"
+            if told
+            else "the counts are lower bounds"
+        )
         diagnostics.append(
             Diagnostic(
                 "execution_cut_short",
-                f"the {cut} cap was reached; counts of what had not run yet are missing"
-                if cut != "time"
-                else f"the cap of {time_cap_seconds:g} s was reached before the sampled blocks "
-                "ended; their counts are lower bounds",
+                f"{cap} was reached before the sampled blocks ended: {what}",
                 function.line,
             )
         )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from features.dataflow import reads, writes
-from features.execution.operands import Handler
-from features.execution.values import BOOL, UNSIGNED, Array, constant
+from features.execution.operands import Frame, Handler
+from features.execution.values import BOOL, S64, UNSIGNED, Array, constant
 from features.ptx import ir
 
 if TYPE_CHECKING:
@@ -186,11 +189,11 @@ def _branch(
         linked.base + after,
         program.edge(linked, one.position, target),
         program.edge(linked, one.position, after),
-        _comparison(linked, one.predicate, definitions),
+        comparison(linked, one.predicate, definitions),
     )
 
 
-def _comparison(
+def comparison(
     linked: Linked, predicate: str, definitions: dict[str, list[ir.Instruction]]
 ) -> Compare | None:
     """The integer comparison that alone decides a predicate, if that is how it is made."""
@@ -213,3 +216,50 @@ def _comparison(
         else:
             return None
     return Compare(modifiers[0], (sides[0], sides[1]), kind[0] == "s")
+
+
+def keeps_for(
+    compare: Compare, steps: dict[int, Array], frame: Frame, count: int
+) -> npt.NDArray[np.float64]:
+    """For how many more iterations a comparison keeps its outcome, per thread (inf: for ever).
+
+    ``steps`` holds what the compared registers advance by in every iteration; a register that
+    is not in it stands still. Never beyond where a register would wrap around.
+    """
+    sides = []
+    limit: Array = np.full(count, np.inf)
+    signed = compare.signed
+    for side in compare.sides:
+        value = frame[side] if isinstance(side, int) else side
+        size = value.dtype.itemsize
+        if size == 8 and not signed and bool((value.view(S64) < 0).any()):
+            return np.zeros(count)
+        kind = np.dtype(f"{'i' if signed else 'u'}{size}")
+        whole = value.view(kind).astype(np.float64)
+        step = steps.get(side) if isinstance(side, int) else None
+        rate = np.zeros(1) if step is None else step.view(np.dtype(f"i{size}")).astype(float)
+        bound = np.iinfo(kind)
+        room = np.where(rate > 0, bound.max - whole, whole - bound.min)
+        limit = np.minimum(limit, np.where(rate != 0, room / np.maximum(np.abs(rate), 1), np.inf))
+        sides.append((whole, rate))
+    gap = sides[0][0] - sides[1][0]
+    rate = sides[0][1] - sides[1][1]
+    with np.errstate(all="ignore"):
+        zero = -gap / rate
+    reach = np.where((rate != 0) & (zero >= 0), np.floor(zero), np.inf)
+    if compare.name in ("eq", "ne"):  # only where the two become exactly equal
+        reach = np.where(reach == zero, reach, np.inf)
+    return np.minimum(limit, reach)
+
+
+def step_of(a: Array, b: Array, c: Array) -> Array | None:
+    """The constant step of an integer over three rounds, in its own unsigned width."""
+    if c.dtype is BOOL or c.dtype.kind == "f":
+        return None
+    size = c.dtype.itemsize
+    if a.dtype.itemsize != size or b.dtype.itemsize != size:
+        return None
+    raw = UNSIGNED[size]
+    later = c.view(raw) - b.view(raw)
+    earlier = b.view(raw) - a.view(raw)
+    return later if bool((later == earlier).all()) else None

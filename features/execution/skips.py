@@ -9,9 +9,9 @@ import numpy as np
 
 from features.execution.groups import Counts, CutShortError, Group
 from features.execution.operands import Frame
-from features.execution.paths import Branch, Compare, Guard, Path
+from features.execution.paths import Branch, Guard, Path, keeps_for, step_of
 from features.execution.spaces import Offsets
-from features.execution.values import BOOL, S64, UNSIGNED, Array, as_type, spread
+from features.execution.values import BOOL, UNSIGNED, Array, as_type
 from features.memory import KEY_BITS, SECTOR_SHIFT
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Skip:
             a, b, c = first[slot], second[slot], third[slot]
             if c is b and b is a:
                 continue
-            step = _step(a, b, c)
+            step = step_of(a, b, c)
             if step is not None:
                 found[slot] = step
             elif needed:
@@ -239,7 +239,7 @@ class Skip:
             value = frame[slot]
             if value.dtype is BOOL:
                 continue
-            step = _step(a, b, value)
+            step = step_of(a, b, value)
             if step is None:
                 return 0
             steps[slot] = step
@@ -250,7 +250,8 @@ class Skip:
                 if any(h is not None for h in (steps.get(branch.slot),)) or not self._fixed(branch):
                     return 0
                 continue
-            safe = min(safe, self._safe(branch.compare, steps, frame))
+            reach = keeps_for(branch.compare, steps, frame, self.machine.count)
+            safe = min(safe, float(reach[self.group.mask].min()))
         if not np.isfinite(safe) or safe < 64:
             return 0
         jump = int(safe) - 2
@@ -260,37 +261,6 @@ class Skip:
 
     def _fixed(self, branch: Branch) -> bool:
         return branch.slot not in self.path.carried
-
-    def _safe(self, compare: Compare, steps: dict[int, Array], frame: Frame) -> float:
-        """For how many iterations a comparison keeps its outcome in every thread."""
-        sides = []
-        limit = np.inf
-        signed = compare.signed
-        for side in compare.sides:
-            value = frame[side] if isinstance(side, int) else side
-            size = value.dtype.itemsize
-            if size == 8 and not signed and bool((value.view(S64) < 0).any()):
-                return 0.0
-            kind = np.dtype(f"{'i' if signed else 'u'}{size}")
-            whole = value.view(kind).astype(np.float64)
-            step = steps.get(side) if isinstance(side, int) else None
-            rate = np.zeros(1) if step is None else step.view(np.dtype(f"i{size}")).astype(float)
-            bound = np.iinfo(kind)
-            room = np.where(rate > 0, bound.max - whole, whole - bound.min)
-            reach = np.where(rate != 0, room / np.maximum(np.abs(rate), 1), np.inf)
-            limit = min(limit, self._least(reach))
-            sides.append((whole, rate))
-        gap = sides[0][0] - sides[1][0]
-        rate = sides[0][1] - sides[1][1]
-        with np.errstate(all="ignore"):
-            zero = -gap / rate
-        reach = np.where((rate != 0) & (zero >= 0), np.floor(zero), np.inf)
-        if compare.name in ("eq", "ne"):  # only where the two become exactly equal
-            reach = np.where(reach == zero, reach, np.inf)
-        return min(limit, self._least(reach))
-
-    def _least(self, values: Array) -> float:
-        return float(spread(values, self.machine.count)[self.group.mask].min())
 
     # --- counting ---
 
@@ -476,19 +446,6 @@ class Skip:
         if not ((second - first == step) | ~self.group.mask).all():
             return None
         return third, step
-
-
-def _step(a: Array, b: Array, c: Array) -> Array | None:
-    """The constant step of an integer over three rounds, in its own unsigned width."""
-    if c.dtype is BOOL or c.dtype.kind == "f":
-        return None
-    size = c.dtype.itemsize
-    if a.dtype.itemsize != size or b.dtype.itemsize != size:
-        return None
-    raw = UNSIGNED[size]
-    later = c.view(raw) - b.view(raw)
-    earlier = b.view(raw) - a.view(raw)
-    return later if bool((later == earlier).all()) else None
 
 
 def _advanced(value: Array, step: Array, times: int | Offsets) -> Array:

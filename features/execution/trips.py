@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from features.execution.groups import Group
+from features.execution.operands import Frame
 
 if TYPE_CHECKING:
     from features.execution.machine import Machine
@@ -18,7 +19,7 @@ _NONE = np.iinfo(np.int64).max
 class LoopCount:
     """Executions of one loop's header. ``current`` counts the present entry, per thread."""
 
-    __slots__ = ("current", "entries", "extrapolated", "highest", "lowest", "rounds")
+    __slots__ = ("current", "entries", "extrapolated", "frames", "highest", "lowest", "rounds")
 
     def __init__(self, threads: int, slots: int) -> None:
         self.current = np.zeros(threads, dtype=np.int64)
@@ -27,6 +28,7 @@ class LoopCount:
         self.lowest = _NONE
         self.highest = 0
         self.extrapolated = False
+        self.frames: list[Frame] = []  # registers at the last two rounds
 
     def settle(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]] | None) -> None:
         """The present entry of the chosen threads (all if ``None``) is over."""
@@ -44,7 +46,7 @@ class Trips:
         self._machine = machine
         self.counts: list[LoopCount | None] = [None] * loops
 
-    def along(self, edge: LoopEdge, group: Group) -> None:
+    def along(self, edge: LoopEdge, group: Group, frame: Frame) -> None:
         """A group reaches a loop header: newly, or by a back edge."""
         count = self.counts[edge.loop]
         if count is None:
@@ -52,6 +54,7 @@ class Trips:
             self.counts[edge.loop] = count
         lanes = group.lanes
         count.rounds += lanes
+        count.frames = [] if edge.entering else [*count.frames[-1:], list(frame)]
         if edge.entering:
             count.entries += lanes
             if group.full:

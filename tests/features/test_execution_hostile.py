@@ -179,3 +179,20 @@ def test_hints_say_what_is_read(values: str) -> None:
     low, high = lanes[10], lanes[12]
     assert high == 0
     assert low == (256 if values == "zeros" else 0)
+
+
+def test_a_loop_cut_off_is_scaled_to_the_rounds_it_had_to_go() -> None:
+    body = """
+        mov.u32 %r6, 0;
+        $loop: ld.global.u32 %r8, [%rd3]; add.u32 %r6, %r6, 1;
+        setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;
+        ret;"""
+    result, _ = run(
+        body, n=100_000, grid=2, exact=False, step_limit=1000, time_cap_seconds=None,
+        extrapolate=False,
+    )  # fmt: skip
+    assert not result.sampling.completed
+    assert any("scaled" in d.detail for d in result.diagnostics)
+    assert result.classes["global_load"].warp_executions == pytest.approx(200_000, rel=0.01)
+    assert result.loops[0].mean == pytest.approx(100_000, rel=0.01)
+    assert result.loops[0].extrapolated

@@ -1,0 +1,157 @@
+"""What a cut left undone: loops in progress are scaled to the rounds they had to go.
+
+At the cap some threads are inside loops. Of the outermost loop around them whose end is an
+integer comparison that advances by constant steps, the rounds still to go are worked out, and
+every count inside it is multiplied by (done + to go) / done, block by block. What stands
+behind the loop has not run and is not guessed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from features.dataflow import writes
+from features.execution.groups import Group
+from features.execution.operands import Frame
+from features.execution.paths import Compare, comparison, keeps_for, step_of
+from features.execution.program import FRAME_STEP
+from features.execution.values import Array
+from features.memory import per_slot
+
+if TYPE_CHECKING:
+    from features.execution.machine import Machine
+    from features.execution.program import Linked
+    from features.loops import Loop
+    from features.ptx import ir
+
+Factors = npt.NDArray[np.float64]
+MOST_FACTOR = 1e12
+"""A larger factor means the loop hardly moves: it is left as it is."""
+
+
+def scale_unfinished(machine: Machine) -> list[str]:
+    """Scale the counters of loops in progress; says what was done, in words."""
+    groups = [*machine.pending.items(), *machine.gathering.items()]
+    groups += [place for held in machine.waiting.values() for place in held.groups]
+    told = []
+    done: set[int] = set()
+    for key, group in groups:
+        depth = -(key // FRAME_STEP)
+        run = machine.program.runs.get(key + depth * FRAME_STEP)
+        if run is None:
+            continue
+        linked = machine.program.functions[run.function]
+        position = min(run.start - linked.base, len(linked.body.instructions) - 1)
+        for loop in _around(linked, position):
+            number = linked.first_loop + loop.index
+            factors = None if number in done else _factors(machine, linked, loop, group)
+            if factors is None:
+                continue
+            done.add(number)
+            _scale(machine, linked, loop, factors)
+            told.append(f"the loop in line {loop.line} by {float(factors.max()):.3g}")
+            break
+    return told
+
+
+def _around(linked: Linked, position: int) -> list[Loop]:
+    """The loops around a position, outermost first."""
+    if position < 0:
+        return []
+    found = []
+    index: int | None = linked.loops.innermost[linked.cfg.block_of[position]]
+    while index is not None and index >= 0:
+        loop = linked.loops.loops[index]
+        found.append(loop)
+        index = loop.parent
+    return found[::-1]
+
+
+def _ends(linked: Linked, loop: Loop) -> list[Compare]:
+    """Comparisons that decide whether the loop is left."""
+    definitions: dict[str, list[ir.Instruction]] = {}
+    exits = []
+    for index in sorted(loop.blocks):
+        block = linked.cfg.blocks[index]
+        for one in linked.cfg.instructions(block):
+            for name in writes(one):
+                definitions.setdefault(name, []).append(one)
+        last = linked.body.instructions[block.end - 1]
+        leaves = any(s not in loop.blocks for s in block.successors)
+        if last.base == "bra" and last.predicate is not None and leaves:
+            exits.append(last.predicate)
+    found = [comparison(linked, name, definitions) for name in exits]
+    return [one for one in found if one is not None]
+
+
+def _factors(machine: Machine, linked: Linked, loop: Loop, group: Group) -> Factors | None:
+    """By how much each block's counts in the loop fall short; ``None`` if nobody knows."""
+    count = machine.trips.counts[linked.first_loop + loop.index]
+    if count is None or len(count.frames) < 2:
+        return None
+    before, latest = count.frames
+    left = np.full(machine.count, np.inf)
+    for end in _ends(linked, loop):
+        steps = _steps(end, before, latest)
+        if steps is not None:
+            left = np.minimum(left, keeps_for(end, steps, latest, machine.count))
+    mask = group.mask & (count.current > 0)
+    known = mask & np.isfinite(left)
+    if not known.any():
+        return None
+    so_far = np.where(known, count.current, 0).reshape(machine.slots, -1).sum(axis=1)
+    to_go = np.where(known, left, 0.0).reshape(machine.slots, -1).sum(axis=1)
+    factors: Factors = 1 + to_go / np.maximum(so_far, 1)
+    return factors if bool((factors < MOST_FACTOR).all()) else None
+
+
+def _steps(end: Compare, before: Frame, latest: Frame) -> dict[int, Array] | None:
+    steps = {}
+    for side in end.sides:
+        if not isinstance(side, int):
+            continue
+        a, b = before[side], latest[side]
+        if a is b:
+            continue
+        step = step_of(2 * a - b, a, b) if a.dtype is b.dtype else None
+        if step is None:
+            return None
+        steps[side] = step
+    return steps
+
+
+def _scale(machine: Machine, linked: Linked, loop: Loop, factors: Factors) -> None:
+    def grow(counts: npt.NDArray[np.int64]) -> None:
+        counts[...] = np.rint(counts * factors)
+
+    inside: set[int] = set()
+    for index in loop.blocks:
+        block = linked.cfg.blocks[index]
+        inside.update(range(linked.base + block.start, linked.base + block.end))
+    for run in machine.program.runs.values():
+        if run.start in inside:
+            grow(machine.run_stats[run.index])
+    for position, row in machine.program.guarded.items():
+        if position in inside:
+            grow(machine.guarded[row])
+    for site in machine.program.sites:
+        if site.position in inside:
+            tally = machine.tallies[site.number]
+            unique = per_slot(tally.log.keys, machine.slots) + tally.extra
+            tally.extra += np.rint(unique * (factors - 1)).astype(np.int64)
+            for counter in tally.counters():
+                grow(counter)
+    for other in linked.loops.loops:
+        held = machine.trips.counts[linked.first_loop + other.index]
+        if held is None or other.header not in loop.blocks:
+            continue
+        grow(held.rounds)
+        held.extrapolated = True
+        if other is loop:
+            per_thread = np.repeat(factors, machine.per_block)
+            held.current = np.rint(held.current * per_thread).astype(np.int64)
+        else:
+            grow(held.entries)

@@ -6,6 +6,7 @@ PTX writes its destination first; the exceptions are the instructions that have 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 from features.cfg import BasicBlock, ControlFlowGraph
@@ -13,11 +14,14 @@ from features.ptx.ir import (
     Address,
     Body,
     Group,
+    Immediate,
     Instruction,
     Negated,
     Operand,
     Pair,
     Register,
+    Special,
+    Symbol,
     Vector,
 )
 
@@ -45,6 +49,8 @@ _ACCUMULATES = ("wgmma.mma_async.",)
 """The destination is also a source: ``d = a*b + d`` (PTX ISA 9.0, 9.7.15.5)."""
 
 
+_NO_REGISTER = frozenset({Immediate, Symbol, Special})
+
 _READS_CARRY = frozenset({"addc", "subc", "madc"})
 _CARRY = "CC.CF"
 """The carry flag, which extended-precision arithmetic passes on (PTX ISA 9.0, 9.7.2)."""
@@ -58,13 +64,18 @@ def reads(instruction: Instruction) -> tuple[str, ...]:
     found: list[str] = []
     if instruction.predicate is not None:
         found.append(instruction.predicate)
-    destinations = _destinations(instruction)
-    for place, operand in enumerate(instruction.operands):
-        if place in destinations:
-            _address_registers(operand, found)
-            if instruction.opcode.startswith(_ACCUMULATES):
-                _value_registers(operand, found)
-        else:
+    operands = instruction.operands
+    written = _written_operands(instruction)
+    if written:
+        _address_registers(operands[0], found)
+        if instruction.opcode.startswith(_ACCUMULATES):
+            _value_registers(operands[0], found)
+        operands = operands[1:]
+    for operand in operands:
+        # Nearly every operand is a register, a literal or a plain address.
+        if type(operand) is Register:
+            found.append(operand.name)
+        elif type(operand) not in _NO_REGISTER:
             _value_registers(operand, found)
             _address_registers(operand, found)
     return tuple(dict.fromkeys(found))
@@ -72,9 +83,13 @@ def reads(instruction: Instruction) -> tuple[str, ...]:
 
 def writes(instruction: Instruction) -> tuple[str, ...]:
     """Registers the instruction gives a value; each once, in order."""
+    if not _written_operands(instruction):
+        return ()
+    first = instruction.operands[0]
+    if type(first) is Register:
+        return (first.name,)
     found: list[str] = []
-    for place in _destinations(instruction):
-        _value_registers(instruction.operands[place], found)
+    _value_registers(first, found)
     return tuple(dict.fromkeys(found))
 
 
@@ -83,18 +98,25 @@ def keeps(instruction: Instruction) -> tuple[str, ...]:
     return writes(instruction) if instruction.predicate is not None else ()
 
 
-def _destinations(instruction: Instruction) -> tuple[int, ...]:
-    """Places of the operands that are written."""
-    operands, opcode = instruction.operands, instruction.opcode
+def _written_operands(instruction: Instruction) -> bool:
+    """Whether the first operand is written; no other ever is."""
+    operands = instruction.operands
     if not operands:
-        return ()
+        return False
+    known = _writes_first(instruction.opcode)
+    if known is not None:
+        return known
+    # ``call (ret), f, (args)``: a first group is the result, but ``call f, (args)``.
+    return len(operands) > 1 and isinstance(operands[0], Group)
+
+
+@lru_cache(maxsize=4096)
+def _writes_first(opcode: str) -> bool | None:
+    """Whether an opcode has a destination; ``None``: its operands decide (a call)."""
     base = opcode.partition(".")[0]
     if base == "call":
-        # ``call (ret), f, (args)``: a first group is the result, but ``call f, (args)``.
-        return (0,) if len(operands) > 1 and isinstance(operands[0], Group) else ()
-    if base in NO_DESTINATION:
-        return (0,) if opcode.startswith(_VALUED) else ()
-    return (0,)
+        return None
+    return base not in NO_DESTINATION or opcode.startswith(_VALUED)
 
 
 def _value_registers(operand: Operand, found: list[str]) -> None:
@@ -136,12 +158,16 @@ def block_edges(body: Body, block: BasicBlock) -> tuple[tuple[int, int], ...]:
     for instruction in body.instructions[block.start : block.end]:
         position = instruction.position
         opcode = instruction.opcode
-        used = [*reads(instruction), *keeps(instruction)]
-        if instruction.base in _READS_CARRY:
-            used.append(_CARRY)
-        sources = sorted({writer[name] for name in used if name in writer})
-        edges.extend((source, position) for source in sources)
-        for name in writes(instruction):
+        written = writes(instruction)
+        used = reads(instruction)
+        if instruction.predicate is not None:
+            used += written  # a guarded write may leave the old value
+        if opcode[:4] in _READS_CARRY:
+            used += (_CARRY,)
+        sources = {writer[name] for name in used if name in writer}
+        if sources:
+            edges += [(source, position) for source in sorted(sources)]
+        for name in written:
             writer[name] = position
         if ".cc" in opcode:
             writer[_CARRY] = position

@@ -25,6 +25,13 @@ def static_shared_bytes(module: Module, function: Function) -> int:
     A call through a register may reach any function of the module: all are followed then.
     """
     outside = {item.name: item for item in module.variables if _is_static_shared(item)}
+    own_body = function.body
+    if (
+        not outside
+        and not any(_is_static_shared(item) for item in own_body.variables)
+        and not any(instruction.opcode.startswith("call") for instruction in own_body.instructions)
+    ):
+        return 0
     used: dict[tuple[str, str], Variable] = {}
     seen = {function.name}
     waiting = [function]

@@ -17,7 +17,7 @@ from features.dataflow import block_edges
 from features.isa import OpcodeFacts, classify, kind_of
 from features.loops import LoopForest
 from features.ptx.ir import Body
-from models.time.algorithms import FlowGraph, forward_order
+from models.time.algorithms import FlowGraph, Operation, forward_order
 
 MISC = "misc"
 GLOBAL_LOAD = "global_load"
@@ -204,7 +204,10 @@ class KernelCode:
     loop_lines: tuple[int, ...]
     unmeasured: tuple[str, ...]
     calls: tuple[int, ...]
-    # Start orders and block delays by GPU constants: filled by models/time/scheduling.py.
+    # By GPU constants, filled by models/time/scheduling.py.
+    operations: dict[object, tuple[tuple[Operation, ...], ...]] = field(
+        default_factory=dict, init=False, repr=False
+    )
     delays: dict[object, tuple[float, ...]] = field(default_factory=dict, init=False, repr=False)
     orders: dict[object, tuple[tuple[int, ...], ...]] = field(
         default_factory=dict, init=False, repr=False

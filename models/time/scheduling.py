@@ -33,7 +33,7 @@ from models.time.algorithms import (
     schedule_kernel,
     start_order,
 )
-from models.time.code import BlockCode, KernelCode
+from models.time.code import KernelCode
 from models.time.penalties import (
     Latencies,
     MemoryCounts,
@@ -269,8 +269,8 @@ class _Prepared:
         if known is None:
             orders = _orders(code, self.gpu, self.units)
             known = tuple(
-                schedule_in_order(_operations(block, self.latencies), order, threads, self.units)
-                for block, order in zip(code.blocks, orders, strict=True)
+                schedule_in_order(operations, order, threads, self.units)
+                for operations, order in zip(_operations(code, self.latencies), orders, strict=True)
             )
             if len(code.delays) >= KEPT_DELAYS:
                 code.delays.clear()
@@ -278,11 +278,22 @@ class _Prepared:
         return known
 
 
-def _operations(block: BlockCode, known: Latencies) -> tuple[Operation, ...]:
-    return tuple(
-        Operation(known.of(cost), cost.resource, before)
-        for cost, before in zip(block.charges, block.predecessors, strict=True)
-    )
+def _operations(code: KernelCode, known: Latencies) -> tuple[tuple[Operation, ...], ...]:
+    """Operations of every block; kept for the latest latencies, which most launches share."""
+    key = tuple(known.cycles.values())
+    latest = code.operations.get(key)
+    if latest is None:
+        cycles = known.cycles
+        latest = tuple(
+            tuple(
+                Operation(cycles[cost.latency], cost.resource, before)
+                for cost, before in zip(block.charges, block.predecessors, strict=True)
+            )
+            for block in code.blocks
+        )
+        code.operations.clear()
+        code.operations[key] = latest
+    return latest
 
 
 def _orders(
@@ -302,8 +313,8 @@ def _orders(
     known = code.orders.get(key)
     if known is None:
         known = code.orders[key] = tuple(
-            start_order(schedule_block(_operations(block, full), gpu.max_threads_per_sm, units))
-            for block in code.blocks
+            start_order(schedule_block(operations, gpu.max_threads_per_sm, units))
+            for operations in _operations(code, full)
         )
     return known
 

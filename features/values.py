@@ -117,6 +117,15 @@ def _signed_field(n: int, a: int, start: int, length: int) -> int:
     return taken - (1 << kept) if sign and kept else (-1 if sign else taken)
 
 
+def _insert(n: int, a: int, b: int, start: int, length: int) -> int:
+    """bfi: the low ``length`` bits of ``a`` put into ``b`` from ``start`` on."""
+    start, length = start & 255, length & 255
+    if start >= n or length == 0:
+        return b
+    mask = (((1 << length) - 1) << start) & ((1 << n) - 1)
+    return (_unsigned(b, n) & ~mask) | ((_unsigned(a, n) << start) & mask)
+
+
 SCALAR: Mapping[str, Scalar] = {
     "add": lambda n, a, b: a + b,
     "sub": lambda n, a, b: a - b,
@@ -142,6 +151,8 @@ SCALAR: Mapping[str, Scalar] = {
     "rem.u": _u(_urem),
     "bfe.u": _field,
     "bfe.s": _signed_field,
+    "bfi": _insert,
+    "brev": lambda n, a: int(f"{_unsigned(a, n):0{n}b}"[::-1], 2),
     "popc": lambda n, a: _unsigned(a, n).bit_count(),
     "clz": lambda n, a: n - _unsigned(a, n).bit_length(),
     "trunc": lambda n, a: a,

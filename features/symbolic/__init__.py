@@ -1,15 +1,19 @@
 """Symbolic analysis: what a launch does, worked out without running it.
 
-build.py      values of a function as a shared graph (features/values.py); translate.py opcodes
-plan.py       regions, exits, where paths meet; both once per function
+build.py      values of a function as a shared graph (features/values.py), once per
+              function; translate.py opcodes, scheme.py the types
+plan.py       regions, exits, where paths meet; order.py whether warps stay together
 sample.py     which blocks of the launch are looked at
-walk.py       who reaches each block; rounds.py loops; evaluate.py, arith.py values of lanes
+walk.py       who reaches each block; rounds.py loops
+evaluate.py   values of the sampled lanes; arith.py their arithmetic
 accesses.py   sectors and bank conflicts
-report.py     totals and reasons; results.py their types; analyse.py the entrance
+journal.py    what the walk found; report.py totals and reasons; results.py their types
+analyse.py    the entrance
 chains.py     dependent chains and instruction-level parallelism of blocks
 """
 
 from features.symbolic.analyse import analyse_symbolically
+from features.symbolic.chains import BlockChain, dependent_chains
 from features.symbolic.results import (
     AccessInfo,
     BranchInfo,
@@ -22,6 +26,7 @@ from features.symbolic.results import (
 
 __all__ = [
     "AccessInfo",
+    "BlockChain",
     "BranchInfo",
     "SampledBlocks",
     "SymbolicClass",
@@ -29,4 +34,5 @@ __all__ = [
     "SymbolicResult",
     "TripInfo",
     "analyse_symbolically",
+    "dependent_chains",
 ]

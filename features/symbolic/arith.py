@@ -376,6 +376,8 @@ def _where(chosen: Array, yes: Array, no: Array) -> Array:
     return found
 
 
+_SLOW = ("mulhi.s", "mulhi.u", "bfe.u", "bfe.s", "bfi", "brev", "popc", "clz")
+
 _ELEMENTWISE: dict[str, Callable[..., Array]] = {
     "shl": _left,
     "shr.s": lambda n, a, b: _shifted(n, a, b, True),
@@ -390,5 +392,5 @@ _ELEMENTWISE: dict[str, Callable[..., Array]] = {
     "rem.s": lambda n, a, b: _where(b == 0, a, a - b * _divided(a, b)),
     "div.u": lambda n, a, b: _unsigned_divided(n, a, b, False),
     "rem.u": lambda n, a, b: _unsigned_divided(n, a, b, True),
-    **{op: _slow(op) for op in ("mulhi.s", "mulhi.u", "bfe.u", "bfe.s", "popc", "clz")},
+    **{op: _slow(op) for op in _SLOW},
 }

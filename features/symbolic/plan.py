@@ -32,7 +32,8 @@ class Shape:
     order that follows all forward edges. ``exits``: edges out of each loop; ``closed``: each
     of them is passed in every iteration. ``varies``: loops with whose counter a decision
     inside each loop changes. ``meets``: the block all of whose lanes come to each block, or -1.
-    ``conditions`` are those of each loop's own exits.
+    ``conditions`` are those of each loop's own exits. ``bent``: loops (a bit set) in which an
+    address is no linear function of the counter.
     """
 
     units: dict[int, list[int]]
@@ -43,6 +44,7 @@ class Shape:
     headers: dict[int, int]
     order: Order
     conditions: dict[int, list[Node]]
+    bent: int
 
 
 _shapes: WeakKeyDictionary[Scheme, Shape] = WeakKeyDictionary()
@@ -85,7 +87,7 @@ def _shape(scheme: Scheme) -> Shape:
     varies, conditions = _varies(scheme, exits)
     return Shape(
         units, exits, closed, varies, _meets(scheme, above, headers), headers,
-        order_of(scheme), conditions,
+        order_of(scheme), conditions, _bent(scheme),
     )  # fmt: skip
 
 
@@ -117,6 +119,30 @@ def _closed(scheme: Scheme, loop: int, exits: list[Exit], above: tuple[int, ...]
             break
         block = above[block]
     return not sources
+
+
+_LINEAR = frozenset({"add", "sub", "neg", "sext", "zext", "trunc", "exit", "phi"})
+
+
+def _bent(scheme: Scheme) -> int:
+    """Loops in whose counter some address is not linear."""
+    found: dict[Node, int] = {}
+    for node in scheme.graph.nodes:  # operands first
+        bent = 0
+        for arg in node.args:
+            bent |= found.get(arg, 0)
+        if node.op == "mul":
+            bent |= node.args[0].varies & node.args[1].varies
+        elif node.op == "shl":
+            bent |= node.args[1].varies
+        elif node.args and node.op not in _LINEAR:
+            bent |= node.varies
+        found[node] = bent
+    total = 0
+    for accesses in scheme.accesses:
+        for access in accesses:
+            total |= found[access.address]
+    return total
 
 
 def _varies(

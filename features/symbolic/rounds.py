@@ -31,6 +31,10 @@ NEVER = np.int64(1) << np.int64(60)
 MOST_CELLS = 1 << 22
 """Rows times lanes of one loop looked at apart (4 MB of masks)."""
 
+BENT_CELLS = 1 << 18
+"""Rows times lanes up to which iterations are looked at apart only for the sake of addresses
+that are not linear in the counter (``k >> 4``); beyond, those addresses are unknown."""
+
 TRY_BUDGET = 6000
 """Blocks walked one iteration at a time, over the whole analysis (each some 50 us): enough for
 geometric loops and for some thousand iterations; it bounds the time of hostile loops."""
@@ -183,6 +187,10 @@ class Rounder:
         latch = self.scheme.forest.loops[loop].back_edges[0][0]
         at_latch = all(leave.source == latch for leave in exits)
         apart = bool(self.shape.varies[loop] >> loop & 1)
+        made: tuple[Context, State, npt.NDArray[np.intp] | None] | Missing
+        if not apart and self.shape.bent >> loop & 1:
+            rounds = (last if isinstance(last, int) else int(last.max())) + 1
+            apart = rounds * context.rows * self.cells <= BENT_CELLS
         made = self._body(loop, context, state, last, apart, at_latch)
         if isinstance(made, Missing):
             return made

@@ -286,12 +286,27 @@ def _extract(parts: list[str]) -> Translator | None:
     return make if bits else None
 
 
+def _insert(parts: list[str]) -> Translator | None:
+    bits = width(parts[-1])
+
+    def make(source: Source, one: Instruction) -> Node:
+        args = (
+            source.value(one.operands[1], bits),
+            source.value(one.operands[2], bits),
+            source.value(one.operands[3], 32),
+            source.value(one.operands[4], 32),
+        )
+        return source.graph.make("bfi", bits, args)
+
+    return make if bits else None
+
+
 _FACTORIES: dict[str, Callable[[list[str]], Translator | None]] = {
     "add": _add, "sub": _add, "mul": _multiply, "mad": _multiply, "shl": _shift, "shr": _shift,
     "and": _logic, "or": _logic, "xor": _logic, "not": _not, "neg": _unary, "abs": _unary,
     "min": _by_sign, "max": _by_sign, "div": _by_sign, "rem": _by_sign, "setp": _setp,
     "set": _set, "selp": _selp, "cvt": _convert, "mov": _move, "cvta": _address_conversion,
-    "ld": _load, "ldu": _load, "popc": _count_bits, "clz": _count_bits, "bfe": _extract,
+    "ld": _load, "ldu": _load, "popc": _count_bits, "clz": _count_bits, "bfe": _extract, "bfi": _insert, "brev": _unary,
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from benchmarks.measure import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "analysis": analysis.rows,
+    "symbolic": symbolic.rows,
     "service": service.rows,
 }
 

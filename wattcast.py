@@ -1,4 +1,4 @@
-"""Power, time and energy of a CUDA kernel from its PTX, in one call.
+"""Power, time and energy of a CUDA kernel from its PTX or CUDA source, in one call.
 
     >>> import wattcast
     >>> answer = wattcast.predict(Path("kernel.ptx"), gpu="tesla-v100", grid=4096, block=256)
@@ -20,6 +20,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from app.messages import (
+    AnalyzeRequest,
     FeaturesAnswer,
     FeaturesRequest,
     ModelChoice,
@@ -30,17 +31,20 @@ from app.services import Services, parts
 from app.services import features as _features
 from app.services import prediction as _prediction
 from app.settings import Settings
-from features.analysis import KernelAnalysis
+from features.analysis import KernelAnalysis, Mode
 
 __all__ = ["analyze", "compare", "features", "predict"]
+
+CUDA_SUFFIXES = (".cu", ".cuh")
 
 Dimensions = int | Sequence[int]
 """Blocks of a grid or threads of a block: one number, or up to three."""
 
 
 def predict(
-    ptx: str | Path,
+    ptx: str | Path | None = None,
     *,
+    cuda: str | Path | None = None,
     gpu: str,
     grid: Dimensions,
     block: Dimensions,
@@ -50,14 +54,18 @@ def predict(
     registers_per_thread: int | None = None,
     static_shared_bytes: int | None = None,
     arguments: Mapping[str, Any] | None = None,
+    analysis: Mode = "auto",
     model: ModelChoice = "auto",
     explain: bool = False,
 ) -> PredictAnswer:
     """Watts, seconds and joules of one launch on one GPU, as ``POST /predict`` answers.
 
-    ``ptx`` is the text or the path of a file. ``loops`` gives the executions of loop bodies, by
-    label or one number for all. ``explain`` adds SHAP contributions in watts.
-    Raises PtxError, KernelError, LaunchError, GpuError or ModelError.
+    ``ptx`` is the text or the path of a file; CUDA source is the path of a ``.cu`` file or given
+    as ``cuda``. ``loops`` gives the executions of loop bodies, by label or one number for all,
+    ``arguments`` the kernel's arguments by position or name (numbers, or hints such as
+    ``{"elements": 4096}``). ``explain`` adds SHAP contributions in watts.
+    Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError or
+    ModelError.
     """
     answer = _answered(
         gpu=gpu,
@@ -65,6 +73,7 @@ def predict(
         explain="shap" if explain else None,
         **_kernel(
             ptx,
+            cuda,
             grid,
             block,
             kernel,
@@ -73,14 +82,16 @@ def predict(
             registers_per_thread,
             static_shared_bytes,
             arguments,
+            analysis,
         ),
     )
     return _typed(answer)
 
 
 def compare(
-    ptx: str | Path,
+    ptx: str | Path | None = None,
     *,
+    cuda: str | Path | None = None,
     gpus: Sequence[str],
     grid: Dimensions,
     block: Dimensions,
@@ -90,6 +101,7 @@ def compare(
     registers_per_thread: int | None = None,
     static_shared_bytes: int | None = None,
     arguments: Mapping[str, Any] | None = None,
+    analysis: Mode = "auto",
     model: ModelChoice = "auto",
 ) -> list[PredictAnswer]:
     """``predict`` for several GPUs, in their order. Raises as ``predict`` does."""
@@ -98,6 +110,7 @@ def compare(
         model=model,
         **_kernel(
             ptx,
+            cuda,
             grid,
             block,
             kernel,
@@ -106,14 +119,16 @@ def compare(
             registers_per_thread,
             static_shared_bytes,
             arguments,
+            analysis,
         ),
     )
     return [_typed(one) for one in answer["predictions"]]
 
 
 def features(
-    ptx: str | Path,
+    ptx: str | Path | None = None,
     *,
+    cuda: str | Path | None = None,
     gpu: str,
     grid: Dimensions,
     block: Dimensions,
@@ -123,13 +138,16 @@ def features(
     dynamic_shared_bytes: int = 0,
     registers_per_thread: int | None = None,
     static_shared_bytes: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    analysis: Mode = "auto",
 ) -> FeaturesAnswer:
     """The feature vector of a launch, as ``POST /features`` answers.
 
-    Raises PtxError, KernelError, LaunchError, GpuError or SchemaError.
+    Raises as ``predict`` does, and SchemaError.
     """
     body = _kernel(
         ptx,
+        cuda,
         grid,
         block,
         kernel,
@@ -137,7 +155,8 @@ def features(
         dynamic_shared_bytes,
         registers_per_thread,
         static_shared_bytes,
-        None,
+        arguments,
+        analysis,
     )
     request = FeaturesRequest.model_validate({**body, "gpu": gpu, "schema": schema})
     answer = _features.features(_services(), request)
@@ -145,8 +164,9 @@ def features(
 
 
 def analyze(
-    ptx: str | Path,
+    ptx: str | Path | None = None,
     *,
+    cuda: str | Path | None = None,
     gpu: str,
     grid: Dimensions,
     block: Dimensions,
@@ -155,13 +175,16 @@ def analyze(
     dynamic_shared_bytes: int = 0,
     registers_per_thread: int | None = None,
     static_shared_bytes: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    analysis: Mode = "auto",
 ) -> KernelAnalysis:
-    """Loops, trip counts, registers and occupancy of a launch.
+    """The analysis of a launch: loops, accesses, mix, registers, occupancy, activity.
 
-    Raises PtxError, KernelError, LaunchError or GpuError.
+    Raises as ``predict`` does.
     """
     body = _kernel(
         ptx,
+        cuda,
         grid,
         block,
         kernel,
@@ -169,11 +192,14 @@ def analyze(
         dynamic_shared_bytes,
         registers_per_thread,
         static_shared_bytes,
-        None,
+        arguments,
+        analysis,
     )
-    request = PredictRequest.model_validate({**body, "gpu": gpu})
+    request = AnalyzeRequest.model_validate({**body, "gpu": gpu})
     services = _services()
-    return parts.analysed(request, services.modules.read(request.ptx), services.gpus.load(gpu))
+    profile = services.gpus.load(gpu)
+    source = services.sources.read(request, profile)
+    return parts.analysed(services, request, source, profile, ptxas=True)
 
 
 @cache
@@ -190,7 +216,8 @@ def _typed(answer: dict[str, Any]) -> PredictAnswer:
 
 
 def _kernel(
-    ptx: str | Path,
+    ptx: str | Path | None,
+    cuda: str | Path | None,
     grid: Dimensions,
     block: Dimensions,
     kernel: str | None,
@@ -199,10 +226,11 @@ def _kernel(
     registers_per_thread: int | None,
     static_shared_bytes: int | None,
     arguments: Mapping[str, Any] | None,
+    analysis: Mode,
 ) -> dict[str, Any]:
     by_label = {"default": loops} if isinstance(loops, int | float) else dict(loops or {})
     return {
-        "ptx": ptx.read_text(encoding="utf-8-sig") if isinstance(ptx, Path) else ptx,
+        **_source(ptx, cuda),
         "kernel": kernel,
         "launch": {
             "grid": grid if isinstance(grid, int) else list(grid),
@@ -211,6 +239,18 @@ def _kernel(
             "arguments": dict(arguments or {}),
         },
         "loops": by_label,
+        "analysis": analysis,
         "registers_per_thread": registers_per_thread,
         "static_shared_bytes": static_shared_bytes,
+    }
+
+
+def _source(ptx: str | Path | None, cuda: str | Path | None) -> dict[str, str]:
+    """``ptx`` or ``cuda`` as requests hold it; a first argument ``kernel.cu`` is CUDA source."""
+    if isinstance(ptx, Path) and ptx.suffix in CUDA_SUFFIXES and cuda is None:
+        ptx, cuda = None, ptx
+    return {
+        name: given.read_text(encoding="utf-8-sig") if isinstance(given, Path) else given
+        for name, given in (("ptx", ptx), ("cuda", cuda))
+        if given is not None
     }

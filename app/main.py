@@ -8,15 +8,15 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from app import logs, problems
-from app.api import catalog, explain, features, health, predict
+from app.api import analyze, catalog, explain, features, health, predict
 from app.api.guard import Guard
 from app.services import Services, installed_version
 from app.settings import Settings
 
 DESCRIPTION = """\
-Power, time and energy of a CUDA kernel, predicted from its PTX before it runs, with intervals,
-features, warnings and an explanation. Errors are RFC 9457 problem details; `GET /problems`
-lists their types. Every answer carries an `X-Request-ID`.
+Power, time and energy of a CUDA kernel, predicted from its PTX or CUDA source before it runs, with
+intervals, features, warnings and an explanation. Errors are RFC 9457 problem details;
+`GET /problems` lists their types. Every answer carries an `X-Request-ID`.
 """
 
 
@@ -57,6 +57,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     for router in (
         predict.router,
         features.router,
+        analyze.router,
         explain.router,
         predict.stored,
         catalog.router,

@@ -11,6 +11,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from features.analysis import Mode
 from features.launch import Launch, PointerHint
 from models.estimate import Basis
 
@@ -24,6 +25,8 @@ Dimension = Annotated[int, Field(strict=True, ge=-MAX_INTEGER, le=MAX_INTEGER)]
 Dimensions = Annotated[list[Dimension], Field(min_length=1, max_length=3)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 TripCount = Annotated[float, Field(ge=0, le=MAX_TRIPS, allow_inf_nan=False)]
+ArgumentNumber = Annotated[int, Field(strict=True, ge=-(2**63), le=2**64 - 1)]
+FiniteNumber = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 ModelChoice = Literal["auto", "xgboost", "catboost", "average"]
 
 EXAMPLE_PTX = """\
@@ -50,6 +53,13 @@ EXAMPLE_PTX = """\
 }
 """
 
+EXAMPLE_CUDA = """\
+__global__ void scale(float* values, float factor, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) values[i] *= factor;
+}
+"""
+
 
 class _Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -58,10 +68,22 @@ class _Message(BaseModel):
 class PointerArgument(_Message):
     """What a pointer argument points to."""
 
-    elements: Annotated[int, Field(strict=True, ge=0, le=MAX_INTEGER)] | None = None
-    values: Literal["uniform", "zeros", "sorted", "index"] = "uniform"
-    low: float = Field(0.0, allow_inf_nan=False)
-    high: float = Field(1.0, allow_inf_nan=False)
+    elements: Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)] | None = Field(
+        None, description="Elements of the buffer; else as many as threads are launched."
+    )
+    values: Literal["uniform", "zeros", "sorted", "index"] = Field(
+        "uniform",
+        description="Pseudo-random in [low, high), zeros, ascending, or whole numbers below "
+        "`elements`.",
+    )
+    low: FiniteNumber = 0.0
+    high: FiniteNumber = 1.0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> PointerArgument:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low:g}, above high, {self.high:g}")
+        return self
 
 
 class LaunchRequest(_Message):
@@ -74,10 +96,12 @@ class LaunchRequest(_Message):
         description="Threads per block, 1 to 3 dimensions.", examples=[[256]]
     )
     dynamic_shared_bytes: Dimension = Field(0, description="Dynamic shared memory per block.")
-    arguments: dict[str, Dimension | float | PointerArgument] = Field(
+    arguments: dict[str, ArgumentNumber | FiniteNumber | PointerArgument] = Field(
         default_factory=dict,
         max_length=4096,
-        description="Kernel arguments by position or PTX parameter name.",
+        description="Kernel arguments by position, PTX parameter name or, for CUDA source, C "
+        "name: numbers, and hints about what a pointer points to.",
+        examples=[{"3": 1048576, "0": {"elements": 1048576, "values": "uniform"}}],
     )
 
     def launch(self) -> Launch:
@@ -92,14 +116,22 @@ class LaunchRequest(_Message):
 
 
 class KernelRequest(_Message):
-    """A kernel and how it is launched: common to /predict and /features."""
+    """A kernel and how it is launched: common to /predict, /features and /analyze.
 
-    ptx: str = Field(min_length=1, description="PTX text.")
+    Exactly one of ``ptx`` and ``cuda`` is given.
+    """
+
+    ptx: str | None = Field(None, min_length=1, description="PTX text; or give `cuda`.")
+    cuda: str | None = Field(
+        None,
+        min_length=1,
+        description="CUDA C++ source, compiled for the GPU's compute capability; or give `ptx`.",
+    )
     kernel: str | None = Field(
         None,
         min_length=1,
         max_length=65_536,
-        description="Mangled or demangled name; needed if the PTX holds several kernels.",
+        description="Mangled or demangled name; needed if there are several kernels.",
     )
     launch: LaunchRequest
     loops: dict[str, TripCount] = Field(
@@ -117,6 +149,21 @@ class KernelRequest(_Message):
         le=2**31 - 1,
         description="Static shared memory per block; else taken from the PTX declarations.",
     )
+    analysis: Mode = Field(
+        "auto",
+        description="How trip counts and activity are found out. `symbolic` never runs the "
+        "kernel, `executed` runs sampled blocks; `auto` does so only for what it needs.",
+    )
+    analysis_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None,
+        description="Time cap of the executed analysis; what it cuts short is extrapolated.",
+    )
+
+    @model_validator(mode="after")
+    def _one_kind_of_source(self) -> KernelRequest:
+        if (self.ptx is None) == (self.cuda is None):
+            raise ValueError("give exactly one of ptx and cuda")
+        return self
 
 
 class PredictRequest(KernelRequest):
@@ -134,7 +181,16 @@ class PredictRequest(KernelRequest):
                     "registers_per_thread": 24,
                     "model": "auto",
                     "explain": "shap",
-                }
+                },
+                {
+                    "cuda": EXAMPLE_CUDA,
+                    "gpu": "tesla-v100",
+                    "launch": {
+                        "grid": [4096],
+                        "block": [256],
+                        "arguments": {"n": 1048576, "values": {"elements": 1048576}},
+                    },
+                },
             ]
         }
     )
@@ -168,7 +224,17 @@ class FeaturesRequest(KernelRequest):
                     "gpu": "tesla-k20",
                     "launch": {"grid": [64], "block": [256]},
                     "schema": "powerquant2026",
-                }
+                },
+                {
+                    "ptx": EXAMPLE_PTX,
+                    "gpu": "tesla-v100",
+                    "launch": {
+                        "grid": [4096],
+                        "block": [256],
+                        "arguments": {"0": {"elements": 1048576}},
+                    },
+                    "schema": "activity1",
+                },
             ]
         },
     )
@@ -177,6 +243,30 @@ class FeaturesRequest(KernelRequest):
     schema_id: Name = Field(
         "alavani2023", alias="schema", description="Feature schema; see GET /schemas."
     )
+
+
+class AnalyzeRequest(KernelRequest):
+    """Body of ``POST /analyze``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "ptx": EXAMPLE_PTX,
+                    "gpu": "tesla-v100",
+                    "launch": {"grid": [4096], "block": [256]},
+                    "analysis": "executed",
+                },
+                {
+                    "cuda": EXAMPLE_CUDA,
+                    "gpu": "tesla-v100",
+                    "launch": {"grid": [4096], "block": [256], "arguments": {"n": 1048576}},
+                },
+            ]
+        },
+    )
+
+    gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
 
 
 # --- answers ----------------------------------------------------------------------------
@@ -212,6 +302,14 @@ class KernelName(BaseModel):
 
     mangled: str
     demangled: str
+
+
+class Compiled(BaseModel):
+    """How the PTX came about, where the request brought CUDA source."""
+
+    compiler: str = Field(description="`nvrtc`, or `nvcc` for a file with host code.")
+    target: int = Field(description="Compute capability compiled for; 70 is 7.0.")
+    source_sha256: str = Field(description="SHA-256 of the CUDA source, UTF-8.")
 
 
 class TimeModel(BaseModel):
@@ -279,8 +377,9 @@ class WarningLine(BaseModel):
 
     code: str
     detail: str
-    line: int | None = None
+    line: int | None = Field(None, description="Line in the PTX.")
     column: int | None = None
+    source_line: int | None = Field(None, description="Line in the CUDA source of the request.")
 
 
 class Contribution(BaseModel):
@@ -329,6 +428,7 @@ class PredictAnswer(BaseModel):
     id: UUID = Field(description="For GET /explain and GET /predictions/{id}.")
     gpu: str
     kernel: KernelName
+    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
     power: Power | None = Field(description="Null where the GPU has no power model.")
     time: Time | None = Field(description="Null where no time model applies.")
     energy: Energy | None
@@ -368,6 +468,7 @@ class FeaturesAnswer(BaseModel):
     schema_id: str = Field(alias="schema")
     gpu: str
     kernel: KernelName
+    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
     features: list[FeatureValue]
     occupancy: Occupancy
     registers: Registers

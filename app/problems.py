@@ -40,6 +40,12 @@ TYPES: dict[str, ProblemType] = {
     for kind in (
         ProblemType("ptx-syntax", 422, "Not PTX", "The text is not PTX; see line and column."),
         ProblemType(
+            "cuda-compile",
+            422,
+            "CUDA source does not compile",
+            "Each entry of errors holds a line of the source and the compiler's message.",
+        ),
+        ProblemType(
             "kernel", 422, "No such kernel", "The PTX holds no kernel, or not the one asked for."
         ),
         ProblemType(
@@ -61,12 +67,20 @@ TYPES: dict[str, ProblemType] = {
         ProblemType("unknown-prediction", 404, "Unknown prediction", "No prediction of this id."),
         ProblemType("not-found", 404, "Not found", "Nothing lives under this path."),
         ProblemType("method", 405, "Method not allowed", "The Allow header lists what is."),
-        ProblemType("too-large", 413, "Too large", "The body or the PTX exceeds the limit."),
+        ProblemType(
+            "too-large", 413, "Too large", "The body, PTX or CUDA source exceeds the limit."
+        ),
         ProblemType("media-type", 415, "Unsupported media type", "Send application/json."),
         ProblemType(
             "busy", 429, "Too many requests", "Too many analyses wait; retry after the given time."
         ),
         ProblemType("internal", 500, "Internal error", "The fault is ours; it has been logged."),
+        ProblemType(
+            "compiler-missing",
+            501,
+            "No CUDA compiler",
+            "Compiling CUDA source needs the extra cuda: pip install 'wattcast[cuda]'.",
+        ),
         ProblemType("time-limit", 503, "Time limit", "The analysis took longer than allowed."),
         ProblemType("store", 503, "Store unavailable", "The database does not keep up or is gone."),
     )
@@ -81,6 +95,22 @@ class FieldProblem(BaseModel):
 
     path: str
     message: str
+
+
+class CompilerProblem(BaseModel):
+    """One error of the compiler: where in the CUDA source and what."""
+
+    line: int
+    message: str
+
+
+class KernelParameter(BaseModel):
+    """A parameter of the kernel: what an argument may be addressed by."""
+
+    position: int
+    ptx_name: str
+    c_name: str | None = Field(description="Null where the CUDA source does not tell it.")
+    type: str = Field(description="Its PTX type, `u64` say.")
 
 
 class Problem(BaseModel):
@@ -106,11 +136,14 @@ class Problem(BaseModel):
     status: int
     detail: str = Field(description="What is wrong with this request, for people.")
     request_id: str | None = Field(None, description="Also in the X-Request-ID header and the log.")
-    line: int | None = Field(None, description="Line in the PTX, from 1.")
+    line: int | None = Field(None, description="Line in the PTX or CUDA source, from 1.")
     column: int | None = Field(None, description="Column in the PTX, from 1.")
     field: str | None = Field(None, description="Part of the launch or request that is wrong.")
     known: list[str] | None = Field(None, description="What could have been named instead.")
-    errors: list[FieldProblem] | None = Field(None, description="Each defect of the request.")
+    parameters: list[KernelParameter] | None = Field(None, description="What the kernel takes.")
+    errors: list[FieldProblem | CompilerProblem] | None = Field(
+        None, description="Each defect of the request or of the CUDA source."
+    )
 
 
 class ServiceError(WattcastError):

@@ -50,6 +50,27 @@ class Settings(BaseSettings):
         ge=1,
         description="Largest PTX text (UTF-8); a larger one is answered 413.",
     )
+    max_cuda_bytes: int = Field(
+        default=MEBIBYTE,
+        ge=1,
+        description="Largest CUDA source (UTF-8); a larger one is answered 413.",
+    )
+    compile_seconds: float = Field(
+        default=20.0, gt=0, description="Longest run of the compiler for one CUDA source."
+    )
+    compile_memory_bytes: int = Field(
+        default=4096 * MEBIBYTE, ge=1, description="Most memory the compiler may take."
+    )
+    compile_cache_bytes: int = Field(
+        default=8 * MEBIBYTE,
+        ge=0,
+        description="PTX of CUDA sources that is kept, so that they need not be compiled again.",
+    )
+    ptxas: Literal["auto", "off"] = Field(
+        default="auto",
+        description="Count registers with ptxas where the extra cuda is installed (once per "
+        "kernel and capability, about 65 ms); off estimates them.",
+    )
     max_gpus: int = Field(default=16, ge=1, description="Most GPUs one request may name.")
     analyses_at_once: int = Field(
         default=2, ge=1, le=256, description="PTX analyses that run at the same time (threads)."
@@ -63,6 +84,21 @@ class Settings(BaseSettings):
         default=30.0,
         gt=0,
         description="Longest time a request waits for its analysis; then it gets 503.",
+    )
+    execution_seconds: float = Field(
+        default=1.0,
+        gt=0,
+        description="Time cap of an executed analysis for requests that name no "
+        "analysis_seconds; what it cuts short is extrapolated.",
+    )
+    max_execution_seconds: float = Field(
+        default=10.0, gt=0, description="Largest analysis_seconds a request may ask for."
+    )
+    analysis_cache_bytes: int = Field(
+        default=64 * MEBIBYTE,
+        ge=0,
+        description="Memory for analyses that are kept, so that a launch seen before is not "
+        "analysed again.",
     )
     module_cache_bytes: int = Field(
         default=8 * MEBIBYTE,

@@ -13,7 +13,17 @@ from app.services.features import features
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 
-BODY_PROBLEMS = ("json", "too-large", "media-type", "validation", "ptx-syntax", "kernel", "launch")
+BODY_PROBLEMS = (
+    "json",
+    "too-large",
+    "media-type",
+    "validation",
+    "ptx-syntax",
+    "cuda-compile",
+    "compiler-missing",
+    "kernel",
+    "launch",
+)
 
 
 @router.post(

@@ -2,6 +2,9 @@
 
 catalog       GPUs, schemas, models
 modules       parsed PTX, kept by hash
+sources       PTX as sent, or compiled from CUDA source; cuda_names, arguments: who is who
+parts         the analysis of a request, kept; what several answers share
+analysis      POST /analyze
 power         the boosted power models and which one answers
 prediction    POST /predict
 features      POST /features
@@ -18,10 +21,12 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 
 from app.logs import log
+from app.services import parts
 from app.services.analyses import AnalysisPool
 from app.services.gpus import Gpus
 from app.services.modules import ModuleCache
 from app.services.power import PowerModels
+from app.services.sources import Sources
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,6 +50,8 @@ class Services:
         self.version = installed_version()
         self.gpus = Gpus(settings.home)
         self.modules = ModuleCache(settings.module_cache_bytes, settings.max_ptx_bytes)
+        self.sources = Sources(settings, self.modules)
+        self.analysed = parts.kept_analyses(settings.analysis_cache_bytes)
         self.power = PowerModels(settings.home)
         self.analyses = AnalysisPool(
             settings.analyses_at_once, settings.waiting_analyses, settings.analysis_seconds

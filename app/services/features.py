@@ -15,17 +15,19 @@ if TYPE_CHECKING:
 def features(services: Services, request: FeaturesRequest) -> dict[str, Any]:
     """``FeaturesAnswer``.
 
-    Raises PtxError, KernelError, LaunchError, GpuError, or SchemaError for an unknown schema
-    and for one without a table for the GPU.
+    Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError, or
+    SchemaError for an unknown schema and for one without a table for the GPU.
     """
     gpu = services.gpus.load(request.gpu)
     schema = get_schema(request.schema_id)
-    analysis = parts.analysed(request, services.modules.read(request.ptx), gpu)
+    source = services.sources.read(request, gpu)
+    analysis = parts.analysed(services, request, source, gpu)
     vector = analysis.vector(schema.id)
     return {
         "schema": schema.id,
         "gpu": gpu.id,
         "kernel": parts.kernel_name(analysis),
+        "compiled": parts.compiled(source),
         "features": [
             {
                 "name": field.name,
@@ -38,5 +40,5 @@ def features(services: Services, request: FeaturesRequest) -> dict[str, Any]:
             for field in schema.fields
         ],
         **parts.facts(analysis),
-        "warnings": parts.warnings(analysis.diagnostics, vector.diagnostics),
+        "warnings": parts.warnings(source, analysis, vector.diagnostics),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from math import inf
 
@@ -14,30 +15,30 @@ from features.ptx import read_module
 from features.ptx.ir import Module
 
 _MOST_NAMES = 1000
-"""Kernel names remembered for one module: a kernel answers to any spacing of its name."""
+"""Kinds of prediction remembered for one module: a kernel answers to any spacing of its name."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownModule:
     """A parsed module, the SHA-256 of its UTF-8 text and that text's size in bytes.
 
-    ``seconds``: the quickest prediction of a kernel so far, by the name asked for.
+    ``seconds``: the quickest prediction so far, by kernel and what else it costs time for.
     """
 
     module: Module
     sha256: str
     bytes: int
-    seconds: dict[str | None, float] = field(default_factory=dict)
+    seconds: dict[Hashable, float] = field(default_factory=dict)
 
-    def took(self, kernel: str | None, seconds: float) -> None:
-        """Note how long a prediction took."""
+    def took(self, what: Hashable, seconds: float) -> None:
+        """Note how long a prediction of this kind took."""
         if len(self.seconds) >= _MOST_NAMES:
             self.seconds.clear()
-        self.seconds[kernel] = min(seconds, self.fastest(kernel))
+        self.seconds[what] = min(seconds, self.fastest(what))
 
-    def fastest(self, kernel: str | None) -> float:
-        """The quickest prediction so far; infinite before the first."""
-        return self.seconds.get(kernel, inf)
+    def fastest(self, what: Hashable) -> float:
+        """The quickest prediction of this kind so far; infinite before the first."""
+        return self.seconds.get(what, inf)
 
 
 class ModuleCache:

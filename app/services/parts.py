@@ -2,31 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Hashable, Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from app.messages import KernelRequest
-from app.services.modules import KnownModule
+from app.problems import ServiceError
+from app.services.arguments import by_position
+from app.services.kept import Kept
+from app.services.sources import Source
+from app.settings import Settings
 from features.analysis import KernelAnalysis, analyse
 from features.diagnostics import Diagnostic
 from features.gpus import GpuProfile
 from models.estimate import Estimate
 
+if TYPE_CHECKING:
+    from app.services import Services
+
 MOST_WARNINGS = 200
 """Warnings of one answer; hostile PTX could bring one for every line."""
 
 
-def analysed(request: KernelRequest, known: KnownModule, gpu: GpuProfile) -> KernelAnalysis:
-    """The analysis of the requested kernel. Raises PtxError, KernelError or LaunchError."""
-    return analyse(
-        known.module,
-        request.kernel,
-        request.launch.launch(),
-        gpu,
-        loops=request.loops,
-        registers_per_thread=request.registers_per_thread,
-        static_shared_bytes=request.static_shared_bytes,
+BYTES_PER_INSTRUCTION = 2500
+"""Memory of a kept analysis per PTX instruction: nine counts in each of up to 24 sampled blocks
+(``features.execution.InstructionCounts``) and their totals, 8 bytes each."""
+
+
+def kept_analyses(capacity_bytes: int) -> Kept[Hashable, KernelAnalysis]:
+    """A cache of analyses, bounded by about their memory."""
+    return Kept(
+        capacity_bytes,
+        lambda made: BYTES_PER_INSTRUCTION * (10 + len(made.function.body.instructions)),
     )
+
+
+def analysed(
+    services: Services,
+    request: KernelRequest,
+    source: Source,
+    gpu: GpuProfile,
+    *,
+    ptxas: bool = False,
+) -> KernelAnalysis:
+    """The analysis of the requested kernel; the very same one if it was asked for before.
+
+    ``ptxas`` asks the compiler for registers that nobody gives, where settings allow it.
+    Raises PtxError, KernelError, LaunchError, and ServiceError for a time cap over the limit.
+    """
+    module = source.known.module
+    function = module.kernel(request.kernel)
+    launch = request.launch.launch()
+    if launch.arguments:
+        kernels = source.cuda.kernels if source.cuda is not None else ()
+        launch = replace(launch, arguments=by_position(function, launch.arguments, kernels))
+    cap = _cap_seconds(services.settings, request)
+    ptxas = ptxas and services.settings.ptxas == "auto" and request.registers_per_thread is None
+    key = (
+        source.known.sha256,
+        function.name,
+        launch.grid,
+        launch.block,
+        launch.dynamic_shared_bytes,
+        tuple(launch.arguments.items()),
+        tuple(sorted(request.loops.items())),
+        request.registers_per_thread,
+        request.static_shared_bytes,
+        request.analysis,
+        cap,
+        ptxas,
+        # Profiles of the user may change. The analysis holds this one, so its id stays its own.
+        id(gpu),
+    )
+    return services.analysed.get_or_make(
+        key,
+        lambda: analyse(
+            module,
+            function,
+            launch,
+            gpu,
+            loops=request.loops,
+            registers_per_thread=request.registers_per_thread,
+            static_shared_bytes=request.static_shared_bytes,
+            ptxas=ptxas,
+            analysis=request.analysis,
+            time_cap_seconds=cap,
+        ),
+    )
+
+
+def _cap_seconds(settings: Settings, request: KernelRequest) -> float:
+    asked = request.analysis_seconds
+    if asked is None:
+        return min(settings.execution_seconds, settings.max_execution_seconds)
+    if asked > settings.max_execution_seconds:
+        raise ServiceError(
+            "validation",
+            f"analysis_seconds: {asked:g} asked; at most {settings.max_execution_seconds:g} "
+            "are given (WATTCAST_MAX_EXECUTION_SECONDS)",
+            field="analysis_seconds",
+        )
+    return asked
 
 
 def estimate(part: Estimate, unit: str) -> dict[str, Any]:
@@ -75,11 +151,43 @@ def facts(analysis: KernelAnalysis) -> dict[str, Any]:
     }
 
 
-def warnings(*groups: Iterable[Diagnostic]) -> list[dict[str, Any]]:
-    """``app.messages.WarningLine``: each once, in order, at most ``MOST_WARNINGS``."""
-    found = list(dict.fromkeys(d for group in groups for d in group))
+def compiled(source: Source) -> dict[str, Any] | None:
+    """``app.messages.Compiled``; ``None`` where the request brought PTX."""
+    return source.cuda.answer() if source.cuda is not None else None
+
+
+def warnings(
+    source: Source, analysis: KernelAnalysis, *groups: Iterable[Diagnostic]
+) -> list[dict[str, Any]]:
+    """``app.messages.WarningLine``: each once, in order, at most ``MOST_WARNINGS``.
+
+    The compiler's come first, with their lines in the CUDA source; other warnings of a kernel
+    that was compiled tell both lines.
+    """
+    found: list[dict[str, Any]] = []
+    lines: dict[int, int] = {}
+    if source.cuda is not None:
+        found = [_warning(d, None, d.line) for d in source.cuda.compiled.diagnostics]
+        lines = {
+            instruction.line: instruction.location.line
+            for instruction in analysis.function.body.instructions
+            if instruction.location is not None
+        }
+    for diagnostic in dict.fromkeys(d for group in (analysis.diagnostics, *groups) for d in group):
+        line = diagnostic.line
+        found.append(_warning(diagnostic, line, lines.get(line) if line is not None else None))
     if len(found) > MOST_WARNINGS:
         left_out = len(found) - MOST_WARNINGS
-        found = found[:MOST_WARNINGS]
-        found.append(Diagnostic("more_warnings", f"{left_out} more warnings are left out"))
-    return [{"code": d.code, "detail": d.detail, "line": d.line, "column": d.column} for d in found]
+        more = Diagnostic("more_warnings", f"{left_out} more warnings are left out")
+        found = [*found[:MOST_WARNINGS], _warning(more, None, None)]
+    return found
+
+
+def _warning(found: Diagnostic, line: int | None, source_line: int | None) -> dict[str, Any]:
+    return {
+        "code": found.code,
+        "detail": found.detail,
+        "line": line,
+        "column": found.column,
+        "source_line": source_line,
+    }

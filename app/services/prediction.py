@@ -6,7 +6,7 @@ read PTX -> analyse per GPU -> time, power over the registers' range -> energy -
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -14,13 +14,13 @@ from uuid import UUID, uuid4
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
 from app.messages import PredictRequest
 from app.problems import ServiceError
 from app.services import parts
-from app.services.modules import KnownModule
 from app.services.power import reference_of
+from app.services.sources import Source
 from app.store.predictions import PredictionRecord
 from features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from features.diagnostics import Diagnostic
@@ -47,8 +47,9 @@ _TIME_MODEL = SchedulingTimeModel()
 def predict(services: Services, request: PredictRequest) -> dict[str, Any]:
     """``PredictAnswer`` for one GPU, ``PredictAnswers`` for several; stored if there is a store.
 
-    Raises PtxError, KernelError, LaunchError, GpuError or ModelError for what the request
-    brings, ServiceError for limits and StoreError when the prediction cannot be kept.
+    Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError or
+    ModelError for what the request brings, ServiceError for limits and StoreError when the
+    prediction cannot be kept.
     """
     names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
     if len(names) > services.settings.max_gpus:
@@ -58,28 +59,35 @@ def predict(services: Services, request: PredictRequest) -> dict[str, Any]:
             field="gpus",
         )
     gpus = [services.gpus.load(name) for name in names]
-    known = services.modules.read(request.ptx)
-    start = time.perf_counter()
-    answers = [_predict_one(services, request, known, gpu) for gpu in gpus]
-    known.took(request.kernel, time.perf_counter() - start)
+    answers = [_predict_one(services, request, gpu) for gpu in gpus]
     return answers[0] if request.gpu is not None else {"predictions": answers}
 
 
 def is_quick(services: Services, request: PredictRequest) -> bool:
-    """Whether this kernel was predicted before in so little time that a thread costs more.
+    """Whether a prediction like this one took so little time that a thread costs more.
 
-    Such a prediction runs on the event loop itself; everything else goes to a thread.
+    Such a prediction runs on the event loop itself; everything else goes to a thread, above all
+    what may be compiled or executed.
     """
-    if request.gpu is None or request.explain is not None:
+    if request.ptx is None or request.gpu is None or request.explain is not None:
+        return False
+    if request.analysis == "executed" or request.launch.arguments:
         return False
     known = services.modules.known(request.ptx)
-    return known is not None and known.fastest(request.kernel) < QUICK_SECONDS
+    return known is not None and known.fastest(_kind(request, request.gpu)) < QUICK_SECONDS
 
 
-def _predict_one(
-    services: Services, request: PredictRequest, known: KnownModule, gpu: GpuProfile
-) -> dict[str, Any]:
-    analysis = parts.analysed(request, known, gpu)
+def _kind(request: PredictRequest, gpu: str) -> Hashable:
+    """Predictions that cost alike: loops without trip counts are worked out, and registers are
+    asked of the compiler once for a GPU."""
+    loops = len(request.loops), "default" in request.loops
+    return request.kernel, gpu, request.analysis, loops, request.registers_per_thread is None
+
+
+def _predict_one(services: Services, request: PredictRequest, gpu: GpuProfile) -> dict[str, Any]:
+    source = services.sources.read(request, gpu)
+    start = time.perf_counter()
+    analysis = parts.analysed(services, request, source, gpu, ptxas=True)
     duration, timed = _time(analysis, gpu)
     power = _Power.of(services, request, analysis, gpu)
     both = energy(power.estimate, duration.estimate) if power.estimate and duration else None
@@ -88,6 +96,7 @@ def _predict_one(
         "id": str(prediction_id),
         "gpu": gpu.id,
         "kernel": parts.kernel_name(analysis),
+        "compiled": parts.compiled(source),
         "power": parts.estimate(power.estimate, "watts") if power.estimate else None,
         "time": parts.estimate(duration.estimate, "seconds") if duration else None,
         "energy": parts.estimate(both, "joules") if both else None,
@@ -97,7 +106,8 @@ def _predict_one(
         "features": dict(power.vector.values) if power.vector else {},
         **parts.facts(analysis),
         "warnings": parts.warnings(
-            analysis.diagnostics,
+            source,
+            analysis,
             power.vector.diagnostics if power.vector else (),
             power.diagnostics,
             timed,
@@ -108,7 +118,8 @@ def _predict_one(
 
         answer["explanation"] = shap_of(power.model, power.vector.model_inputs())
     if services.store is not None:
-        services.store.add(_record(prediction_id, answer, request, known, power.vector))
+        services.store.add(_record(prediction_id, answer, request, source, power.vector))
+    source.known.took(_kind(request, request.gpu or gpu.id), time.perf_counter() - start)
     return answer
 
 
@@ -157,8 +168,7 @@ class _Power:
         if estimate.basis != "extrapolated":
             return cls(model, vector, estimate)
         outside = model.outside_training_range(inputs.reshape(1, -1))[0]
-        beyond = ", ".join(outside) or "one of the cases that may be true (registers, loops)"
-        detail = f"beyond what the model was trained on: {beyond}"
+        detail = f"beyond what the model was trained on: {', '.join(outside)}"
         return cls(model, vector, estimate, Diagnostic("outside_training_range", detail))
 
 
@@ -222,19 +232,27 @@ def _record(
     prediction_id: UUID,
     answer: dict[str, Any],
     request: PredictRequest,
-    known: KnownModule,
+    source: Source,
     vector: FeatureVector | None,
 ) -> PredictionRecord:
     vectors = {vector.schema_id: vector.model_inputs().tolist()} if vector else {}
     return PredictionRecord(
         id=prediction_id,
         created=datetime.now(UTC),
-        ptx_sha256=known.sha256,
+        ptx_sha256=source.known.sha256,
         gpu=answer["gpu"],
         kernel=answer["kernel"]["mangled"],
-        request=request.model_dump_json(exclude={"ptx"}, exclude_defaults=True),
+        request=_asked(request, source),
         result=to_json(answer, inf_nan_mode="null"),
         vectors=to_json(vectors, inf_nan_mode="null").decode(),
         models=to_json(answer["model"]).decode(),
-        ptx=request.ptx,
+        ptx=source.cuda.compiled.ptx if source.cuda is not None else request.ptx,
     )
+
+
+def _asked(request: PredictRequest, source: Source) -> str:
+    """The request as stored: its PTX is a row of its own, CUDA source is kept as its hash."""
+    asked = request.model_dump_json(exclude={"ptx", "cuda"}, exclude_defaults=True)
+    if source.cuda is None:
+        return asked
+    return to_json({**from_json(asked), "cuda_sha256": source.cuda.sha256}).decode()

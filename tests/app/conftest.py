@@ -23,6 +23,7 @@ def settings_at(home: Path, **given: object) -> Settings:
             "log_level": "error",
             "max_body_bytes": 16 * 1024 * 1024,
             "max_ptx_bytes": 16 * 1024 * 1024,
+            "ptxas": "off",
             **given,
         }
     )

@@ -12,6 +12,7 @@ from app.problems import ServiceError
 from app.services import Services, parts
 from app.services.modules import ModuleCache
 from app.services.prediction import with_registers
+from features.analysis import KernelAnalysis
 from features.errors import PtxError
 from features.schemas import list_schemas
 from tests.app.conftest import settings_at
@@ -20,6 +21,12 @@ from tests.app.conftest import settings_at
 @pytest.fixture
 def services(tmp_path: Path) -> Services:
     return Services(settings_at(tmp_path))
+
+
+def analysed(services: Services, request: PredictRequest) -> KernelAnalysis:
+    assert request.gpu is not None
+    gpu = services.gpus.load(request.gpu)
+    return parts.analysed(services, request, services.sources.read(request, gpu), gpu)
 
 
 @pytest.mark.parametrize("registers", [1, 16, 33, 64, 128])
@@ -37,9 +44,7 @@ def test_other_registers_change_two_features_alone(
                 request = PredictRequest.model_validate(
                     {"ptx": ptx, "gpu": gpu, "launch": {"grid": [777], "block": [192]}}
                 )
-                analysis = parts.analysed(
-                    request, services.modules.read(ptx), services.gpus.load(gpu)
-                )
+                analysis = analysed(services, request)
                 quick = with_registers(analysis, analysis.vector(schema.id), registers)
                 whole = analysis.vector(schema.id, registers_per_thread=registers)
                 assert list(quick.values) == list(whole.values)

@@ -1,0 +1,130 @@
+"""What ``POST /analyze`` answers: the whole analysis of one kernel launch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.messages import Compiled, KernelName, LoopTrips, Occupancy, Registers, WarningLine
+from app.problems import KernelParameter
+
+
+class AnalyzedArgument(KernelParameter):
+    """A parameter of the kernel and what the request says of it."""
+
+    given: int | float | dict[str, int | float | str | None] | None = Field(
+        description="Null where nothing was given; what stands in is among the warnings."
+    )
+
+
+class AnalyzedLaunch(BaseModel):
+    """The launch, and what follows from it."""
+
+    grid: list[int] = Field(description="Blocks along x, y, z.")
+    block: list[int] = Field(description="Threads of a block along x, y, z.")
+    blocks: int
+    threads: int
+    warps_per_block: int
+    dynamic_shared_bytes: int = Field(description="Per block.")
+    static_shared_bytes: int = Field(description="Per block.")
+    arguments: list[AnalyzedArgument]
+
+
+class AnalyzedOccupancy(Occupancy):
+    """Occupancy with every limit, and the rounds in which the grid passes through the GPU."""
+
+    limits: dict[str, int] = Field(description="Blocks per SM that each limiter alone allows.")
+    waves: float
+
+
+class ObservedTrips(BaseModel):
+    """What the executed analysis saw of a loop: executions of its header per entry."""
+
+    mean: float
+    lowest: int
+    highest: int
+    entries: float = Field(description="Entries of threads, over the whole launch.")
+    extrapolated: bool = Field(description="Iterations that repeat, or were cut off.")
+
+
+class AnalyzedLoop(LoopTrips):
+    """One natural loop."""
+
+    depth: int = Field(description="1 for an outermost loop.")
+    observed: ObservedTrips | None = Field(description="Null where the loop was not executed.")
+
+
+class AnalyzedAccess(BaseModel):
+    """One memory instruction: how its warps reach memory."""
+
+    function: str
+    position: int = Field(description="Index of the instruction in its function.")
+    line: int = Field(description="Line in the PTX.")
+    source_line: int | None = Field(description="Line in the CUDA source, where PTX tells it.")
+    opcode: str
+    space: str
+    is_load: bool
+    is_store: bool
+    requests: float = Field(description="Warp requests of the whole launch.")
+    sectors_per_request: float | None = Field(description="32-byte sectors; null: not global.")
+    transactions_per_request: float | None = Field(
+        description="Shared memory passes, 1 is free of bank conflicts; null: not shared."
+    )
+    stride_bytes: int | None = Field(description="Between neighbouring lanes; null: not one.")
+    affine: bool | None = Field(description="Whether the address is known exactly.")
+    address: str | None = Field(description="The address, for people.")
+
+
+class Quantity(BaseModel):
+    """One quantity of ``activity1``, for the whole launch."""
+
+    name: str
+    value: float
+    unit: str
+    description: str
+
+
+class AnalyzedLine(BaseModel):
+    """What one source line executes (a PTX line where there is no line information)."""
+
+    file: str | None = Field(description="Null: the line is one of the PTX.")
+    line: int
+    warp_instructions_ptx: float
+    warp_instructions_sass: float = Field(description="After expansion to machine code.")
+    active_lane_fraction: float
+    global_requests: float
+    global_sectors: float
+    shared_requests: float
+    shared_transactions: float
+
+
+class Sampling(BaseModel):
+    """Which part of the launch was executed, and how sure that makes of the whole."""
+
+    sampled_blocks: int
+    launch_blocks: int
+    relative_standard_error: float = Field(description="Of the launch's warp executions.")
+    completed: bool = Field(description="Every sampled block ran to its end.")
+    seconds: float = Field(description="Time the execution took.")
+
+
+class AnalyzeAnswer(BaseModel):
+    """Answer of ``POST /analyze``: counts are totals of the launch."""
+
+    model_config = ConfigDict(title="AnalyzeAnswer")
+
+    gpu: str
+    kernel: KernelName
+    compiled: Compiled | None = Field(description="Null where the request brought PTX.")
+    launch: AnalyzedLaunch
+    how: Literal["executed", "symbolic"] = Field(description="Where the activity comes from.")
+    occupancy: AnalyzedOccupancy
+    registers: Registers
+    loops: list[AnalyzedLoop]
+    mix: dict[str, float] = Field(description="Warp instructions by opcode class, largest first.")
+    accesses: list[AnalyzedAccess]
+    activity: list[Quantity] = Field(description="The quantities of schema `activity1`.")
+    lines: list[AnalyzedLine] = Field(description="The most machine instructions first.")
+    sampling: Sampling | None = Field(description="Null where nothing was executed.")
+    warnings: list[WarningLine]

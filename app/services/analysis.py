@@ -1,0 +1,115 @@
+"""The whole analysis of a kernel launch as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from app.messages import AnalyzeRequest
+from app.services import parts
+from app.services.arguments import c_names, described
+from app.services.sources import Source
+from features.analysis import KernelAnalysis
+from features.launch import PointerHint
+from features.schemas import activity_schema
+
+if TYPE_CHECKING:
+    from app.services import Services
+
+MOST_ROWS = 2000
+"""Accesses and source lines of one answer; a warning tells how many are left out."""
+
+
+def analyze(services: Services, request: AnalyzeRequest) -> dict[str, Any]:
+    """``AnalyzeAnswer``.
+
+    Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError, and
+    ServiceError for limits.
+    """
+    gpu = services.gpus.load(request.gpu)
+    source = services.sources.read(request, gpu)
+    analysis = parts.analysed(services, request, source, gpu, ptxas=True)
+    facts = parts.facts(analysis)
+    activity = analysis.activity.values()
+    executed = analysis.executed if analysis.activity_how == "executed" else None
+    mix = sorted(analysis.mix.items(), key=lambda item: -item[1])
+    return {
+        "gpu": gpu.id,
+        "kernel": parts.kernel_name(analysis),
+        "compiled": parts.compiled(source),
+        "launch": _launch(analysis, source),
+        "how": analysis.activity_how,
+        "occupancy": {
+            **facts["occupancy"],
+            "limits": dict(analysis.occupancy.limits),
+            "waves": analysis.waves,
+        },
+        "registers": facts["registers"],
+        "loops": _loops(analysis, facts["trip_counts"]),
+        "mix": dict(mix),
+        "accesses": [asdict(access) for access in analysis.accesses[:MOST_ROWS]],
+        "activity": [
+            {
+                "name": field.name,
+                "value": activity[field.name],
+                "unit": field.unit,
+                "description": field.description,
+            }
+            for field in activity_schema().fields
+        ],
+        "lines": [asdict(line) for line in analysis.lines[:MOST_ROWS]],
+        "sampling": None
+        if executed is None
+        else {
+            "sampled_blocks": len(executed.sampling.plan.blocks),
+            "launch_blocks": executed.sampling.launch_blocks,
+            "relative_standard_error": executed.sampling.relative_standard_error,
+            "completed": executed.sampling.completed,
+            "seconds": executed.sampling.seconds,
+        },
+        "warnings": parts.warnings(source, analysis, analysis.activity_diagnostics),
+    }
+
+
+def _launch(analysis: KernelAnalysis, source: Source) -> dict[str, Any]:
+    launch, function = analysis.launch, analysis.function
+    kernels = source.cuda.kernels if source.cuda is not None else ()
+    parameters = described(function, c_names(function, kernels))
+    given = {
+        position: asdict(value) if isinstance(value, PointerHint) else value
+        for position, value in launch.arguments.items()
+    }
+    return {
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "blocks": launch.blocks,
+        "threads": launch.threads,
+        "warps_per_block": launch.warps_per_block,
+        "dynamic_shared_bytes": launch.dynamic_shared_bytes,
+        "static_shared_bytes": analysis.static_shared_bytes,
+        "arguments": [
+            {**parameter, "given": given.get(str(parameter["position"]))}
+            for parameter in parameters
+        ],
+    }
+
+
+def _loops(analysis: KernelAnalysis, trips: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Trip counts with each loop's depth and, where it was executed, what was seen of it."""
+    observed: dict[int, dict[str, Any]] = {}
+    if analysis.activity_how == "executed":
+        observed = {
+            seen.loop: {
+                "mean": seen.mean,
+                "lowest": seen.lowest,
+                "highest": seen.highest,
+                "entries": seen.entries,
+                "extrapolated": seen.extrapolated,
+            }
+            for seen in analysis.executed.loops
+            if seen.function == analysis.function.name
+        }
+    return [
+        {**trip, "depth": loop.depth, "observed": observed.get(loop.index)}
+        for loop, trip in zip(analysis.loops.loops, trips, strict=True)
+    ]

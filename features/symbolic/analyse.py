@@ -11,11 +11,12 @@ from collections.abc import Mapping
 import numpy as np
 
 from features.diagnostics import Diagnostic
-from features.errors import LaunchError
+from features.errors import LaunchError, PtxError
 from features.launch import Launch, PointerHint
-from features.ptx.ir import Function, Module
+from features.ptx.ir import Function, Module, Variable
 from features.symbolic.arith import Missing, Val, Value
 from features.symbolic.build import scheme
+from features.symbolic.calls import Calls
 from features.symbolic.evaluate import Context, Evaluator, Lanes, State
 from features.symbolic.plan import shape_of
 from features.symbolic.report import summarise
@@ -49,16 +50,25 @@ def analyse_symbolically(
     arguments = _Arguments(made, launch)
     sampling = choose_blocks(made, launch, arguments.constant)
     lanes = Lanes(launch, np.array(sampling.blocks, dtype=np.int64))
-    evaluator = Evaluator(made, lanes, arguments.value, _symbols(module, function))
+    evaluator = Evaluator(made, lanes, arguments.value, _symbols(module))
     weights = np.repeat(np.array(sampling.weights), launch.warps_per_block)
     walker = Walker(evaluator, shape, weights)
-    walker.loops = Rounder(walker, {trip.loop: trip.count for trip in trips})
+    calls = Calls(module, lanes, weights, evaluator.symbols, loops or {})
+    walker.calls = calls
+    calls.stack.append(function.name)
+    walker.loops = Rounder(walker, {trip.loop: trip for trip in trips})
     root = Context(-1, None, "root", 1, np.ones(1), 0)
     if made.cfg.body.instructions:
-        sound = not made.forest.irreducible
-        walker.region(-1, root, State(lanes.living, 1.0, sound))
-    diagnostics = [*made.cfg.diagnostics, *made.forest.diagnostics, *arguments.diagnostics()]
-    return summarise(made, shape, walker.journal, trips, sampling, diagnostics, walker.watch)
+        if made.forest.irreducible:  # cycles that are no loops are walked once
+            walker.watch.doubtful_from = 0
+        walker.region(-1, root, State(lanes.living, 1.0, not made.forest.irreducible))
+    diagnostics = [
+        *made.cfg.diagnostics,
+        *made.forest.diagnostics,
+        *arguments.diagnostics(),
+        *calls.diagnostics,
+    ]
+    return summarise(walker, calls.walkers, trips, sampling, diagnostics, calls.complete)
 
 
 class _Arguments:
@@ -118,11 +128,12 @@ class _Arguments:
         ]
 
 
-def _symbols(module: Module, function: Function) -> dict[str, int]:
+def _symbols(module: Module) -> dict[str, int]:
     """Addresses of variables. Only their alignment matters, so each space is filled in order."""
     found: dict[str, int] = {}
     place: dict[str, int] = {}
-    for variable in (*module.variables, *function.body.variables):
+    inner = [v for f in module.functions if not f.declaration for v in _variables(f)]
+    for variable in (*module.variables, *inner):
         least = 16 if variable.space == "shared" and variable.elements == 0 else 1
         least = 256 if variable.space in ("global", "const") else least
         align = max(variable.align, least)
@@ -130,3 +141,11 @@ def _symbols(module: Module, function: Function) -> dict[str, int]:
         found[variable.name] = start
         place[variable.space] = start + variable.bytes
     return found
+
+
+def _variables(function: Function) -> tuple[Variable, ...]:
+    """Variables declared in a function, unless its body is not PTX: then it is not called."""
+    try:
+        return function.body.variables
+    except PtxError:
+        return ()

@@ -16,6 +16,7 @@ from features.loops import natural_loops
 from features.ptx.ir import (
     Address,
     Function,
+    Group,
     Immediate,
     Instruction,
     Module,
@@ -27,6 +28,7 @@ from features.ptx.ir import (
 )
 from features.symbolic.scheme import (
     Access,
+    Call,
     Ending,
     Phi,
     Scheme,
@@ -34,7 +36,8 @@ from features.symbolic.scheme import (
     reason_of,
     register_bits,
 )
-from features.symbolic.translate import translator
+from features.symbolic.spread import spread_loops
+from features.symbolic.translate import translator, width
 from features.values import MOST_NODES_PER_INSTRUCTION, Graph, Node
 
 MOST_CARRIED = 400_000
@@ -62,6 +65,8 @@ class _Builder:
         self.loop_phis: dict[int, list[Phi]] = {}
         self.exits: dict[int, dict[Node, None]] = {}
         self.pointers: set[str] = set()
+        self.passed: dict[str, dict[int, Node]] = {}
+        self.calls: dict[int, list[Call]] = {}
         self.nested = self._nested()
         self.block = 0
         self.line = 0
@@ -128,7 +133,7 @@ class _Builder:
         return self.graph.unknown(f"%{text} is known only at run time", self.line, bits)
 
     def parameter(self, name: str, offset: int, bits: int, signed: bool) -> Node | None:
-        if name not in self.parameters or not self.function.is_entry:
+        if name not in self.parameters:
             return None
         node = self.graph.leaf("param", bits, (name, offset))
         if bits < 32:  # loads extend to the register (PTX ISA, ld)
@@ -213,10 +218,14 @@ class _Builder:
         for loop in forest.loops:
             for phi in pending.get(loop.index, ()):
                 self._close(loop.index, phi, after)
-        self._spread_loops(endings)
+        if not spread_loops(self.graph.nodes, self.phis, endings, forest):
+            lost = self.graph.unknown("its loops depend on each other in too many ways", 0, 1)
+            for ending in endings:
+                ending.condition = lost if ending.condition is not None else None
+            accesses = [[] for _ in blocks]
         return Scheme(
             self.function, cfg, forest, self.graph, endings, accesses, guards, self.phis,
-            self.loop_phis, self.parameters, self.pointers, self.exits,
+            self.loop_phis, self.parameters, self.calls, self.pointers, self.exits,
         )  # fmt: skip
 
     def _redefined(self) -> dict[int, set[str]]:
@@ -317,6 +326,10 @@ class _Builder:
         if facts.accesses_memory or facts.category == "unknown":
             self._access(one, facts, accesses)
         base = one.base
+        if one.opcode.startswith("st.param"):
+            self._pass(one)
+        elif base == "call":
+            self._call(one)
         if base in NO_DESTINATION and base not in ("call", "bar", "barrier"):
             return
         names = destinations(one)
@@ -346,6 +359,26 @@ class _Builder:
                     pair = (old, value) if one.negated else (value, old)
                     value = self.graph.make("select", value.bits, (guard, *pair))
             self.carried[name] = value
+
+    def _pass(self, one: Instruction) -> None:
+        """st.param: a value for the next call."""
+        place = one.operands[0]
+        bits = width(one.opcode.rpartition(".")[2])
+        if isinstance(place, Address) and isinstance(place.base, Symbol) and bits:
+            held = self.passed.setdefault(place.base.name, {})
+            held[place.offset] = self.value(one.operands[1], bits)
+
+    def _call(self, one: Instruction) -> None:
+        names = [o.name for o in one.operands if isinstance(o, Symbol)]
+        groups = [o.elements for o in one.operands if isinstance(o, Group)]
+        results = bool(one.operands) and isinstance(one.operands[0], Group)
+        given = groups[1:] if results else groups
+        arguments = tuple(
+            self.passed.pop(o.name, {}) if isinstance(o, Symbol) else {}
+            for o in (given[0] if given else ())
+        )
+        callee = names[0] if names else None
+        self.calls.setdefault(self.block, []).append(Call(one.position, callee, arguments))
 
     def _access(self, one: Instruction, facts: OpcodeFacts, accesses: list[Access]) -> None:
         if facts.space in ("param", "tensor", None) and facts.category != "copy":
@@ -436,68 +469,6 @@ class _Builder:
             total = graph.make(latch.op, node.bits, (total, right))
             latch = left
         return None
-
-    def _spread_loops(self, endings: list[Ending]) -> None:
-        """Complete ``loops`` and ``varies``: through latches, merges and trip counts."""
-        forest = self.forest
-        leaving: dict[int, list[Node]] = {}
-        deciding: dict[int, list[Node]] = {}
-        for index, ending in enumerate(endings):
-            loop = forest.innermost[index]
-            if ending.condition is None:
-                continue
-            deciding.setdefault(loop, []).append(ending.condition)
-            while loop >= 0 and any(t < 0 or not self._inside(t, loop) for t in ending.targets):
-                leaving.setdefault(loop, []).append(ending.condition)
-                parent = forest.loops[loop].parent
-                loop = parent if parent is not None else -1
-        special = [n for n in self.graph.nodes if n.op in ("phi", "join", "exit")]
-        if not special:
-            return
-        for _ in range(10):
-            changed = False
-            for node in self.graph.nodes:
-                loops = varies = 0
-                for arg in node.args:
-                    loops |= arg.loops
-                    varies |= arg.varies
-                if node.op == "phi":
-                    phi = self.phis[node]
-                    own = 1 << node.value[0]
-                    parts = (phi.start, phi.step if phi.step is not None else phi.latch)
-                    for part in parts:
-                        if part is not None:
-                            loops |= part.loops
-                            varies |= part.varies
-                    loops, varies = loops | own, varies | own
-                elif node.op == "join":
-                    here = forest.innermost[node.value[0]]
-                    if node.value[0] in self.headers:
-                        parent = forest.loops[here].parent
-                        here = parent if parent is not None else -1
-                    if here >= 0:
-                        loops |= 1 << here
-                    for condition in deciding.get(here, ()):
-                        varies |= condition.varies
-                elif node.op == "exit":
-                    own = 1 << node.value
-                    for condition in leaving.get(node.value, ()):
-                        loops |= condition.loops
-                        varies |= condition.varies
-                    parent = forest.loops[node.value].parent
-                    loops &= ~own
-                    varies &= ~own
-                    if parent is not None:
-                        loops |= 1 << parent
-                if loops | node.loops != node.loops or varies | node.varies != node.varies:
-                    node.loops |= loops
-                    node.varies |= varies
-                    changed = True
-            if not changed:
-                break
-
-    def _inside(self, block: int, loop: int) -> bool:
-        return self._around(loop, self.forest.innermost[block])
 
 
 _schemes: WeakKeyDictionary[Function, Scheme] = WeakKeyDictionary()

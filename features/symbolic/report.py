@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 
 from features.diagnostics import Diagnostic
 from features.isa import classify
 from features.ptx.ir import Instruction
-from features.symbolic.journal import Entry, Guarded, Rounds, Split, Touched, Visit
-from features.symbolic.order import Watch
+from features.symbolic.journal import Guarded, Rounds, Split, Touched, Visit
 from features.symbolic.plan import Shape
 from features.symbolic.results import (
     AccessInfo,
@@ -25,6 +25,7 @@ from features.symbolic.results import (
     TripInfo,
 )
 from features.symbolic.scheme import Scheme
+from features.symbolic.walk import Walker
 from features.trips import TripCount
 from features.values import Node, describe, leaves
 
@@ -33,16 +34,49 @@ def _source_line(one: Instruction) -> int | None:
     return one.location.line if one.location else None
 
 
+class _Totals(NamedTuple):
+    """One function's journal, added up."""
+
+    counts: SymbolicCounts
+    accesses: tuple[AccessInfo, ...]
+    branches: tuple[BranchInfo, ...]
+    rounds: dict[int, list[Rounds]]
+
+
 def summarise(
-    scheme: Scheme,
-    shape: Shape,
-    journal: list[Entry],
+    walker: Walker,
+    called: Mapping[str, Walker],
     given: tuple[TripCount, ...],
     sampling: SampledBlocks,
     diagnostics: list[Diagnostic],
-    watch: Watch,
+    complete: bool,
 ) -> SymbolicResult:
-    """Add up the journal. ``watch`` tells in which blocks warp counts are in doubt."""
+    """Add up the journals of the kernel and of the functions it calls."""
+    scheme = walker.scheme
+    kernel = _totals(walker)
+    loops = _loops(scheme, walker.shape, kernel.rounds, given)
+    others = {name: _totals(other) for name, other in called.items()}
+    warnings = _warnings(loops, kernel.branches, kernel.accesses)
+    for name, other in called.items():
+        trips = tuple(other.loops.trip(loop.index) for loop in other.scheme.forest.loops)
+        inner = _loops(other.scheme, other.shape, others[name].rounds, trips)
+        warnings += _warnings(inner, others[name].branches, others[name].accesses)
+    everything = [(scheme, kernel.counts)]
+    everything += [(other.scheme, others[name].counts) for name, other in called.items()]
+    return SymbolicResult(
+        functions={counts.function: counts for _, counts in everything},
+        classes=_classes(everything),
+        loops=loops,
+        accesses=kernel.accesses,
+        branches=kernel.branches,
+        sampling=sampling,
+        diagnostics=(*diagnostics, *warnings),
+        complete=complete,
+    )
+
+
+def _totals(walker: Walker) -> _Totals:
+    scheme, journal, watch = walker.scheme, walker.journal, walker.watch
     body = scheme.cfg.body
     count = len(body.instructions)
     warps, lanes = np.zeros(count), np.zeros(count)
@@ -84,16 +118,7 @@ def summarise(
         known[block.start : block.end] = False
     branches = _branches(scheme, splits, lanes, known)
     counts, accesses = _accesses(scheme, touched, warps, lanes, known)
-    loops = _loops(scheme, shape, rounds, given)
-    return SymbolicResult(
-        functions={scheme.function.name: counts},
-        classes=_classes(scheme, counts),
-        loops=loops,
-        accesses=accesses,
-        branches=branches,
-        sampling=sampling,
-        diagnostics=(*diagnostics, *_warnings(loops, branches, accesses)),
-    )
+    return _Totals(counts, accesses, branches, rounds)
 
 
 def _branches(
@@ -228,21 +253,31 @@ def _constant(scheme: Scheme, loop: int, conditions: list[Node]) -> bool:
     return bool(conditions)
 
 
-def _classes(scheme: Scheme, counts: SymbolicCounts) -> Mapping[str, SymbolicClass]:
-    members: dict[str, list[int]] = {}
-    for one in scheme.cfg.body.instructions:
-        members.setdefault(classify(one.opcode).opcode_class, []).append(one.position)
-    return {
-        name: SymbolicClass(
-            float(counts.warp_executions[positions].sum()),
-            float(counts.active_lanes[positions].sum()),
-            float(counts.requests[positions].sum()),
-            float(counts.sectors[positions].sum()),
-            float(counts.shared_transactions[positions].sum()),
-            bool(counts.counts_known[positions].all()),
+def _classes(functions: list[tuple[Scheme, SymbolicCounts]]) -> Mapping[str, SymbolicClass]:
+    sums: dict[str, Floats] = {}
+    known: dict[str, bool] = {}
+    for scheme, counts in functions:
+        members: dict[str, list[int]] = {}
+        for one in scheme.cfg.body.instructions:
+            members.setdefault(classify(one.opcode).opcode_class, []).append(one.position)
+        table = np.stack(
+            [
+                counts.warp_executions,
+                counts.active_lanes,
+                counts.requests,
+                counts.sectors,
+                counts.shared_transactions,
+            ]
         )
-        for name, positions in sorted(members.items())
-    }
+        for name, positions in members.items():
+            sums[name] = sums.get(name, np.zeros(5)) + table[:, positions].sum(axis=1)
+            sure = bool(counts.counts_known[positions].all())
+            known[name] = known.get(name, True) and sure
+    found = {}
+    for name in sorted(sums):
+        warps, lanes, requests, sectors, transactions = (float(value) for value in sums[name])
+        found[name] = SymbolicClass(warps, lanes, requests, sectors, transactions, known[name])
+    return found
 
 
 def _warnings(

@@ -141,7 +141,8 @@ class SampledBlocks:
 class SymbolicResult:
     """The symbolic analysis of one launch. ``functions`` is keyed by function name.
 
-    ``functions``, ``classes`` and the totals have the names of ``ExecutionResult``.
+    ``functions``, ``classes`` and the totals have the names of ``ExecutionResult`` and include
+    device functions; ``loops``, ``accesses`` and ``branches`` are the kernel's own.
     """
 
     functions: Mapping[str, SymbolicCounts]
@@ -151,6 +152,8 @@ class SymbolicResult:
     branches: tuple[BranchInfo, ...]
     sampling: SampledBlocks
     diagnostics: tuple[Diagnostic, ...]
+    complete: bool = True
+    """Every function called was followed (not: recursion, addresses in registers)."""
 
     @property
     def warp_executions(self) -> float:
@@ -165,4 +168,4 @@ class SymbolicResult:
     @property
     def known(self) -> bool:
         """Whether no count at all rests on a guess."""
-        return all(bool(f.counts_known.all()) for f in self.functions.values())
+        return self.complete and all(bool(f.counts_known.all()) for f in self.functions.values())

@@ -24,6 +24,7 @@ from features.symbolic.evaluate import Context, Mask, State
 from features.symbolic.journal import Rounds
 from features.symbolic.plan import DEEPEST
 from features.symbolic.walk import Edge, Walker
+from features.trips import TripCount
 
 NEVER = np.int64(1) << np.int64(60)
 """Iterations of a loop that is not left by an exit."""
@@ -64,7 +65,7 @@ def solve_test(test: Test) -> Counts:
 class Rounder:
     """Runs loops for a walker. ``given``: trips per loop to use where nothing is known."""
 
-    def __init__(self, walker: Walker, given: Mapping[int, float]) -> None:
+    def __init__(self, walker: Walker, given: Mapping[int, TripCount]) -> None:
         self.walker = walker
         self.given = given
         self.scheme = walker.scheme
@@ -73,6 +74,10 @@ class Rounder:
         self.budget = TRY_BUDGET
         self.cells = walker.evaluator.lanes.count
         self.deep = 0
+
+    def trip(self, loop: int) -> TripCount:
+        """The count that stands in where nothing can be worked out."""
+        return self.given[loop]
 
     def holds(self, loop: int, block: int) -> bool:
         """Whether a block lies in a loop."""
@@ -325,6 +330,7 @@ class Rounder:
         if not self.shape.exits[loop]:
             return Missing("it has no exit", line)
         mark = len(walker.journal)
+        marks = walker.calls.mark()
         phis = [p for p in scheme.loop_phis.get(loop, ()) if p.step is None]
         values = {p.node: self.evaluator.evaluate(p.start, context) for p in phis}
         current = state
@@ -345,9 +351,11 @@ class Rounder:
                 lost = Missing("whether it goes on depends on data", line)
                 if any(not s.known for _, _, s in (*latches, *leaving)):
                     del walker.journal[mark:]
+                    walker.calls.back(marks)
                     return self._why(loop, body) or lost
                 if self.budget < 0:
                     del walker.journal[mark:]
+                    walker.calls.back(marks)
                     return Missing("it takes too many iterations to follow", line)
                 rounds += current.mask
                 left: Mask | None = None
@@ -412,7 +420,7 @@ class Rounder:
     # --- unknown ---
 
     def _unknown(self, loop: int, context: Context, state: State, reason: Missing) -> list[Edge]:
-        trips = self.given[loop]
+        trips = self.trip(loop).count
         body = Context(loop, context, "unknown", context.rows, context.weight * trips, reason)
         entries = self.walker.count(state.mask, context)[1] * state.share
         whole = round(trips)
@@ -421,6 +429,8 @@ class Rounder:
         )
         if self.scheme.forest.loops[loop].depth <= DEEPEST:
             self.walker.region(loop, body, State(state.mask, state.share, False))
+        else:
+            self.walker.watch.doubtful.update(self.scheme.forest.loops[loop].blocks)
         exits = self.shape.exits[loop]
         targets = {leave.target for leave in exits}
         if len(targets) == 1:

@@ -306,7 +306,8 @@ _FACTORIES: dict[str, Callable[[list[str]], Translator | None]] = {
     "and": _logic, "or": _logic, "xor": _logic, "not": _not, "neg": _unary, "abs": _unary,
     "min": _by_sign, "max": _by_sign, "div": _by_sign, "rem": _by_sign, "setp": _setp,
     "set": _set, "selp": _selp, "cvt": _convert, "mov": _move, "cvta": _address_conversion,
-    "ld": _load, "ldu": _load, "popc": _count_bits, "clz": _count_bits, "bfe": _extract, "bfi": _insert, "brev": _unary,
+    "ld": _load, "ldu": _load, "popc": _count_bits, "clz": _count_bits, "bfe": _extract,
+    "bfi": _insert, "brev": _unary,
 }  # fmt: skip
 
 

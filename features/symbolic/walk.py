@@ -21,6 +21,7 @@ from features.symbolic.order import Watch
 from features.symbolic.plan import Shape
 
 if TYPE_CHECKING:
+    from features.symbolic.calls import Calls
     from features.symbolic.rounds import Rounder
 
 Edge = tuple[int, int, State]
@@ -46,6 +47,7 @@ class Walker:
         self.warp_weights = warp_weights
         self.journal: list[Entry] = []
         self.loops: Rounder
+        self.calls: Calls
         self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
         self.visits = 0
         self.watch = Watch(self.scheme, shape.order, evaluator.lanes.living)
@@ -151,6 +153,8 @@ class Walker:
         for access in self.scheme.accesses[block]:
             reaching = guarded.get(access.position, state)
             self.journal.append(measure(self, access, context, reaching))
+        for call in self.scheme.calls.get(block, ()):
+            self.calls.run(self, call, context, guarded.get(call.position, state))
         return self._ending(block, context, state)
 
     def predicate(self, node: object, negated: bool, context: Context) -> Value:

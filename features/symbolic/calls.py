@@ -1,0 +1,114 @@
+"""Device functions: walked at every call with the caller's lanes and arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from features.diagnostics import Diagnostic
+from features.ptx.ir import Function, Module
+from features.symbolic.arith import Missing, Val, Value
+from features.symbolic.build import scheme
+from features.symbolic.evaluate import Context, Evaluator, Lanes, State
+from features.symbolic.plan import shape_of
+from features.symbolic.rounds import Rounder
+from features.symbolic.scheme import Call
+from features.symbolic.walk import Walker
+from features.trips import resolve_trips
+
+MOST_CALLS = 2000
+"""Calls walked in one analysis; a bound on the time of hostile call graphs."""
+
+
+class Calls:
+    """The functions of a module as far as one kernel calls them."""
+
+    def __init__(
+        self,
+        module: Module,
+        lanes: Lanes,
+        weights: npt.NDArray[np.float64],
+        symbols: Mapping[str, int],
+        loops: Mapping[str, float],
+    ) -> None:
+        self.defined = {f.name: f for f in module.functions if not f.declaration}
+        self.module = module
+        self.lanes = lanes
+        self.weights = weights
+        self.symbols = symbols
+        self.loops = loops
+        self.walkers: dict[str, Walker] = {}
+        self.diagnostics: list[Diagnostic] = []
+        self.stack: list[str] = []
+        self.left = MOST_CALLS
+        self.complete = True
+
+    def walker(self, function: Function) -> Walker:
+        """The one walker of a device function."""
+        known = self.walkers.get(function.name)
+        if known is None:
+            made = scheme(self.module, function)
+            evaluator = Evaluator(made, self.lanes, _nothing, self.symbols)
+            known = Walker(evaluator, shape_of(made), self.weights)
+            known.calls = self
+            default = {"default": self.loops["default"]} if "default" in self.loops else {}
+            trips, _ = resolve_trips(made.cfg, made.forest, default)
+            known.loops = Rounder(known, {trip.loop: trip for trip in trips})
+            self.walkers[function.name] = known
+        return known
+
+    def run(self, caller: Walker, call: Call, context: Context, state: State) -> None:
+        """Walk the function called, for the lanes that call it."""
+        line = caller.scheme.cfg.body.instructions[call.position].line
+        function = self.defined.get(call.callee or "")
+        if function is None:
+            what = call.callee or "a function whose address is in a register"
+            self._miss("call_unknown", f"{what} is called; what it does is not counted", line)
+            return
+        if function.name in self.stack or self.left <= 0:
+            self.walker(function).watch.doubtful_from = 0
+            self._miss(
+                "call_not_followed",
+                f"{function.demangled} is called too often or recursively; not all is counted",
+                line,
+            )
+            return
+        self.left -= 1
+        walker = self.walker(function)
+        values: dict[tuple[str, int], Value] = {}
+        for parameter, stored in zip(function.parameters, call.arguments, strict=False):
+            for offset, node in stored.items():
+                value = caller.evaluator.evaluate(node, context)
+                if isinstance(value, int) or (isinstance(value, Val) and not value.terms):
+                    values[parameter.name, offset] = value
+
+        def argument(name: str, offset: int, bits: int) -> Value:
+            found = values.get((name, offset))
+            return Missing(f"argument {name} is not known", line) if found is None else found
+
+        walker.evaluator.argument = argument
+        root = Context(-1, None, "root", context.rows, context.weight, 0)
+        self.stack.append(function.name)
+        walker.region(-1, root, state)
+        self.stack.pop()
+
+    def _miss(self, code: str, detail: str, line: int) -> None:
+        self.complete = False
+        found = Diagnostic(code, detail, line)
+        if found not in self.diagnostics:
+            self.diagnostics.append(found)
+
+    def mark(self) -> dict[str, int]:
+        """How long the journals are, to be able to go back."""
+        return {name: len(walker.journal) for name, walker in self.walkers.items()}
+
+    def back(self, mark: Mapping[str, int]) -> None:
+        """Forget what was written since."""
+        for name, walker in self.walkers.items():
+            del walker.journal[mark.get(name, 0) :]
+
+
+def _nothing(name: str, offset: int, bits: int) -> Value:
+    return Missing(f"argument {name} is not known", 0)

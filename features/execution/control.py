@@ -64,9 +64,8 @@ def _label(linked: Linked, one: ir.Instruction) -> int:
     target = one.operands[0]
     if not isinstance(target, ir.Symbol):
         raise UnsupportedError("branch target")
-    for label in linked.body.labels:
-        if label.name == target.name:
-            return label.target
+    if target.name in linked.labels:
+        return linked.labels[target.name]
     raise UnsupportedError(f"no label {target.name}")
 
 
@@ -159,8 +158,7 @@ def _indexed(program: Program, linked: Linked, context: Context, one: ir.Instruc
     table = one.operands[1]
     if not isinstance(table, ir.Symbol):
         raise UnsupportedError("branch table")
-    places = {label.name: label.target for label in linked.body.labels}
-    targets = [places[name] for name in linked.body.branch_tables[table.name]]
+    targets = [linked.labels[name] for name in linked.body.branch_tables[table.name]]
     edges = [program.edge(linked, one.position, t) for t in targets]
 
     def apply(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:

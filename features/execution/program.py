@@ -26,7 +26,7 @@ from features.execution.roles import Usage, registers
 from features.execution.spaces import CODE_BASE, SYMBOL_BASE
 from features.execution.values import BOOL, U32, U64, constant
 from features.execution.warp import is_collective, member_mask
-from features.loops import LoopForest, natural_loops
+from features.loops import Loop, LoopForest, natural_loops
 from features.ptx import ir
 
 if TYPE_CHECKING:
@@ -93,6 +93,12 @@ class Linked:
     usage: Usage
     first_loop: int
     locals: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, int] = field(init=False)
+    headers: dict[int, Loop] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.labels = {label.name: label.target for label in reversed(self.body.labels)}
+        self.headers = {loop.header: loop for loop in self.loops.loops}
 
 
 @dataclass(slots=True)
@@ -252,11 +258,7 @@ class Program:
     def label(self, linked: Linked, branch: ir.Instruction) -> int | None:
         """The position a branch jumps to."""
         target = branch.operands[0]
-        if isinstance(target, ir.Symbol):
-            for label in linked.body.labels:
-                if label.name == target.name:
-                    return label.target
-        return None
+        return linked.labels.get(target.name) if isinstance(target, ir.Symbol) else None
 
     def loop_line(self, number: int) -> int:
         """The PTX line of a loop of the program."""
@@ -366,11 +368,11 @@ class Program:
         block = cfg.block_of[target]
         if cfg.blocks[block].start != target:
             return None
-        for loop in linked.loops.loops:
-            if loop.header == block:
-                inside = cfg.block_of[source] in loop.blocks
-                return LoopEdge(linked.first_loop + loop.index, not inside)
-        return None
+        loop = linked.headers.get(block)
+        if loop is None:
+            return None
+        inside = cfg.block_of[source] in loop.blocks
+        return LoopEdge(linked.first_loop + loop.index, not inside)
 
     def _finish(self, linked: Linked, context: Context, one: ir.Instruction, end: int) -> Finish:
         from features.execution import control

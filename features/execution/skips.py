@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 LEAST_SKIP = 8
 """Iterations below which a skip is not worth it."""
 MOST_SIMULATED = 300_000
-MOST_KEYS = 200_000
+MOST_KEYS = 50_000
 """Footprint keys made for skipped iterations of one access."""
-SAMPLES = 12
+SAMPLES = 8
 """Iterations at which sectors are computed while threads leave a loop one by one."""
 
 
@@ -307,16 +307,26 @@ class Skip:
         if not stride:
             return
         every = max(1, 32 // abs(stride))
-        new = iterations // every
-        thinned = max(1, -(-new * keys.size // MOST_KEYS))
-        times = np.arange(every, iterations + 1, every * thinned, dtype=np.int64)
-        if new > times.size:
-            left_out = np.bincount(keys >> KEY_BITS, minlength=tally.extra.size)
-            tally.extra += left_out * (new - times.size)
+        moves = iterations // every
         base = keys & ((1 << KEY_BITS) - 1)
         slots = keys - base
-        moved = ((base << SECTOR_SHIFT) + (times * stride)[:, None]) >> SECTOR_SHIFT
-        tally.log.add((slots + moved).reshape(-1))
+
+        def after(times: Offsets) -> Offsets:
+            moved = ((base << SECTOR_SHIFT) + (times * stride * every)[:, None]) >> SECTOR_SHIFT
+            shifted: Offsets = slots + moved
+            return shifted
+
+        listed = min(moves, max(1, MOST_KEYS // keys.size))
+        tally.log.add(after(np.arange(1, listed + 1, dtype=np.int64)).reshape(-1))
+        if moves > listed:
+            # One by one up to here; from here on every move adds what one move adds.
+            two = after(np.array([moves - 1, moves], dtype=np.int64))
+            tally.log.add(two[1])
+            fresh = np.bincount(
+                two[1][~np.isin(two[1], two[0])] >> KEY_BITS, minlength=tally.extra.size
+            )
+            last = np.bincount(slots >> KEY_BITS, minlength=tally.extra.size)
+            tally.extra += np.maximum(0, fresh * (moves - listed) - last)
 
     def _stride(self, number: int) -> int | None:
         """By how many bytes all lanes' addresses moved in the last iteration."""

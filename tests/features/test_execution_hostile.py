@@ -147,7 +147,7 @@ def test_warps_that_wait_for_a_later_warp_see_its_store() -> None:
 def test_missing_arguments_are_assumed_and_said() -> None:
     module = read_module(kernel("setp.ge.u32 %p1, %r5, %r1; @%p1 ret; "
                                 "ld.global.f32 %f1, [%rd3]; ret;"))  # fmt: skip
-    result = execute(module.kernel("k"), module, Launch.of(1000, 128))
+    result = execute(module.kernel("k"), module, Launch.of(1000, 128), time_cap_seconds=60)
     assumed = [d.detail for d in result.diagnostics if d.code == "argument_assumed"]
     assert len(assumed) == 2
     assert any("128000" in detail for detail in assumed)  # n: compared with the global index
@@ -174,7 +174,9 @@ def test_hints_say_what_is_read(values: str) -> None:
     $low: add.u32 %r3, %r2, 1; ret; $high: add.u32 %r3, %r2, 2; ret; }}"""
     module = read_module(text)
     hint = PointerHint(elements=256, values=values, low=10, high=20)
-    result = execute(module.kernel("g"), module, Launch.of(1, 256, 0, {"a": hint}))
+    result = execute(
+        module.kernel("g"), module, Launch.of(1, 256, 0, {"a": hint}), time_cap_seconds=60
+    )
     lanes = result.functions["g"].active_lanes
     low, high = lanes[10], lanes[12]
     assert high == 0

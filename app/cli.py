@@ -1,4 +1,4 @@
-"""Command line: ``wattcast serve | predict | features | gpus | models | schemas | train | ...``.
+"""Command line: ``wattcast serve | predict | features | analyze | gpus | models | schemas | ...``.
 
 Errors are one line on stderr; exit status 1 where the request cannot be answered, 2 where the
 command was used wrongly.
@@ -21,7 +21,7 @@ from features.errors import WattcastError
 
 app = typer.Typer(
     name="wattcast",
-    help="Power, time and energy of a CUDA kernel from its PTX, before anyone runs it.",
+    help="Power, time and energy of a CUDA kernel from its PTX or source, before anyone runs it.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -33,7 +33,15 @@ app.add_typer(gpus, name="gpus")
 _PIPED_WIDTH = 240
 """Columns when nobody looks: a line that is cut or folded cannot be searched."""
 
-Ptx = Annotated[Path, typer.Argument(metavar="FILE.ptx", help="PTX file; - reads standard input.")]
+CUDA_SUFFIXES = (".cu", ".cuh")
+
+Ptx = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FILE",
+        help="PTX, or CUDA source (.cu, needs the extra cuda); - reads PTX from standard input.",
+    ),
+]
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU id or alias (wattcast gpus).")]
 Grid = Annotated[str, typer.Option("--grid", help="Blocks: 4096 or 64,64 or 64x64x1.")]
 Block = Annotated[str, typer.Option("--block", help="Threads per block: 256 or 16,16.")]
@@ -50,6 +58,20 @@ Registers = Annotated[
 ]
 StaticShared = Annotated[
     int | None, typer.Option("--static-shared", help="Static shared memory, bytes; else from PTX.")
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arg",
+        help="Kernel argument by position or name: n=1024, or for a pointer "
+        "0:elements=1024,values=index; may be given again.",
+    ),
+]
+Analysis = Annotated[
+    str, typer.Option("--analysis", help="How trips are found out: auto, symbolic or executed.")
+]
+Seconds = Annotated[
+    float | None, typer.Option("--analysis-seconds", help="Time cap of the executed analysis.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as HTTP answers it.")]
 
@@ -134,6 +156,9 @@ def predict(
     loops: Loops = None,
     registers: Registers = None,
     static_shared: StaticShared = None,
+    arg: Arguments = None,
+    analysis: Analysis = "auto",
+    analysis_seconds: Seconds = None,
     model: Annotated[str, typer.Option(help="auto, xgboost, catboost or average.")] = "auto",
     explain: Annotated[bool, typer.Option("--explain", help="Add SHAP contributions.")] = False,
     as_json: AsJson = False,
@@ -144,7 +169,9 @@ def predict(
     from app.services.prediction import predict as run
 
     body: dict[str, Any] = {
-        **_kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared),
+        **_kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
+        "analysis": analysis,
+        "analysis_seconds": analysis_seconds,
         **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
         "model": model,
         "explain": "shap" if explain else None,
@@ -171,6 +198,9 @@ def features(
     loops: Loops = None,
     registers: Registers = None,
     static_shared: StaticShared = None,
+    arg: Arguments = None,
+    analysis: Analysis = "auto",
+    analysis_seconds: Seconds = None,
     as_json: AsJson = False,
 ) -> None:
     """Print the feature vector of a kernel launch."""
@@ -178,15 +208,53 @@ def features(
     from app.messages import FeaturesRequest
     from app.services.features import features as run
 
-    body = _kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared)
-    answer = run(
-        _services(), FeaturesRequest.model_validate({**body, "gpu": gpu, "schema": schema})
-    )
+    body = {
+        **_kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
+        "analysis": analysis,
+        "analysis_seconds": analysis_seconds,
+        "gpu": gpu,
+        "schema": schema,
+    }
+    answer = run(_services(), FeaturesRequest.model_validate(body))
     if as_json:
         _print_json(answer)
         return
     report.rows(_console(), answer["features"], ("name", "value", "unit"))
     report.warnings(_console(), answer["warnings"])
+
+
+@app.command()
+def analyze(
+    file: Ptx,
+    gpu: Gpu,
+    grid: Grid,
+    block: Block,
+    shared: Shared = 0,
+    kernel: Kernel = None,
+    loops: Loops = None,
+    registers: Registers = None,
+    static_shared: StaticShared = None,
+    arg: Arguments = None,
+    analysis: Analysis = "auto",
+    analysis_seconds: Seconds = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what a launch does: loops, memory accesses, mix, occupancy, hot source lines."""
+    from app import report
+    from app.messages import AnalyzeRequest
+    from app.services.analysis import analyze as run
+
+    body = {
+        **_kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
+        "analysis": analysis,
+        "analysis_seconds": analysis_seconds,
+        "gpu": gpu,
+    }
+    answer = run(_services(), AnalyzeRequest.model_validate(body))
+    if as_json:
+        _print_json(answer)
+        return
+    report.analysis(_console(), answer)
 
 
 @gpus.callback()
@@ -322,14 +390,16 @@ def _kernel_request(
     loops: list[str] | None,
     registers: int | None,
     static_shared: int | None,
+    arguments: list[str] | None,
 ) -> dict[str, Any]:
     return {
-        "ptx": _read(file),
+        "cuda" if file.suffix in CUDA_SUFFIXES else "ptx": _read(file),
         "kernel": kernel,
         "launch": {
             "grid": _dimensions("--grid", grid),
             "block": _dimensions("--block", block),
             "dynamic_shared_bytes": shared,
+            "arguments": _arguments(arguments or []),
         },
         "loops": _loops(loops or []),
         "registers_per_thread": registers,
@@ -338,6 +408,7 @@ def _kernel_request(
 
 
 def _read(file: Path) -> str:
+    from features.cuda import CompileError
     from features.errors import PtxError
 
     try:
@@ -349,6 +420,8 @@ def _read(file: Path) -> str:
     except UnicodeDecodeError as error:
         before = data[: error.start]
         line = before.count(b"\n") + 1
+        if file.suffix in CUDA_SUFFIXES:
+            raise CompileError(f"line {line}: not UTF-8 text", line=line) from error
         column = error.start - before.rfind(b"\n")
         raise PtxError("not UTF-8 text", line=line, column=column) from error
 
@@ -369,6 +442,38 @@ def _loops(given: list[str]) -> dict[str, float]:
         except ValueError:
             _fail(f"--loops {text!r}: expected a number or LABEL=number", 2)
     return trips
+
+
+def _arguments(given: list[str]) -> dict[str, Any]:
+    """``n=1024`` is a number, ``0:elements=1024,values=index`` a hint about a pointer."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, colon, hints = text.partition(":")
+        if colon and "=" not in name:
+            parts = [part.partition("=") for part in hints.split(",")]
+            hint = found.setdefault(name, {})
+            if not isinstance(hint, dict) or not all(equals for _, equals, _ in parts):
+                _fail(f"--arg {text!r}: expected NAME:elements=N,values=KIND,low=L,high=H", 2)
+            hint.update(
+                {key: value if key == "values" else _number(value, text) for key, _, value in parts}
+            )
+            continue
+        name, _, value = text.rpartition("=")
+        if not name:
+            _fail(f"--arg {text!r}: expected NAME=number or NAME:elements=N", 2)
+        found[name] = _number(value, text)
+    return found
+
+
+def _number(value: str, text: str) -> int | float:
+    try:
+        return int(value, 0)
+    except ValueError:
+        pass
+    try:
+        return float(value)
+    except ValueError:
+        _fail(f"--arg {text!r}: {value!r} is no number", 2)
 
 
 def _print_json(value: Any) -> None:

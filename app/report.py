@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -60,14 +60,9 @@ def _basis(console: Console, answer: Mapping[str, Any]) -> None:
             f"power model {model['family']} version {model['version']} on {model['schema']}",
             highlight=False,
         )
-    spread = (
-        ""
-        if registers["low"] == registers["high"]
-        else (f" ({registers['low']} to {registers['high']})")
-    )
     console.print(
         f"occupancy {occupancy['occupancy']:.0%}, limited by {occupancy['limiter']}; "
-        f"{registers['value']} registers per thread{spread}, {registers['how']}",
+        f"{_registers(registers)}",
         highlight=False,
     )
     for trip in answer["trip_counts"]:
@@ -76,6 +71,128 @@ def _basis(console: Console, answer: Mapping[str, Any]) -> None:
             f"{trip['how']}",
             highlight=False,
         )
+
+
+def analysis(console: Console, answer: Mapping[str, Any], most: int = 12) -> None:
+    """An analysis: occupancy, loops, accesses, mix, memory, source lines; ``most`` of each."""
+    launch, occupancy, registers = answer["launch"], answer["occupancy"], answer["registers"]
+    compiled = answer["compiled"]
+    console.print(
+        Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", (answer["gpu"], "bold"))
+    )
+    if compiled is not None:
+        target = f"{compiled['target'] // 10}.{compiled['target'] % 10}"
+        _line(console, f"compiled by {compiled['compiler']} for compute capability {target}")
+    _line(
+        console,
+        f"grid {_dims(launch['grid'])} of blocks {_dims(launch['block'])}: "
+        f"{launch['blocks']:,} blocks, {launch['threads']:,} threads",
+    )
+    for argument in launch["arguments"]:
+        name = argument["c_name"] or argument["ptx_name"]
+        _line(console, f"  {argument['position']} {name} ({argument['type']}) = {_given(argument)}")
+    limits = ", ".join(f"{name} {blocks}" for name, blocks in occupancy["limits"].items())
+    _line(
+        console,
+        f"occupancy {occupancy['occupancy']:.0%}, limited by {occupancy['limiter']} "
+        f"(blocks per SM: {limits}); {occupancy['waves']:g} waves",
+    )
+    _line(console, f"{_registers(registers)}; shared memory {_shared(launch)}")
+    _section(console, "loops", answer["loops"], _LOOP, most)
+    _section(console, "memory accesses", answer["accesses"], _ACCESS, most)
+    total = sum(answer["mix"].values())
+    mix = [
+        {"class": name, "warp instructions": count, "share": f"{count / total:.1%}"}
+        for name, count in answer["mix"].items()
+    ]
+    _section(console, "instruction mix", mix, {name: name for name in mix[0]} if mix else {}, most)
+    _section(console, "source lines", answer["lines"], _SOURCE_LINE, most)
+    _section(console, f"activity, {answer['how']}", answer["activity"], _QUANTITY, most=100)
+    if (sampling := answer["sampling"]) is not None:
+        cut = "" if sampling["completed"] else ", cut short by the time cap"
+        _line(
+            console,
+            f"{sampling['sampled_blocks']} of {sampling['launch_blocks']:,} blocks executed{cut}; "
+            f"standard error {sampling['relative_standard_error']:.2%}",
+        )
+    warnings(console, answer["warnings"])
+
+
+_LOOP = {
+    "loop": "loop",
+    "line": "line",
+    "source_line": "source line",
+    "depth": "depth",
+    "trips": "trips",
+    "how": "how",
+}
+_ACCESS = {
+    "line": "line",
+    "source_line": "source line",
+    "opcode": "opcode",
+    "requests": "requests",
+    "sectors_per_request": "sectors/request",
+    "transactions_per_request": "passes/request",
+    "stride_bytes": "stride",
+    "address": "address",
+}
+_SOURCE_LINE = {
+    "line": "line",
+    "warp_instructions_sass": "machine instructions",
+    "active_lane_fraction": "active lanes",
+    "global_sectors": "global sectors",
+    "shared_transactions": "shared passes",
+}
+_QUANTITY = {"name": "quantity", "value": "value", "unit": "unit"}
+
+
+def _section(
+    console: Console,
+    title: str,
+    found: Sequence[Mapping[str, Any]],
+    columns: Mapping[str, str],
+    most: int,
+) -> None:
+    if not found:
+        _line(console, f"{title}: none")
+        return
+    console.print()
+    console.print(Text(title, "bold"))
+    shown = [{columns[key]: row[key] for key in columns} for row in found[:most]]
+    rows(console, shown, columns.values())
+    if len(found) > most:
+        _line(console, f"and {len(found) - most} more (--json shows all)")
+
+
+def _dims(dimensions: list[int]) -> str:
+    return " x ".join(str(size) for size in dimensions)
+
+
+def _given(argument: Mapping[str, Any]) -> str:
+    given = argument["given"]
+    if given is None:
+        return "not given"
+    if isinstance(given, Mapping):
+        count = "" if given["elements"] is None else f"{given['elements']:,} elements, "
+        return f"{count}{given['values']}"
+    return f"{given:,}" if isinstance(given, int) else f"{given:g}"
+
+
+def _shared(launch: Mapping[str, Any]) -> str:
+    return (
+        f"{launch['static_shared_bytes']:,} bytes static, "
+        f"{launch['dynamic_shared_bytes']:,} bytes dynamic per block"
+    )
+
+
+def _registers(registers: Mapping[str, Any]) -> str:
+    low, high = registers["low"], registers["high"]
+    spread = "" if low == high else f" ({low} to {high})"
+    return f"{registers['value']} registers per thread{spread}, {registers['how']}"
+
+
+def _line(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False)
 
 
 def contributions(console: Console, explanation: Mapping[str, Any], most: int = 6) -> None:
@@ -93,7 +210,11 @@ def contributions(console: Console, explanation: Mapping[str, Any], most: int = 
 def warnings(console: Console, found: Iterable[Mapping[str, Any]]) -> None:
     """One line per warning."""
     for warning in found:
-        where = f" (line {warning['line']})" if warning["line"] is not None else ""
+        where = ""
+        if warning["source_line"] is not None:
+            where = f" (source line {warning['source_line']})"
+        elif warning["line"] is not None:
+            where = f" (line {warning['line']})"
         console.print(
             Text.assemble(("warning ", "yellow"), f"{warning['code']}: {warning['detail']}{where}")
         )
@@ -115,4 +236,4 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value) or "-"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
 from app.messages import AnalyzeRequest
 from app.services import parts
 from app.services.arguments import c_names, described
 from app.services.sources import Source
+from features.activity import LineActivity
 from features.analysis import KernelAnalysis
+from features.diagnostics import Diagnostic
 from features.launch import PointerHint
 from features.schemas import activity_schema
 
@@ -32,6 +35,7 @@ def analyze(services: Services, request: AnalyzeRequest) -> dict[str, Any]:
     facts = parts.facts(analysis)
     activity = analysis.activity.values()
     executed = analysis.executed if analysis.activity_how == "executed" else None
+    accesses, lines = analysis.accesses, analysis.lines
     mix = sorted(analysis.mix.items(), key=lambda item: -item[1])
     return {
         "gpu": gpu.id,
@@ -47,7 +51,7 @@ def analyze(services: Services, request: AnalyzeRequest) -> dict[str, Any]:
         "registers": facts["registers"],
         "loops": _loops(analysis, facts["trip_counts"]),
         "mix": dict(mix),
-        "accesses": [asdict(access) for access in analysis.accesses[:MOST_ROWS]],
+        "accesses": [asdict(access) for access in accesses[:MOST_ROWS]],
         "activity": [
             {
                 "name": field.name,
@@ -57,7 +61,7 @@ def analyze(services: Services, request: AnalyzeRequest) -> dict[str, Any]:
             }
             for field in activity_schema().fields
         ],
-        "lines": [asdict(line) for line in analysis.lines[:MOST_ROWS]],
+        "lines": [_line(line, source) for line in lines[:MOST_ROWS]],
         "sampling": None
         if executed is None
         else {
@@ -67,8 +71,20 @@ def analyze(services: Services, request: AnalyzeRequest) -> dict[str, Any]:
             "completed": executed.sampling.completed,
             "seconds": executed.sampling.seconds,
         },
-        "warnings": parts.warnings(source, analysis, analysis.activity_diagnostics),
+        "warnings": parts.warnings(
+            source,
+            analysis,
+            analysis.activity_diagnostics,
+            _left_out("accesses", len(accesses)),
+            _left_out("lines", len(lines)),
+        ),
     }
+
+
+def _left_out(what: str, count: int) -> list[Diagnostic]:
+    if count <= MOST_ROWS:
+        return []
+    return [Diagnostic("more_rows", f"{count - MOST_ROWS} more {what} are left out")]
 
 
 def _launch(analysis: KernelAnalysis, source: Source) -> dict[str, Any]:
@@ -92,6 +108,14 @@ def _launch(analysis: KernelAnalysis, source: Source) -> dict[str, Any]:
             for parameter in parameters
         ],
     }
+
+
+def _line(line: LineActivity, source: Source) -> dict[str, Any]:
+    """A source line; of what was compiled here, a header is told by its name alone."""
+    row = asdict(line)
+    if source.cuda is not None and line.file is not None:
+        row["file"] = PurePath(line.file).name
+    return row
 
 
 def _loops(analysis: KernelAnalysis, trips: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -116,7 +116,12 @@ def _split(text: str, *, angles: bool) -> list[str] | None:
     waiting: list[str] = []
     start = deep = 0
     for position, char in enumerate(text):
-        if char in "([{" or (char == "<" and angles and not deep):
+        if char in "([{" or (
+            char == "<"
+            and angles
+            and not deep
+            and _WORD_BEFORE.search(text[:position][-_MOST_NAME:])
+        ):
             waiting.append(_CLOSING[char])
             deep += char != "<"
         elif char in ")]}":

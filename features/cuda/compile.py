@@ -143,7 +143,9 @@ def _result(done: Finished, folder: Path, limits: Limits) -> str:
         raise CompileError(f"the compiler did not finish in {limits.seconds:g} s")
     out = folder / "out.ptx"
     if done.code == 0 and out.is_file():
-        return out.read_text(encoding="utf-8", errors="replace")
+        # Line information names the folder, which is another one each time.
+        ptx = out.read_text(encoding="utf-8", errors="replace")
+        return ptx.replace(f"{folder.resolve()}/", "").replace(f"{folder}/", "")
     last_line = (folder / SOURCE_NAME).read_text(encoding="utf-8").count("\n") + 1
     errors = _errors(done.stdout + "\n" + done.stderr, last_line)
     if errors:

@@ -1,0 +1,297 @@
+"""CUDA source as input: compiled, named, refused."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.messages import EXAMPLE_CUDA, PredictAnswer, PredictAnswers
+from features.cuda import CompilerMissingError, compile_cuda
+from features.cuda.toolchain import find_nvrtc
+from tests.app.conftest import settings_at
+from tests.app.live import running
+from tests.app.test_problems import problem
+
+needs_compiler = pytest.mark.skipif(
+    find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed"
+)
+
+LAUNCH = {"grid": [4096], "block": [256]}
+WITH_HOST_CODE = EXAMPLE_CUDA + "int main() {\n  scale<<<1, 32>>>(nullptr, 2, 1);\n}\n"
+
+
+def body(source: str = EXAMPLE_CUDA, /, **changes: Any) -> dict[str, Any]:
+    return {"cuda": source, "gpu": "tesla-v100", "launch": LAUNCH, **changes}
+
+
+def ask(client: httpx.Client, path: str = "/predict", /, **asked: Any) -> dict[str, Any]:
+    answer = client.post(path, json=asked)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+@needs_compiler
+def test_source_is_compiled_and_predicted_as_its_ptx(client: httpx.Client) -> None:
+    answer = ask(client, **body())
+    PredictAnswer.model_validate(answer)
+    assert answer["kernel"]["demangled"] == "scale(float*, float, int)"
+    assert answer["compiled"] == {
+        "compiler": "nvrtc",
+        "target": 70,
+        "source_sha256": hashlib.sha256(EXAMPLE_CUDA.encode()).hexdigest(),
+    }
+    ptx = compile_cuda(EXAMPLE_CUDA, (7, 0)).ptx
+    same = ask(client, ptx=ptx, gpu="tesla-v100", launch=LAUNCH)
+    assert same["compiled"] is None
+    for part in ("power", "time", "energy", "features", "registers"):
+        assert answer[part] == same[part]
+    assert client.get(f"/predictions/{answer['id']}").json() == answer
+
+
+@needs_compiler
+def test_every_gpu_gets_its_own_target(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compiled: list[tuple[int, int]] = []
+
+    def counting(source: str, capability: tuple[int, int], **options: Any) -> Any:
+        compiled.append(capability)
+        return compile_cuda(source, capability, **options)
+
+    monkeypatch.setattr("app.services.sources.compile_cuda", counting)
+    source = EXAMPLE_CUDA.replace("factor", "by")
+    asked = {**body(source), "gpu": None, "gpus": ["v100", "tesla-k20", "v100", "tesla-m60"]}
+    answer = ask(client, **asked)
+    PredictAnswers.model_validate(answer)
+    targets = [one["compiled"]["target"] for one in answer["predictions"]]
+    assert targets == [70, 50, 70, 52]
+    # The K20 is older than the compiler supports; the others are not.
+    raised = [
+        "target_raised" in {w["code"] for w in one["warnings"]} for one in answer["predictions"]
+    ]
+    assert raised == [False, True, False, False]
+    assert sorted(compiled) == [(3, 5), (5, 2), (7, 0)]
+    ask(client, **asked)
+    assert len(compiled) == 3, "known source is not compiled again"
+
+
+@needs_compiler
+def test_the_compilers_remarks_are_warnings(client: httpx.Client) -> None:
+    source = "\n__global__ void f(float* x) {\n  int unused;\n  x[threadIdx.x] = 1;\n}\n"
+    warnings = ask(client, **body(source))["warnings"]
+    (remark,) = [w for w in warnings if w["code"] == "compiler_warning"]
+    assert (remark["line"], remark["source_line"]) == (None, 3)
+    assert "unused" in remark["detail"]
+
+
+@needs_compiler
+def test_warnings_tell_the_line_of_the_source(client: httpx.Client) -> None:
+    source = (
+        "__global__ void f(float* x, const int* n) {\n"
+        "  float sum = 0;\n"
+        "  for (int i = 0; i < n[threadIdx.x]; ++i)\n"
+        "    sum = sum * 3 + x[i];\n"
+        "  x[threadIdx.x] = sum;\n"
+        "}\n"
+    )
+    answer = ask(client, **body(source, analysis="symbolic"))
+    found = [w for w in answer["warnings"] if w["code"] == "trip_count_assumed"]
+    assert found
+    assert {w["source_line"] for w in found} <= {3, 4}
+    assert all(w["line"] > 4 for w in found)
+
+
+@needs_compiler
+@pytest.mark.parametrize("path", ["/predict", "/features", "/analyze"])
+def test_compile_errors_name_their_lines(client: httpx.Client, path: str) -> None:
+    broken = "__global__ void f(float* x) {\n  x[0] = y;\n  int z = ;\n}\n"
+    members = problem(client.post(path, json=body(broken)), 422, "cuda-compile")
+    assert [error["line"] for error in members["errors"]] == [2, 3]
+    assert '"y"' in members["errors"][0]["message"]
+    assert members["line"] == 2
+
+
+@needs_compiler
+def test_forbidden_includes_name_their_line(client: httpx.Client) -> None:
+    members = problem(
+        client.post("/predict", json=body('\n#include "/etc/passwd"\n')), 422, "cuda-compile"
+    )
+    assert members["line"] == 2
+    assert [error["line"] for error in members["errors"]] == [2]
+
+
+@needs_compiler
+def test_host_code_without_nvcc_names_its_line(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("features.cuda.compile.find_nvcc", lambda: None)
+    members = problem(client.post("/predict", json=body(WITH_HOST_CODE)), 422, "cuda-compile")
+    assert members["line"] == 5
+    assert "main()" in members["detail"]
+
+
+def test_no_compiler_says_how_to_get_one(
+    client: httpx.Client, vector_add: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("features.cuda.compile.find_nvcc", lambda: None)
+    monkeypatch.setattr("features.cuda.compile.find_nvrtc", lambda: None)
+    source = EXAMPLE_CUDA + "// nobody compiled this before\n"
+    for path in ("/predict", "/features", "/analyze"):
+        members = problem(client.post(path, json=body(source)), 501, "compiler-missing")
+        assert "pip install 'wattcast[cuda]'" in members["detail"]
+    assert ask(client, ptx=vector_add, gpu="v100", launch=LAUNCH)["power"]
+    with pytest.raises(CompilerMissingError):
+        compile_cuda(source, (7, 0))
+
+
+@pytest.mark.parametrize("path", ["/predict", "/features", "/analyze"])
+def test_ptx_or_cuda_but_not_both(client: httpx.Client, vector_add: str, path: str) -> None:
+    for sources in ({}, {"ptx": vector_add, "cuda": EXAMPLE_CUDA}):
+        asked = {**sources, "gpu": "v100", "launch": LAUNCH}
+        members = problem(client.post(path, json=asked), 422, "validation")
+        assert "ptx" in members["detail"]
+        assert "cuda" in members["detail"]
+
+
+def test_limits_of_the_compiler(tmp_path: Path) -> None:
+    with running(settings_at(tmp_path, max_cuda_bytes=200)) as client:
+        members = problem(client.post("/predict", json=body("//" + "x" * 200)), 413, "too-large")
+        assert "WATTCAST_MAX_CUDA_BYTES" in members["detail"]
+
+
+@needs_compiler
+def test_a_compiler_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+    with running(settings_at(tmp_path, compile_seconds=0.01)) as client:
+        members = problem(client.post("/predict", json=body()), 422, "cuda-compile")
+        assert "0.01 s" in members["detail"]
+
+
+@needs_compiler
+def test_stored_predictions_keep_the_ptx_and_the_hash_of_the_source(tmp_path: Path) -> None:
+    import sqlite3
+    import zlib
+
+    with running(settings_at(tmp_path)) as client:
+        answer = ask(client, **body())
+    with sqlite3.connect(tmp_path / "wattcast.db") as database:
+        request, sha256 = database.execute("SELECT request, ptx_sha256 FROM predictions").fetchone()
+        (stored,) = database.execute("SELECT * FROM ptx").fetchall()
+    database.close()
+    asked = json.loads(request)
+    assert asked["cuda_sha256"] == answer["compiled"]["source_sha256"]
+    assert "cuda" not in asked
+    ptx = compile_cuda(EXAMPLE_CUDA, (7, 0)).ptx
+    assert hashlib.sha256(ptx.encode()).hexdigest() == sha256
+    assert any(
+        zlib.decompress(column).decode() == ptx for column in stored if isinstance(column, bytes)
+    )
+
+
+@needs_compiler
+def test_arguments_by_c_name_position_and_ptx_name_are_one(client: httpx.Client) -> None:
+    answers = []
+    for name in ("n", "2", "_Z5scalePffi_param_2"):
+        launch = {**LAUNCH, "arguments": {name: 1000, "values": {"elements": 5000}}}
+        answer = ask(client, "/analyze", **body(launch=launch, analysis="symbolic"))
+        assert [a["c_name"] for a in answer["launch"]["arguments"]] == ["values", "factor", "n"]
+        assert answer["launch"]["arguments"][2]["given"] == 1000
+        assert answer["launch"]["arguments"][0]["given"]["elements"] == 5000
+        answers.append({a["name"]: a["value"] for a in answer["activity"]})
+    assert answers[0] == answers[1] == answers[2]
+    # The first 1,000 threads are 32 warps; without the argument every thread would load.
+    assert answers[0]["global_load_requests"] == 32
+
+
+@needs_compiler
+@pytest.mark.parametrize("path", ["/predict", "/features", "/analyze"])
+def test_unknown_arguments_name_the_parameters(client: httpx.Client, path: str) -> None:
+    for name in ("m", "3", "-1", "02"):
+        asked = body(launch={**LAUNCH, "arguments": {name: 1}})
+        members = problem(client.post(path, json=asked), 422, "launch")
+        assert members["field"] == "arguments"
+        assert members["parameters"] == [
+            {
+                "position": position,
+                "ptx_name": f"_Z5scalePffi_param_{position}",
+                "c_name": c_name,
+                "type": kind,
+            }
+            for position, c_name, kind in (
+                (0, "values", "u64"),
+                (1, "factor", "f32"),
+                (2, "n", "u32"),
+            )
+        ]
+        assert "values" in members["detail"]
+
+
+@needs_compiler
+def test_ambiguous_names_are_refused(client: httpx.Client) -> None:
+    source = (
+        "namespace a { __global__ void f(float* x, int count) { x[count] = 1; } }\n"
+        "namespace b { __global__ void f(float* x, int size) { x[size] = 2; } }\n"
+    )
+    both = {"kernel": "a::f", "gpu": "v100"}
+    launch = {**LAUNCH, "arguments": {"count": 3}}
+    asked = {**body(source, launch=launch), **both}
+    members = problem(client.post("/predict", json=asked), 422, "launch")
+    assert "ambiguous" in members["detail"]
+    assert [p["c_name"] for p in members["parameters"]] == ["x", None]
+    agreed = {**LAUNCH, "arguments": {"x": {"elements": 10}, "1": 3}}
+    assert ask(client, **{**body(source, launch=agreed), **both})["power"]
+
+
+def test_ptx_has_no_c_names(client: httpx.Client, vector_add: str) -> None:
+    asked = {"ptx": vector_add, "gpu": "v100", "launch": {**LAUNCH, "arguments": {"n": 5}}}
+    members = problem(client.post("/predict", json=asked), 422, "launch")
+    assert [p["c_name"] for p in members["parameters"]] == [None] * 4
+    assert members["parameters"][3]["ptx_name"] == "vector_add_param_3"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "kind"),
+    [
+        ({"3": 1.5}, 422, "launch"),
+        ({"3": 2**32}, 422, "launch"),
+        ({"3": -(2**31) - 1}, 422, "launch"),
+        ({"3": {"elements": 5}}, 422, "launch"),
+        ({"3": 1, "vector_add_param_3": 1}, 422, "launch"),
+        ({"3": "many"}, 422, "validation"),
+        ({"3": None}, 422, "validation"),
+        ({"3": True}, 422, "validation"),
+        ({"0": {"elements": 0}}, 422, "validation"),
+        ({"0": {"elements": -5}}, 422, "validation"),
+        ({"0": {"values": "gaussian"}}, 422, "validation"),
+        ({"0": {"low": 2, "high": 1}}, 422, "validation"),
+        ({"0": {"size": 1}}, 422, "validation"),
+    ],
+)
+def test_arguments_that_do_not_fit(
+    client: httpx.Client, vector_add: str, arguments: dict[str, Any], status: int, kind: str
+) -> None:
+    asked = {"ptx": vector_add, "gpu": "v100", "launch": {**LAUNCH, "arguments": arguments}}
+    problem(client.post("/predict", json=asked), status, kind)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"3": 2**32 - 1},
+        {"3": -1},
+        {"3": 4.0},
+        {"0": {"elements": 100, "values": "index"}, "1": {"values": "zeros"}},
+        {"2": {"values": "sorted", "low": -5, "high": 5}, "vector_add_param_3": 7},
+    ],
+)
+def test_arguments_that_fit(
+    client: httpx.Client, vector_add: str, arguments: dict[str, Any]
+) -> None:
+    asked = {"ptx": vector_add, "gpu": "v100", "launch": {**LAUNCH, "arguments": arguments}}
+    given = ask(client, "/analyze", **asked)["launch"]["arguments"]
+    assert sum(a["given"] is not None for a in given) == len(arguments)

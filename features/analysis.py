@@ -358,7 +358,7 @@ def analyse(
     trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
     runs = Runs(module, function, launch, gpu, loops or {}, time_cap_seconds)
     may_execute = analysis == "executed" or (analysis == "auto" and bool(launch.arguments))
-    trips, found = runs.infer(trips, may_execute=may_execute)
+    trips, found = runs.infer(trips, static.cfg, static.loops, may_execute=may_execute)
     guessed = {trip.line for trip in trips if trip.how == "assumed"}
     assumptions = tuple(d for d in assumptions if d.line in guessed) + found
     return KernelAnalysis(

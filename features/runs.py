@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from features.activity.counts import Access
+from features.cfg import ControlFlowGraph
 from features.diagnostics import Diagnostic
 from features.gpus import GpuProfile
 from features.isa import classify
 from features.launch import Launch
+from features.loops import Loop, LoopForest
 from features.memory import Overlap
 from features.ptx.ir import Function, Instruction, Module
 from features.trips import TripCount
@@ -61,7 +63,12 @@ class Runs:
         )
 
     def infer(
-        self, trips: tuple[TripCount, ...], *, may_execute: bool
+        self,
+        trips: tuple[TripCount, ...],
+        cfg: ControlFlowGraph,
+        forest: LoopForest,
+        *,
+        may_execute: bool,
     ) -> tuple[tuple[TripCount, ...], tuple[Diagnostic, ...]]:
         """Replace assumed trip counts by what the analyses find out.
 
@@ -83,8 +90,17 @@ class Runs:
         }
         for index, trip in enumerate(better):
             if trip.how == "assumed" and trip.loop in ran:
-                better[index] = replace(trip, count=ran[trip.loop].mean, how="executed")
+                headers = ran[trip.loop].mean
+                body = headers - 1 if _tested_first(cfg, forest.loops[trip.loop]) else headers
+                better[index] = replace(trip, count=max(body, 0.0), how="executed")
         return tuple(better), self.executed.diagnostics
+
+
+def _tested_first(cfg: ControlFlowGraph, loop: Loop) -> bool:
+    """Whether the loop is left from its header, before its body: one header run more than trips."""
+    latches = {latch for latch, _ in loop.back_edges}
+    leaves = any(after not in loop.blocks for after in cfg.blocks[loop.header].successors)
+    return leaves and loop.header not in latches
 
 
 @dataclass(frozen=True, slots=True)

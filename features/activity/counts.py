@@ -315,7 +315,8 @@ class _Totals:
         if facts.category == "atomic":
             self.atomics += max(requests, shared)
         if facts.space == "local":
-            self.local_sectors += float(counts.sectors[at])
+            local = getattr(counts, "local_sectors", None)
+            self.local_sectors += 0.0 if local is None else float(local[at])
         elif requests:
             if loads:
                 self.load_requests += requests

@@ -9,7 +9,7 @@ import pytest
 from features.analysis import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, analyse, statics
 from features.errors import KernelError, LaunchError, SchemaError
 from features.gpus import load_gpu
-from features.launch import Launch
+from features.launch import Launch, PointerHint
 from features.ptx import read_module
 
 CLOCK = (Path(__file__).parents[1] / "fixtures" / "ptx" / "clock.ptx").read_text()
@@ -273,3 +273,38 @@ def test_accesses_carry_counts_and_shape():
     assert load.sectors_per_request == pytest.approx(4)
     assert load.affine
     assert analysis.mix["global_load"] == pytest.approx(64 * 8)
+
+
+WHILE = """.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry search(.param .u64 data, .param .u32 n)
+{
+.reg .pred %p<4>;
+.reg .b32 %r<9>;
+.reg .b64 %rd<4>;
+ld.param.u64 %rd1, [data];
+ld.param.u32 %r1, [n];
+ld.global.u32 %r2, [%rd1];
+mov.u32 %r3, 0;
+HEAD:
+setp.ge.u32 %p1, %r3, %r2;
+@%p1 bra DONE;
+add.u32 %r3, %r3, 1;
+bra.uni HEAD;
+DONE:
+st.global.u32 [%rd1], %r3;
+ret;
+}
+"""
+
+
+def test_a_loop_that_depends_on_data_is_executed_and_counts_its_body():
+    """The loop is tested first: its header runs once more than its body."""
+    hint = PointerHint(elements=64, values="uniform", low=12, high=12)
+    launch = Launch.of(4, 64, arguments={"data": hint, "n": 5})
+    analysis = analyse(read_module(WHILE), None, launch, load_gpu("tesla-v100"))
+    (trip,) = analysis.trip_counts
+    assert (trip.how, trip.count) == ("executed", 12)
+    alone = analyse(read_module(WHILE), None, launch, load_gpu("tesla-v100"), analysis="symbolic")
+    assert alone.trip_counts[0].how == "assumed"

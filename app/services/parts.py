@@ -56,7 +56,7 @@ def analysed(
     if launch.arguments:
         kernels = source.cuda.kernels if source.cuda is not None else ()
         launch = replace(launch, arguments=by_position(function, launch.arguments, kernels))
-    cap = _cap_seconds(services.settings, request)
+    cap = cap_seconds(services.settings, request)
     ptxas = ptxas and services.settings.ptxas == "auto" and request.registers_per_thread is None
     key = (
         source.known.sha256,
@@ -91,7 +91,8 @@ def analysed(
     )
 
 
-def _cap_seconds(settings: Settings, request: KernelRequest) -> float:
+def cap_seconds(settings: Settings, request: KernelRequest) -> float:
+    """Time cap of the executed analysis: the request's, else the settings'. Raises ServiceError."""
     asked = request.analysis_seconds
     if asked is None:
         return min(settings.execution_seconds, settings.max_execution_seconds)

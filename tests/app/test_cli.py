@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +12,9 @@ import pytest
 
 import wattcast
 from app.cli import main
+from app.messages import EXAMPLE_CUDA
 from app.settings import Settings
+from features.cuda.toolchain import find_nvrtc
 
 LAUNCH = ("--gpu", "tesla-v100", "--grid", "4096", "--block", "256")
 
@@ -77,6 +80,14 @@ def test_features_and_lists(run: Run, file: str, looping: str) -> None:
         (("predict", "FILE", "--gpu", "k20", "--grid", "a", "--block", "1"), 2, "--grid"),
         (("predict", "FILE", *LAUNCH, "--loops", "x"), 2, "--loops"),
         (("predict", "FILE", *LAUNCH, "--kernel", "nope"), 1, "nope"),
+        (("predict", "FILE", *LAUNCH, "--arg", "5"), 2, "--arg"),
+        (("predict", "FILE", *LAUNCH, "--arg", "3=five"), 2, "'five' is no number"),
+        (("predict", "FILE", *LAUNCH, "--arg", "0:elements"), 2, "--arg"),
+        (("predict", "FILE", *LAUNCH, "--arg", "0=1", "--arg", "0:elements=2"), 2, "--arg"),
+        (("analyze", "FILE", *LAUNCH, "--arg", "n=5"), 1, "vector_add_param_3"),
+        (("analyze", "FILE", *LAUNCH, "--arg", "0:values=odd"), 1, "values"),
+        (("analyze", "FILE", *LAUNCH, "--analysis", "magic"), 1, "analysis"),
+        (("analyze", "FILE", *LAUNCH, "--analysis-seconds", "1e9"), 1, "analysis_seconds"),
         (("predict", "FILE", *LAUNCH, "--model", "magic"), 1, "model"),
         (("features", "FILE", *LAUNCH, "--schema", "nope"), 1, "nope"),
         (("gpus", "show", "nope"), 1, "unknown GPU"),
@@ -90,6 +101,56 @@ def test_errors_are_one_line(
     assert err.count("\n") == 1
     assert err.startswith("wattcast: ")
     assert says in err
+
+
+def test_an_analysis_for_people_and_as_json(run: Run, file: str) -> None:
+    words = ("--arg", "3=1048576", "--arg", "0:elements=1048576,values=zeros", "--registers", "12")
+    out, _ = run("analyze", file, *LAUNCH, *words)
+    lines = [re.sub(r" {2,}", " | ", line.strip()) for line in out.splitlines()]
+    for line in (
+        "vector_add on tesla-v100",
+        "grid 4096 x 1 x 1 of blocks 256 x 1 x 1: 4,096 blocks, 1,048,576 threads",
+        "0 vector_add_param_0 (u64) = 1,048,576 elements, zeros",
+        "1 vector_add_param_1 (u64) = not given",
+        "3 vector_add_param_3 (u32) = 1,048,576",
+        "12 registers per thread, given; shared memory 0 bytes static, 0 bytes dynamic per block",
+        "loops: none",
+        "global_load | 65536 | 9.1%",
+        "global_load_sectors | 262144 | sectors",
+    ):
+        assert line in lines, out
+    assert any(line.startswith("occupancy 100%, limited by warps (blocks per SM") for line in lines)
+    assert any("| ld.global.f32 | 32768 | 4 | - | 4 |" in line for line in lines), out
+    assert any(re.match(r"\d+ of 4,096 blocks executed; standard error", line) for line in lines)
+    answer = json.loads(run("analyze", file, *LAUNCH, *words, "--json")[0])
+    assert answer["mix"]["global_load"] == 65536
+    assert answer["launch"]["arguments"][0]["given"] == {
+        "elements": 1048576, "values": "zeros", "low": 0.0, "high": 1.0,
+    }  # fmt: skip
+
+
+@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed")
+def test_cuda_files(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "scale.cu"
+    path.write_text(EXAMPLE_CUDA)
+    out, _ = run("analyze", str(path), *LAUNCH, "--arg", "n=1048576", "--analysis", "symbolic")
+    assert "compiled by nvrtc for compute capability 7.0" in out
+    assert "2 n (u32) = 1,048,576" in out
+    assert "blocks executed" not in out
+    answer = json.loads(run("predict", str(path), *LAUNCH, "--arg", "n=5", "--json")[0])
+    assert answer["compiled"]["target"] == 70
+    python = wattcast.predict(path, gpu="tesla-v100", grid=4096, block=256, arguments={"n": 5})
+    assert python.power is not None
+    assert python.power.watts == answer["power"]["watts"]
+    analysis = wattcast.analyze(cuda=EXAMPLE_CUDA, gpu="v100", grid=1, block=32)
+    assert analysis.function.demangled == "scale(float*, float, int)"
+    path.write_text("__global__ void f() { nothing; }\n")
+    _, err = run("predict", str(path), *LAUNCH, status=1)
+    assert "line 1" in err
+    assert "nothing" in err
+    path.write_bytes(b"// fine\n// \xff\n")
+    _, err = run("predict", str(path), *LAUNCH, status=1)
+    assert "line 2: not UTF-8" in err
 
 
 def test_wrong_use_is_status_two(run: Run) -> None:

@@ -1,0 +1,305 @@
+"""POST /analyze: the whole analysis, kept for the next request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from app.analysis_messages import AnalyzeAnswer
+from app.messages import AnalyzeRequest, FeaturesRequest, PredictRequest
+from app.services import Services, parts
+from app.services.analysis import analyze
+from app.services.features import features
+from app.services.prediction import is_quick, predict
+from features.cuda import find_ptxas
+from tests.app.conftest import settings_at
+from tests.app.live import running
+from tests.app.test_problems import problem
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
+LAUNCH = {"grid": [4096], "block": [256]}
+
+
+def ask(client: httpx.Client, ptx: str, /, path: str = "/analyze", **changes: Any) -> Any:
+    body = {"ptx": ptx, "gpu": "tesla-v100", "launch": LAUNCH, **changes}
+    answer = client.post(path, json=body)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def quantities(answer: dict[str, Any]) -> dict[str, float]:
+    return {quantity["name"]: quantity["value"] for quantity in answer["activity"]}
+
+
+@pytest.mark.parametrize("analysis", ["auto", "symbolic", "executed"])
+def test_a_streaming_kernel(client: httpx.Client, vector_add: str, analysis: str) -> None:
+    answer = ask(
+        client,
+        vector_add,
+        analysis=analysis,
+        registers_per_thread=12,
+        launch={**LAUNCH, "arguments": {"3": 1048576}},
+    )
+    AnalyzeAnswer.model_validate(answer)
+    assert answer["how"] == ("symbolic" if analysis == "symbolic" else "executed")
+    assert answer["loops"] == []
+    assert answer["launch"]["threads"] == 1048576
+    assert answer["launch"]["arguments"][3]["given"] == 1048576
+    # Three accesses of four bytes by neighbouring lanes: 32 x 4 / 32 sectors for each request.
+    assert [a["opcode"] for a in answer["accesses"]] == [
+        "ld.global.f32",
+        "ld.global.f32",
+        "st.global.f32",
+    ]
+    for access in answer["accesses"]:
+        assert access["requests"] == 32768
+        assert access["sectors_per_request"] == 4
+        assert access["transactions_per_request"] is None
+        assert access["stride_bytes"] == 4
+        assert access["affine"] is True
+    assert answer["mix"]["global_load"] == 65536
+    assert list(answer["mix"].values()) == sorted(answer["mix"].values(), reverse=True)
+    measured = quantities(answer)
+    assert measured["global_load_sectors"] == 4 * 65536
+    assert measured["registers_per_thread"] == 12
+    assert sum(answer["mix"].values()) == measured["warp_instructions_ptx"]
+    lines = sum(line["warp_instructions_ptx"] for line in answer["lines"])
+    assert lines == measured["warp_instructions_ptx"]
+    occupancy = answer["occupancy"]
+    assert occupancy["limiter"] == "warps"
+    assert occupancy["limits"]["warps"] == 8
+    assert occupancy["waves"] == 7
+    sampling = answer["sampling"]
+    if analysis == "symbolic":
+        assert sampling is None
+    else:
+        assert 0 < sampling["sampled_blocks"] <= 64
+        assert sampling["launch_blocks"] == 4096
+        assert sampling["completed"] is True
+
+
+@pytest.mark.parametrize(
+    ("arguments", "analysis", "how", "trips"),
+    [
+        ({}, "symbolic", "assumed", 32),
+        ({"1": 50}, "symbolic", "inferred", 50),
+        ({"p1": 50}, "auto", "inferred", 50),
+    ],
+)
+def test_trip_counts_say_how_they_are_known(
+    client: httpx.Client,
+    looping: str,
+    arguments: dict[str, int],
+    analysis: str,
+    how: str,
+    trips: float,
+) -> None:
+    launch = {"grid": 16, "block": 64, "arguments": arguments}
+    answer = ask(client, looping, launch=launch, analysis=analysis)
+    (loop,) = answer["loops"]
+    assert (loop["loop"], loop["depth"], loop["how"], loop["trips"]) == ("$LOOP", 1, how, trips)
+    if analysis == "auto":
+        assert loop["observed"]["mean"] == trips
+        assert loop["observed"]["lowest"] == loop["observed"]["highest"] == trips
+    else:
+        assert loop["observed"] is None
+    predicted = ask(client, looping, "/predict", launch=launch, analysis=analysis)
+    assert (predicted["trip_counts"][0]["how"], predicted["trip_counts"][0]["trips"]) == (
+        how,
+        trips,
+    )
+
+
+def test_bank_conflicts_are_told(client: httpx.Client) -> None:
+    source = FIXTURES / "transpose.sm_70.ptx"
+    if not source.is_file():
+        pytest.skip(f"no fixture {source.name}")
+    text = source.read_text(encoding="utf-8")
+    from features.ptx import read_module
+
+    worst = {}
+    for kernel in read_module(text).kernels:
+        answer = ask(client, text, kernel=kernel.name, launch={"grid": [8, 8], "block": [32, 8]})
+        worst[kernel.demangled] = max(
+            (a["transactions_per_request"] or 0 for a in answer["accesses"]), default=0
+        )
+    assert max(worst.values()) == 32
+    assert min(worst.values()) <= 1
+
+
+def test_the_same_launch_is_analysed_once(tmp_path: Path, vector_add: str) -> None:
+    """The very same analysis answers /analyze, /predict and /features."""
+    services = Services(settings_at(tmp_path))
+    made: list[int] = []
+    held: list[object] = []  # so that no id is used twice
+
+    def analysed(**changes: Any) -> int:
+        body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": LAUNCH, **changes}
+        request = PredictRequest.model_validate(body)
+        gpu = services.gpus.load("tesla-v100")
+        found = parts.analysed(services, request, services.sources.read(request, gpu), gpu)
+        made.append(id(found))
+        held.append(found)
+        return id(found)
+
+    first = analysed()
+    assert analysed() == first
+    assert analysed(gpu="V100") == first
+    assert analysed(kernel="vector_add") == first
+    assert analysed(launch={"grid": 4096, "block": [256, 1]}) == first
+    given = analysed(launch={**LAUNCH, "arguments": {"3": 5}})
+    assert given != first
+    assert analysed(launch={**LAUNCH, "arguments": {"vector_add_param_3": 5}}) == given
+    for different in (
+        {"launch": {"grid": [4095], "block": [256]}},
+        {"launch": {**LAUNCH, "arguments": {"3": 6}}},
+        {"launch": {**LAUNCH, "dynamic_shared_bytes": 4}},
+        {"loops": {"default": 3}},
+        {"registers_per_thread": 40},
+        {"static_shared_bytes": 16},
+        {"analysis": "symbolic"},
+        {"analysis_seconds": 0.5},
+    ):
+        assert analysed(**different) not in made[:-1], different
+
+
+def test_a_launch_seen_before_is_not_executed_again(
+    tmp_path: Path, vector_add: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import features.execution
+
+    runs: list[object] = []
+    execute = features.execution.execute
+
+    def counting(*given: Any, **named: Any) -> Any:
+        runs.append(given)
+        return execute(*given, **named)
+
+    monkeypatch.setattr("features.execution.execute", counting)
+    services = Services(settings_at(tmp_path))
+    body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": LAUNCH}
+    predict(services, PredictRequest.model_validate(body))
+    assert not runs, "the published schema needs no execution"
+    first = analyze(services, AnalyzeRequest.model_validate(body))
+    again = analyze(services, AnalyzeRequest.model_validate(body))
+    vector = features_of(services, {**body, "schema": "activity1"})
+    predict(services, PredictRequest.model_validate({**body, "analysis": "executed"}))
+    assert first == again
+    assert vector == quantities(first)
+    assert len(runs) == 1
+
+
+def features_of(services: Services, body: dict[str, Any]) -> dict[str, float]:
+    answer = features(services, FeaturesRequest.model_validate(body))
+    return {field["name"]: field["value"] for field in answer["features"]}
+
+
+def test_what_is_kept_is_bounded(tmp_path: Path, vector_add: str) -> None:
+    services = Services(settings_at(tmp_path, analysis_cache_bytes=300_000))
+    gpu = services.gpus.load("tesla-v100")
+
+    def analysed(blocks: int) -> object:
+        body = {"ptx": vector_add, "gpu": gpu.id, "launch": {"grid": blocks, "block": 64}}
+        request = PredictRequest.model_validate(body)
+        return parts.analysed(services, request, services.sources.read(request, gpu), gpu)
+
+    held = [analysed(blocks) for blocks in (1, 2, 3, 4, 5)]
+    assert analysed(5) is held[4]
+    assert analysed(1) is not held[0]
+
+
+def test_what_may_take_long_stays_off_the_event_loop(tmp_path: Path, looping: str) -> None:
+    services = Services(settings_at(tmp_path))
+
+    def quick(**changes: Any) -> bool:
+        body = {"ptx": looping, "gpu": "v100", "launch": LAUNCH, **changes}
+        request = PredictRequest.model_validate(body)
+        source = services.sources.read(request, services.gpus.load("v100"))
+        kind = (None, "v100", request.analysis, (len(request.loops), False), True)
+        source.known.took(kind, 0.0001)
+        return is_quick(services, request)
+
+    assert quick()
+    assert not quick(analysis="executed")
+    assert not quick(launch={**LAUNCH, "arguments": {"1": 5}})
+    assert not quick(explain="shap")
+
+
+def test_activity1_of_every_gpu(client: httpx.Client, vector_add: str) -> None:
+    (schema,) = [s for s in client.get("/schemas").json() if s["id"] == "activity1"]
+    gpus = [gpu["id"] for gpu in client.get("/gpus").json()]
+    assert sorted(schema["gpus"]) == sorted(gpus)
+    names = [field["name"] for field in client.get("/schemas/activity1").json()["fields"]]
+    launch = {**LAUNCH, "arguments": {"3": 2**19, "0": {"values": "zeros"}}}
+    for gpu in gpus:
+        answer = ask(
+            client, vector_add, "/features", gpu=gpu, launch=launch, schema="activity1",
+            analysis="symbolic",
+        )  # fmt: skip
+        found = {field["name"]: field["value"] for field in answer["features"]}
+        assert list(found) == names
+        assert found["global_store_requests"] == 2**19 / 32
+        assert all(field["unit"] for field in answer["features"])
+
+
+@pytest.mark.parametrize("path", ["/predict", "/features", "/analyze"])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"analysis": "magic"},
+        {"analysis": None},
+        {"analysis_seconds": 0},
+        {"analysis_seconds": -1},
+        {"analysis_seconds": "soon"},
+        {"analysis_seconds": 11},
+    ],
+)
+def test_analysis_that_is_not_offered(
+    client: httpx.Client, vector_add: str, path: str, change: dict[str, Any]
+) -> None:
+    body = {"ptx": vector_add, "gpu": "v100", "launch": LAUNCH, **change}
+    members = problem(client.post(path, json=body), 422, "validation")
+    assert next(iter(change)) in members["detail"]
+
+
+def test_the_cap_is_the_settings_or_the_requests(tmp_path: Path, vector_add: str) -> None:
+    settings = settings_at(tmp_path, execution_seconds=0.25, max_execution_seconds=2)
+    with running(settings) as client:
+        assert ask(client, vector_add, analysis_seconds=2)["sampling"]["completed"] is True
+        body = {"ptx": vector_add, "gpu": "v100", "launch": LAUNCH, "analysis_seconds": 2.5}
+        members = problem(client.post("/analyze", json=body), 422, "validation")
+        assert "WATTCAST_MAX_EXECUTION_SECONDS" in members["detail"]
+        assert members["field"] == "analysis_seconds"
+    services = Services(settings)
+    request = PredictRequest.model_validate(
+        {k: v for k, v in body.items() if k in ("ptx", "gpu", "launch")}
+    )
+    gpu = services.gpus.load("v100")
+    assert parts.cap_seconds(settings, request) == 0.25
+    assert parts.analysed(services, request, services.sources.read(request, gpu), gpu)
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="the extra cuda (ptxas) is not installed")
+def test_ptxas_counts_registers_unless_they_are_given(tmp_path: Path, vector_add: str) -> None:
+    # ptxas 12.9 refuses PTX newer than itself, as the demonstration's is: then it is estimated.
+    older = vector_add.replace(".version 9.0", ".version 8.0")
+    newer = vector_add.replace(".version 9.0", ".version 99.0")
+    with running(settings_at(tmp_path, ptxas="auto")) as client:
+        assert ask(client, newer)["registers"]["how"] == "liveness"
+        for path in ("/analyze", "/predict"):
+            registers = ask(client, older, path)["registers"]
+            assert registers["how"] == "ptxas"
+            assert registers["low"] == registers["value"] == registers["high"]
+            given = ask(client, older, path, registers_per_thread=33)["registers"]
+            assert (given["how"], given["value"]) == ("given", 33)
+        assert ask(client, older, "/features")["registers"]["how"] == "liveness"
+
+
+def test_without_ptxas_registers_are_estimated(client: httpx.Client, vector_add: str) -> None:
+    answer = ask(client, vector_add)
+    assert answer["registers"]["how"] == "liveness"
+    assert answer["registers"]["low"] < answer["registers"]["high"]
+    assert "registers_estimated" in {warning["code"] for warning in answer["warnings"]}

@@ -53,7 +53,7 @@ runs sampled blocks. ``auto`` works trip counts out and runs the kernel only for
 leaves open if the request gives arguments; activity is executed."""
 
 DEFAULT_TIME_CAP_SECONDS = 1.0
-"""Time cap of the executed analysis (DESIGN.md, HTTP: ``analysis``)."""
+"""Time cap of the executed analysis (docs/design.md, analysis modes)."""
 
 __all__ = [
     "ASSUMED_TRIP_RANGE",

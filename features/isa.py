@@ -75,7 +75,7 @@ class OpcodeFacts(NamedTuple):
     copies whose size is an operand (``cp.async.ca``, bulk copies).
     ``flops_per_lane`` counts floating-point operations (fma 2; matrix operations 2*m*n*k over
     the lanes that share them; integer 0). ``sass_expansion`` is the typical number of machine
-    instructions (spec/activity.md section 2).
+    instructions (docs/activity.md).
     """
 
     opcode: str

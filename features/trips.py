@@ -18,7 +18,7 @@ from features.loops import Loop, LoopForest
 from features.schemas.counting import ASSUMED_N_LOOP
 
 How = Literal["constant", "inferred", "executed", "given", "assumed"]
-"""How a trip count is known (DESIGN.md, KernelAnalysis)."""
+"""How a trip count is known (docs/design.md, KernelAnalysis)."""
 
 DEFAULT_TRIP_COUNT = float(ASSUMED_N_LOOP)
 """Trips of a loop nobody told us about. A documented guess (see ``ASSUMED_N_LOOP``), not a

@@ -127,7 +127,7 @@ class Member(_Part):
 
 
 class ModelCard(_Part):
-    """Everything known about one version of one model (DESIGN.md, predictors)."""
+    """Everything known about one version of one model (docs/design.md, predictors)."""
 
     format: Literal[1] = CARD_FORMAT
     gpu: Identifier

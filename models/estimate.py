@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Basis = Literal["seen_kernel", "unseen_kernel", "extrapolated", "uncalibrated"]
-"""What an interval rests on, from narrow to wide (DESIGN.md, predictors).
+"""What an interval rests on, from narrow to wide (docs/design.md, predictors).
 
 ``seen_kernel``: this PTX has accepted measurements, or the request brings them.
 ``unseen_kernel``: calibrated on kernels left out of training.
@@ -38,7 +38,7 @@ def weaker(*bases: Basis) -> Basis:
 
 
 def energy(power_watts: Estimate, time_seconds: Estimate) -> Estimate:
-    """Joules = watts x seconds of the same answer (DESIGN.md, predictors).
+    """Joules = watts x seconds of the same answer (docs/design.md, predictors).
 
     The interval multiplies the ends: exact if power and time err together, and wider than
     needed if they are independent. It never claims more than either part does.

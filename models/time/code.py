@@ -25,7 +25,7 @@ GLOBAL_STORE = "global_store"
 
 DEFAULT_ACCESS_BYTES = 4
 """access_sz where the opcode does not tell the bytes (cp.async and bulk copies): the size the
-authors' tool uses for every access (spec/features.md section 4)."""
+authors' tool uses for every access (docs/schemas.md)."""
 
 
 MOST_EXECUTIONS = 1e18
@@ -67,7 +67,7 @@ _RESOURCE_OF_PIPE: Mapping[str, str] = {
 }
 
 # Rows of thesis Table 3.2 by opcode. One latency serves every width of a kind of arithmetic,
-# as in the authors' data (spec/features.md section 3: "all types").
+# as in the authors' data (docs/schemas.md: "all types").
 _FLOAT_ROWS: Mapping[str, str] = {
     "add": "add.f32",
     "sub": "sub.f32",
@@ -104,8 +104,8 @@ _ROWS: Mapping[str, str] = {
 # which is nothing but a `ret` (thesis section 3.4).
 _FREE = frozenset({"ret", "exit"})
 
-# The published tool charges 10 cycles for these too, with no table row (section 8 of
-# spec/features.md: "sync/branch/ret 10"): nothing to warn about.
+# The authors' 2017 tool charges 10 cycles for branches and barriers too, with no table row:
+# nothing to warn about.
 _KNOWN_MISC = frozenset({"bra", "brx", "brx.idx", "bar", "barrier", "membar", "fence", "bar.warp"})
 
 
@@ -134,7 +134,7 @@ def _memory_charge(facts: OpcodeFacts) -> Charge:
     size = facts.bytes_per_lane or DEFAULT_ACCESS_BYTES
     if facts.space in ("param", "const") and facts.category == "load":
         # The machine reads both from the constant bank as an operand: a move, not a load
-        # (spec/activity.md section 2 weights a parameter load 0.15 instructions).
+        # (docs/activity.md weights a parameter load 0.15 instructions).
         return Charge("SP", "mov", measured=facts.space == "param")
     if facts.space == "param":
         return Charge("SP", "mov", measured=True)

@@ -29,7 +29,7 @@ from models.time.code import GLOBAL_LOAD, GLOBAL_STORE, MISC, Charge
 
 MISC_LATENCY_CYCLES = 10.0
 """Latency of every opcode outside Table 3.2: what the authors' tool charges on each of its GPUs
-(spec/features.md section 3, row "every misc"; section 8 for branches and barriers)."""
+(docs/schemas.md, latencies; its 2017 predecessor charges branches and barriers the same)."""
 
 LATENCY_STAND_INS = {"quadro-k4200": "tesla-k20", "gtx-1050": "tesla-m60"}
 """Global memory latency where the thesis prints none: the GPU of its set that is nearest in

@@ -125,7 +125,7 @@ def test_flops_per_lane(opcode: str, flops: float) -> None:
 @pytest.mark.parametrize(
     ("opcode", "weight"),
     [
-        # spec/activity.md section 2
+        # docs/activity.md
         ("ld.param.u64", 0.15),
         ("mov.u32", 0.25),
         ("setp.ge.s32", 0.3),

@@ -20,7 +20,7 @@ from features.errors import ModelError
 from models.background import Background
 
 LIME_SAMPLES = 3000
-"""Perturbed vectors of one LIME explanation: what fits into its 100 ms (docs/design.md, budgets)."""
+"""Perturbed vectors of one LIME explanation: what fits its 100 ms (docs/design.md, budgets)."""
 
 _LEAST_WIDTH = 1e-9
 """Relative width given to a bin that holds a single value: lime divides by its spread."""

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.execution.floating import directed, flush, saturate, to_bf16_exact
+from features.execution.floating import (
+    correct64,
+    directed,
+    flush,
+    saturate,
+    to_bf16_exact,
+    to_odd,
+    two_sum,
+)
 from features.execution.integer import Function, Operation
 from features.execution.values import (
     F16,
@@ -25,7 +33,11 @@ _INTEGRAL: dict[str, Function] = {
 
 
 def float_to_integer(value: Array, dtype: DType, rounding: str = "rzi") -> Array:
-    """Round and clamp to the integer's range; NaN becomes 0."""
+    """Round and clamp to the integer's range.
+
+    NaN becomes 0, but the integer's top bit alone if it comes from f64 or goes to 64 bits
+    (PTX ISA, cvt).
+    """
     wide = value.astype(F64)
     whole = _INTEGRAL[rounding](wide)
     limits = np.iinfo(dtype)
@@ -35,7 +47,23 @@ def float_to_integer(value: Array, dtype: DType, rounding: str = "rzi") -> Array
     safe = np.where(over | under | np.isnan(whole), 0.0, whole)
     out = safe.astype(dtype)
     out = np.where(over, dtype.type(limits.max), out)
-    return np.where(under, dtype.type(limits.min), out)
+    out = np.where(under, dtype.type(limits.min), out)
+    if value.dtype is F64 or dtype.itemsize == 8:
+        top_bit = limits.min if limits.min else limits.max // 2 + 1
+        out = np.where(np.isnan(whole), dtype.type(top_bit), out)
+    return out
+
+
+def integer_to_float(value: Array, dtype: DType, rounding: str) -> Array:
+    """A directed rounding of integers, exact for 64 bits too: by halves that f64 can hold."""
+    if value.dtype.itemsize < 8:
+        return directed(value.astype(F64), dtype, rounding)
+    shift, low = value.dtype.type(32), value.dtype.type(0xFFFFFFFF)
+    upper = (value >> shift).astype(F64) * 2.0**32
+    total, error = two_sum(upper, (value & low).astype(F64))
+    if dtype is F64:
+        return correct64(total, error, rounding)
+    return directed(to_odd(total, error), dtype, rounding)
 
 
 def integer_to_integer(value: Array, dtype: DType, clamp: bool) -> Array:
@@ -115,8 +143,11 @@ def conversion(modifiers: tuple[str, ...], *, precise: bool) -> Operation | None
         return Operation(_float_to_float(source, target, modifiers, precise), (held,), result)
     if source in _FLOATS:
         rounding = next((m for m in modifiers if m in _INTEGRAL), "rzi")
-        widened = _to_f64(source)
-        return Operation(lambda a: float_to_integer(widened(a), result, rounding), (held,), result)
+        if source == "bf16":
+            return Operation(
+                lambda a: float_to_integer(from_bf16(a), result, rounding), (held,), result
+            )
+        return Operation(lambda a: float_to_integer(a, result, rounding), (held,), result)
     if target in _FLOATS:
         rounding = next((m for m in modifiers if m in ("rz", "rm", "rp")), "rn")
         if target == "bf16":
@@ -125,7 +156,7 @@ def conversion(modifiers: tuple[str, ...], *, precise: bool) -> Operation | None
             if target == "f16":
                 return Operation(lambda a: a.astype(F64).astype(F16), (held,), F16)
             return Operation(lambda a: a.astype(result), (held,), result)
-        return Operation(lambda a: directed(a.astype(F64), result, rounding), (held,), result)
+        return Operation(lambda a: integer_to_float(a, result, rounding), (held,), result)
     if held.kind not in "iu" or result.kind not in "iu":
         return None
     clamp = "sat" in modifiers

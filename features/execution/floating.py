@@ -98,11 +98,16 @@ def _fma64(a: Array, b: Array, c: Array) -> Array:
     product, low = two_product(a, b)
     total, error = two_sum(product, c)
     rest = error + low
-    return np.where(np.isfinite(total), total + rest, total)
+    exact = (rest == 0) | ~np.isfinite(total)  # adding +0 would lose the sign of -0
+    return np.where(exact, total, total + rest)
 
 
-def _correct64(total: Array, error: Array, rounding: str) -> Array:
-    """Directed rounding in f64 from the nearest value and its error (true - value)."""
+def correct64(total: Array, error: Array, rounding: str) -> Array:
+    """Directed rounding in f64 from the nearest value and its error (true - value).
+
+    Infinities and NaN stay as they are.
+    """
+    error = np.where(np.isfinite(total), error, 0.0)
     down = np.nextafter(total, -np.inf)
     up = np.nextafter(total, np.inf)
     if rounding == "rm":
@@ -116,19 +121,48 @@ def _correct64(total: Array, error: Array, rounding: str) -> Array:
 def _round64(base: str, rounding: str) -> Function | None:
     if base in ("add", "sub"):
         sign = 1.0 if base == "add" else -1.0
-        return lambda a, b: _correct64(*two_sum(a, b * sign), rounding)
+        return lambda a, b: correct64(*two_sum(a, b * sign), rounding)
     if base == "mul":
-        return lambda a, b: _correct64(*two_product(a, b), rounding)
+        return lambda a, b: correct64(*two_product(a, b), rounding)
+    if base == "div":
+
+        def quotient(a: Array, b: Array) -> Array:
+            near = a / b
+            product, low = two_product(near, b)
+            return correct64(near, ((a - product) - low) * np.sign(b), rounding)
+
+        return quotient
     if base in ("fma", "mad"):
 
         def fused(a: Array, b: Array, c: Array) -> Array:
             product, low = two_product(a, b)
             total, error = two_sum(product, c)
-            nearest, rest = two_sum(total, error + low)
-            return _correct64(nearest, rest, rounding)
+            error = error + low
+            nearest, rest = two_sum(total, error)
+            exact = (error == 0) | ~np.isfinite(total)  # adding +0 would lose the sign of -0
+            return correct64(np.where(exact, total, nearest), rest, rounding)
 
         return fused
     return None
+
+
+def _overflowing(function: Function, base: str, rounding: str) -> Function:
+    """Finite operands whose result is too large give the largest number where ``rounding``
+    leads towards zero, not infinity."""
+    largest = np.finfo(F64).max
+
+    def apply(*sources: Array) -> Array:
+        out = function(*sources)
+        lost = np.isinf(out)
+        for source in sources:
+            lost = lost & np.isfinite(source)
+        if base == "div":  # by zero infinity is exact
+            lost = lost & (sources[1] != 0)
+        if rounding != "rz":
+            lost = lost & ((out > 0) if rounding == "rm" else (out < 0))
+        return np.where(lost, np.copysign(largest, out), out)
+
+    return apply
 
 
 def _rounded32(base: str, rounding: str) -> Function | None:
@@ -179,6 +213,8 @@ def _native(base: str, modifiers: tuple[str, ...], dtype: DType, precise: bool) 
     if precise and rounding:
         pick = _rounded32 if dtype is F32 else _round64
         directed_function = pick(base, rounding)
+        if directed_function is not None and dtype is F64:
+            directed_function = _overflowing(directed_function, base, rounding)
     if directed_function is not None:
         function = directed_function
     elif base in ("fma", "mad"):
@@ -226,8 +262,10 @@ def _native(base: str, modifiers: tuple[str, ...], dtype: DType, precise: bool) 
 
 
 def saturate(a: Array) -> Array:
-    """Clamp to [0, 1]; NaN becomes 0 (``.sat``)."""
-    return np.where(np.isnan(a), a.dtype.type(0), np.clip(a, 0, 1)).astype(a.dtype, copy=False)
+    """Clamp to [+0, 1]; NaN becomes 0 (``.sat``)."""
+    clamped = np.clip(a, 0, 1) + a.dtype.type(0)  # -0 becomes +0
+    packed: Array = np.where(np.isnan(a), a.dtype.type(0), clamped).astype(a.dtype, copy=False)
+    return packed
 
 
 # --- f16 and bf16 ------------------------------------------------------------------------------
@@ -268,7 +306,7 @@ def _narrow(base: str, modifiers: tuple[str, ...], brain: bool) -> Function | No
         if clamp:
             out = saturate(out)
         if positive:
-            out = np.where(np.isnan(out), out, np.maximum(out, 0.0))
+            out = np.where(np.isnan(out), out, np.maximum(out, 0.0) + 0.0)
         return to_bf16_exact(out) if brain else out.astype(F16)
 
     return apply
@@ -299,7 +337,8 @@ _TESTS: dict[str, Function] = {
     "infinite": np.isinf,
     "number": lambda a: ~np.isnan(a),
     "notanumber": np.isnan,
-    "normal": lambda a: np.isfinite(a) & (np.abs(a) >= np.finfo(a.dtype).tiny),
+    # "positive and negative zero are considered normal numbers" (PTX ISA, testp)
+    "normal": lambda a: np.isfinite(a) & ((np.abs(a) >= np.finfo(a.dtype).tiny) | (a == 0)),
     "subnormal": lambda a: (a != 0) & (np.abs(a) < np.finfo(a.dtype).tiny),
 }
 _COUNTS = {"fma": 3, "mad": 3, **dict.fromkeys(_BINARY, 2), **dict.fromkeys(_UNARY, 1)}

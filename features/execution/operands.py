@@ -241,6 +241,21 @@ def _general(function: Function, dst: int, slots: list[int], types: tuple[DType,
     return handler
 
 
+def _plain_predicates(
+    operation: Operation, items: tuple[ir.Operand, ...]
+) -> tuple[Function, tuple[ir.Operand, ...]]:
+    """Take negations (``!%p``) out of the operands and into the function."""
+    flags = [isinstance(o, ir.Negated) for o in items[1 : len(operation.sources) + 1]]
+    function = operation.function
+    if not any(flags):
+        return function, items
+
+    def negating(*values: Array) -> Array:
+        return function(*(~v if flag else v for v, flag in zip(values, flags, strict=True)))
+
+    return negating, tuple(o.operand if isinstance(o, ir.Negated) else o for o in items)
+
+
 def pure(operation: Operation, operands: Operands, items: tuple[ir.Operand, ...]) -> Handler:
     """The handler of a pure operation: first operand the destination, then the sources.
 
@@ -250,8 +265,8 @@ def pure(operation: Operation, operands: Operands, items: tuple[ir.Operand, ...]
     if len(items) - 1 < wanted:
         raise UnsupportedError(f"{len(items)} operands where {wanted + 1} are needed")
     dst = operands.target(items[0], operation.result)
+    function, items = _plain_predicates(operation, items)
     slots = [operands.source(o, t) for o, t in zip(items[1:], operation.sources, strict=False)]
-    function = operation.function
     fit = operands.writer(dst, operation.result)
     if fit is not None:
         inner, fitted = function, fit

@@ -32,7 +32,8 @@ def convert(bits: int, source: str, target: str, words: set[str]) -> int:
     rounding = next((w for w in words if w in INTEGER_ROUNDINGS), None)
     if is_integer(target):
         if number != number:
-            return 0 if target != "s64" and target != "u64" else 1 << 63
+            lost = source == "f64" or target in ("s64", "u64")
+            return 1 << (int(target[1:]) - 1) if lost else 0
         if math.isinf(number):
             return _fit(1 << 80 if number > 0 else -(1 << 80), target)
         return _fit(to_integer(number, rounding or "rzi"), target)

@@ -151,10 +151,11 @@ def _scalar_operation(
     """Bits in, bits out, for one element."""
     mode = next((w for w in words if w in ("rz", "rm", "rp")), "rn")
     top = 1 << (_bits(kind) - 1)
-    if base == "neg":
-        return lambda a: a ^ top
-    if base == "abs":
-        return lambda a: a & ~top
+    if base in ("neg", "abs"):
+        sign: Callable[[int], int] = {"neg": lambda a: a ^ top, "abs": lambda a: a & ~top}[base]
+        if "ftz" in words and kind == "f32":
+            return lambda a: sign(encode_single(flush(singles[a])))
+        return sign
     if base == "copysign":
         return lambda a, b: (b & ~top) | (a & top)
     function: Callable[..., float]
@@ -179,7 +180,7 @@ def _scalar_operation(
         elif mode != "rn" and base not in EXACT:
             raise InterpreterError(f"line {ins.line}: rounding of {ins.opcode} is not supported")
         if relu:
-            result = max(result, 0.0)
+            result = 0.0 if result <= 0.0 else result  # also -0
         if sat:
             result = saturate(result)
         out = encode(result, kind)
@@ -222,8 +223,8 @@ def compile_compare(ins: Instruction, slots: Slots) -> Plain | None:
         tests: dict[str, Callable[[float], bool]] = {
             "finite": math.isfinite, "infinite": math.isinf, "notanumber": math.isnan,
             "number": lambda v: v == v,
-            "normal": lambda v: math.isfinite(v) and abs(v) >= small,
-            "subnormal": lambda v: abs(v) < small,
+            "normal": lambda v: math.isfinite(v) and (abs(v) >= small or v == 0),
+            "subnormal": lambda v: 0 < abs(v) < small,
         }  # fmt: skip
 
         def probe(r: Lane) -> None:

@@ -32,6 +32,7 @@ from features.symbolic.scheme import (
     Ending,
     Phi,
     Scheme,
+    counted_from,
     destinations,
     reason_of,
     register_bits,
@@ -223,6 +224,7 @@ class _Builder:
             for ending in endings:
                 ending.condition = lost if ending.condition is not None else None
             accesses = [[] for _ in blocks]
+        self.pointers |= counted_from(accesses, self.phis)
         return Scheme(
             self.function, cfg, forest, self.graph, endings, accesses, guards, self.phis,
             self.loop_phis, self.parameters, self.calls, self.pointers, self.exits,

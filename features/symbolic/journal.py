@@ -49,7 +49,11 @@ class Touched(NamedTuple):
 
 
 class Rounds(NamedTuple):
-    """A loop was entered by ``entries`` lanes, which executed its header ``headers`` times."""
+    """A loop was entered by ``entries`` lanes, which executed its header ``headers`` times.
+
+    ``how``: ``inferred``, ``doubtful`` (lanes differ, and which of them enter is a guess) or
+    ``unknown`` (a stand-in).
+    """
 
     loop: int
     entries: float

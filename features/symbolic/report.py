@@ -221,11 +221,12 @@ def _loops(
         known = given[loop.index]
         how: How
         if reason is not None:
-            how = "given" if known.how == "given" else "assumed"
+            stand_in = known.how == "given" and any(e.how == "unknown" for e in entries)
+            how = "given" if stand_in else "assumed"
         else:
             how = "constant" if _constant(scheme, loop.index, conditions) else "inferred"
         mean = headers / lanes if lanes else 0.0
-        if reason is not None and lanes:
+        if any(e.how == "unknown" for e in entries):
             mean = known.count + (1 if first else 0)
         found.append(
             TripInfo(

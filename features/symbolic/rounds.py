@@ -36,9 +36,9 @@ BENT_CELLS = 1 << 18
 """Rows times lanes up to which iterations are looked at apart only for the sake of addresses
 that are not linear in the counter (``k >> 4``); beyond, those addresses are unknown."""
 
-TRY_BUDGET = 6000
+TRY_BUDGET = 2000
 """Blocks walked one iteration at a time, over the whole analysis (each some 50 us): enough for
-geometric loops and for some thousand iterations; it bounds the time of hostile loops."""
+geometric loops and for some hundred iterations; it bounds the time of hostile loops."""
 
 Counts = npt.NDArray[np.int64]
 
@@ -316,6 +316,9 @@ class Rounder:
             if wide.shape[0] != context.rows:
                 weight = weight.sum(keepdims=True)
             rounds = float(weight @ (per_warp @ self.walker.warp_weights))
+            if not state.known and low != high:
+                line = self.scheme.forest.loops[loop].line
+                reason, how = Missing("which lanes enter it depends on data", line), "doubtful"
         self.walker.journal.append(Rounds(loop, entries, rounds, low, high, reason, how))
 
     # --- one iteration after the other ---

@@ -93,6 +93,37 @@ class Scheme:
     exits: dict[int, dict[Node, None]] = field(default_factory=dict)
 
 
+LONGEST_SUM = 64
+"""Terms of an address looked at in search of its pointer (compiled addresses have some 10)."""
+
+
+def counted_from(accesses: list[list[Access]], phis: Mapping[Node, Phi]) -> set[str]:
+    """Parameters that an address is counted from, where no ``cvta`` gives them away."""
+    found: set[str] = set()
+    for access in (a for some in accesses for a in some if a.address.bits == 64):
+        if access.space not in ("global", "generic"):
+            continue
+        candidates: set[str] = set()
+        waiting = [access.address]
+        seen: set[Node] = set()
+        while waiting and len(seen) < LONGEST_SUM:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            if node.op == "param":
+                candidates.add(node.value[0])
+            elif node.op in ("add", "join", "exit"):
+                waiting.extend(node.args)
+            elif node.op in ("sub", "select"):
+                waiting.extend(node.args[:1] if node.op == "sub" else node.args[1:])
+            elif node.op == "phi":
+                waiting.append(phis[node].start)
+        if len(candidates) == 1:
+            found |= candidates
+    return found
+
+
 def reason_of(one: Instruction, facts: OpcodeFacts) -> str:
     """Why the value of an instruction cannot be followed."""
     if facts.accesses_memory:

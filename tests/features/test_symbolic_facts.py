@@ -1,0 +1,224 @@
+"""Trip counts, branches, accesses and samples of small kernels, checked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from features.errors import LaunchError
+from features.launch import Launch, PointerHint
+from features.ptx import read_module
+from features.symbolic import SymbolicResult, TripInfo, analyse_symbolically
+from features.symbolic import sample as sampling
+from features.trips import DEFAULT_TRIP_COUNT
+from tests.features.execution_kernels import kernel
+
+
+def analyse(
+    body: str, *, grid: int | tuple[int, ...] = 1, block: int | tuple[int, ...] = 32,
+    declarations: str = "", loops: dict[str, float] | None = None, **arguments: object,
+) -> SymbolicResult:  # fmt: skip
+    module = read_module(kernel(body, declarations=declarations))
+    launch = Launch.of(grid, block, 0, arguments)  # type: ignore[arg-type]
+    return analyse_symbolically(module, module.kernel("k"), launch, loops=loops)
+
+
+def only_loop(result: SymbolicResult) -> TripInfo:
+    (loop,) = result.loops
+    return loop
+
+
+COUNT = """mov.u32 %r8, {start}; L: add.s32 %r8, %r8, {step};
+    setp.{how} %p1, %r8, {to}; @%p1 bra L; ret;"""
+
+
+@pytest.mark.parametrize(
+    ("start", "step", "how", "to", "trips"),
+    [
+        (0, 1, "lt.s32", 10, 10),
+        (0, 3, "lt.s32", 10, 4),
+        (0, 3, "le.s32", 9, 4),
+        (10, -1, "ne.s32", 0, 10),
+        (10, -4, "gt.s32", 0, 3),
+        (5, 1, "lt.s32", 0, 1),
+        ("-1", 1, "lt.u32", 5, 6),
+    ],
+)
+def test_constant_trip_counts(start: object, step: int, how: str, to: int, trips: int) -> None:
+    loop = only_loop(analyse(COUNT.format(start=start, step=step, how=how, to=to)))
+    assert (loop.how, loop.count, loop.lowest, loop.highest) == ("constant", trips, trips, trips)
+
+
+def test_a_counter_that_wraps_is_followed_or_unknown_but_never_wrong() -> None:
+    # From 10 in steps of 3 the counter passes 0 only after wrapping: 10 + 3 k = 2^32 m.
+    loop = only_loop(analyse(COUNT.format(start=10, step=3, how="ne.s32", to=0)))
+    assert loop.how == "assumed"
+    assert loop.count == DEFAULT_TRIP_COUNT
+
+
+def test_a_loop_to_an_argument_is_inferred_and_explained() -> None:
+    body = COUNT.format(start=0, step=1, how="lt.s32", to="%r1")
+    loop = only_loop(analyse(body, n=77))
+    assert (loop.how, loop.count) == ("inferred", 77)
+    assert "n" in loop.expression
+
+
+def test_a_missing_argument_is_named_and_the_default_stands_in() -> None:
+    body = COUNT.format(start=0, step=1, how="lt.s32", to="%r1")
+    result = analyse(body)
+    loop = only_loop(result)
+    assert (loop.how, loop.count, loop.exact) == ("assumed", DEFAULT_TRIP_COUNT, False)
+    assert "n is not given" in (loop.reason or "")
+    assert {d.code for d in result.diagnostics} >= {"trip_count_assumed", "argument_missing"}
+    assert not result.known
+
+
+@pytest.mark.parametrize("key", ["L", "default"])
+def test_the_users_count_stands_in_before_the_default(key: str) -> None:
+    body = COUNT.format(start=0, step=1, how="lt.s32", to="%r1")
+    result = analyse(body, loops={key: 1000})
+    assert (only_loop(result).how, only_loop(result).count) == ("given", 1000)
+    # 8 instructions before the loop, 3 in it, one behind.
+    assert result.functions["k"].warp_executions[10] == 1000
+
+
+def test_what_can_be_worked_out_needs_no_users_count() -> None:
+    loop = only_loop(analyse(COUNT.format(start=0, step=1, how="lt.s32", to=5), loops={"L": 9}))
+    assert (loop.how, loop.count) == ("constant", 5)
+
+
+def test_a_data_dependent_loop_says_where_the_data_come_from() -> None:
+    result = analyse("L: ld.global.u32 %r8, [%rd3]; setp.lt.s32 %p1, %r8, 3; @%p1 bra L; ret;")
+    loop = only_loop(result)
+    assert loop.how == "assumed"
+    assert "loaded from memory" in (loop.reason or "")
+    assert loop.reason_line == result.loops[0].line
+
+
+def test_trips_that_differ_between_lanes_have_mean_and_bounds() -> None:
+    # Lane t goes round t + 1 times, t = 0..31: 32 warp executions, 528 lanes.
+    body = "mov.u32 %r8, 0; L: add.s32 %r8, %r8, 1; setp.le.s32 %p1, %r8, %r2; @%p1 bra L; ret;"
+    result = analyse(body)
+    loop = only_loop(result)
+    assert (loop.how, loop.mean, loop.lowest, loop.highest) == ("inferred", 16.5, 1, 32)
+    counts = result.functions["k"]
+    assert (counts.warp_executions[9], counts.active_lanes[9]) == (32, 528)
+
+
+def test_a_loop_that_tests_first_counts_its_body() -> None:
+    body = """mov.u32 %r8, 0; L: setp.ge.s32 %p1, %r8, %r1; @%p1 bra E;
+        add.s32 %r8, %r8, 1; bra L; E: ret;"""
+    loop = only_loop(analyse(body, n=6))
+    assert (loop.count, loop.mean) == (6, 7)
+
+
+def test_geometric_loops_are_followed() -> None:
+    body = "mov.u32 %r8, 1; L: shl.b32 %r8, %r8, 1; setp.lt.u32 %p1, %r8, 1000; @%p1 bra L; ret;"
+    assert only_loop(analyse(body)).count == 10
+
+
+def test_a_guard_splits_lanes_and_warps_exactly_over_a_large_grid() -> None:
+    # 1000 blocks of 64 threads; 40,010 pass: 1250 whole warps and 10 lanes of another.
+    body = "setp.ge.s32 %p1, %r5, %r1; @%p1 bra E; st.global.u32 [%rd3], 1; E: ret;"
+    result = analyse(body, grid=1000, block=64, n=40_010)
+    counts = result.functions["k"]
+    assert (counts.warp_executions[10], counts.active_lanes[10]) == (1251, 40_010)
+    assert result.sampling.exact
+    assert len(result.sampling.blocks) < 10
+    (branch,) = result.branches
+    assert branch.known
+    assert branch.taken_lanes == pytest.approx(1 - 40_010 / 64_000)
+
+
+def test_a_branch_on_data_is_halved_and_said() -> None:
+    body = """ld.global.u32 %r8, [%rd3]; setp.eq.s32 %p1, %r8, 0; @%p1 bra E;
+        st.global.u32 [%rd3], 1; E: ret;"""
+    result = analyse(body)
+    counts = result.functions["k"]
+    assert (counts.warp_executions[11], counts.active_lanes[11]) == (1, 16)
+    assert not counts.counts_known[11]
+    assert counts.counts_known[12]  # all meet again
+    assert counts.active_lanes[12] == 32
+    assert "branch_assumed" in {d.code for d in result.diagnostics}
+
+
+@pytest.mark.parametrize(
+    ("scale", "offset", "stride", "sectors"),
+    [(4, 0, 4, 4), (8, 0, 8, 8), (4, 4, 4, 5), (128, 0, 128, 32), (0, 0, 0, 1)],
+)
+def test_stride_and_sectors_of_a_load(scale: int, offset: int, stride: int, sectors: int) -> None:
+    body = f"""mul.wide.u32 %rd5, %r2, {scale}; add.u64 %rd5, %rd1, %rd5;
+        ld.global.f32 %f1, [%rd5+{offset}]; ret;"""
+    (access,) = analyse(body).accesses
+    assert access.affine
+    assert (access.stride_bytes, access.sectors_per_request) == (stride, sectors)
+
+
+def test_a_pointer_hint_is_an_aligned_pointer() -> None:
+    (access,) = analyse("st.global.u32 [%rd3], 1; ret;", out=PointerHint(64)).accesses
+    assert access.affine
+    assert access.sectors_per_request == 4
+
+
+@pytest.mark.parametrize(("words", "degree"), [(1, 1), (2, 2), (32, 32), (33, 1)])
+def test_bank_conflicts(words: int, degree: int) -> None:
+    body = f"mul.lo.u32 %r8, %r2, {4 * words}; st.shared.u32 [%r8], 1; ret;"
+    (access,) = analyse(body, declarations=".shared .align 4 .b8 s[8192];").accesses
+    assert (access.affine, access.conflict_degree) == (True, degree)
+
+
+def test_alignment_that_changes_with_the_iteration_is_averaged_exactly() -> None:
+    # 4 bytes further each time: of eight iterations one is aligned (4 sectors), seven not (5).
+    body = """mul.wide.u32 %rd5, %r2, 4; add.u64 %rd5, %rd1, %rd5; mov.u32 %r8, 0;
+        L: ld.global.f32 %f1, [%rd5]; add.u64 %rd5, %rd5, 4; add.u32 %r8, %r8, 1;
+        setp.ne.s32 %p1, %r8, 16; @%p1 bra L; ret;"""
+    (access,) = analyse(body).accesses
+    assert (access.affine, access.step_bytes) == (True, 4)
+    assert access.sectors_per_request == pytest.approx((4 + 7 * 5) / 8)
+
+
+def test_gathered_addresses_are_unknown_with_the_reason() -> None:
+    body = """ld.global.u32 %r8, [%rd3]; mul.wide.u32 %rd5, %r8, 4; add.u64 %rd5, %rd1, %rd5;
+        ld.global.f32 %f1, [%rd5]; ret;"""
+    first, second = analyse(body).accesses
+    assert first.affine
+    assert not second.affine
+    assert "loaded from memory" in (second.reason or "")
+    assert second.sectors_per_request == 32
+
+
+def test_an_argument_that_no_parameter_has_is_refused() -> None:
+    with pytest.raises(LaunchError, match="no parameter 'm'"):
+        analyse("ret;", m=1)
+
+
+BODIES = {
+    "guard": "setp.ge.s32 %p1, %r5, %r1; @%p1 bra E; st.global.u32 [%rd3], 1; E: ret;",
+    "unsigned": """sub.u32 %r8, %r5, 100; setp.ge.u32 %p1, %r8, %r1; @%p1 bra E;
+        st.global.u32 [%rd3], 1; E: ret;""",
+    "stride": """mov.u32 %r9, %nctaid.x; mul.lo.u32 %r9, %r9, %r4; mov.u32 %r8, %r5;
+        setp.ge.s32 %p1, %r8, %r1; @%p1 bra E;
+        L: mul.wide.u32 %rd5, %r8, 4; add.u64 %rd5, %rd1, %rd5; st.global.u32 [%rd5], 1;
+        add.s32 %r8, %r8, %r9; setp.lt.s32 %p1, %r8, %r1; @%p1 bra L; E: ret;""",
+    "edges": """setp.eq.s32 %p1, %r5, 0; @%p1 bra E; sub.s32 %r8, %r1, 1;
+        setp.ge.s32 %p2, %r5, %r8; @%p2 bra E; st.global.u32 [%rd3+4], 1; E: ret;""",
+    "odd": """mul.wide.u32 %rd5, %r5, 12; add.u64 %rd5, %rd1, %rd5;
+        ld.global.u32 %r8, [%rd5]; ld.global.u32 %r8, [%rd5+4]; ret;""",
+}
+
+
+@pytest.mark.parametrize("name", BODIES)
+@pytest.mark.parametrize("n", [1, 333, 4000, 9001, 20000])
+def test_one_block_of_each_kind_tells_what_all_blocks_do(
+    name: str, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = analyse(BODIES[name], grid=96, block=96, n=n)
+    assert few.sampling.exact
+    assert len(few.sampling.blocks) < 96
+    monkeypatch.setattr(sampling, "ALL_LANES", 1 << 20)
+    every = analyse(BODIES[name], grid=96, block=96, n=n)
+    assert len(every.sampling.blocks) == 96
+    for what in ("warp_executions", "active_lanes", "sectors"):
+        np.testing.assert_allclose(
+            getattr(few.functions["k"], what), getattr(every.functions["k"], what), err_msg=what
+        )

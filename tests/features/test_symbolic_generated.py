@@ -1,0 +1,65 @@
+"""Generated programs: what the symbolic analysis calls known is what the interpreters do."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from features.execution import ExactMemory, execute
+from features.launch import Launch
+from features.ptx import read_module
+from features.symbolic import analyse_symbolically
+from tests.features.execution_kernels import BASE, kernel
+from tests.features.symbolic_programs import affine_programs, count_errors, loop_errors
+from tests.features.test_execution_generated import programs
+from tests.reference.machine import run as run_reference
+
+SHARED = ".shared .align 4 .b8 s[512];"
+MANY = ".reg .b32 %r<400>;"
+
+
+def check(text: str, block: int, n: int, words: int) -> bool:
+    """Compare with execution; whether everything was known."""
+    module = read_module(text)
+    function = module.kernel("k")
+    launch = Launch.of(2, block, 0, {"out": BASE, "n": n})
+    executed = execute(
+        function, module, launch, exact=ExactMemory({BASE: np.zeros(words, np.uint32)}),
+        time_cap_seconds=None, step_limit=200_000,
+    )  # fmt: skip
+    if not executed.sampling.completed:
+        return False
+    said = analyse_symbolically(module, function, launch)
+    assert not loop_errors(said, executed, "k"), text
+    assert not count_errors(said, executed), text
+    return said.known
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(body=affine_programs(), block=st.sampled_from([32, 48, 65]), n=st.integers(0, 140))
+def test_affine_programs_are_known_whole(body: str, block: int, n: int) -> None:
+    text = kernel(body, declarations=SHARED).replace(".reg .b32 %r<32>;", MANY)
+    module = read_module(text)
+    out = np.zeros(1024, dtype=np.uint32)
+    real = run_reference(text, "k", (2,), (block,), {"out": out, "n": np.uint32(n)})
+    launch = Launch.of(2, block, 0, {"out": BASE, "n": n})
+    said = analyse_symbolically(module, module.kernel("k"), launch)
+    assert said.known
+    counts = said.functions["k"]
+    for one in real.per_instruction:
+        found = (
+            counts.warp_executions[one.index], counts.active_lanes[one.index],
+            counts.sectors[one.index], counts.shared_transactions[one.index],
+        )  # fmt: skip
+        wanted = (one.warp_executions, one.active_lanes, one.sectors, one.shared_transactions)
+        if not counts.access_known[one.index]:
+            found, wanted = found[:2], wanted[:2]
+        np.testing.assert_allclose(found, wanted, rtol=1e-9, err_msg=f"line {one.line}: {text}")
+    check(text, block, n, 1024)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(body=programs(), block=st.sampled_from([32, 48, 64, 65]))
+def test_programs_that_depend_on_data_are_marked(body: str, block: int) -> None:
+    check(kernel(body, declarations=SHARED), block, 5, 2 * block * 4)

@@ -1,0 +1,190 @@
+"""The expression graph, affine forms, dependent chains, and hostile text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks.ptx_text import kernel as synthetic
+from features.cfg import build_cfg
+from features.launch import Launch
+from features.ptx import read_module
+from features.symbolic import SymbolicResult, analyse_symbolically, dependent_chains
+from features.symbolic.arith import Arithmetic, Val
+from features.values import SCALAR, Graph, affine, describe, fold, wrap
+from tests.features.execution_kernels import FIRST, kernel
+
+
+def test_equal_expressions_are_one_node() -> None:
+    graph = Graph(100)
+    x, y = graph.leaf("special", 32, "tid.x"), graph.leaf("special", 32, "tid.y")
+    assert graph.make("add", 32, (x, y)) is graph.make("add", 32, (x, y))
+    assert graph.make("add", 32, (x, graph.constant(0, 32))) is x
+    twice = graph.make("add", 32, (graph.make("add", 32, (x, graph.constant(3, 32))),
+                                   graph.constant(4, 32)))  # fmt: skip
+    assert twice is graph.make("add", 32, (x, graph.constant(7, 32)))
+
+
+def test_a_graph_that_grows_too_large_gives_unknown_values() -> None:
+    graph = Graph(3)
+    node = graph.leaf("special", 32, "tid.x")
+    for _ in range(5):
+        node = graph.make("mul", 32, (node, node))
+    assert node.unknown
+    assert "too large" in node.value[0]
+
+
+def test_affine_form_and_text() -> None:
+    graph = Graph(100)
+    x, n = graph.leaf("special", 32, "tid.x"), graph.leaf("param", 32, ("n", 0))
+    scaled = graph.make("shl", 32, (x, graph.constant(2, 32)))
+    node = graph.make("sub", 32, (graph.make("add", 32, (scaled, n)), x))
+    form = affine(node)
+    assert form is not None
+    assert (form.coefficient(x), form.coefficient(n), form.constant) == (3, 1, 0)
+    assert str(form) == "3*tid.x + n"
+    known = affine(node, lambda leaf: 7 if leaf is n else None)
+    assert known is not None
+    assert str(known) == "3*tid.x + 7"
+    assert describe(node) == "(((tid.x << 2) + n) - tid.x)"
+
+
+def test_the_deepest_expressions_do_not_recurse() -> None:
+    graph = Graph(100_000)
+    node = graph.leaf("special", 32, "tid.x")
+    for number in range(20_000):
+        node = graph.make("xor" if number % 2 else "mul", 32, (node, graph.constant(3, 32)))
+    assert affine(node) is None or affine(node) is not None  # it ends
+    assert describe(node).count("...") == 1
+
+
+INTEGERS = st.integers(-(1 << 31), (1 << 31) - 1)
+
+
+@given(op=st.sampled_from(sorted(SCALAR)), a=INTEGERS, b=INTEGERS, c=st.integers(0, 40))
+def test_arrays_compute_what_scalars_do(op: str, a: int, b: int, c: int) -> None:
+    """The same operation on lanes and on plain integers, 32 bits."""
+    values = {1: [a], 2: [a, b], 3: [a, c, 7], 4: [a, b, c, 9]}
+    count = SCALAR[op].__code__.co_argcount - 1
+    if op == "select":
+        return
+    operands = values.get(count, [a, b])
+    if op.startswith(("shl", "shr")):
+        operands[1] = c
+    bits = 1 if op.partition(".")[0] in ("eq", "ne", "lt", "le") else 32
+    wanted = fold(op, bits, 32, tuple(operands))
+    lanes = [Val(np.array([v, v], dtype=np.int64), -(1 << 31), (1 << 31) - 1) for v in operands]
+    found = Arithmetic().apply(op, bits, 32, list(lanes))
+    if isinstance(found, Val):
+        assert np.asarray(found.base).tolist() == [wanted, wanted]
+        assert found.low <= wanted <= found.high
+    else:
+        assert found == wanted
+
+
+@given(INTEGERS, st.sampled_from([8, 16, 32, 64]))
+def test_wrapping_keeps_the_bits(value: int, bits: int) -> None:
+    wrapped = wrap(value, bits)
+    assert (wrapped - value) % (1 << bits) == 0
+    assert -(1 << (bits - 1)) <= wrapped < 1 << (bits - 1)
+
+
+# --- chains ------------------------------------------------------------------------------------
+
+
+def test_dependent_chain_of_a_block() -> None:
+    module = read_module(
+        kernel("""add.s32 %r8, %r2, 1; mul.lo.s32 %r9, %r8, %r8; add.s32 %r10, %r3, 2;
+        add.s32 %r11, %r9, %r10; L: add.s32 %r12, %r2, 1; add.s32 %r13, %r3, 1; ret;""")
+    )
+    body = module.kernel("k").body
+    first, second = dependent_chains(body, build_cfg(body), lambda opcode: 6.0)
+    # mov tid/ctaid/ntid -> mad -> mul.wide -> add is 4 long, as is add -> mul -> add behind a mov
+    assert (first.instructions, first.longest_chain) == (FIRST + 4, 4)
+    assert first.ilp == pytest.approx((FIRST + 4) / 4)
+    assert first.cycles == 24.0
+    assert (second.instructions, second.longest_chain) == (3, 1)
+
+
+def test_latency_decides_the_slowest_chain() -> None:
+    module = read_module(
+        kernel("L: div.s32 %r8, %r2, %r3; add.s32 %r9, %r2, 1; add.s32 %r9, %r9, 1; ret;")
+    )
+    body = module.kernel("k").body
+    *_, last = dependent_chains(body, build_cfg(body), lambda op: 40.0 if op[:3] == "div" else 4.0)
+    assert (last.longest_chain, last.cycles) == (2, 40.0)
+
+
+# --- hostile text --------------------------------------------------------------------------------
+
+
+def run(text: str, **arguments: int) -> SymbolicResult:
+    module = read_module(text)
+    launch = Launch.of(4, 64, 0, arguments)
+    return analyse_symbolically(module, module.kernels[0], launch)
+
+
+def test_thousands_of_labels_and_merges() -> None:
+    parts = []
+    for number in range(3000):
+        parts.append(f"setp.lt.s32 %p1, %r8, {number}; @%p1 bra A{number}; add.s32 %r8, %r8, %r2;")
+        parts.append(f"A{number}:")
+    result = run(kernel("mov.u32 %r8, %r2; " + "\n".join(parts) + " ret;"))
+    assert result.functions["k"].warp_executions[-1] == 8
+
+
+def test_deep_nests_of_loops_end() -> None:
+    depth = 60
+    opened = "".join(f"mov.u32 %q{k}, 0; A{k}: " for k in range(depth))
+    closed = "".join(
+        f"add.s32 %q{k}, %q{k}, 1; setp.lt.s32 %p1, %q{k}, 2; @%p1 bra A{k}; "
+        for k in reversed(range(depth))
+    )
+    result = run(kernel(opened + closed + "ret;", declarations=f".reg .b32 %q<{depth}>;"))
+    assert len(result.loops) == depth
+    assert not result.known
+    assert result.loops[0].how == "constant"
+
+
+def test_irreducible_flow_is_marked() -> None:
+    body = """setp.lt.s32 %p1, %r2, 5; @%p1 bra B; A: add.s32 %r8, %r2, 1;
+        B: setp.lt.s32 %p2, %r3, 1; @%p2 bra A; ret;"""
+    result = run(kernel(body))
+    assert not result.known
+    assert "irreducible_loop" in {d.code for d in result.diagnostics}
+
+
+@pytest.mark.parametrize("body", ["L: bra L;", "L: @%p1 bra L; bra L;", "bra M; M: bra M; ret;"])
+def test_endless_loops_end(body: str) -> None:
+    result = run(kernel(body))
+    assert not result.loops[0].exact
+
+
+def test_an_endless_geometric_loop_is_given_up() -> None:
+    body = "mov.u32 %r8, 1; L: xor.b32 %r8, %r8, 3; setp.ne.s32 %p1, %r8, 7; @%p1 bra L; ret;"
+    (loop,) = run(kernel(body)).loops
+    assert loop.how == "assumed"
+    assert "too many iterations" in (loop.reason or "")
+
+
+def test_recursion_is_not_followed_and_said() -> None:
+    text = """.version 7.8
+    .target sm_80
+    .address_size 64
+    .func f() { call f; ret; }
+    .visible .entry k() { call f; ret; }
+    """
+    result = run(text)
+    assert not result.complete
+    assert not result.known
+    assert "call_not_followed" in {d.code for d in result.diagnostics}
+
+
+@pytest.mark.parametrize("instructions", [100, 4000])
+def test_synthetic_kernels_are_analysed_whole(instructions: int) -> None:
+    result = run(synthetic(instructions), synthetic_param_1=1 << 20)
+    counts = result.functions["synthetic"]
+    assert counts.warp_executions[0] == 8
+    assert np.isfinite(counts.warp_executions).all()

@@ -255,6 +255,7 @@ class AnalyzeRequest(KernelRequest):
                     "ptx": EXAMPLE_PTX,
                     "gpu": "tesla-v100",
                     "launch": {"grid": [4096], "block": [256]},
+                    "registers_per_thread": 12,
                     "analysis": "executed",
                 },
                 {

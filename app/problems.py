@@ -109,7 +109,7 @@ class KernelParameter(BaseModel):
 
     position: int
     ptx_name: str
-    c_name: str | None = Field(description="Null where the CUDA source does not tell it.")
+    c_name: str | None = Field(None, description="Null where the CUDA source does not tell it.")
     type: str = Field(description="Its PTX type, `u64` say.")
 
 

@@ -28,13 +28,18 @@ BYTES_PER_INSTRUCTION = 2500
 """Memory of a kept analysis per PTX instruction: nine counts in each of up to 24 sampled blocks
 (``features.execution.InstructionCounts``) and their totals, 8 bytes each."""
 
+BYTES_PER_CHARACTER = 2
+"""And per character of its module: the text itself, and what scanning it found."""
+
 
 def kept_analyses(capacity_bytes: int) -> Kept[Hashable, KernelAnalysis]:
     """A cache of analyses, bounded by about their memory."""
-    return Kept(
-        capacity_bytes,
-        lambda made: BYTES_PER_INSTRUCTION * (10 + len(made.function.body.instructions)),
-    )
+
+    def weigh(made: KernelAnalysis) -> int:
+        instructions = 10 + len(made.function.body.instructions)
+        return BYTES_PER_INSTRUCTION * instructions + BYTES_PER_CHARACTER * len(made.module.text)
+
+    return Kept(capacity_bytes, weigh)
 
 
 def analysed(

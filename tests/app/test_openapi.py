@@ -8,6 +8,7 @@ import httpx
 import pytest
 from fastapi.openapi.models import OpenAPI
 
+from app.analysis_messages import EXAMPLE, AnalyzeAnswer
 from app.messages import AnalyzeRequest, FeaturesRequest, PredictRequest
 from features.cuda.toolchain import find_nvrtc
 
@@ -96,6 +97,24 @@ def test_examples_fit_their_schema_and_are_answered(
         answer = client.post(path, json=example)
         compiles = "ptx" in example or find_nvrtc() is not None
         assert answer.status_code == (200 if compiles else 501), answer.text
+
+
+def test_the_analysis_shown_is_the_one_answered(
+    client: httpx.Client, document: dict[str, Any]
+) -> None:
+    (shown,) = document["components"]["schemas"]["AnalyzeAnswer"]["examples"]
+    AnalyzeAnswer.model_validate(shown)  # the document leaves nulls out
+    shown = EXAMPLE
+    request = document["components"]["schemas"]["AnalyzeRequest"]["examples"][0]
+    answer = client.post("/analyze", json=request).json()
+    assert list(answer) == list(shown)
+    for name, value in shown.items():
+        if name in ("accesses", "activity", "lines"):
+            assert value[0] in answer[name]
+        elif name == "sampling":
+            assert {**value, "seconds": 0} == {**answer[name], "seconds": 0}
+        elif name != "warnings":
+            assert answer[name] == value, name
 
 
 def test_the_problem_example_fits(document: dict[str, Any]) -> None:

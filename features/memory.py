@@ -140,8 +140,12 @@ class SectorLog:
 
 
 def per_slot(keys: Integers, slots: int) -> Integers:
-    """Distinct sectors of each block slot from sorted distinct footprint keys."""
-    return np.bincount(keys >> KEY_BITS, minlength=slots)
+    """Distinct sectors of each block slot from sorted distinct footprint keys.
+
+    Wild addresses beyond 48 bits spill into the slot's part of the key: they count for some
+    slot rather than for none.
+    """
+    return np.bincount(np.clip(keys >> KEY_BITS, 0, slots - 1), minlength=slots)
 
 
 def unite(keys: list[Integers]) -> Integers:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from features.execution.conversion import conversion
-from features.execution.floating import comparison, floating_operation
+from features.execution.floating import comparison, floating_operation, flush
 from features.execution.groups import Group
 from features.execution.integer import (
     Function,
@@ -96,6 +96,9 @@ def _compare(modifiers: tuple[str, ...]) -> tuple[Function, DType, Function | No
     except KeyError as error:
         raise UnsupportedError(f"comparison {name}.{modifiers[-1]}") from error
     combine = next((_COMBINE[m] for m in modifiers if m in _COMBINE), None)
+    if "ftz" in modifiers and dtype is F32:
+        unflushed = function
+        return (lambda a, b: unflushed(flush(a), flush(b))), dtype, combine
     return function, dtype, combine
 
 

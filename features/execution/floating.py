@@ -190,6 +190,25 @@ def _cosine(a: Array) -> Array:
     return np.cos(np.where(np.isfinite(a), a, np.nan))
 
 
+def _smaller(a: Array, b: Array) -> Array:
+    """min: a number before NaN, -0 before +0 (PTX ISA, min)."""
+    return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
+
+
+def _larger(a: Array, b: Array) -> Array:
+    return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(a, b))
+
+
+def _smaller_or_nan(a: Array, b: Array) -> Array:
+    return np.where(np.isnan(a) | np.isnan(b), np.minimum(a, b), _smaller(a, b))
+
+
+def _larger_or_nan(a: Array, b: Array) -> Array:
+    return np.where(np.isnan(a) | np.isnan(b), np.maximum(a, b), _larger(a, b))
+
+
+_EXTREMES: dict[str, Function] = {"min": _smaller, "max": _larger}
+_EXTREMES_OR_NAN: dict[str, Function] = {"min": _smaller_or_nan, "max": _larger_or_nan}
 _BINARY: dict[str, Function] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": np.divide,
     "min": np.fmin, "max": np.fmax, "copysign": lambda a, b: np.copysign(b, a),
@@ -226,7 +245,9 @@ def _native(base: str, modifiers: tuple[str, ...], dtype: DType, precise: bool) 
                 return _fma_exact(a.astype(F64), b.astype(F64), c.astype(F64)).astype(F32)
         else:
             function = _fma64
-    elif base in ("min", "max") and "NaN" in modifiers:
+    elif base in _EXTREMES and precise:
+        function = (_EXTREMES_OR_NAN if "NaN" in modifiers else _EXTREMES)[base]
+    elif base in _EXTREMES and "NaN" in modifiers:
         function = np.minimum if base == "min" else np.maximum
     elif base in _TRANSCENDENTAL and dtype is F32 and precise:
         inner = _UNARY[base]
@@ -287,13 +308,14 @@ def _narrow(base: str, modifiers: tuple[str, ...], brain: bool) -> Function | No
     exact: dict[str, Function] = {
         **_BINARY,
         **_UNARY,
+        **_EXTREMES,
         "add": lambda a, b: to_odd(*two_sum(a, b)),
         "sub": lambda a, b: to_odd(*two_sum(a, -b)),
         "fma": _fma_exact,
         "mad": _fma_exact,
     }
     if base in ("min", "max") and "NaN" in modifiers:
-        exact[base] = np.minimum if base == "min" else np.maximum
+        exact[base] = _EXTREMES_OR_NAN[base]
     if base not in exact:
         return None
     inner = exact[base]

@@ -343,6 +343,12 @@ class Machine:
             if held.wanted is not None:
                 present = arrived + self.arrivals.get(barrier, 0)
                 enough |= (present >= held.wanted) & (arrived > 0)
+                if held.wanted > self.per_block and (enough & (present < held.wanted)).any():
+                    self.complain(
+                        "barrier_divergence",
+                        f"a barrier waits for {held.wanted} threads, more than the block has; "
+                        "they were let go on",
+                    )
             enough &= arrived > 0
             if barrier in self.arrivals:
                 self.arrivals[barrier] = np.where(enough, 0, self.arrivals[barrier])

@@ -323,7 +323,7 @@ class Program:
             if is_collective(one):
                 starts.add(one.position)
         ordered = sorted(s for s in starts if s < count)
-        ends = [*ordered[1:], count]
+        ends = [*ordered[1:], count][: len(ordered)]  # a body may be empty
         for start, end in zip(ordered, ends, strict=True):
             run = Run(len(self.runs), linked.base + start, linked.base + end, linked.index)
             handlers = []

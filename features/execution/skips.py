@@ -12,7 +12,7 @@ from features.execution.operands import Frame
 from features.execution.paths import Branch, Guard, Path, keeps_for, step_of
 from features.execution.spaces import Offsets
 from features.execution.values import BOOL, UNSIGNED, Array, as_type
-from features.memory import KEY_BITS, SECTOR_SHIFT
+from features.memory import KEY_BITS, SECTOR_SHIFT, per_slot
 
 if TYPE_CHECKING:
     from features.execution.machine import Machine
@@ -322,10 +322,8 @@ class Skip:
             # One by one up to here; from here on every move adds what one move adds.
             two = after(np.array([moves - 1, moves], dtype=np.int64))
             tally.log.add(two[1])
-            fresh = np.bincount(
-                two[1][~np.isin(two[1], two[0])] >> KEY_BITS, minlength=tally.extra.size
-            )
-            last = np.bincount(slots >> KEY_BITS, minlength=tally.extra.size)
+            fresh = per_slot(two[1][~np.isin(two[1], two[0])], tally.extra.size)
+            last = per_slot(slots, tally.extra.size)
             tally.extra += np.maximum(0, fresh * (moves - listed) - last)
 
     def _stride(self, number: int) -> int | None:

@@ -11,11 +11,9 @@ Integers are kept in two's complement of their width, read as signed: the 32-bit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-LEAVES = frozenset({"const", "special", "param", "symbol", "phi", "unknown"})
 
 MOST_NODES_PER_INSTRUCTION = 40
 """Bound on the graph: more (hostile merges) and new values are unknown. nvcc's code has 1-2."""
@@ -37,7 +35,7 @@ class Node:
     apart (a block, a loop).
     """
 
-    __slots__ = ("args", "bits", "index", "loops", "op", "value", "varies")
+    __slots__ = ("__weakref__", "args", "bits", "index", "loops", "op", "value", "varies")
 
     def __init__(
         self, op: str, bits: int, args: tuple[Node, ...], value: Any, index: int, loops: int
@@ -400,15 +398,3 @@ def describe(node: Node, depth: int = 6) -> str:
     if sign is not None and len(parts) == 2:
         return f"({parts[0]} {sign} {parts[1]})"
     return f"{node.op.partition('.')[0]}({', '.join(parts)})"
-
-
-def leaves(roots: Iterable[Node]) -> set[Node]:
-    """Every leaf that the nodes are made of, found without recursion."""
-    seen: set[Node] = set()
-    stack = list(roots)
-    while stack:
-        node = stack.pop()
-        if node not in seen:
-            seen.add(node)
-            stack.extend(node.args)
-    return {node for node in seen if node.op in LEAVES}

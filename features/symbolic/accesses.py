@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from features.launch import WARP_SIZE
-from features.memory import SECTOR_BYTES, distinct_per_row, shared_transactions
+from features.memory import SECTOR_BYTES, SECTOR_SHIFT, distinct_per_row, shared_transactions
 from features.symbolic.arith import Array, Missing, Val, as_val
 from features.symbolic.evaluate import Context, Mask, State
 from features.symbolic.journal import Touched
@@ -98,7 +98,11 @@ def _pattern(walker: Walker, access: Access, context: Context, state: State) -> 
         if per_row.shape[0] != weight.shape[0]:
             weight = weight.sum(keepdims=True)
         total += float(weight @ per_row)
-    stride, step = _stride(address.base, state), _step(address, context)
+    key = (access.address, id(context))
+    known = walker.strides.get(key)
+    if known is None or known[0] is not state.mask:
+        known = walker.strides[key] = (state.mask, _stride(address.base, state))
+    stride, step = known[1], _step(address, context)
     return Pattern(context, state.mask, total, stride, step, None)
 
 
@@ -112,9 +116,13 @@ def _per_row(
 ) -> npt.NDArray[np.float64]:
     """Sectors or transactions of each row, weighted over the sampled warps."""
     mask = state.mask
-    shape = np.broadcast_shapes(mask.shape, np.shape(base))
-    active = np.broadcast_to(mask, shape).reshape(-1, WARP_SIZE)
-    addresses = np.broadcast_to(np.asarray(base) + offset, shape).reshape(-1, WARP_SIZE)
+    moved = np.asarray(base) + offset
+    shape: tuple[int, ...] = mask.shape
+    if (moved.shape != shape and moved.shape != shape[1:]) or shape[0] > 1:
+        shape = np.broadcast_shapes(shape, moved.shape)
+        mask, moved = np.broadcast_to(mask, shape), np.broadcast_to(moved, shape)
+    active = mask.reshape(-1, WARP_SIZE)
+    addresses = moved.reshape(-1, WARP_SIZE)
     if access.facts.entry in ("ldmatrix", "stmatrix"):
         # The first eight lanes give the rows of the first matrix, and so on.
         active = active & (np.arange(WARP_SIZE) < 8 * access.width // 4)
@@ -122,9 +130,20 @@ def _per_row(
         width = 16 if access.facts.entry in ("ldmatrix", "stmatrix") else access.width
         counts = shared_transactions(np.ascontiguousarray(addresses), width, active)
     else:
-        counts, _ = distinct_per_row(addresses >> 5, None if active.all() else active)
+        counts = _distinct(addresses >> SECTOR_SHIFT, active)
     found: npt.NDArray[np.float64] = counts.reshape(shape[0], -1) @ walker.warp_weights
     return found
+
+
+def _distinct(units: Array, active: Mask) -> Array:
+    """Distinct units of each row over its active lanes; cheap where lanes ascend."""
+    if active.all():
+        steps = np.diff(units, axis=1)
+        if not (steps < 0).any():
+            counts: Array = (steps != 0).sum(axis=1) + 1
+            return counts
+        return distinct_per_row(units)[0]
+    return distinct_per_row(units, active)[0]
 
 
 def _phases(

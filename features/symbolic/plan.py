@@ -33,7 +33,8 @@ class Shape:
     of them is passed in every iteration. ``varies``: loops with whose counter a decision
     inside each loop changes. ``meets``: the block all of whose lanes come to each block, or -1.
     ``conditions`` are those of each loop's own exits. ``bent``: loops (a bit set) in which an
-    address is no linear function of the counter.
+    address is no linear function of the counter. ``plain``: nodes made of constants and of
+    counters that start at a constant and go in constant steps.
     """
 
     units: dict[int, list[int]]
@@ -45,6 +46,7 @@ class Shape:
     order: Order
     conditions: dict[int, list[Node]]
     bent: int
+    plain: frozenset[Node]
 
 
 _shapes: WeakKeyDictionary[Scheme, Shape] = WeakKeyDictionary()
@@ -87,7 +89,7 @@ def _shape(scheme: Scheme) -> Shape:
     varies, conditions = _varies(scheme, exits)
     return Shape(
         units, exits, closed, varies, _meets(scheme, above, headers), headers,
-        order_of(scheme), conditions, _bent(scheme),
+        order_of(scheme), conditions, _bent(scheme), _plain(scheme),
     )  # fmt: skip
 
 
@@ -143,6 +145,20 @@ def _bent(scheme: Scheme) -> int:
         for access in accesses:
             total |= found[access.address]
     return total
+
+
+def _plain(scheme: Scheme) -> frozenset[Node]:
+    found: set[Node] = set()
+    for node in scheme.graph.nodes:  # operands first
+        if node.op == "phi":
+            phi = scheme.phis[node]
+            if phi.start.op == "const" and phi.step is not None and phi.step.op == "const":
+                found.add(node)
+        elif node.op == "const" or (
+            node.args and node.op not in ("join", "exit") and all(a in found for a in node.args)
+        ):
+            found.add(node)
+    return frozenset(found)
 
 
 def _varies(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -27,7 +28,17 @@ from features.symbolic.results import (
 from features.symbolic.scheme import Scheme
 from features.symbolic.walk import Walker
 from features.trips import TripCount
-from features.values import Node, describe, leaves
+from features.values import Node, describe
+
+_texts: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
+
+
+def text(node: Node) -> str:
+    """``describe``, worked out once per node."""
+    known = _texts.get(node)
+    if known is None:
+        known = _texts[node] = describe(node)
+    return known
 
 
 def _source_line(one: Instruction) -> int | None:
@@ -139,11 +150,11 @@ def _branches(
         whole = max(yes + no, 1e-300)
         most = max(yes_warps, no_warps, 1e-300)
         reason = next((e.reason for e in entries if e.reason is not None), None)
-        text = describe(ending.condition)
+        condition = text(ending.condition)
         found.append(
             BranchInfo(
                 one.position, one.line, _source_line(one),
-                f"not {text}" if ending.negated else text,
+                f"not {condition}" if ending.negated else condition,
                 yes / whole, yes_warps / most, no_warps / most, reason is None,
                 reason.reason if reason else None, (reason.line or None) if reason else None,
             )
@@ -193,7 +204,7 @@ def _accesses(
                     strides.pop() if len(strides) == 1 else None,
                     steps.pop() if len(steps) == 1 else None,
                     asked, got / asked if asked else 0.0, moved / asked if asked else 0.0,
-                    describe(access.address) + (f" + {access.offset}" if access.offset else ""),
+                    text(access.address) + (f" + {access.offset}" if access.offset else ""),
                     reason.reason if reason else None, (reason.line or None) if reason else None,
                 )
             )  # fmt: skip
@@ -211,7 +222,7 @@ def _loops(
     for loop in scheme.forest.loops:
         entries = rounds.get(loop.index, [])
         conditions = shape.conditions[loop.index]
-        expression = " and ".join(describe(node) for node in conditions[:3])
+        expression = " and ".join(text(node) for node in conditions[:3])
         lanes = sum(e.entries for e in entries)
         headers = sum(e.headers for e in entries)
         reason = next((e.reason for e in entries if e.reason is not None), None)
@@ -224,7 +235,7 @@ def _loops(
             stand_in = known.how == "given" and any(e.how == "unknown" for e in entries)
             how = "given" if stand_in else "assumed"
         else:
-            how = "constant" if _constant(scheme, loop.index, conditions) else "inferred"
+            how = "constant" if _constant(shape, loop.index) else "inferred"
         mean = headers / lanes if lanes else 0.0
         if any(e.how == "unknown" for e in entries):
             mean = known.count + (1 if first else 0)
@@ -241,17 +252,11 @@ def _loops(
     return tuple(found)
 
 
-def _constant(scheme: Scheme, loop: int, conditions: list[Node]) -> bool:
+def _constant(shape: Shape, loop: int) -> bool:
     """The exit tests are made of constants and this loop's own counters only."""
-    for leaf in leaves(conditions):
-        if leaf.op == "phi" and leaf.value[0] == loop:
-            phi = scheme.phis[leaf]
-            if phi.start.op == "const" and phi.step is not None and phi.step.op == "const":
-                continue
-            return False
-        if leaf.op != "const":
-            return False
-    return bool(conditions)
+    return bool(shape.conditions[loop]) and all(
+        node in shape.plain and not node.loops & ~(1 << loop) for node in shape.conditions[loop]
+    )
 
 
 def _classes(functions: list[tuple[Scheme, SymbolicCounts]]) -> Mapping[str, SymbolicClass]:

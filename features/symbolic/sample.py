@@ -28,6 +28,10 @@ near its minimum."""
 MOST_LANES = 16_384
 """Most lanes looked at where the grid falls into intervals; beyond, it is sampled."""
 
+FEWEST_BLOCKS, MOST_BLOCKS = 6, 24
+SAMPLED_CELLS = 1 << 18
+"""Instructions times lanes looked at where blocks are sampled: some 2 ms of numpy's time."""
+
 MOST_STEPS = 16
 """Most iterations of a loop whose end may fall into different blocks (a grid-stride loop: 1)."""
 
@@ -71,7 +75,9 @@ def choose_blocks(scheme: Scheme, launch: Launch, constant: Constant) -> Sampled
         if prod(len(axis) for axis in axes) * lanes > MOST_LANES:
             raise _Irregular
     except _Irregular:
-        plan = plan_blocks(launch)
+        count = max(1, len(scheme.cfg.body.instructions))
+        most = min(MOST_BLOCKS, SAMPLED_CELLS // (count * lanes))
+        plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, most))
         weights = tuple(float(w) for w in plan.weights())
         return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete)
     found: dict[int, float] = {}
@@ -228,6 +234,8 @@ def _intervals(scheme: Scheme, launch: Launch, constant: Constant) -> list[list[
     singles: list[set[int]] = [set(), set(), set()]
     cuts: list[set[int]] = [set(), set(), set()]
     for node in relevant.compared:
+        for arg in node.args:
+            _must_not_wrap(forms, launch, arg)
         parts = [_difference(forms, node.args[0], node.args[1])]
         if node.op.endswith(".u"):  # unsigned: the order also turns where a side changes sign
             parts += [forms.form(node.args[0]), forms.form(node.args[1])]
@@ -251,6 +259,25 @@ def _difference(forms: _Forms, left: Node, right: Node) -> tuple[int, dict[Node,
     for leaf, factor in others.items():
         total[leaf] = total.get(leaf, 0) - factor
     return first - second, {n: f for n, f in total.items() if f}, [*steps, *more]
+
+
+def _must_not_wrap(forms: _Forms, launch: Launch, node: Node) -> None:
+    """The affine form of a compared value holds in the whole launch."""
+    low, terms, _ = forms.form(node)
+    high = low
+    if not any(leaf.value in _AXES for leaf in terms if leaf.op == "special"):
+        return
+    for leaf, factor in terms.items():
+        if leaf.op == "special" and leaf.value in _AXES:
+            bounds: tuple[int, int] | None = (0, launch.grid[_AXES.index(leaf.value)])
+        else:
+            bounds = forms.bounds(leaf)
+        if bounds is not None:
+            ends = sorted((factor * bounds[0], factor * bounds[1]))
+            low, high = low + ends[0], high + ends[1]
+    room = 1 << (node.bits - 1)
+    if low < -room or high >= room:
+        raise _Irregular
 
 
 def _turn(

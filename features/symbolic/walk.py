@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Edge = tuple[int, int, State]
 """Source block, target block (-1: out of the function), who goes along."""
 
+SMALL_MASK = 1 << 14
+"""Lanes of a mask up to which equal ones are looked for."""
+
 BOTH_WAYS = 0.5
 """Share of the lanes that take a branch nothing is known of; every warp takes both sides. A
 documented guess in the middle of what is possible, marked wherever it is used."""
@@ -51,6 +54,8 @@ class Walker:
         self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
         self.visits = 0
         self.watch = Watch(self.scheme, shape.order, evaluator.lanes.living)
+        self._masks: dict[tuple[tuple[int, ...], bytes], Mask] = {}
+        self.strides: dict[tuple[object, int], tuple[Mask, int | None]] = {}
         self.patterns: dict[tuple[object, ...], Pattern] = {}
 
     # --- counting ---
@@ -157,6 +162,12 @@ class Walker:
             self.calls.run(self, call, context, guarded.get(call.position, state))
         return self._ending(block, context, state)
 
+    def _one(self, mask: Mask) -> Mask:
+        """Equal masks as one object, so that what is known of one is known of all."""
+        if mask.size > SMALL_MASK:
+            return mask
+        return self._masks.setdefault((mask.shape, mask.tobytes()), mask)
+
     def predicate(self, node: object, negated: bool, context: Context) -> Value:
         """A condition's value, the guard's sign included."""
         value = self.evaluator.evaluate(node, context)  # type: ignore[arg-type]
@@ -170,7 +181,9 @@ class Walker:
             return (state, none, None) if value else (none, state, None)
         if isinstance(value, Val):
             base = np.asarray(value.base, dtype=np.bool_)
-            return state.only(base), state.only(~base), None
+            taken, other = state.only(base), state.only(~base)
+            taken.mask, other.mask = self._one(taken.mask), self._one(other.mask)
+            return taken, other, None
         reason = value if isinstance(value, Missing) else Missing("it changes in the loop", 0)
         return state.guessed(BOTH_WAYS), state.guessed(1 - BOTH_WAYS), reason
 

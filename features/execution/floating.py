@@ -3,7 +3,7 @@
 Addition, multiplication, division and square root in f16, bf16, f32 and f64 round as IEEE 754
 asks. ``precise`` adds what does not change any count: the single rounding of f32, f16 and bf16
 ``fma`` (computed in f64, rounded to odd first, so the second rounding is right), f64 ``fma`` by
-compensated products (right except in rare double-rounding ties), flushing of subnormals
+compensated products (right barring subnormal parts and overflow), flushing of subnormals
 (``.ftz``) and directed rounding. ``.approx`` functions are computed in f64 and rounded: at
 least as near the true value as hardware.
 """
@@ -94,10 +94,20 @@ def _fma_exact(a: Array, b: Array, c: Array) -> Array:
     return to_odd(*two_sum(a * b, c))
 
 
+def _fused64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
+    """``a*b + c`` as a sum of two: rounding that sum once rounds the exact value.
+
+    The smaller part is rounded to odd (Boldo and Melquiond, Emulation of FMA and
+    correctly rounded sums, IEEE Transactions on Computers 57, 2008).
+    """
+    high, low = two_product(a, b)
+    middle, error = two_sum(c, low)
+    total, lost = two_sum(high, middle)
+    return total, to_odd(*two_sum(error, lost))
+
+
 def _fma64(a: Array, b: Array, c: Array) -> Array:
-    product, low = two_product(a, b)
-    total, error = two_sum(product, c)
-    rest = error + low
+    total, rest = _fused64(a, b, c)
     exact = (rest == 0) | ~np.isfinite(total)  # adding +0 would lose the sign of -0
     return np.where(exact, total, total + rest)
 
@@ -135,9 +145,7 @@ def _round64(base: str, rounding: str) -> Function | None:
     if base in ("fma", "mad"):
 
         def fused(a: Array, b: Array, c: Array) -> Array:
-            product, low = two_product(a, b)
-            total, error = two_sum(product, c)
-            error = error + low
+            total, error = _fused64(a, b, c)
             nearest, rest = two_sum(total, error)
             exact = (error == 0) | ~np.isfinite(total)  # adding +0 would lose the sign of -0
             return correct64(np.where(exact, total, nearest), rest, rounding)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Iterator
 from functools import cache
 
 from tests.generated.choices import Choices
@@ -224,11 +225,20 @@ def predicate(choices: Choices) -> str:
 def instructions(choices: Choices, family: str) -> list[str]:
     """The next instruction or short sequence, without guards."""
     row = choices.pick(tables()[family])
+    return _written(choices, row, [choices.pick(opcodes) for opcodes, _ in row])
+
+
+def every_instruction(choices: Choices) -> Iterator[list[str]]:
+    """Each alternative of each row once, operands at random."""
+    for row in (row for rows in tables().values() for row in rows):
+        for number in range(max(len(opcodes) for opcodes, _ in row)):
+            yield _written(choices, row, [opcodes[number % len(opcodes)] for opcodes, _ in row])
+
+
+def _written(choices: Choices, row: list[Step], chosen: list[str]) -> list[str]:
     lines = []
     kept: dict[str, str] = {}
-    for opcodes, operands in row:
-        number = choices.integer(0, len(opcodes) - 1)
-        opcode = opcodes[number]
+    for opcode, (_, operands) in zip(chosen, row, strict=True):
         written = [_operand(choices, o, opcode, kept) for o in operands]
         lines.append(f"{opcode} {', '.join(written)};")
     return lines

@@ -459,29 +459,28 @@ def _epilogue(w: Writer) -> None:
     w.emit("ret;")
 
 
-def generate(choices: Choices) -> Generated:
-    """One kernel."""
+def generate(choices: Choices, body: list[str] | None = None) -> Generated:
+    """One kernel; ``body`` replaces its random statements."""
     c = choices
     grid, block = c.pick(LAUNCHES)
     guards = c.pick((10, 0, 40))
     functions: list[str] = []
     names: tuple[str, ...] = ()
-    for number in range(c.pick((0, 0, 1, 2))):
+    for number in range(0 if body else c.pick((0, 0, 1, 2))):
         name = f"helper{number}"
         functions.append(_function(c, name, names, guards))
         names += (name,)
     w = Writer(c, "k", guards)
-    slots_together, pitch = (
-        c.chance(50),
-        c.pick((16, 16 * accesses.SLOTS, 16 * accesses.SLOTS + 16)),
-    )
+    slots_together = c.chance(50)
+    pitch = c.pick((16, 16 * accesses.SLOTS, 16 * accesses.SLOTS + 16))
     size = _most_threads() * (pitch if pitch > 16 else 16 * accesses.SLOTS)
     dynamic = c.chance(30)
     _prologue(
         w, slots_together=slots_together, pitch=pitch, shared="dynamic" if dynamic else "static"
     )
     w.emit(BODY)
-    for _ in range(c.integer(1, 8)):
+    w.emit(*body or ())
+    for _ in range(0 if body else c.integer(1, 8)):
         statement(w, Scope(kernel=True, uniform=True, budget=3, callable=names))
     _epilogue(w)
     declared = w.registers() + "\n".join(

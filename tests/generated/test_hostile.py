@@ -1,0 +1,109 @@
+"""Hostile programs end, with a correct answer or one that says what it lacks."""
+
+from __future__ import annotations
+
+import math
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import numpy as np
+import pytest
+
+from features.analysis import analyse
+from features.execution import ExactMemory, execute
+from features.gpus import load_gpu
+from features.launch import Launch
+from features.ptx import read_module
+from tests.generated.hostile import PROGRAMS
+from tests.reference.machine import run
+from tests.reference.memory import place_buffers
+
+GPU = "tesla-v100"
+CAP_SECONDS = 0.4
+HANG_SECONDS = 60
+"""Far beyond any cap: what takes this long has hung. No measure of speed."""
+
+every_program = pytest.mark.parametrize("name", PROGRAMS)
+
+
+@contextmanager
+def no_hang() -> Iterator[None]:
+    """Interrupts what does not end."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"did not end within {HANG_SECONDS} s")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(HANG_SECONDS)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@every_program
+def test_the_executed_analysis_ends_and_is_right_or_says_what_it_lacks(name: str) -> None:
+    program = PROGRAMS[name]
+    with no_hang():
+        analysis = analyse(
+            read_module(program.ptx), None, program.launch, load_gpu(GPU), analysis="executed",
+            time_cap_seconds=CAP_SECONDS,
+        )  # fmt: skip
+        vector = analysis.vector("activity1")
+        result = analysis.executed
+    codes = {d.code for d in vector.diagnostics}
+    if program.says:
+        assert codes & set(program.says)
+    assert result.sampling.completed or "execution_cut_short" in codes
+    if program.executions is not None and result.sampling.completed:
+        assert result.warp_executions == pytest.approx(program.executions, rel=1e-12)
+    assert all(math.isfinite(v) for v in vector.model_inputs())
+    assert result.warp_executions >= 0
+
+
+@every_program
+def test_the_symbolic_analysis_ends_with_numbers(name: str) -> None:
+    program = PROGRAMS[name]
+    with no_hang():
+        analysis = analyse(
+            read_module(program.ptx), None, program.launch, load_gpu(GPU), analysis="symbolic"
+        )
+        vector = analysis.vector("activity1")
+    assert all(math.isfinite(v) for v in vector.model_inputs())
+
+
+@every_program
+def test_a_few_steps_are_enough_to_end_it(name: str) -> None:
+    """The step limit alone bounds every program, without any clock."""
+    program = PROGRAMS[name]
+    module = read_module(program.ptx)
+    with no_hang():
+        result = execute(
+            module.kernel(None), module, program.launch, time_cap_seconds=None, step_limit=300,
+            extrapolate=False,
+        )  # fmt: skip
+    codes = {d.code for d in result.diagnostics}
+    assert result.sampling.steps <= 301
+    assert result.sampling.completed != ("execution_cut_short" in codes)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["irreducible", "scattered_branches", "5000_labels", "1000_predicated_branches",
+     "unreachable_code", "3000_functions", "200_nested_loops_once"],
+)  # fmt: skip
+def test_what_ends_by_itself_is_counted_as_the_reference_counts_it(name: str) -> None:
+    ptx = PROGRAMS[name].ptx
+    module = read_module(ptx)
+    wanted = run(ptx, "k", (1,), (40,), {"out": np.zeros(64, "u4")})
+    address = next(iter(place_buffers({"out": 256}).values()))
+    result = execute(
+        module.kernel(None), module, Launch.of(1, 40, 0, {"0": address}),
+        exact=ExactMemory({address: np.zeros(64, "u4")}), time_cap_seconds=None,
+    )  # fmt: skip
+    assert result.warp_executions == sum(row.warp_executions for row in wanted.per_instruction)
+    assert result.active_lanes == sum(row.active_lanes for row in wanted.per_instruction)
+    np.testing.assert_array_equal(result.contents[address].view("u4"), wanted.memory["out"])

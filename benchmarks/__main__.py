@@ -11,11 +11,12 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import analysis, service, symbolic
+from benchmarks import analysis, execution, service, symbolic
 from benchmarks.measure import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "analysis": analysis.rows,
+    "execution": execution.rows,
     "symbolic": symbolic.rows,
     "service": service.rows,
 }

@@ -371,7 +371,9 @@ def _local() -> str:
 
 
 def _set_up(w: Writer) -> None:
-    """Results of a function start as zeros; the local array gets its first words."""
+    """Scratch registers, which a guard may leave unwritten, and the local array get values."""
+    w.emit("mov.b16 %nh, 1;", "mov.b32 %nr, 1;", "mov.b64 %nd, 1;", "mov.f32 %cf, 0f3F800000;",
+           "mov.f64 %cg, 0d3FF0000000000000;", "setp.eq.u32 %v, %r0, 0;")  # fmt: skip
     w.emit("mov.u64 %local, array;", "st.local.u32 [%local], %r0;", "mov.u32 %t0, %laneid;")
     for offset in range(4, accesses.LOCAL_BYTES, 4):
         w.emit(f"st.local.u32 [%local+{offset}], %t0;")

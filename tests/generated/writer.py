@@ -11,7 +11,7 @@ SCRATCH = """
 .reg .b64 %nd, %a0, %a1, %a2, %own, %stride, %table, %local, %shared;
 .reg .f32 %cf, %tf;
 .reg .f64 %cg;
-.reg .pred %v, %w, %odd, %always;
+.reg .pred %v, %w;
 """
 
 

@@ -55,6 +55,12 @@ TYPES: dict[str, ProblemType] = {
         ProblemType(
             "schema", 422, "Unknown schema", "No such feature schema, or none for this GPU."
         ),
+        ProblemType(
+            "analysis",
+            422,
+            "Kernel cannot be analysed",
+            "A dynamic analysis makes no sense of this kernel; published schemas may still do.",
+        ),
         ProblemType("model", 422, "No such model", "No model of this kind for the GPU."),
         ProblemType("data", 422, "Defective data", "A row or column does not hold up."),
         ProblemType("no-explanation", 422, "Nothing to explain", "The prediction holds no power."),

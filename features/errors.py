@@ -6,6 +6,7 @@
     +-- LaunchError          a launch configuration the GPU refuses (field)
     +-- GpuError             an unknown GPU, or a profile that does not validate
     +-- SchemaError          an unknown feature schema, or one without a table for the GPU
+    +-- AnalysisError        the kernel cannot be analysed dynamically (which analysis, where)
     +-- ModelError           no such model, or an artifact that fails its checks
     +-- DataError            a defect in a data set (file, row, column)
 
@@ -72,6 +73,12 @@ class SchemaError(WattcastError):
     """An unknown feature schema, or one that has no table for the GPU."""
 
     slug = "schema"
+
+
+class AnalysisError(WattcastError):
+    """A dynamic analysis cannot make sense of the kernel; ``analysis`` says which."""
+
+    slug = "analysis"
 
 
 class ModelError(WattcastError):

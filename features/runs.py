@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +15,7 @@ import numpy as np
 from features.activity.counts import Access
 from features.cfg import ControlFlowGraph
 from features.diagnostics import Diagnostic
+from features.errors import AnalysisError
 from features.gpus import GpuProfile
 from features.isa import classify
 from features.launch import Launch
@@ -23,6 +27,34 @@ from features.trips import TripCount
 if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
     from features.execution import ExecutionResult
     from features.symbolic import AccessInfo, SymbolicResult
+
+
+_NONSENSE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+
+
+@contextmanager
+def _degrading(analysis: str) -> Iterator[None]:
+    """Turn a failure of an analysis into an AnalysisError.
+
+    Text can be PTX to the reader and still make no sense (an operand too few, a register of
+    two widths): no analysis foresees all of it, and none may take the answer down.
+    """
+    try:
+        yield
+    except _NONSENSE as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise AnalysisError(
+            f"the {analysis} analysis cannot make sense of this kernel "
+            f"({type(error).__name__} in {Path(where.filename).name}, line {where.lineno})",
+            analysis=analysis,
+        ) from error
 
 
 class Runs:
@@ -47,20 +79,24 @@ class Runs:
         """Counts worked out without running. Raises LaunchError for arguments that do not fit."""
         from features.symbolic import analyse_symbolically
 
-        return analyse_symbolically(self._module, self._function, self._launch, loops=self._loops)
+        with _degrading("symbolic"):
+            return analyse_symbolically(
+                self._module, self._function, self._launch, loops=self._loops
+            )
 
     @cached_property
     def executed(self) -> ExecutionResult:
         """Sampled blocks run over arrays. Raises LaunchError for arguments that do not fit."""
         from features.execution import execute
 
-        return execute(
-            self._function,
-            self._module,
-            self._launch,
-            self._gpu,
-            time_cap_seconds=self._cap,
-        )
+        with _degrading("executed"):
+            return execute(
+                self._function,
+                self._module,
+                self._launch,
+                self._gpu,
+                time_cap_seconds=self._cap,
+            )
 
     def infer(
         self,
@@ -76,7 +112,10 @@ class Runs:
         """
         if all(trip.how != "assumed" for trip in trips):
             return trips, ()
-        found = {info.loop: info for info in self.symbolic.loops if info.exact}
+        try:
+            found = {info.loop: info for info in self.symbolic.loops if info.exact}
+        except AnalysisError as error:
+            return trips, (Diagnostic("analysis_failed", error.detail, self._function.line),)
         better = [
             replace(trip, count=found[trip.loop].count, how=found[trip.loop].how)
             if trip.how == "assumed" and trip.loop in found
@@ -85,15 +124,18 @@ class Runs:
         ]
         if not may_execute or all(trip.how != "assumed" for trip in better):
             return tuple(better), ()
-        ran = {
-            info.loop: info for info in self.executed.loops if info.function == self._function.name
-        }
+        try:
+            executed = self.executed
+        except AnalysisError as error:
+            failed = Diagnostic("analysis_failed", error.detail, self._function.line)
+            return tuple(better), (failed,)
+        ran = {info.loop: info for info in executed.loops if info.function == self._function.name}
         for index, trip in enumerate(better):
             if trip.how == "assumed" and trip.loop in ran:
                 headers = ran[trip.loop].mean
                 body = headers - 1 if _tested_first(cfg, forest.loops[trip.loop]) else headers
                 better[index] = replace(trip, count=max(body, 0.0), how="executed")
-        return tuple(better), self.executed.diagnostics
+        return tuple(better), executed.diagnostics
 
 
 def _tested_first(cfg: ControlFlowGraph, loop: Loop) -> bool:

@@ -71,6 +71,8 @@ class _Origins:
         compared: list[tuple[ir.Operand, ...]] = []
         for one in linked.body.instructions:
             base = one.base
+            if len(one.operands) < (3 if base == "setp" else 2):
+                continue  # not an instruction: it is reported where it would run
             if base == "ld":
                 address = one.operands[1]
                 if (
@@ -142,7 +144,7 @@ def pointers(program: Program) -> dict[tuple[str, int], bool]:
     linked = program.by_name[program.kernel.name]
     found: dict[tuple[str, int], bool] = {}
     for one in linked.body.instructions:
-        if one.base != "ld" or not one.opcode.startswith("ld.param"):
+        if not one.opcode.startswith("ld.param") or len(one.operands) < 2:
             continue
         address = one.operands[1]
         if not (isinstance(address, ir.Address) and isinstance(address.base, ir.Symbol)):

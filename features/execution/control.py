@@ -53,7 +53,7 @@ def finish(
             inner = _barrier(context, one, after, falls)
         else:
             return _jump(after, falls)
-    except (UnsupportedError, KeyError, IndexError) as error:
+    except (LookupError, ValueError) as error:
         inner = _unknown(one, str(error), after, falls)
     if one.predicate is None:
         return inner

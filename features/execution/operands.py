@@ -34,7 +34,7 @@ Handler = Callable[[Frame, Group], None]
 PARAMETERS, CARRY, TRASH = 0, 1, 2
 
 
-class UnsupportedError(Exception):
+class UnsupportedError(ValueError):
     """An instruction or operand the engine cannot execute; its text says what."""
 
 

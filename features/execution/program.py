@@ -21,7 +21,7 @@ from features.execution.access import Site
 from features.execution.context import Context
 from features.execution.decode import decode
 from features.execution.groups import Group
-from features.execution.operands import Frame, Handler, Operands, Slots, UnsupportedError
+from features.execution.operands import Frame, Handler, Operands, Slots
 from features.execution.roles import Usage, registers
 from features.execution.spaces import CODE_BASE, SYMBOL_BASE
 from features.execution.values import BOOL, U32, U64, constant
@@ -350,7 +350,7 @@ class Program:
     def _handler(self, context: Context, one: ir.Instruction) -> Handler | None:
         try:
             handler = decode(context, one)
-        except (UnsupportedError, KeyError, IndexError, ValueError) as error:
+        except (LookupError, StopIteration, TypeError, ValueError) as error:
             handler = _unsupported(one, str(error))
         if handler is None or one.predicate is None:
             return handler

@@ -105,6 +105,17 @@ class AnalyzedLine(BaseModel):
     shared_transactions: float
 
 
+class AnalyzedBlock(BaseModel):
+    """A basic block of the kernel and its chain of dependent instructions."""
+
+    block: int
+    label: str | None = None
+    line: int = Field(description="PTX line of its first instruction.")
+    instructions: int
+    longest_chain: int = Field(description="Instructions on the longest path of dependences.")
+    ilp: float = Field(description="Instructions over the longest chain; 1: nothing is parallel.")
+
+
 class Sampling(BaseModel):
     """Which part of the launch was executed, and how sure that makes of the whole."""
 
@@ -157,6 +168,16 @@ EXAMPLE: dict[str, Any] = {
         "global_store": 32768.0,
         "param_load": 32768.0,
     },
+    "blocks": [
+        {
+            "block": 0,
+            "label": None,
+            "line": 9,
+            "instructions": 12,
+            "longest_chain": 7,
+            "ilp": 1.7143,
+        }
+    ],
     "accesses": [
         {
             "function": "scale_by_two",
@@ -222,6 +243,7 @@ class AnalyzeAnswer(BaseModel):
     registers: Registers
     loops: list[AnalyzedLoop]
     mix: dict[str, float] = Field(description="Warp instructions by opcode class, largest first.")
+    blocks: list[AnalyzedBlock] = Field(description="Basic blocks in text order.")
     accesses: list[AnalyzedAccess]
     activity: list[Quantity] = Field(description="The quantities of schema `activity1`.")
     lines: list[AnalyzedLine] = Field(description="The most machine instructions first.")

@@ -45,7 +45,7 @@ from features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, re
 
 if TYPE_CHECKING:
     from features.execution import ExecutionResult
-    from features.symbolic import SymbolicResult
+    from features.symbolic import BlockChain, SymbolicResult
 
 Mode = Literal["auto", "symbolic", "executed"]
 """How trip counts and activity are found out. ``symbolic`` never runs the kernel, ``executed``
@@ -242,6 +242,13 @@ class KernelAnalysis:
         """Every memory access that is reached: requests, sectors, conflicts, stride."""
         executed = self.executed if self.activity_how == "executed" else None
         return accesses(self.module, self.function, executed, self.symbolic)
+
+    @cached_property
+    def chains(self) -> tuple[BlockChain, ...]:
+        """Longest dependent chain and instruction-level parallelism of every basic block."""
+        from features.symbolic import dependent_chains
+
+        return dependent_chains(self.function.body, self.cfg)
 
     @property
     def mix(self) -> dict[str, float]:

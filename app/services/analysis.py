@@ -51,6 +51,7 @@ def analyze(services: Services, request: AnalyzeRequest) -> dict[str, Any]:
         "registers": facts["registers"],
         "loops": _loops(analysis, facts["trip_counts"]),
         "mix": dict(mix),
+        "blocks": _blocks(analysis),
         "accesses": [asdict(access) for access in accesses[:MOST_ROWS]],
         "activity": [
             {
@@ -76,6 +77,7 @@ def analyze(services: Services, request: AnalyzeRequest) -> dict[str, Any]:
             analysis,
             analysis.activity_diagnostics,
             _left_out("accesses", len(accesses)),
+            _left_out("blocks", len(analysis.cfg.blocks)),
             _left_out("lines", len(lines)),
         ),
     }
@@ -108,6 +110,23 @@ def _launch(analysis: KernelAnalysis, source: Source) -> dict[str, Any]:
             for parameter in parameters
         ],
     }
+
+
+def _blocks(analysis: KernelAnalysis) -> list[dict[str, Any]]:
+    """Basic blocks with what bounds their own speed: how long their chain of dependences is."""
+    body = analysis.function.body
+    return [
+        {
+            "block": chain.block,
+            "label": block.label,
+            "line": body.instructions[block.start].line,
+            "instructions": chain.instructions,
+            "longest_chain": chain.longest_chain,
+            "ilp": chain.ilp,
+        }
+        for block, chain in zip(analysis.cfg.blocks, analysis.chains, strict=True)
+        if chain.instructions
+    ][:MOST_ROWS]
 
 
 def _line(line: LineActivity, source: Source) -> dict[str, Any]:

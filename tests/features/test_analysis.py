@@ -308,3 +308,13 @@ def test_a_loop_that_depends_on_data_is_executed_and_counts_its_body():
     assert (trip.how, trip.count) == ("executed", 12)
     alone = analyse(read_module(WHILE), None, launch, load_gpu("tesla-v100"), analysis="symbolic")
     assert alone.trip_counts[0].how == "assumed"
+
+
+def test_chains_tell_how_dependent_each_block_is():
+    """Address arithmetic, load, product, store follow each other; parameters do not wait."""
+    analysis = analyse(read_module(STREAM), None, Launch.of(64, 256), load_gpu("tesla-v100"))
+    first, second, last = analysis.chains
+    assert (first.instructions, first.longest_chain) == (8, 4)
+    assert (second.instructions, second.longest_chain) == (6, 5)
+    assert second.ilp == pytest.approx(6 / 5)
+    assert (last.instructions, last.longest_chain) == (1, 1)

@@ -175,7 +175,7 @@ EXAMPLE: dict[str, Any] = {
             "line": 9,
             "instructions": 12,
             "longest_chain": 7,
-            "ilp": 1.7143,
+            "ilp": 12 / 7,
         }
     ],
     "accesses": [

@@ -102,6 +102,7 @@ def _fused64(a: Array, b: Array, c: Array) -> tuple[Array, Array]:
     """
     high, low = two_product(a, b)
     middle, error = two_sum(c, low)
+    middle = np.where(low == 0, c, middle)  # -0 + 0 would be +0
     total, lost = two_sum(high, middle)
     return total, to_odd(*two_sum(error, lost))
 

@@ -428,21 +428,34 @@ class Machine:
             while self.pending or self._unblock():
                 key = min(self.pending)
                 if self.steps - self._progress > SPIN_LIMIT and len(self.pending) > 1:
-                    key = self._another(key)
-                self._go(key, self.pending.pop(key))
+                    self._go(*self._another(key))
+                else:
+                    self._go(key, self.pending.pop(key))
         self.finished = True
 
     _progress = 0
 
-    def _another(self, key: int) -> int:
-        """Let a group of other warps run past one that spins (waiting for them, maybe)."""
+    def _another(self, key: int) -> tuple[int, Group]:
+        """Let other warps run past those that spin (waiting for them, maybe).
+
+        Takes from ``pending`` the next warps that have no threads at a smaller key: within a
+        warp the order holds.
+        """
         self._progress = self.steps
-        spinning = self.pending[key].mask.reshape(-1, WARP_SIZE).any(axis=1)
+        before = np.zeros(self.count // WARP_SIZE, dtype=np.bool_)
         for other in sorted(self.pending):
-            rows = self.pending[other].mask.reshape(-1, WARP_SIZE).any(axis=1)
-            if other != key and not (rows & spinning).any():
-                return other
-        return key
+            group = self.pending[other]
+            rows = group.mask.reshape(-1, WARP_SIZE).any(axis=1)
+            part = None
+            if other != key:
+                part, rest = group.split(np.repeat(~before, WARP_SIZE), negated=False)
+            if part is not None:
+                del self.pending[other]
+                if rest is not None:
+                    self.pending[other] = rest
+                return other, part
+            before |= rows
+        return key, self.pending.pop(key)
 
     def _entry(self) -> int:
         return self.program.by_name[self.program.kernel.name].base

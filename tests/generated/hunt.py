@@ -59,7 +59,13 @@ def _fixed(lines: list[str]) -> list[bool]:
     fixed, inside = [], False
     for line in lines:
         inside = (inside or line == BODY) and line != END
-        in_call = ".param" in line or "(got)" in line or line.startswith("mov.u32 %t0,")
+        in_call = (
+            ".param" in line
+            or ".sync" in line
+            or "activemask" in line
+            or "(got)" in line
+            or line.startswith("mov.u32 %t0,")
+        )
         fixed.append(not inside or in_call or line[:1] in ("{", "}") or line == BODY)
     return fixed
 

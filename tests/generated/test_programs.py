@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 
+from features.execution import machine
 from tests.generated.arithmetic import every_instruction
 from tests.generated.choices import Seeded
 from tests.generated.compare import differences, reference
@@ -88,6 +89,18 @@ def test_what_generated_kernels_brought_to_light_stays_right(lines: str) -> None
     expected = reference(kernel)
     assert expected is not None
     assert differences(kernel, expected) == []
+
+
+def test_letting_others_past_a_spinning_warp_keeps_the_order_within_each_warp(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Turns are given long before a loop could be taken for one that waits for another warp."""
+    monkeypatch.setattr(machine, "SPIN_LIMIT", 10)
+    for seed in range(20):
+        kernel = program(seed)
+        expected = reference(kernel)
+        if expected is not None:
+            assert differences(kernel, expected) == [], f"seed {seed}"
 
 
 def test_the_seeded_kernels_use_every_kind_of_statement() -> None:

@@ -51,8 +51,12 @@ class Writer:
         """That many random arithmetic instructions."""
         for _ in range(count):
             family = self.choices.pick(("integer", "integer", "conversion", "float"))
-            for line in instructions(self.choices, family):
-                self.guarded(line)
+            lines = instructions(self.choices, family)
+            guard = ""
+            if self.choices.chance(self.guards):
+                # One for the whole sequence: a carry or scratch register must have been written.
+                guard = f"@{predicate(self.choices)} "
+            self.emit(*(guard + line for line in lines))
 
     def registers(self) -> str:
         """Declarations of every register used."""

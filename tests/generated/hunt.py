@@ -88,6 +88,8 @@ def main() -> int:
     failed = skipped = 0
     for seed in range(options.first, options.first + options.count):
         candidate = program(seed)
+        if seed > options.first and (seed - options.first) % 500 == 0:
+            print(f"... {seed - options.first} kernels", flush=True)
         try:
             found = check(candidate)
         except Exception as error:  # report the seed and go on

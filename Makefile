@@ -37,7 +37,7 @@ bench: $(STAMP)  ## speed and memory, beside the budgets of the design
 
 lock:  ## renew the lock files (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-header --extra train --extra dev pyproject.toml -o requirements.lock
+	  --no-header --extra train --extra dev --extra postgres --extra dask pyproject.toml -o requirements.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate requirements-cuda.in -o requirements-cuda.lock
 

@@ -19,13 +19,13 @@ from typing import Any
 
 from pydantic_core import to_json
 
+from app.answers import FeaturesAnswer, PredictAnswer
 from app.messages import (
     AnalyzeRequest,
-    FeaturesAnswer,
     FeaturesRequest,
     ModelChoice,
-    PredictAnswer,
     PredictRequest,
+    TimeModelChoice,
 )
 from app.services import Services, parts
 from app.services import features as _features
@@ -55,7 +55,11 @@ def predict(
     static_shared_bytes: int | None = None,
     arguments: Mapping[str, Any] | None = None,
     analysis: Mode = "auto",
+    clocks: Mapping[str, float] | None = None,
+    time_model: TimeModelChoice = "auto",
     model: ModelChoice = "auto",
+    known: Sequence[Mapping[str, Any]] = (),
+    work: Mapping[str, Any] | None = None,
     explain: bool = False,
 ) -> PredictAnswer:
     """Watts, seconds and joules of one launch on one GPU, as ``POST /predict`` answers.
@@ -63,13 +67,19 @@ def predict(
     ``ptx`` is the text or the path of a file; CUDA source is the path of a ``.cu`` file or given
     as ``cuda``. ``loops`` gives the executions of loop bodies, by label or one number for all,
     ``arguments`` the kernel's arguments by position or name (numbers, or hints such as
-    ``{"elements": 4096}``). ``explain`` adds SHAP contributions in watts.
+    ``{"elements": 4096}``). ``clocks`` are ``{"core_mhz": ..., "memory_mhz": ...}``; ``known`` are
+    measured launches of the same kernel, ``work`` is what a profiler counted instead of PTX; both
+    as ``POST /predict`` takes them. ``explain`` adds SHAP contributions in watts.
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError or
-    ModelError.
+    ModelError, and ClockError for clocks the GPU does not run at.
     """
     answer = _answered(
         gpu=gpu,
+        clocks=clocks,
+        time_model=time_model,
         model=model,
+        known=known,
+        work=work,
         explain="shap" if explain else None,
         **_kernel(
             ptx,

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.messages import Compiled, KernelName, LoopTrips, Occupancy, Registers, WarningLine
+from app.answers import Compiled, KernelName, LoopTrips, Occupancy, Registers, WarningLine
 from app.problems import KernelParameter
 
 

@@ -16,6 +16,34 @@ from pydantic import ValidationError
 from pydantic_core import to_json
 from rich.console import Console
 
+from app.cli_inputs import (
+    Analysis,
+    Arguments,
+    AsJson,
+    Block,
+    CoreMhz,
+    Gpu,
+    Grid,
+    Kernel,
+    Known,
+    Loops,
+    MaybePtx,
+    MemoryMhz,
+    Ptx,
+    Registers,
+    Seconds,
+    Shared,
+    StaticShared,
+    TimeModel,
+    Work,
+    clock_request,
+    fail,
+    kernel_request,
+    known_request,
+    pair_request,
+    work_request,
+)
+from app.cli_report import reports
 from app.settings import Settings
 from features.errors import WattcastError
 
@@ -29,51 +57,10 @@ app = typer.Typer(
 )
 gpus = typer.Typer(help="GPU profiles: list, show, check.", invoke_without_command=True)
 app.add_typer(gpus, name="gpus")
+app.add_typer(reports, name="report")
 
 _PIPED_WIDTH = 240
 """Columns when nobody looks: a line that is cut or folded cannot be searched."""
-
-CUDA_SUFFIXES = (".cu", ".cuh")
-
-Ptx = Annotated[
-    Path,
-    typer.Argument(
-        metavar="FILE",
-        help="PTX, or CUDA source (.cu, needs the extra cuda); - reads PTX from standard input.",
-    ),
-]
-Gpu = Annotated[str, typer.Option("--gpu", help="GPU id or alias (wattcast gpus).")]
-Grid = Annotated[str, typer.Option("--grid", help="Blocks: 4096 or 64,64 or 64x64x1.")]
-Block = Annotated[str, typer.Option("--block", help="Threads per block: 256 or 16,16.")]
-Shared = Annotated[int, typer.Option("--shared", help="Dynamic shared memory, bytes.")]
-Kernel = Annotated[
-    str | None, typer.Option("--kernel", help="Name, if the PTX holds several kernels.")
-]
-Loops = Annotated[
-    list[str] | None,
-    typer.Option("--loops", help="Loop trips: 64, or LABEL=64; may be given again."),
-]
-Registers = Annotated[
-    int | None, typer.Option("--registers", help="Registers per thread; else estimated.")
-]
-StaticShared = Annotated[
-    int | None, typer.Option("--static-shared", help="Static shared memory, bytes; else from PTX.")
-]
-Arguments = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--arg",
-        help="Kernel argument by position or name: n=1024, or for a pointer "
-        "0:elements=1024,values=index; may be given again.",
-    ),
-]
-Analysis = Annotated[
-    str, typer.Option("--analysis", help="How trips are found out: auto, symbolic or executed.")
-]
-Seconds = Annotated[
-    float | None, typer.Option("--analysis-seconds", help="Time cap of the executed analysis.")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as HTTP answers it.")]
 
 
 def main() -> NoReturn:
@@ -81,18 +68,13 @@ def main() -> NoReturn:
     try:
         app()
     except ValidationError as error:
-        _fail(_one_line(error))
+        fail(_one_line(error))
     except WattcastError as error:
-        _fail(str(error))
+        fail(str(error))
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone; say nothing more
         sys.exit(1)
     sys.exit(0)
-
-
-def _fail(message: str, status: int = 1) -> NoReturn:
-    print(f"wattcast: {' '.join(message.split())}", file=sys.stderr)
-    sys.exit(status)
 
 
 def _one_line(error: ValidationError) -> str:
@@ -147,10 +129,12 @@ def serve(
 
 @app.command()
 def predict(
-    file: Ptx,
     gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias; may be given again.")],
     grid: Grid,
     block: Block,
+    file: MaybePtx = None,
+    work: Work = None,
+    known: Known = None,
     shared: Shared = 0,
     kernel: Kernel = None,
     loops: Loops = None,
@@ -159,7 +143,12 @@ def predict(
     arg: Arguments = None,
     analysis: Analysis = "auto",
     analysis_seconds: Seconds = None,
-    model: Annotated[str, typer.Option(help="auto, xgboost, catboost or average.")] = "auto",
+    core_mhz: CoreMhz = None,
+    memory_mhz: MemoryMhz = None,
+    time_model: TimeModel = "auto",
+    model: Annotated[
+        str, typer.Option(help="auto, xgboost, catboost, average or physical.")
+    ] = "auto",
     explain: Annotated[bool, typer.Option("--explain", help="Add SHAP contributions.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -168,11 +157,20 @@ def predict(
     from app.messages import PredictRequest
     from app.services.prediction import predict as run
 
+    given = (shared, kernel, loops, registers, static_shared, arg)
+    source = (
+        kernel_request(file, grid, block, *given)
+        if file is not None and work is None
+        else work_request(file, work, grid, block)
+    )
     body: dict[str, Any] = {
-        **_kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
+        **source,
+        "known": known_request(known),
         "analysis": analysis,
         "analysis_seconds": analysis_seconds,
         **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
+        "clocks": clock_request(core_mhz, memory_mhz),
+        "time_model": time_model,
         "model": model,
         "explain": "shap" if explain else None,
     }
@@ -184,6 +182,65 @@ def predict(
         if number:
             _console().print()
         report.prediction(_console(), one)
+
+
+@app.command()
+def dvfs(
+    file: Ptx,
+    gpu: Gpu,
+    grid: Grid,
+    block: Block,
+    shared: Shared = 0,
+    kernel: Kernel = None,
+    loops: Loops = None,
+    registers: Registers = None,
+    static_shared: StaticShared = None,
+    arg: Arguments = None,
+    analysis: Analysis = "auto",
+    analysis_seconds: Seconds = None,
+    clocks: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Pair CORE/MEMORY in MHz, may be given again; default: every pair of the GPU."
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Pair that factors refer to; default: the highest.")
+    ] = None,
+    max_slowdown: Annotated[
+        float | None, typer.Option(help="Time over that at the reference, at most: 1.1.")
+    ] = None,
+    max_power_watts: Annotated[float | None, typer.Option(help="Power cap.")] = None,
+    deadline_seconds: Annotated[float | None, typer.Option(help="Longest time.")] = None,
+    time_model: TimeModel = "auto",
+    model: Annotated[str, typer.Option(help="Power model, as in predict.")] = "physical",
+    as_json: AsJson = False,
+) -> None:
+    """Predict a launch at many clocks: scaling, Pareto set, the best pair under constraints."""
+    from app import report
+    from app.dvfs_messages import DvfsRequest
+    from app.services.dvfs import dvfs as run
+
+    body = {
+        **kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
+        "analysis": analysis,
+        "analysis_seconds": analysis_seconds,
+        "gpu": gpu,
+        "clocks": [pair_request("--clocks", text) for text in clocks] if clocks else "grid",
+        "reference": pair_request("--reference", reference) if reference else None,
+        "constraints": {
+            "max_slowdown": max_slowdown,
+            "max_power_watts": max_power_watts,
+            "deadline_seconds": deadline_seconds,
+        },
+        "time_model": time_model,
+        "model": model,
+    }
+    answer = run(_services(), DvfsRequest.model_validate(body))
+    if as_json:
+        _print_json(answer)
+        return
+    report.dvfs(_console(), answer)
 
 
 @app.command()
@@ -209,7 +266,7 @@ def features(
     from app.services.features import features as run
 
     body = {
-        **_kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
+        **kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
         "analysis": analysis,
         "analysis_seconds": analysis_seconds,
         "gpu": gpu,
@@ -245,7 +302,7 @@ def analyze(
     from app.services.analysis import analyze as run
 
     body = {
-        **_kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
+        **kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
         "analysis": analysis,
         "analysis_seconds": analysis_seconds,
         "gpu": gpu,
@@ -379,101 +436,6 @@ def _services() -> Any:
     from app.services import Services
 
     return Services(Settings())
-
-
-def _kernel_request(
-    file: Path,
-    grid: str,
-    block: str,
-    shared: int,
-    kernel: str | None,
-    loops: list[str] | None,
-    registers: int | None,
-    static_shared: int | None,
-    arguments: list[str] | None,
-) -> dict[str, Any]:
-    return {
-        "cuda" if file.suffix in CUDA_SUFFIXES else "ptx": _read(file),
-        "kernel": kernel,
-        "launch": {
-            "grid": _dimensions("--grid", grid),
-            "block": _dimensions("--block", block),
-            "dynamic_shared_bytes": shared,
-            "arguments": _arguments(arguments or []),
-        },
-        "loops": _loops(loops or []),
-        "registers_per_thread": registers,
-        "static_shared_bytes": static_shared,
-    }
-
-
-def _read(file: Path) -> str:
-    from features.cuda import CompileError
-    from features.errors import PtxError
-
-    try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    except OSError as error:
-        _fail(f"{file}: {error.strerror}", 2)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        before = data[: error.start]
-        line = before.count(b"\n") + 1
-        if file.suffix in CUDA_SUFFIXES:
-            raise CompileError(f"line {line}: not UTF-8 text", line=line) from error
-        column = error.start - before.rfind(b"\n")
-        raise PtxError("not UTF-8 text", line=line, column=column) from error
-
-
-def _dimensions(option: str, text: str) -> list[int]:
-    try:
-        return [int(part) for part in text.replace("x", ",").split(",")]
-    except ValueError:
-        _fail(f"{option} {text!r}: expected 1 to 3 whole numbers, as in 64,64", 2)
-
-
-def _loops(given: list[str]) -> dict[str, float]:
-    trips: dict[str, float] = {}
-    for text in given:
-        label, _, number = text.rpartition("=")
-        try:
-            trips[label or "default"] = float(number)
-        except ValueError:
-            _fail(f"--loops {text!r}: expected a number or LABEL=number", 2)
-    return trips
-
-
-def _arguments(given: list[str]) -> dict[str, Any]:
-    """``n=1024`` is a number, ``0:elements=1024,values=index`` a hint about a pointer."""
-    found: dict[str, Any] = {}
-    for text in given:
-        name, colon, hints = text.partition(":")
-        if colon and "=" not in name:
-            parts = [part.partition("=") for part in hints.split(",")]
-            hint = found.setdefault(name, {})
-            if not isinstance(hint, dict) or not all(equals for _, equals, _ in parts):
-                _fail(f"--arg {text!r}: expected NAME:elements=N,values=KIND,low=L,high=H", 2)
-            hint.update(
-                {key: value if key == "values" else _number(value, text) for key, _, value in parts}
-            )
-            continue
-        name, _, value = text.rpartition("=")
-        if not name:
-            _fail(f"--arg {text!r}: expected NAME=number or NAME:elements=N", 2)
-        found[name] = _number(value, text)
-    return found
-
-
-def _number(value: str, text: str) -> int | float:
-    try:
-        return int(value, 0)
-    except ValueError:
-        pass
-    try:
-        return float(value)
-    except ValueError:
-        _fail(f"--arg {text!r}: {value!r} is no number", 2)
 
 
 def _print_json(value: Any) -> None:

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from app import logs, problems
-from app.api import analyze, catalog, explain, features, health, predict
+from app.api import analyze, catalog, dvfs, explain, features, health, predict
 from app.api.guard import Guard
 from app.services import Services, installed_version
 from app.settings import Settings
@@ -58,6 +58,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         predict.router,
         features.router,
         analyze.router,
+        dvfs.router,
         explain.router,
         predict.stored,
         catalog.router,

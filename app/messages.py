@@ -1,19 +1,16 @@
-"""What goes in and out: request and answer shapes, for HTTP, CLI and Python alike.
-
-The answers' models document and validate; the service builds plain dictionaries of the same
-shape, which serialise faster.
-"""
+"""What goes in: request shapes, for HTTP, CLI and Python alike."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-from uuid import UUID
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from features.analysis import Mode
+from features.gpus import GpuProfile
 from features.launch import Launch, PointerHint
-from models.estimate import Basis
+from models.clocks import ClockPair, default_clocks
+from models.time.measured_work import Runtime
 
 MAX_INTEGER = 2**63 - 1
 """Largest integer taken from JSON: every limit of a GPU lies far below."""
@@ -27,7 +24,19 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 TripCount = Annotated[float, Field(ge=0, le=MAX_TRIPS, allow_inf_nan=False)]
 ArgumentNumber = Annotated[int, Field(strict=True, ge=-(2**63), le=2**64 - 1)]
 FiniteNumber = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-ModelChoice = Literal["auto", "xgboost", "catboost", "average"]
+ModelChoice = Literal["auto", "xgboost", "catboost", "average", "physical"]
+TimeModelChoice = Literal[
+    "auto",
+    "bottleneck",
+    "scheduling",
+    "delay",
+    "queueing",
+    "queueing-cases",
+    "roofline",
+    "volkov",
+]
+Count = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
+Megahertz = Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)]
 
 EXAMPLE_PTX = """\
 .version 7.0
@@ -116,9 +125,9 @@ class LaunchRequest(_Message):
 
 
 class KernelRequest(_Message):
-    """A kernel and how it is launched: common to /predict, /features and /analyze.
+    """A kernel and how it is launched: common to all calls about kernels.
 
-    Exactly one of ``ptx`` and ``cuda`` is given.
+    Exactly one of its ``sources`` is given.
     """
 
     ptx: str | None = Field(None, min_length=1, description="PTX text; or give `cuda`.")
@@ -160,13 +169,76 @@ class KernelRequest(_Message):
     )
 
     @model_validator(mode="after")
-    def _one_kind_of_source(self) -> KernelRequest:
-        if (self.ptx is None) == (self.cuda is None):
-            raise ValueError("give exactly one of ptx and cuda")
+    def _one_kind_of_source(self) -> Self:
+        given = [name for name in self.sources() if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of {' and '.join(self.sources())}")
         return self
 
+    @classmethod
+    def sources(cls) -> tuple[str, ...]:
+        """What a kernel may come as."""
+        return ("ptx", "cuda")
 
-class PredictRequest(KernelRequest):
+
+class WorkRequest(_Message):
+    """What a profiler counted of one launch, over all its threads: instead of its PTX."""
+
+    dram_bytes: Count = Field(description="Read and written between L2 and device memory.")
+    int_ops: Count = Field(description="Thread-level integer instructions.")
+    flops_sp: Count = Field(0.0, description="Single precision; a fused multiply-add is two.")
+    flops_dp: Count = Field(0.0, description="Double precision.")
+    runtime: Runtime = Field("unknown", description="How the kernel was made, where known.")
+
+
+class Clocks(_Message):
+    """A core and a memory clock; one that is not given is the GPU's default."""
+
+    core_mhz: Megahertz | None = None
+    memory_mhz: Megahertz | None = Field(None, description="As NVML reports it.")
+
+    def pair(self, gpu: GpuProfile) -> ClockPair:
+        """The pair, completed by the GPU's default clocks."""
+        default = default_clocks(gpu)
+        return ClockPair(self.core_mhz or default.core_mhz, self.memory_mhz or default.memory_mhz)
+
+
+class KnownRequest(_Message):
+    """A measured launch of the same kernel on the same GPU."""
+
+    launch: LaunchRequest
+    time_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    clocks: Clocks | None = Field(
+        None, description="What it was measured at; the request's clocks where not given."
+    )
+
+
+class KernelTiming(KernelRequest):
+    """A kernel whose time is asked for, and by which model."""
+
+    time_model: TimeModelChoice = Field(
+        "auto", description="Time model: `auto` is `bottleneck`; the others are there to compare."
+    )
+
+
+_OF_A_KERNEL = (
+    "kernel",
+    "loops",
+    "analysis",
+    "analysis_seconds",
+    "registers_per_thread",
+    "static_shared_bytes",
+    "time_model",
+    "known",
+)
+"""Members of a request that only a kernel's code gives a meaning."""
+
+
+def _default(name: str) -> object:
+    return PredictRequest.model_fields[name].get_default(call_default_factory=True)
+
+
+class PredictRequest(KernelTiming):
     """Body of ``POST /predict``. Exactly one of ``gpu`` and ``gpus`` is given."""
 
     model_config = ConfigDict(
@@ -195,21 +267,52 @@ class PredictRequest(KernelRequest):
         }
     )
 
+    work: WorkRequest | None = Field(
+        None, description="Measured work of the launch; or give `ptx` or `cuda`."
+    )
+    known: Annotated[list[KnownRequest], Field(max_length=64)] = Field(
+        default_factory=list[KnownRequest],
+        description="Measured launches of this kernel: they correct the predicted time, the more "
+        "the more alike they are.",
+    )
     gpu: Name | None = Field(None, description="GPU id or alias; see GET /gpus.")
     gpus: Annotated[list[Name], Field(min_length=1)] | None = Field(
         None, description="Several GPUs; the answer then holds one prediction for each."
     )
+    clocks: Clocks | None = Field(
+        None, description="Clocks to predict for; the GPU's default ones where not given."
+    )
     model: ModelChoice = Field(
-        "auto", description="Power model: `auto` is the one best on unseen kernels."
+        "auto",
+        description="Power model: `auto` is the boosted one best on unseen kernels where the GPU "
+        "has any, else `physical`.",
     )
     explain: Literal["shap"] | None = Field(
         None, description="Adds each feature's share of the power to the answer."
     )
 
+    @classmethod
+    def sources(cls) -> tuple[str, ...]:
+        """What a kernel may come as."""
+        return ("ptx", "cuda", "work")
+
     @model_validator(mode="after")
     def _one_kind_of_gpu(self) -> PredictRequest:
         if (self.gpu is None) == (self.gpus is None):
             raise ValueError("give either gpu or gpus")
+        if self.known and self.gpus is not None:
+            raise ValueError("known launches are those of one gpu, not of several")
+        return self
+
+    @model_validator(mode="after")
+    def _work_stands_alone(self) -> PredictRequest:
+        if self.work is None:
+            return self
+        given = [name for name in _OF_A_KERNEL if getattr(self, name) != _default(name)]
+        if self.launch.arguments:
+            given.append("launch.arguments")
+        if given:
+            raise ValueError(f"{', '.join(given)}: measured work knows no kernel")
         return self
 
 
@@ -271,219 +374,3 @@ class AnalyzeRequest(KernelRequest):
 
 
 # --- answers ----------------------------------------------------------------------------
-
-
-class _Interval(BaseModel):
-    low: float = Field(description="Lower end of the interval.")
-    high: float = Field(description="Upper end of the interval.")
-    level: float = Field(description="Nominal coverage of [low, high], 0 to 1.")
-    basis: Basis = Field(description="What the interval rests on.")
-
-
-class Power(_Interval):
-    """Mean power while the kernel runs."""
-
-    watts: float
-
-
-class Time(_Interval):
-    """Duration of the launch."""
-
-    seconds: float
-
-
-class Energy(_Interval):
-    """Power times time of the same answer."""
-
-    joules: float
-
-
-class KernelName(BaseModel):
-    """A kernel under both its names."""
-
-    mangled: str
-    demangled: str
-
-
-class Compiled(BaseModel):
-    """How the PTX came about, where the request brought CUDA source."""
-
-    compiler: str = Field(description="`nvrtc`, or `nvcc` for a file with host code.")
-    target: int = Field(description="Compute capability compiled for; 70 is 7.0.")
-    source_sha256: str = Field(description="SHA-256 of the CUDA source, UTF-8.")
-
-
-class TimeModel(BaseModel):
-    """How the time came about: waves of blocks and the terms of the cycles, at one clock."""
-
-    family: Literal["scheduling"]
-    core_mhz: float
-    waves: float
-    wave_cycles: float
-    cycles: dict[str, float]
-
-
-class MemberReference(BaseModel):
-    """One model of an average."""
-
-    family: str
-    version: int
-
-
-class ModelReference(BaseModel):
-    """The artifact that predicted the power; ``card`` is the path of its model card."""
-
-    family: str
-    version: int
-    schema_id: str = Field(alias="schema")
-    source: str
-    gpu: str
-    target: str
-    members: list[MemberReference]
-    card: str
-
-
-class Occupancy(BaseModel):
-    """Theoretical occupancy (0 to 1] of one SM and the resource that limits it."""
-
-    occupancy: float
-    resident_blocks_per_sm: int
-    resident_warps_per_sm: int
-    limiter: str
-
-
-class Registers(BaseModel):
-    """Registers per thread; ``how`` they are known. Estimates have ``low`` < ``high``."""
-
-    value: int
-    low: int
-    high: int
-    how: str
-
-
-class LoopTrips(BaseModel):
-    """Executions of one loop's body and how they are known."""
-
-    loop: str | None = Field(description="Label of the loop's header block.")
-    trips: float
-    how: str
-    line: int = Field(description="Line in the PTX.")
-    source_line: int | None = Field(description="Line in the CUDA source, where PTX tells it.")
-
-
-class WarningLine(BaseModel):
-    """Something guessed, assumed or unknown; ``code`` is stable."""
-
-    model_config = ConfigDict(title="Warning")
-
-    code: str
-    detail: str
-    line: int | None = Field(None, description="Line in the PTX.")
-    column: int | None = None
-    source_line: int | None = Field(None, description="Line in the CUDA source of the request.")
-
-
-class Contribution(BaseModel):
-    """One feature's share: watts it adds to (or takes from) the base value."""
-
-    feature: str
-    value: float | None = Field(description="The feature's value; null is missing.")
-    watts: float
-
-
-class LocalContribution(Contribution):
-    """One feature's weight in the local linear model, for the range ``condition``."""
-
-    condition: str
-
-
-class ShapExplanation(BaseModel):
-    """Exact TreeSHAP: ``base_watts`` plus all contributions is ``prediction_watts``."""
-
-    method: Literal["shap"]
-    target: Literal["power"]
-    model: ModelReference
-    prediction_watts: float
-    base_watts: float
-    contributions: list[Contribution] = Field(description="Largest first.")
-
-
-class LimeExplanation(BaseModel):
-    """LIME: intercept plus all contributions is ``local_prediction_watts``, an approximation."""
-
-    method: Literal["lime"]
-    target: Literal["power"]
-    model: ModelReference
-    prediction_watts: float = Field(description="The model's own answer.")
-    intercept_watts: float
-    local_prediction_watts: float
-    r_squared: float = Field(description="How well the local linear model fits.")
-    samples: int
-    seed: int
-    contributions: list[LocalContribution] = Field(description="Largest first.")
-
-
-class PredictAnswer(BaseModel):
-    """Answer of ``POST /predict`` for one GPU."""
-
-    id: UUID = Field(description="For GET /explain and GET /predictions/{id}.")
-    gpu: str
-    kernel: KernelName
-    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
-    power: Power | None = Field(description="Null where the GPU has no power model.")
-    time: Time | None = Field(description="Null where no time model applies.")
-    energy: Energy | None
-    model: ModelReference | None
-    time_model: TimeModel | None
-    features: dict[str, float | None] = Field(
-        description="The power model's schema; null: missing."
-    )
-    schema_id: str | None = Field(alias="schema", description="Feature schema of ``features``.")
-    occupancy: Occupancy
-    registers: Registers
-    trip_counts: list[LoopTrips]
-    warnings: list[WarningLine]
-    explanation: ShapExplanation | None = None
-
-
-class PredictAnswers(BaseModel):
-    """Answer of ``POST /predict`` for several GPUs, in the order asked."""
-
-    predictions: list[PredictAnswer]
-
-
-class FeatureValue(BaseModel):
-    """One field of a vector; ``value`` null is missing."""
-
-    name: str
-    value: float | None
-    unit: str
-    source: str
-    description: str
-    model_input: bool
-
-
-class FeaturesAnswer(BaseModel):
-    """Answer of ``POST /features``: the vector in the schema's order."""
-
-    schema_id: str = Field(alias="schema")
-    gpu: str
-    kernel: KernelName
-    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
-    features: list[FeatureValue]
-    occupancy: Occupancy
-    registers: Registers
-    trip_counts: list[LoopTrips]
-    warnings: list[WarningLine]
-
-
-class ShapAnswer(ShapExplanation):
-    """Answer of ``GET /explain?method=shap``."""
-
-    prediction_id: UUID
-
-
-class LimeAnswer(LimeExplanation):
-    """Answer of ``GET /explain?method=lime``."""
-
-    prediction_id: UUID

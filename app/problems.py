@@ -51,6 +51,18 @@ TYPES: dict[str, ProblemType] = {
         ProblemType(
             "launch", 422, "Impossible launch", "The GPU would refuse this launch; see field."
         ),
+        ProblemType(
+            "clocks",
+            422,
+            "Clocks out of range",
+            "The GPU does not run near these clocks; see field.",
+        ),
+        ProblemType(
+            "constraints",
+            422,
+            "Constraints cannot be met",
+            "No operating point keeps to all of them; the detail names the nearest values.",
+        ),
         ProblemType("gpu", 422, "Unknown GPU", "No profile of this GPU; known ids are listed."),
         ProblemType(
             "schema", 422, "Unknown schema", "No such feature schema, or none for this GPU."

@@ -24,9 +24,9 @@ def quantity(value: float, unit: str) -> str:
 
 def prediction(console: Console, answer: Mapping[str, Any]) -> None:
     """One prediction: power, time, energy with intervals, then what they rest on."""
-    console.print(
-        Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", (answer["gpu"], "bold"))
-    )
+    kernel = answer["kernel"]
+    name = "measured work" if kernel is None else kernel["demangled"]
+    console.print(Text.assemble((name, "bold"), " on ", (answer["gpu"], "bold")))
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("", "prediction", "interval", "level", "basis"):
         table.add_column(heading, justify="left")
@@ -47,6 +47,7 @@ def prediction(console: Console, answer: Mapping[str, Any]) -> None:
                 part["basis"].replace("_", " "),
             )
     console.print(table)
+    _line(console, f"at {_mhz(answer['clocks'])}")
     _basis(console, answer)
     if explanation := answer.get("explanation"):
         contributions(console, explanation)
@@ -60,17 +61,68 @@ def _basis(console: Console, answer: Mapping[str, Any]) -> None:
             f"power model {model['family']} version {model['version']} on {model['schema']}",
             highlight=False,
         )
-    console.print(
-        f"occupancy {occupancy['occupancy']:.0%}, limited by {occupancy['limiter']}; "
-        f"{_registers(registers)}",
-        highlight=False,
-    )
+    if (timing := answer["time_model"]) is not None:
+        bound = f", bound by {timing['regime']}" if timing["regime"] else ""
+        _line(console, f"time model {timing['family']}{bound}")
+    if (components := answer["components"]) is not None:
+        told = ", ".join(
+            f"{name} {watts:.1f} W" for name, watts in components.items() if watts >= 0.05
+        )
+        _line(console, f"power by component: {told}")
+    if occupancy is not None:
+        told = f"occupancy {occupancy['occupancy']:.0%}, limited by {occupancy['limiter']}"
+        _line(console, f"{told}; {_registers(registers)}")
     for trip in answer["trip_counts"]:
         console.print(
             f"loop {trip['loop'] or '?'} (line {trip['line']}): {trip['trips']:g} trips, "
             f"{trip['how']}",
             highlight=False,
         )
+
+
+def dvfs(console: Console, answer: Mapping[str, Any]) -> None:
+    """A kernel at many clocks: every pair beside the reference, then the best ones."""
+    console.print(
+        Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", (answer["gpu"], "bold"))
+    )
+    base = answer["reference"]
+    _line(
+        console,
+        f"reference {_mhz(base)}: {quantity(base['time']['seconds'], 's')}, "
+        f"{quantity(base['power']['watts'], 'W')}, {quantity(base['energy']['joules'], 'J')}",
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("core/memory MHz", "time", "power", "energy", "x time", "x power", "x energy"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
+    for point in answer["points"]:
+        scale = point["scale"]
+        table.add_row(
+            _mhz(point, unit=False),
+            quantity(point["time"]["seconds"], "s"),
+            quantity(point["power"]["watts"], "W"),
+            quantity(point["energy"]["joules"], "J"),
+            *(f"{scale[name]:.3f}" for name in ("time", "power", "energy")),
+            _marks(point),
+        )
+    console.print(table)
+    for name, best in answer["best"].items():
+        _line(
+            console,
+            f"{name.replace('_', ' ')}: {_mhz(best)}, {best['time_penalty_percent']:+.1f} % time, "
+            f"{-best['energy_saved_percent']:+.1f} % energy",
+        )
+    warnings(console, answer["warnings"])
+
+
+def _mhz(pair: Mapping[str, Any], *, unit: bool = True) -> str:
+    return f"{pair['core_mhz']:g}/{pair['memory_mhz']:g}" + (" MHz" if unit else "")
+
+
+def _marks(point: Mapping[str, Any]) -> str:
+    marks = ("pareto", point["pareto"]), ("extrapolated", point["extrapolated"])
+    told = [name for name, holds in marks if holds]
+    return ", ".join(told if point["feasible"] else [*told, "infeasible"])
 
 
 def analysis(console: Console, answer: Mapping[str, Any], most: int = 12) -> None:

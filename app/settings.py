@@ -95,7 +95,7 @@ class Settings(BaseSettings):
         default=10.0, gt=0, description="Largest analysis_seconds a request may ask for."
     )
     analysis_cache_bytes: int = Field(
-        default=64 * MEBIBYTE,
+        default=32 * MEBIBYTE,
         ge=0,
         description="Memory for analyses that are kept, so that a launch seen before is not "
         "analysed again.",

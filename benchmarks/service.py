@@ -97,8 +97,12 @@ def _free_port() -> int:
         return port
 
 
-def _bodies(count: int, *, fresh: bool) -> list[bytes]:
-    """Requests with PTX never seen (``fresh``) or the same PTX with new launches."""
+def _bodies(count: int, *, fresh: bool, published: bool = True) -> list[bytes]:
+    """Requests with PTX never seen (``fresh``) or the same PTX with new launches.
+
+    ``published``: answered from published feature schemas alone, time by the thesis' model; else
+    by the default time model, which executes sampled blocks.
+    """
     text = kernel(100)
     found = []
     for number in range(count):
@@ -109,6 +113,7 @@ def _bodies(count: int, *, fresh: bool) -> list[bytes]:
             "launch": {"grid": [1024 + number], "block": [256]},
             "loops": {"default": 10},
             "registers_per_thread": 24,
+            "time_model": "scheduling" if published else "auto",
         }
         found.append(json.dumps(body).encode())
     return found
@@ -152,8 +157,8 @@ def rows(requests: int = 1500) -> Iterator[Row]:
             resident = process.memory_info().rss / 2**20
             yield at_most("resident before the first explanation", resident, 350.0, "MiB")
             for name, bodies, most, least in (
-                ("PTX never seen", fresh, 5.0, 0.2),
-                ("known PTX, new launch", known, 2.0, 0.35),
+                ("published schema, PTX never seen", fresh, 5.0, 0.2),
+                ("published schema, known PTX, new launch", known, 2.0, 0.35),
             ):
                 samples, rate = _drive(port, bodies)
                 p50, p99 = _percentile(samples, 0.5) * 1e3, _percentile(samples, 0.99) * 1e3
@@ -163,7 +168,30 @@ def rows(requests: int = 1500) -> Iterator[Row]:
                 yield at_least(
                     f"POST /predict, {name}: rate over echo", rate / echo_rate, least, "x"
                 )
+            for name, new in (("PTX never seen", True), ("known PTX, new launch", False)):
+                samples, rate = _drive(port, _bodies(requests // 5, fresh=new, published=False))
+                name = f"POST /predict, default models, {name}"
+                yield at_most(f"{name}: p50", _percentile(samples, 0.5) * 1e3, 100.0, "ms")
+                yield fact(f"{name}: rate", rate, "requests/s")
+            yield from _scaled(port)
             yield from _explained(port, process)
+
+
+def _scaled(port: int) -> Iterator[Row]:
+    """64 clock pairs of a launch that has been analysed."""
+    body = json.loads(_bodies(1, fresh=True)[0])
+    asked = json.dumps({**body, "gpu": "gtx-titan-x", "time_model": "auto", "clocks": "grid"})
+    client = Client(port)
+    samples = []
+    for _ in range(21):
+        begin = time.perf_counter()
+        status, answer = client.request("POST", "/dvfs", asked.encode())
+        samples.append(time.perf_counter() - begin)
+        if status != 200 or len(json.loads(answer)["points"]) != 64:
+            raise RuntimeError(f"{status}: {answer[:300]!r}")
+    client.close()
+    p50 = _percentile(samples[1:], 0.5) * 1e3
+    yield at_most("POST /dvfs, 64 pairs, once analysed: p50", p50, 20.0, "ms")
 
 
 def _explained(port: int, process: psutil.Process) -> Iterator[Row]:

@@ -18,13 +18,19 @@ from weakref import WeakKeyDictionary
 from features.activity import (
     Access,
     Activity,
+    Extras,
     LineActivity,
     measure_activity,
+    measure_extras,
     measure_lines,
+    measure_mix,
 )
+from features.activity.cases import Floats
 from features.cfg import ControlFlowGraph, build_cfg
+from features.counted import LaunchCounts
 from features.cuda import measure_resources
 from features.diagnostics import Diagnostic
+from features.errors import LaunchError
 from features.gpus import GpuProfile
 from features.isa import classify
 from features.launch import Launch
@@ -32,7 +38,7 @@ from features.loops import LoopForest, natural_loops
 from features.occupancy import Occupancy, check_launch, occupancy, waves
 from features.ptx.ir import Function, Module
 from features.registers import RegisterEstimate, estimate_registers, static_shared_bytes
-from features.runs import REUSE_UNKNOWN, Runs, accesses, symbolic_traffic
+from features.runs import REUSE_UNKNOWN, Runs, accesses
 from features.schemas import (
     FeatureVector,
     KernelFacts,
@@ -208,19 +214,73 @@ class KernelAnalysis:
         return "symbolic" if self.mode == "symbolic" else "executed"
 
     @cached_property
+    def counts(self) -> LaunchCounts:
+        """What was counted of the launch."""
+        return LaunchCounts(
+            self.module,
+            self.function,
+            self.launch,
+            self.cfg,
+            self.loops,
+            self.trip_counts,
+            self.runs,
+            executed=self.activity_how == "executed",
+        )
+
+    @cached_property
+    def _factors(self) -> Floats | None:
+        return self.counts.factors()
+
+    @cached_property
     def activity(self) -> Activity:
-        """What the launch physically does: the quantities of ``activity1``."""
-        executed = self.activity_how == "executed"
+        """What the launch physically does: the quantities of ``activity1``.
+
+        Loops run as often as ``trip_counts`` says, also where those were given or assumed and
+        the execution ran them otherwise.
+        """
+        return self._activity(self.registers.registers_per_thread, self.occupancy, self._factors)
+
+    @cached_property
+    def activity_cases(self) -> tuple[Activity, ...]:
+        """The same at the other ends of what is uncertain, as far as they make a difference:
+        registers that change the occupancy, assumed trip counts."""
+        registers = self.registers
+        cases = []
+        for number in sorted({registers.low, registers.high} - {registers.registers_per_thread}):
+            try:
+                resident = occupancy(self.gpu, self.launch, number, self.static_shared_bytes)
+            except LaunchError:
+                continue  # so many registers could not be launched: they are not the truth
+            if resident.resident_blocks_per_sm != self.occupancy.resident_blocks_per_sm:
+                cases.append(self._activity(number, resident, self._factors))
+        if self.trips_assumed:
+            cases += [
+                self._activity(
+                    registers.registers_per_thread, self.occupancy, self.counts.factors(trips)
+                )
+                for trips in ASSUMED_TRIP_RANGE
+            ]
+        return tuple(cases)
+
+    def _activity(self, registers: int, resident: Occupancy, factors: Floats | None) -> Activity:
         return measure_activity(
             self.module,
-            self.executed.functions if executed else self.symbolic.functions,
-            self.executed.memory if executed else symbolic_traffic(self.function, self.symbolic),
+            self.counts.functions(factors),
+            self.counts.traffic(factors),
             self.launch,
             self.gpu,
-            self.occupancy,
-            self.registers.registers_per_thread,
+            resident,
+            registers,
             self.shared_bytes_per_block,
-            self.waves,
+            waves(self.gpu, self.launch, resident),
+        )
+
+    @cached_property
+    def extras(self) -> Extras:
+        """What the launch does besides: tensor work by kind, atomics, synchronisation."""
+        counts, factors = self.counts, self._factors
+        return measure_extras(
+            self.module, counts.functions(factors), self.launch, counts.atomics(factors)
         )
 
     @property
@@ -233,9 +293,7 @@ class KernelAnalysis:
     @property
     def lines(self) -> tuple[LineActivity, ...]:
         """Activity by source line, the most machine instructions first."""
-        if self.activity_how == "executed":
-            return measure_lines(self.module, self.executed.functions)
-        return measure_lines(self.module, self.symbolic.functions)
+        return measure_lines(self.module, self.counts.functions(self._factors))
 
     @property
     def accesses(self) -> tuple[Access, ...]:
@@ -253,12 +311,7 @@ class KernelAnalysis:
     @property
     def mix(self) -> dict[str, float]:
         """Executed warp instructions by opcode class (``global_load``, ``compute``...)."""
-        result = self.executed if self.activity_how == "executed" else self.symbolic
-        return {
-            name: counts.warp_executions
-            for name, counts in result.classes.items()
-            if counts.warp_executions
-        }
+        return measure_mix(self.module, self.counts.functions(self._factors))
 
     @cached_property
     def facts(self) -> KernelFacts:

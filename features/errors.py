@@ -4,10 +4,12 @@
     +-- PtxError             the text is not PTX at all (line, column)
     +-- KernelError          no kernel, several and none named, or an unknown name
     +-- LaunchError          a launch configuration the GPU refuses (field)
+    |   +-- ClockError       clocks the GPU does not run at (field)
     +-- GpuError             an unknown GPU, or a profile that does not validate
     +-- SchemaError          an unknown feature schema, or one without a table for the GPU
     +-- AnalysisError        the kernel cannot be analysed dynamically (which analysis, where)
     +-- ModelError           no such model, or an artifact that fails its checks
+    +-- ConstraintError      constraints that no operating point keeps to
     +-- DataError            a defect in a data set (file, row, column)
 
 Each class has a stable ``slug``: the tail of the ``type`` of its RFC 9457 problem.
@@ -63,6 +65,12 @@ class LaunchError(WattcastError):
         self.field = field
 
 
+class ClockError(LaunchError):
+    """A clock that is not above 0, or beyond what is predicted for the GPU; ``field`` names it."""
+
+    slug = "clocks"
+
+
 class GpuError(WattcastError):
     """An unknown GPU id, or a profile file that does not validate."""
 
@@ -85,6 +93,12 @@ class ModelError(WattcastError):
     """No such model, or an artifact whose card or checksum does not hold."""
 
     slug = "model"
+
+
+class ConstraintError(WattcastError):
+    """Constraints that no operating point keeps to."""
+
+    slug = "constraints"
 
 
 class DataError(WattcastError):

@@ -23,6 +23,10 @@ Lanes = npt.NDArray[np.bool_]
 SECTOR_BYTES = 32
 """Smallest unit moved from L2 (CUDA C++ Best Practices Guide, 13.2.1)."""
 SECTOR_SHIFT = 5
+SECTORS_PER_LINE_SHIFT = 2
+SECTORS_PER_LINE = 4
+"""A cache line of L1 and L2 is 128 bytes, filled by sectors (CUDA C++ Best Practices Guide,
+13.2.1; Jia et al., Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking, 2018)."""
 BANKS = 32
 """Shared memory banks of 4 bytes (CUDA C++ Programming Guide, compute capability 5.x on)."""
 

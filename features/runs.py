@@ -15,13 +15,13 @@ import numpy as np
 from features.activity.counts import Access
 from features.cfg import ControlFlowGraph
 from features.diagnostics import Diagnostic
-from features.errors import AnalysisError
+from features.errors import AnalysisError, WattcastError
 from features.gpus import GpuProfile
 from features.isa import classify
 from features.launch import Launch
 from features.loops import Loop, LoopForest
-from features.memory import Overlap
 from features.ptx.ir import Function, Instruction, Module
+from features.reuse import Stream, stream_without_reuse
 from features.trips import TripCount
 
 if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
@@ -87,7 +87,7 @@ class Runs:
     @cached_property
     def executed(self) -> ExecutionResult:
         """Sampled blocks run over arrays. Raises LaunchError for arguments that do not fit."""
-        from features.execution import execute
+        from features.execution import execute, plan_blocks
 
         with _degrading("executed"):
             return execute(
@@ -95,8 +95,22 @@ class Runs:
                 self._module,
                 self._launch,
                 self._gpu,
+                plan=plan_blocks(self._launch, cuts=self._cuts),
                 time_cap_seconds=self._cap,
             )
+
+    @property
+    def _cuts(self) -> tuple[tuple[int, ...], ...]:
+        """Where along the axes of the grid blocks begin to behave differently, if that is known."""
+        from features.execution import axis_cuts
+
+        try:
+            sampled = self.symbolic.sampling
+        except WattcastError:
+            return ((), (), ())
+        if not sampled.exact:
+            return ((), (), ())
+        return axis_cuts(sampled.blocks, sampled.weights, self._launch)
 
     def infer(
         self,
@@ -129,13 +143,23 @@ class Runs:
         except AnalysisError as error:
             failed = Diagnostic("analysis_failed", error.detail, self._function.line)
             return tuple(better), (failed,)
-        ran = {info.loop: info for info in executed.loops if info.function == self._function.name}
+        ran = executed_trips(executed, self._function, cfg, forest)
         for index, trip in enumerate(better):
             if trip.how == "assumed" and trip.loop in ran:
-                headers = ran[trip.loop].mean
-                body = headers - 1 if _tested_first(cfg, forest.loops[trip.loop]) else headers
-                better[index] = replace(trip, count=max(body, 0.0), how="executed")
+                better[index] = replace(trip, count=ran[trip.loop], how="executed")
         return tuple(better), executed.diagnostics
+
+
+def executed_trips(
+    executed: ExecutionResult, function: Function, cfg: ControlFlowGraph, forest: LoopForest
+) -> dict[int, float]:
+    """Executions of each loop's body per entry, by loop, as far as the execution came to them."""
+    found = {}
+    for info in executed.loops:
+        if info.function == function.name:
+            ahead = _tested_first(cfg, forest.loops[info.loop])
+            found[info.loop] = max(info.mean - 1 if ahead else info.mean, 0.0)
+    return found
 
 
 def _tested_first(cfg: ControlFlowGraph, loop: Loop) -> bool:
@@ -147,35 +171,21 @@ def _tested_first(cfg: ControlFlowGraph, loop: Loop) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SymbolicTraffic:
-    """Global memory as the symbolic analysis sees it: sectors, but no reuse between accesses."""
+    """Global memory as the symbolic analysis sees it: sectors, but no reuse between accesses.
+
+    Loads and stores both hold the sectors of atomics, which move there and back.
+    """
 
     load_sectors: float
     store_sectors: float
-
-    @property
-    def unique_load_sectors(self) -> float:
-        """Every sector counts as new."""
-        return self.load_sectors
-
-    @property
-    def unique_store_sectors(self) -> float:
-        """Every sector counts as new."""
-        return self.store_sectors
-
-    @property
-    def load_overlap(self) -> Overlap:
-        """Not known."""
-        return Overlap(None, None)
-
-    @property
-    def store_overlap(self) -> Overlap:
-        """Not known."""
-        return Overlap(None, None)
+    streams: tuple[Stream, ...]
+    busy_blocks: float
+    requests_per_block: float = 1.0
 
     @property
     def footprint_sectors(self) -> float:
         """At most this: every sector counts as new."""
-        return self.load_sectors + self.store_sectors
+        return sum(stream.distinct_sectors for stream in self.streams)
 
 
 REUSE_UNKNOWN = Diagnostic(
@@ -185,20 +195,23 @@ REUSE_UNKNOWN = Diagnostic(
 )
 
 
-def symbolic_traffic(function: Function, result: SymbolicResult) -> SymbolicTraffic:
+def symbolic_traffic(function: Function, launch: Launch, result: SymbolicResult) -> SymbolicTraffic:
     """Sectors of global loads and stores of a kernel (functions it calls are not followed)."""
     counts = result.functions[function.name]
-    loads = stores = 0.0
+    loads = stores = atomics = 0.0
     for instruction in function.body.instructions:
         facts = classify(instruction.opcode)
         sectors = float(counts.sectors[instruction.position])
         if facts.space not in ("global", "generic") and facts.source_space != "global":
             continue
-        if facts.category in ("load", "copy", "atomic"):
+        if facts.category == "atomic":
+            atomics += sectors
+        elif facts.category in ("load", "copy"):
             loads += sectors
-        if facts.category in ("store", "atomic"):
+        elif facts.category == "store":
             stores += sectors
-    return SymbolicTraffic(loads, stores)
+    stream = stream_without_reuse("(all buffers)", loads, stores, atomics, launch.blocks)
+    return SymbolicTraffic(loads + atomics, stores + atomics, (stream,), launch.blocks)
 
 
 def accesses(

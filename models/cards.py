@@ -3,6 +3,10 @@
 ``card.json`` lies beside the files of an artifact and is the only way to them: it names each
 file with its sha256, and the feature schema with its hash, so that a model is never served
 vectors it was not trained on.
+
+    Card               what the card of any target holds
+    +-- ModelCard      target power
+    +-- TimeCard       target time (models/time/card.py)
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ import hashlib
 import json
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -38,21 +42,30 @@ FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-
 
 Table = Literal["as_published", "as_recomputed"]
 """Feature columns as the files print them, or recomputed by the serving rules (rule 5b)."""
-ScoreName = Literal["r2", "rmse_watts", "mae_watts", "mape_percent", "kernel_macro_mape_percent"]
+ScoreName = Literal[
+    "r2",
+    "rmse_watts",
+    "mae_watts",
+    "mape_percent",
+    "median_ape_percent",
+    "kernel_macro_mape_percent",
+]
 
 
-class _Part(BaseModel):
+class CardPart(BaseModel):
+    """A part of a card: frozen, and without fields nobody declared."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class SchemaReference(_Part):
+class SchemaReference(CardPart):
     """Feature schema and the hash of its definition (``Schema.sha256``)."""
 
     id: Word
     sha256: Sha256
 
 
-class FeatureFacts(_Part):
+class FeatureFacts(CardPart):
     """One model input as the training rows have it.
 
     ``minimum`` and ``maximum`` span the training range, in the schema's unit; outside it the
@@ -71,7 +84,7 @@ class FeatureFacts(_Part):
     reproduced_note: str = ""
 
 
-class Source(_Part):
+class Source(CardPart):
     """An upstream file. ``sha256`` is that of the complete upstream file;
     ``used_sha256`` that of the (possibly shorter) copy read for this training."""
 
@@ -82,12 +95,17 @@ class Source(_Part):
     licence: str
 
 
-class TrainingFacts(_Part):
-    """Rows and kernels fitted on, and what cleaning left out, rule by rule."""
+class TrainingSize(CardPart):
+    """Rows, kernels, and groups of near-twin kernels that a model was fitted on."""
 
     rows: int = Field(ge=1)
     kernels: int = Field(ge=1)
     kernel_groups: int = Field(ge=1)
+
+
+class TrainingFacts(TrainingSize):
+    """What a power model was fitted on, and what cleaning left out, rule by rule."""
+
     power_minimum_watts: float
     power_median_watts: float
     power_maximum_watts: float
@@ -96,14 +114,14 @@ class TrainingFacts(_Part):
     recomputed: dict[str, int]
 
 
-class Spread(_Part):
+class Spread(CardPart):
     """Mean and standard deviation over seeded fold assignments."""
 
     mean: float
     std: float = Field(ge=0)
 
 
-class ProtocolScores(_Part):
+class ProtocolScores(CardPart):
     """Scores of one protocol on one table, beside the same folds' median-watt baseline.
 
     A score is computed on the out-of-fold predictions of all rows of one assignment; the
@@ -118,7 +136,7 @@ class ProtocolScores(_Part):
     baseline: dict[ScoreName, Spread]
 
 
-class Member(_Part):
+class Member(CardPart):
     """A model that an ``average`` is made of: its artifact and the sha256 of its card."""
 
     family: Word
@@ -126,30 +144,34 @@ class Member(_Part):
     card_sha256: Sha256
 
 
-class ModelCard(_Part):
-    """Everything known about one version of one model (docs/design.md, predictors)."""
+class Card(CardPart):
+    """Everything known about one version of one model (docs/design.md, predictors).
+
+    A subclass for each target says which ``target``, and narrows ``training``, ``scores`` and
+    ``intervals`` to its own quantities. They stand here too, for the order of ``card.json``.
+    """
 
     format: Literal[1] = CARD_FORMAT
     gpu: Identifier
-    target: Literal["power"]
+    target: str
     family: Word
     source: Word
     version: int = Field(ge=1)
     feature_schema: SchemaReference
     features: tuple[FeatureFacts, ...] = Field(min_length=1)
-    training: TrainingFacts
+    training: TrainingSize
     sources: tuple[Source, ...] = Field(min_length=1)
     hyperparameters: dict[str, bool | int | float | str]
     libraries: dict[str, str]
-    scores: tuple[ProtocolScores, ...]
-    intervals: IntervalCalibration
+    scores: tuple[CardPart, ...]
+    intervals: BaseModel
     members: tuple[Member, ...] = ()
     files: dict[FileName, Sha256]
     created: date
     code_revision: str
 
     @model_validator(mode="after")
-    def _consistent(self) -> ModelCard:
+    def _consistent(self) -> Self:
         names = self.feature_names
         if len(set(names)) != len(names):
             raise ValueError("a feature is named twice")
@@ -158,6 +180,12 @@ class ModelCard(_Part):
         if not self.files and not self.members:
             raise ValueError("a card needs files or members")
         return self
+
+    @classmethod
+    def target_name(cls) -> str:
+        """The target of every card of this class: a part of its folder."""
+        (name,) = get_args(cls.model_fields["target"].annotation)
+        return str(name)
 
     @property
     def feature_names(self) -> tuple[str, ...]:
@@ -170,6 +198,19 @@ class ModelCard(_Part):
         name = f"{self.family}-{self.feature_schema.id}-{self.source}"
         return Path(self.gpu) / self.target / name / str(self.version)
 
+    def to_json(self) -> str:
+        """Stable text of ``card.json``."""
+        return json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+
+
+class ModelCard(Card):
+    """Card of a power model."""
+
+    target: Literal["power"]
+    training: TrainingFacts
+    scores: tuple[ProtocolScores, ...]
+    intervals: IntervalCalibration
+
     def score(self, table: Table, protocol: str) -> ProtocolScores:
         """Scores of one table and protocol. Raises ModelError if the card has none."""
         for scores in self.scores:
@@ -177,19 +218,18 @@ class ModelCard(_Part):
                 return scores
         raise ModelError(f"the card has no {protocol} scores {table.replace('_', ' ')}")
 
-    def to_json(self) -> str:
-        """Stable text of ``card.json``."""
-        return json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+
+AnyCard = TypeVar("AnyCard", bound=Card)
 
 
-def read_card(path: Path) -> ModelCard:
-    """Read and validate ``card.json``. Raises ModelError saying what is wrong with it."""
+def read_card(path: Path, kind: type[AnyCard]) -> AnyCard:
+    """Read and validate ``card.json`` of a target. Raises ModelError saying what is wrong."""
     try:
         text = path.read_bytes()
     except OSError as error:
         raise ModelError(f"no model card at {path}: {error.strerror}") from error
     try:
-        return ModelCard.model_validate_json(text)
+        return kind.model_validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the card"

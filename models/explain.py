@@ -179,7 +179,7 @@ def _sampler(
     of the time of the general routine lime calls.
     """
     # scipy comes with lime and ships no types.
-    from scipy.special import ndtr, ndtri  # type: ignore[import-untyped]
+    from scipy.special import ndtr, ndtri
 
     def draw(feature: int, bins: NDArray[np.int64]) -> NDArray[np.float64]:
         mean, std, low, high = (

@@ -5,6 +5,7 @@ An artifact is a folder with a card and exactly the files the card names::
     <root>/<gpu>/<target>/<family>-<schema>-<source>/<version>/
         card.json  model.ubj | model.cbm  model.onnx  background.json
 
+A store opens the artifacts of one target; power is the default, ``kind`` names another's card.
 Roots are ordered: the packaged ``models/artifacts`` first, then what users trained
 (``$WATTCAST_HOME/artifacts``); a later root wins over an earlier one.
 """
@@ -14,22 +15,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, cast, overload
+
+from typing_extensions import TypeVar
 
 from features.errors import ModelError, SchemaError
-from models.cards import CARD_NAME, ModelCard, read_card, sha256_of
+from models.cards import CARD_NAME, Card, ModelCard, read_card, sha256_of
 
-Cards = list[ModelCard]  # the method ``list`` below hides the builtin inside its class
+AnyCard = TypeVar("AnyCard", bound=Card, default=ModelCard)
+Cards = list[AnyCard]  # the method ``list`` below hides the builtin inside its class
 PACKAGED_ARTIFACTS = Path(__file__).parent / "artifacts"
 """Read-only artifacts of the package."""
 
 
 @dataclass(frozen=True, slots=True)
-class Artifact:
+class Artifact(Generic[AnyCard]):
     """A checked artifact: card, folder, and the artifacts it averages (if any)."""
 
-    card: ModelCard
+    card: AnyCard
     folder: Path
-    members: tuple[Artifact, ...] = ()
+    members: tuple[Artifact[AnyCard], ...] = ()
 
     def file(self, name: str) -> Path:
         """Path of a file the card names. Raises ModelError for any other."""
@@ -39,25 +44,46 @@ class Artifact:
 
 
 def schema_hash(schema_id: str) -> str:
-    """Hash of a feature schema as the installed package defines it. Raises SchemaError."""
+    """Hash of a schema of model inputs as the installed package defines it. Raises SchemaError."""
     from features.schemas import get_schema
+    from models.time.work_schema import SCHEMA_ID, work_schema
 
-    return get_schema(schema_id).sha256
+    return work_schema().sha256 if schema_id == SCHEMA_ID else get_schema(schema_id).sha256
 
 
-class ArtifactStore:
-    """Artifacts of several roots; missing roots are empty ones.
+class ArtifactStore(Generic[AnyCard]):
+    """Artifacts of one target in several roots; missing roots are empty ones.
 
-    ``hash_of_schema`` maps a schema id to the hash a card must carry.
+    ``kind`` is the class of the target's cards, ``hash_of_schema`` maps a schema id to the hash
+    a card must carry.
     """
+
+    @overload
+    def __init__(
+        self: ArtifactStore[ModelCard],
+        roots: Sequence[Path] = ...,
+        *,
+        hash_of_schema: Callable[[str], str] = ...,
+    ) -> None: ...
+
+    @overload
+    def __init__(
+        self,
+        roots: Sequence[Path] = ...,
+        *,
+        kind: type[AnyCard],
+        hash_of_schema: Callable[[str], str] = ...,
+    ) -> None: ...
 
     def __init__(
         self,
         roots: Sequence[Path] = (PACKAGED_ARTIFACTS,),
         *,
+        kind: type[Card] = ModelCard,
         hash_of_schema: Callable[[str], str] = schema_hash,
     ) -> None:
         self._roots = tuple(Path(root) for root in roots)
+        self._kind = cast("type[AnyCard]", kind)
         self._hash_of_schema = hash_of_schema
 
     def find(
@@ -69,7 +95,7 @@ class ArtifactStore:
         *,
         source: str | None = None,
         version: int | None = None,
-    ) -> Artifact:
+    ) -> Artifact[AnyCard]:
         """The newest matching artifact, checked: the last root wins, then the highest version.
 
         Raises ModelError if there is none, or if the one chosen fails a check: unreadable card,
@@ -97,7 +123,7 @@ class ArtifactStore:
         _, _, folder = max(matches)
         return self._open(folder)
 
-    def list(self) -> Cards:
+    def list(self) -> Cards[AnyCard]:
         """Cards of all artifacts that pass their checks, by folder; see ``problems``."""
         return [found.card for found in self._all() if isinstance(found, Artifact)]
 
@@ -105,7 +131,7 @@ class ArtifactStore:
         """What is wrong with the artifacts that ``list`` leaves out."""
         return tuple(found.detail for found in self._all() if isinstance(found, ModelError))
 
-    def _all(self) -> Iterator[Artifact | ModelError]:
+    def _all(self) -> Iterator[Artifact[AnyCard] | ModelError]:
         for _, folder, _ in self._folders():
             try:
                 yield self._open(folder)
@@ -113,15 +139,15 @@ class ArtifactStore:
                 yield error
 
     def _folders(self) -> Iterator[tuple[int, Path, int]]:
-        """(root index, version folder, version) of everything that looks like an artifact."""
+        """(root index, version folder, version) of what looks like the target's artifacts."""
         for at, root in enumerate(self._roots):
-            for folder in sorted(root.glob("*/*/*/*")):
+            for folder in sorted(root.glob(f"*/{self._kind.target_name()}/*/*")):
                 if folder.name.isdecimal() and folder.is_dir():
                     yield at, folder, int(folder.name)
 
-    def _open(self, folder: Path) -> Artifact:
+    def _open(self, folder: Path) -> Artifact[AnyCard]:
         label = _label(folder)
-        card = read_card(folder / CARD_NAME)
+        card = read_card(folder / CARD_NAME, self._kind)
         if card.folder.parts != folder.parts[-4:]:
             raise ModelError(f"{label}: its card is that of {card.folder.as_posix()}")
         self._check_schema(card, label)
@@ -133,8 +159,8 @@ class ArtifactStore:
         return Artifact(card, folder, members)
 
     def _open_member(
-        self, card: ModelCard, folder: Path, family: str, version: int, card_sha256: str
-    ) -> Artifact:
+        self, card: AnyCard, folder: Path, family: str, version: int, card_sha256: str
+    ) -> Artifact[AnyCard]:
         # Members lie beside the average in the same root; the card's checksum pins their files.
         name = f"{family}-{card.feature_schema.id}-{card.source}"
         place = folder.parent.parent / name / str(version)
@@ -150,7 +176,7 @@ class ArtifactStore:
             raise ModelError(f"{label}: member {name} has other features")
         return member
 
-    def _check_schema(self, card: ModelCard, label: str) -> None:
+    def _check_schema(self, card: Card, label: str) -> None:
         schema = card.feature_schema
         try:
             expected = self._hash_of_schema(schema.id)
@@ -164,7 +190,7 @@ class ArtifactStore:
             )
 
 
-def _check_files(card: ModelCard, folder: Path, label: str) -> None:
+def _check_files(card: Card, folder: Path, label: str) -> None:
     for path in sorted(folder.iterdir()):
         if path.name != CARD_NAME and path.name not in card.files:
             raise ModelError(f"{label}: file {path.name!r} is not in the card")

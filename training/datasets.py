@@ -12,6 +12,7 @@ import os
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -19,7 +20,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from features.errors import DataError
-from models.cards import sha256_of
+from models.cards import Source, sha256_of
 
 SOURCES_FILE = Path(__file__).parent / "sources.toml"
 SPREADSHEET_ERRORS = frozenset({"#DIV/0!", "#REF!", "#VALUE!"})
@@ -40,6 +41,17 @@ class SourceFile(BaseModel):
     unused: tuple[str, ...]
 
 
+class Collection(BaseModel):
+    """Tables of one origin that have no single upstream file; ``files`` are glob patterns."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    repository: str
+    licence: str
+    files: tuple[str, ...]
+
+
 class Sources(BaseModel):
     """``sources.toml``: what is trained on, where it comes from, under which licence."""
 
@@ -48,6 +60,7 @@ class Sources(BaseModel):
     licence: str
     repository: str
     file: tuple[SourceFile, ...]
+    collection: tuple[Collection, ...]
 
     def get(self, source_id: str) -> SourceFile:
         """Entry by id. Raises DataError for an unknown one."""
@@ -95,6 +108,25 @@ def sources() -> Sources:
         return Sources.model_validate(tomllib.loads(SOURCES_FILE.read_text("utf-8")))
     except ValidationError as error:
         raise DataError(f"{SOURCES_FILE.name}: {error}", file=SOURCES_FILE.name) from error
+
+
+def source_of_table(path: Path, root: Path | None = None) -> Source:
+    """The card entry of a table below the data folder, ``dvfs/wang_tesla_p100.csv`` say.
+
+    Raises DataError for a table of unknown origin.
+    """
+    name = path.relative_to(root or data_root()).as_posix()
+    for collection in sources().collection:
+        if any(fnmatch(name, pattern) for pattern in collection.files):
+            found = sha256_of(path)
+            return Source(
+                repository=collection.repository,
+                path=name,
+                sha256=found,
+                used_sha256=found,
+                licence=collection.licence,
+            )
+    raise DataError(f"{SOURCES_FILE.name} names no origin of {name}", file=name)
 
 
 def find_data() -> Path | None:

@@ -24,6 +24,7 @@ from features.schemas.tables import Definition, read_definition
 from models.background import BACKGROUND_NAME
 from models.cards import (
     CARD_NAME,
+    AnyCard,
     FeatureFacts,
     Member,
     ModelCard,
@@ -236,7 +237,7 @@ def _train_gpu(
         card = _card(table, family.name, (family,), evaluation, plan)
         progress(f"{label}: final fit on {table.facts.rows} rows")
         model = family.fit(rows.vectors, rows.watts)
-        cards.append(_write(card, out_dir, partial(_write_model, family, model, rows)))
+        cards.append(write_artifact(card, out_dir, partial(_write_model, family, model, rows)))
     if len(families) > 1:
         members = tuple(
             Member(
@@ -248,7 +249,7 @@ def _train_gpu(
         )
         evaluation = averaged_evaluation(evaluations)
         card = _card(table, "average", tuple(families), evaluation, plan, members=members)
-        cards.append(_write(card, out_dir, lambda folder: None))
+        cards.append(write_artifact(card, out_dir, lambda folder: None))
     return cards
 
 
@@ -258,7 +259,7 @@ def _write_model(family: Family, model: Any, rows: Rows, folder: Path) -> None:
     (folder / BACKGROUND_NAME).write_text(background.model_dump_json() + "\n", "utf-8")
 
 
-def _write(card: ModelCard, out_dir: Path, write_files: Callable[[Path], None]) -> ModelCard:
+def write_artifact(card: AnyCard, out_dir: Path, write_files: Callable[[Path], None]) -> AnyCard:
     """Write the files and then the card of an artifact; it appears under its name at once."""
     folder = out_dir / card.folder
     building = folder.with_name(f".{folder.name}.building")
@@ -266,7 +267,7 @@ def _write(card: ModelCard, out_dir: Path, write_files: Callable[[Path], None]) 
     building.mkdir(parents=True)
     write_files(building)
     files = {path.name: sha256_of(path) for path in sorted(building.iterdir())}
-    card = ModelCard.model_validate({**card.model_dump(), "files": files})
+    card = type(card).model_validate({**card.model_dump(), "files": files})
     (building / CARD_NAME).write_text(card.to_json(), "utf-8")
     shutil.rmtree(folder, ignore_errors=True)
     building.rename(folder)
@@ -312,8 +313,8 @@ def _card(
         members=members,
         # The real checksums come with the files; a card without any would not be valid.
         files={} if members else {"model.onnx": "0" * 64},
-        created=_today(),
-        code_revision=_revision(),
+        created=today(),
+        code_revision=code_revision(),
     )
 
 
@@ -343,13 +344,13 @@ def _features(
     )
 
 
-def _today() -> date:
+def today() -> date:
     """Today in UTC, or the day of SOURCE_DATE_EPOCH (reproducible-builds.org)."""
     epoch = os.environ.get("SOURCE_DATE_EPOCH")
     return (datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)).date()
 
 
-def _revision() -> str:
+def code_revision() -> str:
     """Commit of the code, marked when training's own files differ from it; else ``unknown``."""
     here = Path(__file__).parent
 

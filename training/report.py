@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from models.cards import ModelCard, ProtocolScores, ScoreName, Spread
+from training.markdown import table
 
 _COLUMNS: tuple[tuple[ScoreName, str, int], ...] = (
     ("r2", "R²", 3),
@@ -36,7 +37,7 @@ def score_table(cards: Iterable[ModelCard]) -> str:
         "of the training rows as the prediction, on the same folds. `random`: other launches of "
         "the kernel are in training. `grouped`: the kernel is not.\n"
     )
-    return _markdown(titles, lines) + note
+    return table(titles, lines) + note
 
 
 def summary_table(cards: Iterable[ModelCard]) -> str:
@@ -44,14 +45,15 @@ def summary_table(cards: Iterable[ModelCard]) -> str:
     titles = ["GPU", "model", "kernel seen: R²", "MAE W", "kernel not seen: R²", "MAE W"]
     lines = []
     for card in cards:
-        served = {s.protocol: s for s in card.scores if s.table == "as_recomputed"}
+        # A physical model has one table; of two, the recomputed one is what is served.
+        served = {s.protocol: s for s in sorted(card.scores, key=lambda one: one.table)}
         cells = [
             _cell(served[protocol], name, digits)
             for protocol in ("random", "grouped")
             for name, digits in _SUMMARY
         ]
         lines.append([card.gpu, card.family, *cells])
-    return _markdown(titles, lines)
+    return table(titles, lines)
 
 
 def interval_table(cards: Iterable[ModelCard]) -> str:
@@ -74,7 +76,7 @@ def interval_table(cards: Iterable[ModelCard]) -> str:
                 ]
             factors = f"×{width.low_factor:.2f} to ×{width.high_factor:.2f}"
             lines.append([card.gpu, card.family, basis, factors, *measured])
-    return _markdown(titles, lines)
+    return table(titles, lines)
 
 
 def feature_table(card: ModelCard) -> str:
@@ -91,7 +93,7 @@ def feature_table(card: ModelCard) -> str:
         ]
         for feature in card.features
     ]
-    return _markdown(titles, lines)
+    return table(titles, lines)
 
 
 def _cell(scores: ProtocolScores, name: ScoreName, digits: int) -> str:
@@ -103,8 +105,3 @@ def _cell(scores: ProtocolScores, name: ScoreName, digits: int) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
-
-
-def _markdown(titles: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
-    rows = [titles, ["---"] * len(titles), *lines]
-    return "".join("| " + " | ".join(row) + " |\n" for row in rows)

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from app import problems
+from app.answers import LimeAnswer, ShapAnswer
 from app.api.route import json_response
-from app.messages import LimeAnswer, ShapAnswer
 from app.services import services_of
 from app.services.explanation import Method, explain
 

@@ -6,8 +6,9 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from app import problems
+from app.answers import FeaturesAnswer
 from app.api.route import JsonRoute, json_response
-from app.messages import FeaturesAnswer, FeaturesRequest
+from app.messages import FeaturesRequest
 from app.services import services_of
 from app.services.features import features
 

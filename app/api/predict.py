@@ -9,9 +9,10 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from app import problems
+from app.answers import PredictAnswer, PredictAnswers
 from app.api.features import BODY_PROBLEMS
 from app.api.route import JsonRoute, json_response
-from app.messages import PredictAnswer, PredictAnswers, PredictRequest
+from app.messages import PredictRequest
 from app.problems import ServiceError
 from app.services import services_of
 from app.services.prediction import is_quick, predict
@@ -23,7 +24,9 @@ stored = APIRouter(tags=["prediction"])
 @router.post(
     "/predict",
     response_model=PredictAnswer | PredictAnswers,
-    responses=problems.documented(*BODY_PROBLEMS, "gpu", "model", "busy", "time-limit", "store"),
+    responses=problems.documented(
+        *BODY_PROBLEMS, "clocks", "gpu", "model", "busy", "time-limit", "store"
+    ),
     summary="Power, time and energy of a kernel launch",
 )
 async def post_predict(request: Request, body: PredictRequest) -> Response:

@@ -5,8 +5,12 @@ modules       parsed PTX, kept by hash
 sources       PTX as sent, or compiled from CUDA source; cuda_names, arguments: who is who
 parts         the analysis of a request, kept; what several answers share
 analysis      POST /analyze
-power         the boosted power models and which one answers
+clocks        which clocks a request means
+timing        time of a launch, corrected by measured ones
+power         the power models and which one answers; watts: what they say of a launch
 prediction    POST /predict
+work          the same from measured work
+dvfs          POST /dvfs
 features      POST /features
 explanation   GET /explain
 analyses      threads in which PTX is analysed, with limits
@@ -27,6 +31,7 @@ from app.services.gpus import Gpus
 from app.services.modules import ModuleCache
 from app.services.power import PowerModels
 from app.services.sources import Sources
+from app.services.work import WorkTimeModels
 from app.settings import Settings
 
 if TYPE_CHECKING:
@@ -53,6 +58,7 @@ class Services:
         self.sources = Sources(settings, self.modules)
         self.analysed = parts.kept_analyses(settings.analysis_cache_bytes)
         self.power = PowerModels(settings.home)
+        self.work_time = WorkTimeModels(settings.home)
         self.analyses = AnalysisPool(
             settings.analyses_at_once, settings.waiting_analyses, settings.analysis_seconds
         )

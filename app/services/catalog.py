@@ -10,6 +10,7 @@ from features.errors import ModelError
 from features.gpus import GpuProfile
 from features.schemas import Field, get_schema, list_schemas
 from models.cards import ModelCard
+from models.power.physical import POOLED
 
 
 def gpu_summary(gpu: GpuProfile, cards: tuple[ModelCard, ...]) -> dict[str, Any]:
@@ -109,11 +110,16 @@ def model_summary(card: ModelCard) -> dict[str, Any]:
     }
 
 
+def _holder(gpus: Gpus, name: str) -> str:
+    """What a model belongs to: a GPU, or all that nobody measured. Raises GpuError."""
+    return POOLED if name == POOLED else gpus.load(name).id
+
+
 def model_cards(
     gpus: Gpus, cards: tuple[ModelCard, ...], gpu_id: str, target: str
 ) -> list[dict[str, Any]]:
     """Full cards of a GPU and target. Raises GpuError, or ModelError if there is none."""
-    gpu = gpus.load(gpu_id).id
+    gpu = _holder(gpus, gpu_id)
     found = [card for card in cards if (card.gpu, card.target) == (gpu, target)]
     if not found:
         raise ModelError(f"no {target} model for {gpu}", gpu=gpu, target=target)
@@ -124,7 +130,7 @@ def model_card(
     gpus: Gpus, cards: tuple[ModelCard, ...], gpu_id: str, target: str, name: str, version: int
 ) -> dict[str, Any]:
     """One full card by ``<family>-<schema>-<source>`` and version. Raises GpuError, ModelError."""
-    gpu = gpus.load(gpu_id).id
+    gpu = _holder(gpus, gpu_id)
     for card in cards:
         if card.folder.parts == (gpu, target, name, str(version)):
             return card.model_dump(mode="json")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.problems import ServiceError
-from app.services.power import reference_of
+from app.services.power import PHYSICAL, reference_of
 from models.explain import explain_lime, explain_shap
 from models.power.boosted import BoostedPowerModel
 
@@ -34,6 +34,14 @@ def explain(services: Services, prediction_id: UUID, method: Method) -> dict[str
         raise ServiceError(
             "no-explanation", f"prediction {prediction_id} holds no power: nothing to explain"
         )
+    if reference["family"] == PHYSICAL:
+        if method != "shap":
+            raise ServiceError(
+                "no-explanation",
+                "a physical model is a sum already: method=shap gives its terms, exactly",
+            )
+        terms = shap_of_components(reference, json.loads(record.result)["components"])
+        return {"prediction_id": str(prediction_id), **terms}
     model = services.power.referenced(reference)
     stored = json.loads(record.vectors)[reference["schema"]]
     inputs = np.array([np.nan if v is None else v for v in stored], dtype=np.float32)
@@ -51,6 +59,27 @@ def shap_of(model: BoostedPowerModel, inputs: NDArray[np.float32]) -> dict[str, 
         "prediction_watts": found.prediction_watts,
         "base_watts": found.base_watts,
         "contributions": [part._asdict() for part in found.contributions],
+    }
+
+
+def shap_of_components(reference: dict[str, Any], components: dict[str, float]) -> dict[str, Any]:
+    """``ShapExplanation`` of a physical model, in watts by component.
+
+    At the predicted time its power is a sum with one term for each component, so the Shapley
+    value of a component, against a GPU that idles, is its term.
+    """
+    rest = sorted(components.items(), key=lambda part: -abs(part[1]))
+    return {
+        "method": "shap",
+        "target": "power",
+        "model": reference,
+        "prediction_watts": sum(components.values()),
+        "base_watts": components["idle"],
+        "contributions": [
+            {"feature": name, "value": None, "watts": watts}
+            for name, watts in rest
+            if name != "idle"
+        ],
     }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from features.analysis import KernelAnalysis, analyse
 from features.diagnostics import Diagnostic
 from features.gpus import GpuProfile
 from models.estimate import Estimate
+from models.time.base import TimePrediction
 
 if TYPE_CHECKING:
     from app.services import Services
@@ -123,7 +124,7 @@ def estimate(part: Estimate, unit: str) -> dict[str, Any]:
 
 
 def kernel_name(analysis: KernelAnalysis) -> dict[str, str]:
-    """``app.messages.KernelName``."""
+    """``app.answers.KernelName``."""
     function = analysis.function
     return {"mangled": function.name, "demangled": function.demangled}
 
@@ -157,15 +158,22 @@ def facts(analysis: KernelAnalysis) -> dict[str, Any]:
     }
 
 
+def time_model(found: TimePrediction | None) -> dict[str, Any] | None:
+    """``app.answers.TimeModel``."""
+    if found is None:
+        return None
+    return {"family": found.family, "regime": found.regime, "parts": dict(found.parts)}
+
+
 def compiled(source: Source) -> dict[str, Any] | None:
-    """``app.messages.Compiled``; ``None`` where the request brought PTX."""
+    """``app.answers.Compiled``; ``None`` where the request brought PTX."""
     return source.cuda.answer() if source.cuda is not None else None
 
 
 def warnings(
     source: Source, analysis: KernelAnalysis, *groups: Iterable[Diagnostic]
 ) -> list[dict[str, Any]]:
-    """``app.messages.WarningLine``: each once, in order, at most ``MOST_WARNINGS``.
+    """``app.answers.WarningLine``: each once, in order, at most ``MOST_WARNINGS``.
 
     The compiler's come first, with their lines in the CUDA source; other warnings of a kernel
     that was compiled tell both lines.
@@ -179,14 +187,26 @@ def warnings(
             for instruction in analysis.function.body.instructions
             if instruction.location is not None
         }
-    for diagnostic in dict.fromkeys(d for group in (analysis.diagnostics, *groups) for d in group):
-        line = diagnostic.line
-        found.append(_warning(diagnostic, line, lines.get(line) if line is not None else None))
+    found += _each_once((analysis.diagnostics, *groups), lines)
     if len(found) > MOST_WARNINGS:
         left_out = len(found) - MOST_WARNINGS
         more = Diagnostic("more_warnings", f"{left_out} more warnings are left out")
         found = [*found[:MOST_WARNINGS], _warning(more, None, None)]
     return found
+
+
+def plain_warnings(*groups: Iterable[Diagnostic]) -> list[dict[str, Any]]:
+    """The same where there is no kernel: few, and none has a line."""
+    return _each_once(groups, {})
+
+
+def _each_once(
+    groups: Iterable[Iterable[Diagnostic]], source_lines: Mapping[int, int]
+) -> list[dict[str, Any]]:
+    return [
+        _warning(each, each.line, source_lines.get(each.line) if each.line is not None else None)
+        for each in dict.fromkeys(each for group in groups for each in group)
+    ]
 
 
 def _warning(found: Diagnostic, line: int | None, source_line: int | None) -> dict[str, Any]:

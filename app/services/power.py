@@ -8,11 +8,16 @@ from typing import Any
 
 from app.messages import ModelChoice
 from features.errors import ModelError
+from features.gpus import GpuProfile
 from models.cards import ModelCard
 from models.power.boosted import FAMILIES, BoostedPowerModel
+from models.power.physical import POOLED
+from models.power.physical_model import PhysicalPowerModel
 from models.store import PACKAGED_ARTIFACTS, ArtifactStore
 
 TARGET = "power"
+PHYSICAL = "physical"
+PHYSICAL_SCHEMA = "activity1"
 
 
 class PowerModels:
@@ -27,6 +32,7 @@ class PowerModels:
         self._cards: tuple[ModelCard, ...] | None = None
         self._models: dict[tuple[str, str, str, str, int], BoostedPowerModel] = {}
         self._chosen: dict[tuple[str, str], BoostedPowerModel] = {}
+        self._physical: dict[str, PhysicalPowerModel] = {}
 
     def cards(self) -> tuple[ModelCard, ...]:
         """Cards of all artifacts that pass their checks."""
@@ -67,6 +73,24 @@ class PowerModels:
                     f"no {choice} power model for {gpu}", gpu=gpu, known=sorted(newest)
                 )
             model = self._chosen[gpu, choice] = self._load(card)
+            return model
+
+    def physical(self, gpu: GpuProfile) -> PhysicalPowerModel:
+        """The physical model of a GPU: fitted on it, else pooled over those that were measured.
+
+        Raises ModelError where not even the pooled one passes its checks.
+        """
+        known = self._physical.get(gpu.id)
+        if known is not None and known.gpu is gpu:
+            return known
+        with self._lock:
+            fitted = any(
+                (card.gpu, card.target, card.family) == (gpu.id, TARGET, PHYSICAL)
+                for card in self.cards()
+            )
+            name = gpu.id if fitted else POOLED
+            artifact = self._store.find(name, TARGET, PHYSICAL, PHYSICAL_SCHEMA)
+            model = self._physical[gpu.id] = PhysicalPowerModel(artifact, gpu)
             return model
 
     def referenced(self, reference: dict[str, Any]) -> BoostedPowerModel:
@@ -116,7 +140,7 @@ def unseen_error_watts(card: ModelCard) -> float:
 
 
 def reference_of(card: ModelCard) -> dict[str, Any]:
-    """``app.messages.ModelReference`` of a card."""
+    """``app.answers.ModelReference`` of a card."""
     schema = card.feature_schema.id
     return {
         "family": card.family,

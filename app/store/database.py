@@ -13,7 +13,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.problems import ServiceError
 
-HEAD = "0001"
+HEAD = "0002"
 """Newest migration; a test compares it with the migrations folder.
 
 Known here so that a start on an up-to-date database needs not import Alembic.

@@ -37,12 +37,13 @@ _CLOSE_SECONDS = 10.0
 class PredictionRecord:
     """One prediction as stored. The JSON fields hold JSON text.
 
-    ``ptx`` is the PTX text, or ``None`` in a record read back from the database.
+    ``ptx`` is the PTX text, or ``None`` in a record read back from the database;
+    ``ptx_sha256`` is ``None`` for a prediction that rests on no PTX.
     """
 
     id: UUID
     created: datetime
-    ptx_sha256: str
+    ptx_sha256: str | None
     gpu: str
     kernel: str
     request: str
@@ -53,7 +54,7 @@ class PredictionRecord:
 
     def row(self) -> dict[str, Any]:
         """The columns of ``PREDICTIONS``."""
-        digest = hashlib.sha256(f"{self.ptx_sha256}\n{self.request}".encode())
+        digest = hashlib.sha256(f"{self.ptx_sha256 or ''}\n{self.request}".encode())
         return {
             "id": self.id,
             "created": self.created,
@@ -227,7 +228,9 @@ class PredictionStore:
         texts: dict[str, PredictionRecord] = {
             record.ptx_sha256: record
             for record in records
-            if record.ptx is not None and record.ptx_sha256 not in self._known_ptx
+            if record.ptx is not None
+            and record.ptx_sha256 is not None
+            and record.ptx_sha256 not in self._known_ptx
         }
         with self._engine.begin() as connection:
             if texts:

@@ -45,7 +45,7 @@ PREDICTIONS = Table(
     Column("created", DateTime(timezone=True), nullable=False, index=True),
     # Hash of the request without its PTX text, together with the PTX's hash.
     Column("request_sha256", String(64), nullable=False, index=True),
-    Column("ptx_sha256", String(64), ForeignKey(PTX.c.sha256), nullable=False),
+    Column("ptx_sha256", String(64), ForeignKey(PTX.c.sha256), nullable=True),
     Column("gpu", String(64), nullable=False),
     Column("kernel", Text, nullable=False),
     Column("request", Text, nullable=False),
@@ -53,6 +53,7 @@ PREDICTIONS = Table(
     Column("vectors", Text, nullable=False),
     Column("models", Text, nullable=False),
 )
-"""Answered predictions. ``kernel`` is the mangled name. JSON text: ``request`` without its PTX,
-``result`` exactly as answered, ``vectors`` the model inputs by feature schema
-(``{"alavani2023": [1.0, null]}``), ``models`` the artifact that answered or ``null``."""
+"""Answered predictions. ``kernel`` is the mangled name. A prediction from measured work has no
+PTX, and its ``kernel`` is empty. JSON text: ``request`` without its PTX, ``result`` exactly as
+answered, ``vectors`` the model inputs by feature schema (``{"alavani2023": [1.0, null]}``),
+``models`` the artifact that answered or ``null``."""

@@ -14,10 +14,14 @@ from features.activity.memory import Traffic, memory_levels
 from features.gpus import GpuProfile
 from features.isa import OpcodeFacts, classify, kind_of
 from features.launch import WARP_SIZE, Launch
+from features.memory import SECTOR_BYTES
 from features.occupancy import Occupancy
 from features.ptx.ir import Body, Module
 
 Floats = npt.NDArray[np.float64]
+
+WORD_BYTES = 4
+"""Local memory is interleaved by words of the lanes (CUDA C++ Programming Guide)."""
 
 LATENCY_PER_INSTRUCTION = 5.0
 LATENCY_PER_LOAD = 80.0
@@ -211,7 +215,7 @@ def measure_activity(
     for name, counts in functions.items():
         total.add(_body(module, name), counts)
     warps = launch.blocks * launch.warps_per_block
-    levels = memory_levels(traffic, gpu, launch.blocks, resident, shared_bytes_per_block)
+    levels = memory_levels(traffic, gpu, launch, resident, shared_bytes_per_block)
     per_warp = total.sass / warps
     loads = total.loads / warps
     imbalance = -(-launch.blocks // gpu.sm_count) * gpu.sm_count / launch.blocks
@@ -316,7 +320,11 @@ class _Totals:
             self.atomics += max(requests, shared)
         if facts.space == "local":
             local = getattr(counts, "local_sectors", None)
-            self.local_sectors += 0.0 if local is None else float(local[at])
+            words = max(1, facts.bytes_per_lane // WORD_BYTES)
+            # Who has not looked takes every lane to use the same variable, as spills do: its
+            # words of 32 lanes lie side by side.
+            whole = requests * words * (WARP_SIZE * WORD_BYTES // SECTOR_BYTES)
+            self.local_sectors += whole if local is None else float(local[at])
         elif requests:
             if loads:
                 self.load_requests += requests
@@ -324,6 +332,18 @@ class _Totals:
                 self.store_requests += requests
         if loads and requests:
             self.loads += requests
+
+
+def measure_mix(module: Module, functions: Mapping[str, Counted]) -> dict[str, float]:
+    """Executed warp instructions by opcode class, of classes that were executed."""
+    mix: dict[str, float] = {}
+    for name, counts in functions.items():
+        for instruction in _body(module, name).instructions:
+            executed = float(counts.warp_executions[instruction.position])
+            if executed:
+                kind = classify(instruction.opcode).opcode_class
+                mix[kind] = mix.get(kind, 0.0) + executed
+    return mix
 
 
 def measure_lines(module: Module, functions: Mapping[str, Counted]) -> tuple[LineActivity, ...]:

@@ -1,28 +1,40 @@
-"""What passes the caches: sectors at L2 and DRAM from block footprints and their overlap.
+"""What passes the caches: sectors at L2 and DRAM from reuse distances and from what blocks share.
 
-The reuse rules are those of a prototype checked against hardware counters of V100 and
-GTX 1080 Ti (median error 3 % and 1 % of L2 sectors, 0 % of DRAM bytes; docs/activity.md).
-All quantities are 32-byte sectors of the whole launch.
+A cache is used by some blocks at a time: L1 by those resident on its SM, L2 by all resident ones.
+Blocks of a wave run in step, so together they touch, in a window of time, the distinct lines of
+one block in that window times what blocks do not share; the longest window that fits into the
+cache is its reach. What is used again within the reach hits, everything else misses (a cache
+that replaces what was used longest ago; Denning, The Working Set Model for Program Behavior,
+CACM 1968). All quantities are 32-byte sectors of the whole launch.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import ceil, exp, inf
 from typing import Protocol
 
 from features.gpus import GpuProfile
-from features.memory import SECTOR_BYTES, Overlap
+from features.launch import Dim3, Launch
+from features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from features.occupancy import Occupancy
+from features.reuse import Patch, ReuseCurve, Stream, patch
 
-L2_RETENTION = 0.7
-"""Share of L2 that keeps data of use against a stream (docs/activity.md, reuse rules)."""
-
-L2_RESIDENT = 0.75
-"""A footprint below this share of L2 stays there from one launch to the next (ibid.)."""
+L2_SHARE = 0.75
+"""Share of L2 that holds data as a perfect cache would; a footprint below it stays there from one
+launch to the next (the prototype's threshold, docs/activity.md)."""
 
 GLOBAL_L1_SINCE = (5, 0)
 """Global loads are cached in L1 from compute capability 5.0 on; on 3.x L1 serves local memory
 (CUDA C++ Programming Guide, compute capabilities 3.x and 5.x)."""
+
+LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
+
+MOST_HALVINGS = 40
+REACH_PRECISION = 1e-3
+"""How well the reach of a cache is located, relative."""
 
 
 class Traffic(Protocol):
@@ -33,15 +45,13 @@ class Traffic(Protocol):
     @property
     def store_sectors(self) -> float: ...
     @property
-    def unique_load_sectors(self) -> float: ...
-    @property
-    def unique_store_sectors(self) -> float: ...
-    @property
-    def load_overlap(self) -> Overlap: ...
-    @property
-    def store_overlap(self) -> Overlap: ...
-    @property
     def footprint_sectors(self) -> float: ...
+    @property
+    def busy_blocks(self) -> float: ...
+    @property
+    def requests_per_block(self) -> float: ...
+    @property
+    def streams(self) -> tuple[Stream, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,57 +65,201 @@ class MemoryLevels:
 
 
 def memory_levels(
-    traffic: Traffic, gpu: GpuProfile, blocks: int, resident: Occupancy, shared_bytes: int
+    traffic: Traffic, gpu: GpuProfile, launch: Launch, resident: Occupancy, shared_bytes: int
 ) -> MemoryLevels:
-    """Apply the reuse rules.
+    """Apply the reuse rules; ``shared_bytes`` are those of a block.
 
-    L1: what a block reads again hits as far as the footprints of the blocks resident on an SM
-    fit into what shared memory leaves of it. Stores write through. L2: each wave of resident
-    blocks brings its footprint, less what neighbouring blocks share; what was read before
-    misses by how far the working set exceeds L2. A small footprint never leaves L2.
+    L1 starts a launch empty; stores write through it and do not stay. L2 holds what the launch
+    before left there; what is stored is written to DRAM when it is replaced and not read before.
     """
-    per_wave = min(blocks, resident.resident_blocks_per_sm * gpu.sm_count)
-    share = per_wave / blocks
-    waves = max(1.0, blocks / per_wave)
-    again = max(0.0, traffic.load_sectors - traffic.unique_load_sectors)
-    loads = traffic.unique_load_sectors + again * (
-        1.0 - _l1_hits(traffic, gpu, blocks, resident, shared_bytes)
+    blocks = min(traffic.busy_blocks, launch.blocks)
+    busy_sms = min(gpu.sm_count, blocks)
+    on_sm = min(resident.resident_blocks_per_sm, ceil(blocks / gpu.sm_count))
+    first = _Cache(
+        [(stream, stream.kept) for stream in traffic.streams],
+        capacity_lines=_l1_bytes(gpu, on_sm * shared_bytes) / LINE_BYTES,
+        resident=on_sm,
+        blocks=blocks / busy_sms,
+        spacing=gpu.sm_count,
+        busy_blocks=blocks,
+        grid=launch.grid,
+        requests_per_block=traffic.requests_per_block,
+        empty_at_first=True,
     )
-    l2_sectors = loads + traffic.store_sectors
-    footprint = traffic.footprint_sectors
-    footprint_bytes = footprint * SECTOR_BYTES
-    if footprint_bytes < L2_RESIDENT * gpu.l2_bytes:
-        return MemoryLevels(l2_sectors, 0.0, 0.0, footprint_bytes)
-    read_wave = min(
-        traffic.unique_load_sectors * share * _own(traffic.load_overlap), footprint, loads
+    second = _Cache(
+        [(stream, stream.all) for stream in traffic.streams],
+        capacity_lines=L2_SHARE * gpu.l2_bytes / LINE_BYTES,
+        resident=min(blocks, on_sm * busy_sms),
+        blocks=blocks,
+        spacing=1,
+        busy_blocks=blocks,
+        grid=launch.grid,
+        requests_per_block=traffic.requests_per_block,
+        empty_at_first=False,
     )
-    write_wave = min(traffic.unique_store_sectors * share * _own(traffic.store_overlap), footprint)
-    working_set = (read_wave + write_wave) * SECTOR_BYTES
-    misses = max(0.0, 1.0 - L2_RETENTION * gpu.l2_bytes / working_set) if working_set else 0.0
-    cold = min(read_wave * waves, loads)
-    return MemoryLevels(
-        l2_sectors,
-        dram_read_sectors=cold + (loads - cold) * misses,
-        dram_write_sectors=min(write_wave * waves, traffic.store_sectors),
-        footprint_bytes=footprint_bytes,
-    )
+    at_l2 = reads = writes = 0.0
+    for stream in traffic.streams:
+        loads = stream.kept_load_sectors
+        if first.capacity_lines:
+            kept = stream.kept
+            loads = first.misses(stream, kept, kept.loads_beyond, stream.unique_kept_sectors, loads)
+        loads += stream.direct_load_sectors + stream.atomic_sectors
+        stores = stream.store_sectors
+        at_l2 += loads + stores
+        asked = stream.kept_load_sectors + stream.direct_load_sectors + stream.atomic_sectors
+        again = max(0.0, asked - stream.unique_load_sectors)
+        read = stream.unique_read_sectors
+        every = stream.all
+        missed = second.misses(stream, every, every.loads_beyond, read, read + again)
+        reads += min(missed, loads)
+        writes += second.misses(
+            stream, every, every.stores_beyond, stream.unique_store_sectors,
+            stores + stream.atomic_sectors,
+        )  # fmt: skip
+    return MemoryLevels(at_l2, reads, writes, traffic.footprint_sectors * SECTOR_BYTES)
 
 
-def _l1_hits(
-    traffic: Traffic, gpu: GpuProfile, blocks: int, resident: Occupancy, shared_bytes: int
-) -> float:
-    """Share of a block's repeated reads that L1 still holds."""
+def _l1_bytes(gpu: GpuProfile, shared_bytes: int) -> float:
+    """What global loads have of L1."""
     major, minor = (int(part) for part in gpu.compute_capability.split("."))
-    if (major, minor) < GLOBAL_L1_SINCE or not traffic.unique_load_sectors:
+    if (major, minor) < GLOBAL_L1_SINCE:
         return 0.0
     unified = gpu.capability.l1_bytes_per_sm
-    on_sm = min(resident.resident_blocks_per_sm, -(-blocks // gpu.sm_count))
     # From 7.0 on shared memory is carved out of the same array (Volta tuning guide).
-    left = unified - on_sm * shared_bytes if major >= 7 else unified
-    wanted = on_sm * traffic.unique_load_sectors / blocks * SECTOR_BYTES
-    return min(1.0, max(0.0, left) / wanted)
+    return max(0.0, unified - shared_bytes) if major >= 7 else unified
 
 
-def _own(shared: Overlap) -> float:
-    """Share of a block's footprint that neither its left nor its upper neighbour touches."""
-    return (1.0 - (shared.x or 0.0)) * (1.0 - (shared.y or 0.0))
+class _Cache:
+    """A cache that ``blocks`` of ``busy_blocks`` use in turn, ``resident`` of them at a time.
+
+    ``reach`` is the longest window that fits, in lifetimes of a block; above 1 it holds what
+    earlier blocks touched, infinite if it holds all that the launch touches.
+    """
+
+    def __init__(
+        self, users: Sequence[tuple[Stream, ReuseCurve]], *, capacity_lines: float, resident: float,
+        blocks: float, busy_blocks: float, spacing: int, grid: Dim3, requests_per_block: float,
+        empty_at_first: bool,
+    ) -> None:  # fmt: skip
+        self.users = [(stream, curve.windows, curve.lines) for stream, curve in users]
+        self.capacity_lines = capacity_lines
+        self.blocks = blocks
+        self.resident = min(resident, blocks)
+        self.spacing, self.grid, self.busy_blocks = spacing, grid, busy_blocks
+        self.lifetime = max(1.0, requests_per_block)
+        self.empty_at_first = empty_at_first
+        self.reach = self._reach()
+
+    def _patch(self, blocks: float) -> Patch:
+        return patch(blocks, self.spacing, self.grid)
+
+    def _lines(self, lifetimes: float) -> float:
+        """Distinct lines that all users touch in a window."""
+        among = self._patch(self.resident * max(1.0, lifetimes))
+        window = min(lifetimes, 1.0) * self.lifetime
+        return sum(
+            min(
+                stream.distinct_lines,
+                stream.line_sharing.union(among, _between(window, windows, lines)),
+            )
+            for stream, windows, lines in self.users
+        )
+
+    def _reach(self) -> float:
+        low, high = 0.0, self.blocks / self.resident
+        if self._lines(high) <= self.capacity_lines:
+            return inf
+        if self._lines(1.0) <= self.capacity_lines:
+            low = 1.0
+        else:
+            high = 1.0
+        for _ in range(MOST_HALVINGS):
+            middle = (low + high) / 2
+            if self._lines(middle) <= self.capacity_lines:
+                low = middle
+            else:
+                high = middle
+            if high - low <= REACH_PRECISION * low:
+                break
+        return low
+
+    def misses(
+        self,
+        stream: Stream,
+        curve: ReuseCurve,
+        beyond: Sequence[float],
+        once: float,
+        touched: float,
+    ) -> float:
+        """Of ``touched`` sectors, ``once`` of them new to their block, those that miss.
+
+        ``beyond`` is the share of the others that lies outside each window of the curve.
+        """
+        missed = once * self._new(stream, curve, once) if once else 0.0
+        if self.reach < 1.0:
+            window = self.reach * self.lifetime
+            again = _between(window, curve.windows, beyond)
+            missed += max(0.0, touched - once) * again * self._in_step(stream, curve)
+        return missed
+
+    def _new(self, stream: Stream, curve: ReuseCurve, once: float) -> float:
+        """The share of the sectors new to their block that no other block left in the cache."""
+        if self.reach < 1.0:
+            return self._in_step(stream, curve)
+        held = min(self.blocks, self.resident * self.reach)
+        steady = self._steady(stream, curve, held)
+        if not self.empty_at_first:
+            return steady
+        each = once / self.busy_blocks
+        filled = stream.sharing.union(self._patch(held), each) / each
+        return (filled + (self.blocks - held) * steady) / self.blocks
+
+    def _steady(self, stream: Stream, curve: ReuseCurve, held: float) -> float:
+        """The same once the cache is full and remembers the last ``held`` blocks."""
+        if held >= self.blocks:
+            return 0.0
+        sharing = stream.sharing
+        # What one wave adds to the blocks remembered, half of it before and half behind them.
+        before = min(held - self.resident / 2, self.blocks - self.resident)
+        if before >= 1.0:
+            fresh = sharing.copies(self._patch(before + self.resident))
+            fresh = (fresh - sharing.copies(self._patch(before))) / self.resident
+        else:
+            fresh = sharing.copies(self._patch(self.blocks)) / self.blocks
+        fresh *= self._untouched(stream, curve, self._patch(held), self.lifetime)
+        return (1.0 - sharing.everyone) * fresh
+
+    def _in_step(self, stream: Stream, curve: ReuseCurve) -> float:
+        """The share of its misses that a block of a wave is not spared by the others."""
+        sharing, together = stream.sharing, self._patch(self.resident)
+        window = self.reach * self.lifetime
+        fresh = sharing.copies(together) * self._untouched(stream, curve, together, window)
+        return (sharing.everyone + (1.0 - sharing.everyone) * fresh) / self.resident
+
+    def _untouched(self, stream: Stream, curve: ReuseCurve, among: Patch, window: float) -> float:
+        """The share of sectors touched at random that several blocks do not keep in a window.
+
+        Between two touches of a sector its line is touched ``per_line`` times on average, and
+        each time it may be ``gone``.
+        """
+        if stream.sharing.population == inf:
+            return 1.0
+        lines = stream.line_sharing
+        population = min(lines.population, stream.sharing.population)
+        touched = _between(window, curve.windows, curve.lines)
+        touched *= (1.0 - lines.everyone) * lines.copies(among)
+        gone = exp(-touched / population)
+        per_line = stream.sharing.population / population
+        return gone * per_line / (1.0 + gone * (per_line - 1.0))
+
+
+def _between(at: float, windows: Sequence[float], values: Sequence[float]) -> float:
+    """Linear interpolation, constant beyond the ends (several times faster than numpy's for a
+    single number)."""
+    after = bisect_right(windows, at)
+    if after == 0:
+        return values[0]
+    if after == len(windows):
+        return values[-1]
+    low, high = windows[after - 1], windows[after]
+    return values[after - 1] + (values[after] - values[after - 1]) * (at - low) / (high - low)

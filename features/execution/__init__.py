@@ -17,7 +17,7 @@ from features.execution.results import (
     MemoryFacts,
     SamplingInfo,
 )
-from features.execution.sampling import SamplingPlan, plan_blocks
+from features.execution.sampling import SamplingPlan, axis_cuts, plan_blocks
 
 __all__ = [
     "BufferFootprint",
@@ -29,6 +29,7 @@ __all__ = [
     "MemoryFacts",
     "SamplingInfo",
     "SamplingPlan",
+    "axis_cuts",
     "execute",
     "plan_blocks",
 ]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from features.execution.contention import Contention
 from features.execution.groups import Counts, Group
 from features.execution.spaces import (
     WINDOW_SHIFT,
@@ -15,6 +16,7 @@ from features.execution.spaces import (
     PrivateMemory,
     Region,
 )
+from features.execution.trace import Picked
 from features.execution.values import Array, DType
 from features.launch import WARP_SIZE
 from features.memory import (
@@ -63,11 +65,12 @@ class Tally:
     """What a site did in the sampled blocks: arrays ``int64[slots]`` and a footprint."""
 
     __slots__ = (
-        "_last", "_memo", "constants", "extra", "local_sectors", "log", "region", "requests",
-        "sectors", "shared_requests", "transactions",
+        "_last", "_memo", "_picked", "constants", "contention", "extra", "local_sectors", "log",
+        "number", "region", "requests", "sectors", "shared_requests", "transactions",
     )  # fmt: skip
 
-    def __init__(self, slots: int) -> None:
+    def __init__(self, slots: int, number: int = 0, *, atomic: bool = False) -> None:
+        self.number = number
         self.requests: Counts = np.zeros(slots, dtype=np.int64)
         self.sectors: Counts = np.zeros(slots, dtype=np.int64)
         self.shared_requests: Counts = np.zeros(slots, dtype=np.int64)
@@ -76,10 +79,12 @@ class Tally:
         # Distinct sectors of skipped iterations that the log does not hold one by one.
         self.extra: Counts = np.zeros(slots, dtype=np.int64)
         self.constants: Counts = np.zeros(slots, dtype=np.int64)
+        self.contention = Contention(slots) if atomic else None
         self.log = SectorLog()
         self.region: Region | None = None
         self._last: tuple[Group, Offsets] | None = None
         self._memo: tuple[Counts, Offsets | None] | None = None
+        self._picked: Picked | None = None  # which of the memo's keys are traced
 
     def _shift(self, addresses: Offsets, group: Group, unit: int) -> int | None:
         """How far all addresses moved since the last time, if by one multiple of ``unit``."""
@@ -101,10 +106,11 @@ class Tally:
 
     def counters(self) -> tuple[Counts, ...]:
         """All counters, ``sectors`` at index ``SECTORS``."""
-        return (
+        own = (
             self.requests, self.sectors, self.shared_requests, self.transactions,
             self.local_sectors, self.constants,
         )  # fmt: skip
+        return own if self.contention is None else (*own, *self.contention.counters())
 
     @property
     def last(self) -> Offsets | None:
@@ -144,8 +150,11 @@ class Tally:
             warps = group.warps
             self.sectors += warps
             slots = np.flatnonzero(warps)
-            self.log.add((slots << KEY_BITS) | (int(addresses[0]) >> SECTOR_SHIFT))
+            sector = int(addresses[0]) >> SECTOR_SHIFT
+            self.log.add((slots << KEY_BITS) | sector)
             self._last, self._memo = (group, addresses), None
+            if machine.trace is not None:
+                machine.trace.note_one(self.number, sector, warps)
             return
         step = self._shift(addresses, group, 32)
         memo = self._memo
@@ -162,9 +171,13 @@ class Tally:
             counts = machine.per_slot(per_row, owner)
             keys = (np.repeat(owner, per_row) << KEY_BITS) | values
             self._memo = (counts, keys)
+            if machine.trace is not None:
+                self._picked = machine.trace.pick(group, per_row)
         self._last = (group, addresses)
         self.sectors += counts
         self.log.add(keys)
+        if machine.trace is not None:
+            machine.trace.note(self.number, keys, self._picked, group.warps)
 
     def count_shared(self, addresses: Offsets, width: int, group: Group) -> None:
         """Transactions of one shared access."""
@@ -205,6 +218,9 @@ class Tally:
         self.sectors += counts
         self._memo = (counts, keys)
         self.log.add(keys)
+        if machine.trace is not None:
+            picked = machine.trace.pick(group, per_row)
+            machine.trace.note(self.number, keys, picked, group.warps)
 
     def count_matrices(self, starts: Offsets, group: Group) -> None:
         """8 x 8 matrices: row addresses ``(warps, 8 * matrices)``; eight rows are one part."""

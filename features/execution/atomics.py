@@ -297,6 +297,8 @@ def _memory(
         memory = machine.shared if window == SHARED_WINDOW else machine.local
         if counted and window == SHARED_WINDOW:
             tally.count_shared(where, site.width, group)
+            if tally.contention is not None:
+                tally.contention.count(where, group, shared=True)
         positions, inside = private_positions(site, memory, where, group, size)
         positions = positions & ~np.int64(size - 1)
         if inside is not None:
@@ -306,6 +308,8 @@ def _memory(
         )
     if counted:
         tally.count_global(where, group)
+        if tally.contention is not None:
+            tally.contention.count(where, group, shared=False)
     if where.shape[0] == 1:
         flat = np.broadcast_to(where, (group.count,))
     else:

@@ -99,7 +99,7 @@ def _branch(
     def apply(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:
         taken, rest = group.split(frame[slot], negated)
         if taken is not None:
-            machine.trace[-1].taken = taken
+            machine.path[-1].taken = taken
             machine.guarded[row] += taken.lanes
             if rest is None:
                 key = target - shift

@@ -13,12 +13,13 @@ import numpy.typing as npt
 
 from features.diagnostics import Diagnostic
 from features.execution.arguments import Bound, bind
+from features.execution.footprints import Ran
 from features.execution.groups import CutShortError
 from features.execution.machine import Machine
 from features.execution.program import Program
 from features.execution.results import ExecutionResult
 from features.execution.sampling import SamplingPlan, plan_blocks, whole
-from features.execution.summary import Batch, summarise
+from features.execution.summary import summarise
 from features.execution.unfinished import scale_unfinished
 from features.gpus import GpuProfile
 from features.launch import Launch
@@ -105,7 +106,7 @@ def execute(
                 function.line,
             )
         )
-    batches: list[Batch] = []
+    batches: list[Ran] = []
     cut = None
     for first, last in _ranges(chosen, launch, exact is not None):
         machine = Machine(
@@ -119,6 +120,7 @@ def execute(
             step_limit=step_limit,
             multiprocessors=80 if gpu is None else gpu.sm_count,
             extrapolate=extrapolate and exact is None,
+            traced=() if exact is not None else chosen.to_trace(),
         )
         if exact is not None:
             machine.textures = exact.textures
@@ -126,7 +128,7 @@ def execute(
             machine.run()
         except CutShortError as error:
             cut = str(error)
-        batches.append(Batch(machine, first))
+        batches.append(Ran(machine, first))
         if cut:
             break
     if cut:
@@ -144,7 +146,13 @@ def execute(
                 function.line,
             )
         )
-    return summarise(program, launch, chosen, batches, bound, diagnostics, began, exact is not None)
+    try:
+        return summarise(
+            program, launch, chosen, batches, bound, diagnostics, began, exact is not None
+        )
+    finally:
+        for batch in batches:
+            batch.machine.release()
 
 
 def _bytes(data: bytes | npt.NDArray[Any]) -> npt.NDArray[np.uint8]:

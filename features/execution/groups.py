@@ -37,7 +37,8 @@ class Group:
     """
 
     __slots__ = (
-        "_index", "_lanes", "_layout", "_stat", "_warps", "count", "full", "machine", "mask",
+        "_index", "_lanes", "_layout", "_stat", "_traced", "_warps", "count", "full", "machine",
+        "mask",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, mask: Mask, count: int) -> None:
@@ -50,6 +51,7 @@ class Group:
         self._lanes: Counts | None = None
         self._index: npt.NDArray[np.intp] | None = None
         self._layout: Layout | None = None
+        self._traced: tuple[Mask, Counts] | None = None
 
     @property
     def warps(self) -> Counts:
@@ -103,6 +105,16 @@ class Group:
                     lanes = None
                 self._layout = Layout(rows if rows.size < table.shape[0] else None, lanes, owners)
         return self._layout
+
+    @property
+    def traced(self) -> tuple[Mask, Counts]:
+        """For each warp of the layout: whether its block is traced, and its rank in its block."""
+        if self._traced is None:
+            owners, trace = self.layout.owners, self.machine.trace
+            assert trace is not None
+            rank = np.arange(owners.size) - np.searchsorted(owners, owners)
+            self._traced = (trace.traced[owners], rank)
+        return self._traced
 
     def narrowed(self, predicate: Array, negated: bool) -> Group | None:
         """The threads of the group whose predicate holds; ``None`` if there are none."""

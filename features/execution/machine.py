@@ -9,7 +9,7 @@ Threads only ever rest at the start of a run, where groups that meet become one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,7 @@ from features.execution.program import FRAME_STEP, Gather, LoopEdge, Program
 from features.execution.spaces import PARAMETER_BASE, GlobalMemory, PrivateMemory
 from features.execution.specials import special_values
 from features.execution.steady import Steady, Step
+from features.execution.trace import Trace
 from features.execution.trips import Trips
 from features.execution.values import BOOL, U32, Array, as_type, spread
 from features.execution.warp import ballot
@@ -37,7 +38,7 @@ Deliver = tuple[Callable[[Group, Array], None], Array]
 MOST_FRAMES = 64
 """Call depth at which recursion is cut (hardware gives out of its 1 KB default stack first)."""
 MOST_DIAGNOSTICS = 200
-MOST_TRACE = 2048
+MOST_PATH = 2048
 """Runs remembered to find repeated ways round a loop."""
 SPIN_LIMIT = 1000
 """Runs in a row without any other group getting its turn before the others are let in."""
@@ -57,7 +58,8 @@ class Waiting:
 class Machine:
     """The state of all threads of the sampled blocks; ``run`` executes them.
 
-    ``blocks`` are linear block numbers (x fastest). ``deadline`` is in ``perf_counter`` time.
+    ``blocks`` are linear block numbers (x fastest), ``traced`` the slots whose accesses are noted
+    one by one. ``deadline`` is in ``perf_counter`` time.
     """
 
     def __init__(
@@ -73,6 +75,7 @@ class Machine:
         step_limit: int,
         multiprocessors: int = 80,
         extrapolate: bool = True,
+        traced: Sequence[int] = (),
     ) -> None:
         self.program = program
         self.launch = launch
@@ -102,7 +105,10 @@ class Machine:
                                          dtype=np.uint8)  # fmt: skip
         self.run_stats = np.zeros((len(program.runs), 2, self.slots), dtype=np.int64)
         self.guarded = np.zeros((max(1, len(program.guarded)), self.slots), dtype=np.int64)
-        self.tallies = [Tally(self.slots) for _ in program.sites]
+        self.tallies = [
+            Tally(self.slots, site.number, atomic=site.atomic) for site in program.sites
+        ]
+        self.trace = Trace(self.slots, traced) if traced else None
         self.trips = Trips(self, len(program.loops))
         self.diagnostics: dict[tuple[str, int | None], Diagnostic] = {}
         self.steps = 0
@@ -115,7 +121,7 @@ class Machine:
         self._returns: dict[int, Array] = {}
         self._everyone: Group | None = None
         self.steady = Steady(self) if extrapolate else None
-        self.trace: list[Step] = []
+        self.path: list[Step] = []
         self._marks: dict[int, int] = {}
         self._moving: Group | None = None
         self._frame: Frame = []
@@ -285,15 +291,15 @@ class Machine:
         if self.steady is None or group is not self._moving:
             return key
         start = self._marks.get(edge.loop)
-        self._marks[edge.loop] = len(self.trace)
+        self._marks[edge.loop] = len(self.path)
         if edge.entering or start is None:
             self.steady.entered(edge)
             return key
-        return self.steady.round(edge, group, self._frame, key, self.trace[start:])
+        return self.steady.round(edge, group, self._frame, key, self.path[start:])
 
-    def forget_trace(self) -> None:
+    def forget_path(self) -> None:
         """Iterations were skipped: what was recorded is no whole path of any outer loop."""
-        self.trace = []
+        self.path = []
         self._marks = {}
 
     def wait(
@@ -419,6 +425,14 @@ class Machine:
             self.gathering[key] = rest
         return ready
 
+    def release(self) -> None:
+        """Let go of everything; nothing can be asked of the machine afterwards.
+
+        It and its groups hold each other, megabytes of them, and would wait for the collector of
+        cycles, which runs seldom in a service.
+        """
+        vars(self).clear()
+
     # --- running ---
 
     def run(self) -> None:
@@ -487,9 +501,9 @@ class Machine:
                     return
                 group = together
             stats[run.index] += group.stat
-            if len(self.trace) > MOST_TRACE:
-                self.forget_trace()
-            self.trace.append(Step(run, group))
+            if len(self.path) > MOST_PATH:
+                self.forget_path()
+            self.path.append(Step(run, group))
             self._moving = group
             for handler in run.handlers:
                 handler(frame, group)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ import numpy.typing as npt
 from features.diagnostics import Diagnostic
 from features.execution.sampling import SamplingPlan
 from features.memory import Overlap
+from features.reuse import Stream
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]
@@ -96,7 +98,7 @@ class BufferFootprint:
     ``load_sectors`` and ``store_sectors`` are means over blocks of distinct sectors per block
     (weighted to the launch); ``low`` and ``high`` bound the byte offsets touched by the
     sampled blocks; ``distinct_sectors`` estimates the whole launch's: block footprints less
-    their overlap, at most what lies between the bounds.
+    what blocks share, at most what lies between the bounds.
     """
 
     name: str
@@ -116,7 +118,9 @@ class MemoryFacts:
     as both). ``unique_load_sectors``/``unique_store_sectors``: distinct within a block, summed
     over blocks, so ``load_sectors - unique_load_sectors`` are re-references inside blocks.
     Overlaps are shares of one block's footprint that its neighbour touches too.
-    ``footprint_sectors`` estimates the distinct sectors of the whole launch.
+    ``footprint_sectors`` estimates the distinct sectors of the whole launch. ``streams`` tells
+    buffer by buffer how data are used again; their distances are in requests. ``busy_blocks`` of
+    the launch make requests to global memory at all (1 if none), on average ``requests_per_block``.
     """
 
     load_sectors: float
@@ -126,7 +130,41 @@ class MemoryFacts:
     load_overlap: Overlap
     store_overlap: Overlap
     footprint_sectors: float
+    busy_blocks: float
+    requests_per_block: float
     buffers: tuple[BufferFootprint, ...]
+    streams: tuple[Stream, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicCounts:
+    """What an atom or red instruction does in global or in shared memory; launch totals.
+
+    ``requests`` are warp executions, ``operations`` the lanes in them; ``passes`` sums the largest
+    number of lanes at one address over warp executions. ``hottest_operations`` and
+    ``hottest_requests`` fall on the address hit most often (``None`` in shared memory).
+    """
+
+    function: str
+    position: int
+    line: int
+    opcode: str
+    space: Literal["global", "shared"]
+    requests: float
+    operations: float
+    passes: float
+    hottest_operations: float | None
+    hottest_requests: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicFacts:
+    """Atomics of a launch, and the address of global memory that all of them together hit most
+    (0 without atomics)."""
+
+    sites: tuple[AtomicCounts, ...]
+    hottest_operations: float
+    hottest_requests: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +190,7 @@ class ExecutionResult:
     classes: Mapping[str, ClassCounts]
     loops: tuple[LoopTrips, ...]
     memory: MemoryFacts
+    atomics: AtomicFacts
     sampling: SamplingInfo
     diagnostics: tuple[Diagnostic, ...]
     shared_bytes: int

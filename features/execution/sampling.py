@@ -2,10 +2,11 @@
 
 The grid is cut into strata: along each axis the first block, the last block and the interior
 are classes of their own (edges behave differently: halos, partial tiles), so a 2-D grid has
-up to 4 corners, 4 edges and one interior. Every stratum gets at least one block while the
-budget lasts, the interior gets the rest, spread evenly over its linear order (systematic
-sampling with a seeded offset). Some interior blocks bring their neighbours in x and y, for
-the overlap of footprints.
+up to 4 corners, 4 edges and one interior. Where it is known at which blocks behaviour changes
+(a guard that few blocks pass), the axes are cut there too. Every stratum gets at least one
+block while the budget lasts, the interior gets the rest, spread evenly over its linear order
+(systematic sampling with a seeded offset). Some interior blocks bring their neighbours in x
+and y, for the overlap of footprints.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +25,10 @@ SAMPLED_THREADS = 6144
 """Threads of all sampled blocks together that the plan aims at: large enough that numpy's
 cost per call is shared by many threads, small enough to stay in the L2 cache."""
 FEWEST, MOST = 8, 24
+
+MOST_TRACED, MOST_TRACED_BESIDE = 4, 2
+"""Blocks of the largest stratum and of others whose accesses are followed one by one: more say
+little more, and each costs as much as all its accesses."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,16 @@ class SamplingPlan:
         per = np.array(self.sizes, dtype=np.float64) / np.maximum(drawn, 1)
         weights: npt.NDArray[np.float64] = per[list(self.strata)]
         return weights
+
+    def to_trace(self) -> list[int]:
+        """Positions in ``blocks`` whose accesses are followed one by one: some of the largest
+        stratum, far apart, and one each of the next largest (the largest may do nothing)."""
+        main = [slot for slot, stratum in enumerate(self.strata) if stratum == 0]
+        each = max(1, len(main) // MOST_TRACED)
+        found = main[each // 2 :: each][:MOST_TRACED]
+        others = sorted(range(1, len(self.sizes)), key=lambda stratum: -self.sizes[stratum])
+        found += [self.strata.index(s) for s in others if s in self.strata][:MOST_TRACED_BESIDE]
+        return found
 
     def estimate(self, per_block: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Launch totals from counts ``[blocks, ...]``: each stratum's mean times its size."""
@@ -98,13 +114,50 @@ def whole(launch: Launch) -> SamplingPlan:
                         *_pairs(range(launch.blocks), launch))  # fmt: skip
 
 
-def plan_blocks(launch: Launch, *, most: int | None = None, seed: int = 0) -> SamplingPlan:
-    """The default plan: 8 to 24 blocks, about 6,000 threads (fewer if the grid is smaller)."""
+def axis_cuts(
+    blocks: Sequence[int], weights: Sequence[float], launch: Launch
+) -> tuple[tuple[int, ...], ...]:
+    """Where the axes must be cut if each block given stands for ``weights`` like ones beside it.
+
+    The blocks are a product of some coordinates of each axis, in order, as
+    ``features.symbolic`` chooses them. Each coordinate stands for an interval; its end, or that of
+    the last of several neighbours with equal weights, is a cut.
+    """
+    found = []
+    for axis, size in enumerate(launch.grid):
+        share: dict[int, float] = {}
+        for block, weight in zip(blocks, weights, strict=True):
+            at = _position(block, launch)[axis]
+            share[at] = share.get(at, 0.0) + weight
+        whole = sum(share.values()) / size
+        ordered = sorted(share)
+        end, cuts = 0.0, []
+        for place, at in enumerate(ordered):
+            length = share[at] / whole
+            end += length
+            following = ordered[place + 1] if place + 1 < len(ordered) else size
+            alike = following == at + 1 and share.get(following) == share[at]
+            if not alike or length == 1.0:
+                cuts.append(round(end))
+        found.append(tuple(cut for cut in cuts if 0 < cut < size))
+    return tuple(found)
+
+
+def plan_blocks(
+    launch: Launch, *, most: int | None = None, seed: int = 0,
+    cuts: Sequence[Sequence[int]] = ((), (), ()),
+) -> SamplingPlan:  # fmt: skip
+    """The default plan: 8 to 24 blocks, about 6,000 threads (fewer if the grid is smaller).
+
+    ``cuts`` gives coordinates along x, y and z at which blocks begin to behave differently.
+    """
     per_block = launch.warps_per_block * 32
     budget = most or max(FEWEST, min(MOST, SAMPLED_THREADS // per_block))
     if launch.blocks <= budget:
         return whole(launch)
-    axes = [_classes(size) for size in launch.grid]
+    axes = [_classes({0, 1, n - 1, n, *own}) for n, own in zip(launch.grid, cuts, strict=True)]
+    if math.prod(len(axis) for axis in axes) > budget - 3 and any(cuts):
+        axes = [_classes({0, n, *own}) for n, own in zip(launch.grid, cuts, strict=True)]
     strata: list[tuple[tuple[int, int], ...]] = []
     for z in axes[2]:
         for y in axes[1]:
@@ -156,12 +209,8 @@ def plan_blocks(launch: Launch, *, most: int | None = None, seed: int = 0) -> Sa
     )
 
 
-def _classes(size: int) -> list[tuple[int, int]]:
-    if size == 1:
-        return [(0, 1)]
-    if size == 2:
-        return [(0, 1), (1, 2)]
-    return [(0, 1), (1, size - 1), (size - 1, size)]
+def _classes(edges: set[int]) -> list[tuple[int, int]]:
+    return list(pairwise(sorted(edges)))
 
 
 def _position(block: int, launch: Launch) -> tuple[int, int, int]:

@@ -6,17 +6,20 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from features.execution.groups import Counts, CutShortError, Group
 from features.execution.operands import Frame
 from features.execution.paths import Branch, Guard, Path, keeps_for, step_of
-from features.execution.spaces import Offsets
+from features.execution.spaces import GLOBAL_SPACES, Offsets
 from features.execution.values import BOOL, UNSIGNED, Array, as_type
 from features.memory import KEY_BITS, SECTOR_SHIFT, per_slot
 
 if TYPE_CHECKING:
     from features.execution.machine import Machine
     from features.execution.program import LoopEdge, Run
+
+Floats = npt.NDArray[np.float64]
 
 LEAST_SKIP = 8
 """Iterations below which a skip is not worth it."""
@@ -61,7 +64,7 @@ class Watch:
     """The recent rounds of one loop by one group."""
 
     __slots__ = (
-        "addresses", "counters", "frames", "group", "guarded", "inner", "path", "rounds",
+        "addresses", "counters", "frames", "group", "guarded", "inner", "marks", "path", "rounds",
         "run_stats", "steps",
     )  # fmt: skip
 
@@ -76,6 +79,7 @@ class Watch:
         self.guarded: list[Counts] = []
         self.addresses: list[dict[int, Offsets | None]] = []
         self.inner: list[dict[int, tuple[Counts, Counts]]] = []
+        self.marks: list[int] = []
 
     def matches(self, group: Group, steps: list[Step]) -> bool:
         """Whether the loop was gone round as before."""
@@ -101,6 +105,7 @@ class Skip:
         self.watch = watch
         self.path = path
         self.skipped = 0
+        self.retraced = 0.0  # windows added to the trace
         self._branches: list[list[Branch]] = [[] for _ in path.runs]
         for branch in path.branches:
             self._branches[branch.place].append(branch)
@@ -272,18 +277,39 @@ class Skip:
         rounds = len(watch.counters) - 1
         for number in path.sites:
             tally = machine.tallies[number]
+            contention = tally.contention
+            before = 0 if contention is None else contention.operations.copy()
             window = zip(watch.counters[-1][number], watch.counters[0][number], strict=True)
             # The window's pattern repeats: whole windows, then its first iterations again.
             rest = watch.counters[iterations % rounds][number]
             for held, (now, then), part in zip(tally.counters(), window, rest, strict=True):
                 held += (now - then) * (iterations // rounds) + (part - then)
             self._footprint(number, iterations)
+            if contention is not None and self._stride(number):
+                contention.elsewhere += contention.operations - before
+        self._retrace(np.full(machine.slots, float(iterations)))
         for loop, (entries, loop_rounds) in watch.inner[-1].items():
             count, first = machine.trips.counts[loop], watch.inner[0].get(loop)
             if count is not None and first is not None:
                 count.entries += (entries - first[0]) * iterations
                 count.rounds += (loop_rounds - first[1]) * iterations
         self._trips(iterations * group.lanes, iterations * group.mask)
+
+    def _retrace(self, iterations: Floats) -> None:
+        """Iterations (by slot) that repeat the window are added to the trace."""
+        machine, watch = self.machine, self.watch
+        if machine.trace is None:
+            return
+        rounds = len(watch.counters) - 1
+        more = np.zeros(machine.slots)
+        for number in self.path.sites:
+            if machine.program.sites[number].space in GLOBAL_SPACES:
+                now, then = watch.counters[-1][number][0], watch.counters[0][number][0]
+                more += (now - then) / rounds * iterations
+        done = self.retraced
+        self.retraced += float(iterations[machine.trace.traced].mean()) / rounds
+        factor = (1.0 + self.retraced) / (1.0 + done) - 1.0
+        machine.trace.repeat(watch.marks[0], factor, np.rint(more).astype(np.int64))
 
     def _trips(self, lanes: Counts, per_thread: Counts) -> None:
         trips = self.machine.trips.counts[self.edge.loop]
@@ -401,7 +427,7 @@ class Skip:
         out, edge = (
             (branch.after, branch.after_edge) if by_jump else (branch.target, branch.target_edge)
         )
-        machine.forget_trace()
+        machine.forget_path()
         if late:
             raise CutShortError("time")
         shift = path.runs[0].start - self.key
@@ -417,6 +443,7 @@ class Skip:
         chosen = chosen[np.r_[True, chosen[1:] != chosen[:-1]]]
         rounds = len(self.watch.counters) - 1
         share = executed / np.maximum(self.group.stat, 1)  # in iterations by the whole group
+        self._retrace(share[0])
         for number in path.sites:
             tally = machine.tallies[number]
             window = zip(

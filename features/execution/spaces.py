@@ -17,6 +17,8 @@ from features.memory import distinct
 
 Offsets = npt.NDArray[np.int64]
 
+GLOBAL_SPACES = ("global", "generic")
+"""Spaces an instruction names that may be global memory."""
 WINDOW_SHIFT = 56
 WINDOWS: dict[str, int] = {"shared": 1 << WINDOW_SHIFT, "local": 2 << WINDOW_SHIFT}
 

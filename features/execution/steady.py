@@ -66,7 +66,7 @@ class Steady:
             self._watched.pop(edge.loop)
             return key
         self._watched.pop(edge.loop, None)
-        self._machine.forget_trace()
+        self._machine.forget_path()
         return following
 
     def _path(self, steps: list[Step]) -> Path | None:
@@ -83,6 +83,8 @@ class Steady:
         watch.addresses = [*watch.addresses[-2:], {n: tallies[n].last for n in path.sites}]
         counters = {n: [c.copy() for c in tallies[n].counters()] for n in path.sites}
         watch.counters = [*watch.counters[-WINDOW:], counters]
+        mark = 0 if machine.trace is None else machine.trace.mark
+        watch.marks = [*watch.marks[-WINDOW:], mark]
         watch.run_stats = [*watch.run_stats[-1:], machine.run_stats.copy()]
         watch.guarded = [*watch.guarded[-1:], machine.guarded.copy()]
         inner = {
@@ -109,6 +111,7 @@ class Steady:
             if int(np.bitwise_or.reduce(after - before, axis=None)) & 31:
                 return False
         watch.counters = watch.counters[-4:]
+        watch.marks = watch.marks[-4:]
         return True
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from time import perf_counter
 
 import numpy as np
@@ -12,43 +11,27 @@ import numpy.typing as npt
 from features.diagnostics import Diagnostic
 from features.execution.access import Tally
 from features.execution.arguments import Bound
+from features.execution.collisions import atomic_facts
+from features.execution.footprints import Ran, memory_facts
 from features.execution.machine import Machine
 from features.execution.program import Linked, Program
 from features.execution.results import (
-    BufferFootprint,
     ClassCounts,
     ExecutionResult,
     InstructionCounts,
     LoopTrips,
-    MemoryFacts,
     SamplingInfo,
 )
 from features.execution.sampling import SamplingPlan
 from features.execution.spaces import DenseRegion
 from features.isa import classify
 from features.launch import Launch
-from features.memory import (
-    KEY_BITS,
-    SECTOR_BYTES,
-    Overlap,
-    distinct,
-    overlap,
-    per_slot,
-    unite,
-)
+from features.memory import per_slot
 
 Counts = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """A machine that has run, and the number of its first block in the plan."""
-
-    machine: Machine
-    first: int
-
-
-def _stacked(batches: list[Batch], blocks: int, pick: Callable[[Machine], Counts]) -> Counts:
+def _stacked(batches: list[Ran], blocks: int, pick: Callable[[Machine], Counts]) -> Counts:
     """``int64[blocks, ...]`` from the slots of every machine; blocks not run stay zero."""
     parts = [pick(b.machine) for b in batches]
     out = np.zeros((blocks, *parts[0].shape[1:]), dtype=np.int64)
@@ -58,7 +41,7 @@ def _stacked(batches: list[Batch], blocks: int, pick: Callable[[Machine], Counts
 
 
 def _site_counts(
-    program: Program, batches: list[Batch], blocks: int, pick: Callable[[Tally], Counts]
+    program: Program, batches: list[Ran], blocks: int, pick: Callable[[Tally], Counts]
 ) -> Counts:
     """``int64[blocks, sites]`` of one counter."""
     if not program.sites:
@@ -67,7 +50,7 @@ def _site_counts(
 
 
 def summarise(
-    program: Program, launch: Launch, plan: SamplingPlan, batches: list[Batch], bound: Bound,
+    program: Program, launch: Launch, plan: SamplingPlan, batches: list[Ran], bound: Bound,
     diagnostics: list[Diagnostic], began: float, exact: bool,
 ) -> ExecutionResult:  # fmt: skip
     """Put together what the sampled blocks did and what it means for the launch."""
@@ -84,6 +67,7 @@ def summarise(
         "unique_sectors": lambda t: per_slot(t.log.keys, t.requests.size) + t.extra,
     }
     sites = {name: _site_counts(program, batches, blocks, pick) for name, pick in picks.items()}
+    extra = _site_counts(program, batches, blocks, lambda t: t.extra)
     functions = {
         linked.function.name: _function(program, linked, runs, guarded, sites, plan)
         for linked in program.functions
@@ -102,7 +86,8 @@ def summarise(
         functions=functions,
         classes=_classes(program, functions, plan),
         loops=_loops(program, batches, plan),
-        memory=_memory(program, launch, plan, batches, sites),
+        memory=memory_facts(program, launch, plan, batches, sites, extra),
+        atomics=atomic_facts(program, plan, batches),
         sampling=SamplingInfo(
             plan,
             launch.blocks,
@@ -204,7 +189,7 @@ def _classes(
     }
 
 
-def _loops(program: Program, batches: list[Batch], plan: SamplingPlan) -> tuple[LoopTrips, ...]:
+def _loops(program: Program, batches: list[Ran], plan: SamplingPlan) -> tuple[LoopTrips, ...]:
     found = []
     blocks = len(plan.blocks)
     for number, (function, index) in enumerate(program.loops):
@@ -233,99 +218,3 @@ def _loops(program: Program, batches: list[Batch], plan: SamplingPlan) -> tuple[
             )
         )  # fmt: skip
     return tuple(found)
-
-
-def _memory(
-    program: Program, launch: Launch, plan: SamplingPlan, batches: list[Batch],
-    sites: dict[str, Counts],
-) -> MemoryFacts:  # fmt: skip
-    blocks = len(plan.blocks)
-    loads = [s.number for s in program.sites if s.loads and s.space in ("global", "generic")]
-    stores = [
-        s.number
-        for s in program.sites
-        if s.stores and s.space in ("global", "generic") and not s.opcode.startswith("cp.")
-    ]
-
-    def total(numbers: list[int], name: str) -> float:
-        return plan.total(sites[name][:, numbers].sum(axis=1)) if numbers else 0.0
-
-    def united(numbers: list[int]) -> Counts:
-        parts = []
-        for batch in batches:
-            shift = np.int64(batch.first << KEY_BITS)
-            keys = unite([batch.machine.tallies[n].log.keys for n in numbers])
-            parts.append(keys + shift)
-        return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
-
-    def extra(numbers: list[int]) -> Counts:
-        if not numbers:
-            return np.zeros(blocks, dtype=np.int64)
-        table = _site_counts(program, batches, blocks, lambda t: t.extra)
-        result: Counts = table[:, numbers].sum(axis=1)
-        return result
-
-    load_keys, store_keys = united(loads), united(stores)
-    pairs_x, pairs_y = list(plan.pairs_x), list(plan.pairs_y)
-    load_overlap = Overlap(overlap(load_keys, pairs_x), overlap(load_keys, pairs_y))
-    store_overlap = Overlap(overlap(store_keys, pairs_x), overlap(store_keys, pairs_y))
-    buffers = _buffers(batches, plan, load_keys, store_keys, load_overlap, store_overlap)
-    return MemoryFacts(
-        load_sectors=total(loads, "sectors"),
-        store_sectors=total(stores, "sectors"),
-        unique_load_sectors=plan.total(per_slot(load_keys, blocks) + extra(loads)),
-        unique_store_sectors=plan.total(per_slot(store_keys, blocks) + extra(stores)),
-        load_overlap=load_overlap,
-        store_overlap=store_overlap,
-        footprint_sectors=sum(b.distinct_sectors for b in buffers),
-        buffers=buffers,
-    )
-
-
-def _buffers(
-    batches: list[Batch], plan: SamplingPlan, load_keys: Counts, store_keys: Counts,
-    load_overlap: Overlap, store_overlap: Overlap,
-) -> tuple[BufferFootprint, ...]:  # fmt: skip
-    mask = (1 << KEY_BITS) - 1
-    blocks = len(plan.blocks)
-    found = []
-    for region in batches[0].machine.memory.regions:
-        low, high = region.base // SECTOR_BYTES, -(-(region.base + region.size) // SECTOR_BYTES)
-        parts = []
-        for keys in (load_keys, store_keys):
-            sector = keys & mask
-            parts.append(keys[(sector >= low) & (sector < high)])
-        if not (parts[0].size or parts[1].size):
-            continue
-        both = unite([p for p in parts if p.size])
-        sector = both & mask
-        first, last = int(sector.min()), int(sector.max())
-        means = [plan.total(per_slot(p, blocks)) / sum(plan.sizes) for p in parts]
-        each = per_slot(both, blocks)
-        if plan.complete:
-            estimate = float(distinct(sector).size)
-        else:
-            estimate = _distinct(plan.total(each), sector, each, load_overlap, last - first + 1)
-        found.append(
-            BufferFootprint(
-                region.name,
-                region.base,
-                means[0],
-                means[1],
-                first * SECTOR_BYTES - region.base,
-                (last + 1) * SECTOR_BYTES - region.base,
-                estimate,
-            )
-        )
-    return tuple(found)
-
-
-def _distinct(total: float, sector: Counts, each: Counts, shared: Overlap, span: int) -> float:
-    """Distinct sectors of a launch from block footprints and their overlap with neighbours.
-
-    A block adds what neither its left nor its upper neighbour has touched. Never below what
-    was seen, never above the span between the lowest and highest address.
-    """
-    new = (1 - (shared.x or 0.0)) * (1 - (shared.y or 0.0))
-    seen = float(distinct(sector).size)
-    return max(seen, min(float(span), total * new))

@@ -18,7 +18,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from features.errors import GpuError
-from features.gpus.profile import CapabilityFacts, Fact, GpuProfile
+from features.gpus.capability import CapabilityFacts
+from features.gpus.facts import Fact
+from features.gpus.profile import GpuProfile
 from features.launch import WARP_SIZE
 
 FOLDER = Path(__file__).parent
@@ -27,7 +29,13 @@ CAPABILITY_FILE = FOLDER / "compute_capability.toml"
 _BANDWIDTH_TOLERANCE = 0.01
 """Vendors round bandwidths to three digits (900 GB/s for 898); more is a mistake."""
 
-_MAY_BE_ZERO = {"reserved_shared_bytes_per_block", "tensor_cores"}
+_MAY_BE_ZERO = {
+    "reserved_shared_bytes_per_block",
+    "fp16_lanes",
+    "tensor_cores",
+    "tensor_fma_per_clock",
+}
+"""Rows of what older SMs do not have."""
 
 
 # --- the table of compute capabilities ---------------------------------------------------
@@ -220,6 +228,12 @@ def _physical_problems(profile: GpuProfile, path: Path) -> Iterator[str]:
     idle = profile.idle_watts
     if idle is not None and idle >= profile.tdp_watts:
         yield f"power.idle_watts: {idle} is not below tdp_watts {profile.tdp_watts}"
+    yield from profile.clocks.problems()
+    if profile.memory_timing.problem:
+        yield profile.memory_timing.problem
+    for key, rate in profile.issue_rates.items():
+        if rate.problem:
+            yield f"issue_rates.{key}: {rate.problem}"
     yield from _latency_problems(profile)
 
 

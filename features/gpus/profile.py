@@ -8,109 +8,35 @@ in its ``[sm]`` table. Consumers use the flat properties of ``GpuProfile``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from math import exp
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    StringConstraints,
+from pydantic import ConfigDict, Field, StringConstraints
+
+from features.gpus.capability import CapabilityFacts
+from features.gpus.clocks import Clocks
+from features.gpus.dram_queueing import DramQueueing
+from features.gpus.facts import (
+    Bits,
+    Bytes,
+    BytesPerSecond,
+    CapabilityId,
+    Count,
+    Cycles,
+    Fact,
+    GpuId,
+    PositiveFloat,
+    PositiveInt,
+    Share,
+    Strict,
+    Text,
+    Watts,
 )
-
-T = TypeVar("T")
-
-PositiveInt = Annotated[int, Field(gt=0, strict=True)]
-PositiveFloat = Annotated[float, Field(gt=0, strict=True)]
-Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
-
-
-class Strict(BaseModel):
-    """Frozen, and refusing keys it does not know: a misspelt key is an error."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-
-
-class Fact(Strict, Generic[T]):
-    """One number: ``value`` in ``unit``, from the entry ``source`` of ``[sources]``."""
-
-    value: T
-    unit: Text
-    source: Text
-    note: Text | None = None
-
-
-F = TypeVar("F", bound=Fact[Any])
-
-
-class _Unit(NamedTuple):
-    """Checks that a fact is given in the unit the loader calculates with."""
-
-    unit: str
-
-    def __call__(self, fact: F) -> F:
-        if fact.unit != self.unit:
-            raise ValueError(f"unit is {fact.unit!r}, must be {self.unit!r}")
-        return fact
-
-
-Count = Annotated[Fact[PositiveInt], AfterValidator(_Unit("count"))]
-Bytes = Annotated[Fact[PositiveInt], AfterValidator(_Unit("byte"))]
-Bits = Annotated[Fact[PositiveInt], AfterValidator(_Unit("bit"))]
-Megahertz = Annotated[Fact[PositiveFloat], AfterValidator(_Unit("MHz"))]
-MegahertzList = Annotated[
-    Fact[Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]], AfterValidator(_Unit("MHz"))
-]
-BytesPerSecond = Annotated[Fact[PositiveFloat], AfterValidator(_Unit("byte/s"))]
-Watts = Annotated[Fact[PositiveFloat], AfterValidator(_Unit("W"))]
-Cycles = Annotated[Fact[PositiveFloat], AfterValidator(_Unit("cycle"))]
-
-GpuId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
-CapabilityId = Annotated[str, StringConstraints(pattern=r"^\d{1,2}\.\d$")]
-
-
-# --- per compute capability -----------------------------------------------------------
-
-
-class CapabilityFacts(NamedTuple):
-    """Limits and units of one SM (compute_capability.toml); units are in that file."""
-
-    max_threads_per_block: int
-    max_block_x: int
-    max_block_y: int
-    max_block_z: int
-    max_grid_x: int
-    max_grid_y: int
-    max_grid_z: int
-    max_threads_per_sm: int
-    max_warps_per_sm: int
-    max_blocks_per_sm: int
-    registers_per_sm: int
-    max_registers_per_block: int
-    max_registers_per_thread: int
-    register_allocation_unit: int
-    sub_partitions_per_sm: int
-    sub_partitions_at_launch: int
-    shared_bytes_per_sm: int
-    max_shared_bytes_per_block: int
-    max_shared_bytes_per_block_opt_in: int
-    reserved_shared_bytes_per_block: int
-    shared_allocation_unit: int
-    shared_banks: int
-    l1_bytes_per_sm: int
-    fp32_lanes: int
-    fp64_lanes: int
-    int_lanes: int
-    sfu_lanes: int
-    lsu_lanes: int
-    warp_schedulers: int
-    dispatch_units: int
-    tensor_cores: int
-
+from features.gpus.issue_rates import IssueRate
+from features.gpus.memory_timing import MemoryTiming
 
 # --- sections of a profile --------------------------------------------------------------
 
@@ -122,28 +48,17 @@ class Chip(Strict):
     l2_bytes: Bytes
 
 
-class Clocks(Strict):
-    """Clocks in MHz. Memory clocks as NVML reports them (two transfers a clock).
-
-    ``core_mhz``: what the board runs compute kernels at, and what predictions use when the
-    request names no clock. ``base_core_mhz`` and ``max_core_mhz`` are the ends the vendor states.
-    """
-
-    core_mhz: Megahertz
-    memory_mhz: Megahertz
-    base_core_mhz: Megahertz | None = None
-    max_core_mhz: Megahertz | None = None
-    supported_core_mhz: MegahertzList | None = None
-    supported_memory_mhz: MegahertzList | None = None
-
-
 class MemorySystem(Strict):
-    """Device memory. Bandwidth = bus width / 8 x transfers a clock x memory clock."""
+    """Device memory. Bandwidth = bus width / 8 x transfers a clock x memory clock.
+
+    ``streaming_share`` of it is what a streaming kernel was measured to reach.
+    """
 
     bytes: Bytes | None = None
     bus_bits: Bits
     transfers_per_clock: Count
     bandwidth_bytes_per_second: BytesPerSecond
+    streaming_share: Share | None = None
 
 
 class Power(Strict):
@@ -228,10 +143,13 @@ class GpuProfile(Strict):
     power: Power
     sm: Mapping[str, Fact[int]] = Field(default_factory=dict)
     latencies: Mapping[str, Cycles] = Field(default_factory=dict)
+    issue_rates: Mapping[str, IssueRate] = Field(default_factory=dict)
     global_memory_latency: GlobalLatency | None = None
     global_memory_throughput: ThroughputCurve | None = None
     shared_memory_throughput: ThroughputCurve | None = None
     kernel_launch: LaunchOverhead | None = None
+    memory_timing: MemoryTiming = Field(default_factory=MemoryTiming)
+    dram_queueing: DramQueueing | None = None
     capability: CapabilityFacts
 
     # --- chip and clocks --------------------------------------------------------
@@ -267,21 +185,34 @@ class GpuProfile(Strict):
         return self.clocks.max_core_mhz.value if self.clocks.max_core_mhz else self.core_mhz
 
     @property
+    def supported_pairs(self) -> tuple[tuple[float, float], ...]:
+        """Pairs (core, memory) in MHz known to be selectable, sorted; empty if none is published.
+
+        For the GPUs of published frequency measurements, the pairs measured.
+        """
+        return self.clocks.supported_pairs
+
+    @property
     def supported_core_mhz(self) -> tuple[float, ...]:
         """Core clocks known to be selectable, ascending; empty if none is published."""
         known = self.clocks.supported_core_mhz
-        return tuple(sorted(known.value)) if known else ()
+        return known.value if known else _distinct(core for core, _ in self.supported_pairs)
 
     @property
     def supported_memory_mhz(self) -> tuple[float, ...]:
         """Memory clocks known to be selectable, ascending; empty if none is published."""
         known = self.clocks.supported_memory_mhz
-        return tuple(sorted(known.value)) if known else ()
+        return known.value if known else _distinct(memory for _, memory in self.supported_pairs)
 
     @property
     def bandwidth_bytes_per_second(self) -> float:
         """Peak device memory bandwidth at ``memory_mhz``."""
         return self.memory.bandwidth_bytes_per_second.value
+
+    @property
+    def streaming_share(self) -> float | None:
+        """Share of the peak bandwidth that streaming kernels reach, if published."""
+        return self.memory.streaming_share.value if self.memory.streaming_share else None
 
     @property
     def bytes_per_memory_clock(self) -> float:
@@ -371,6 +302,11 @@ class GpuProfile(Strict):
         return self.capability.int_lanes
 
     @property
+    def fp16_lanes(self) -> int:
+        """FP16 results of an SM in a clock, values packed in pairs; 0 where FP32 does it."""
+        return self.capability.fp16_lanes
+
+    @property
     def sfu_lanes(self) -> int:
         """Special function lanes of an SM."""
         return self.capability.sfu_lanes
@@ -379,6 +315,11 @@ class GpuProfile(Strict):
     def lsu_lanes(self) -> int:
         """Load/store lanes of an SM."""
         return self.capability.lsu_lanes
+
+    @property
+    def texture_lanes(self) -> int:
+        """Texture units of an SM: filtered texture reads in a clock."""
+        return self.capability.texture_lanes
 
     @property
     def warp_schedulers(self) -> int:
@@ -396,6 +337,11 @@ class GpuProfile(Strict):
         return self.capability.tensor_cores
 
     @property
+    def tensor_fma_per_clock(self) -> int:
+        """Dense FP16 multiply-adds of an SM's tensor cores in a clock, accumulating in FP32."""
+        return self.capability.tensor_fma_per_clock
+
+    @property
     def resources(self) -> Mapping[str, int]:
         """Units of one SM under the thesis' names (Algorithms 6 to 8): SP, SFU, DPU, LSU, WS."""
         return MappingProxyType(
@@ -407,6 +353,38 @@ class GpuProfile(Strict):
                 "WS": self.warp_schedulers,
             }
         )
+
+    # --- memory timing -----------------------------------------------------------
+
+    @property
+    def l1_latency_cycles(self) -> float | None:
+        """Core cycles of a global load that hits L1, ``None`` if not published."""
+        return _value(self.memory_timing.l1_latency)
+
+    @property
+    def l2_latency_cycles(self) -> float | None:
+        """Core cycles of a global load that hits L2, ``None`` if not published."""
+        return _value(self.memory_timing.l2_latency)
+
+    @property
+    def dram_latency_cycles(self) -> float | None:
+        """Core cycles of a global load that misses all caches, ``None`` if not published."""
+        return _value(self.memory_timing.dram_latency)
+
+    @property
+    def shared_latency_cycles(self) -> float | None:
+        """Core cycles of a shared load without conflicts, ``None`` if not published."""
+        return _value(self.memory_timing.shared_latency)
+
+    @property
+    def l1_bytes_per_clock(self) -> float | None:
+        """Bytes one SM reads from L1 in a core cycle, ``None`` if not published."""
+        return _value(self.memory_timing.l1_bytes_per_clock)
+
+    @property
+    def l2_bytes_per_clock(self) -> float | None:
+        """Bytes all SMs together read from L2 in a core cycle, ``None`` if not published."""
+        return _value(self.memory_timing.l2_bytes_per_clock)
 
     # --- measured behaviour ---------------------------------------------------------
 
@@ -450,3 +428,11 @@ class GpuProfile(Strict):
         if line is None:
             return None
         return (line.microseconds_per_thread * total_threads + line.microseconds) * 1e-6
+
+
+def _value(fact: Fact[float] | None) -> float | None:
+    return None if fact is None else fact.value
+
+
+def _distinct(clocks: Iterable[float]) -> tuple[float, ...]:
+    return tuple(sorted(set(clocks)))

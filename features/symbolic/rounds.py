@@ -7,6 +7,7 @@ default trip count stands in).
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 import numpy as np
@@ -66,7 +67,7 @@ class Rounder:
     """Runs loops for a walker. ``given``: trips per loop to use where nothing is known."""
 
     def __init__(self, walker: Walker, given: Mapping[int, TripCount]) -> None:
-        self.walker = walker
+        self.walker = weakref.proxy(walker)  # which holds this one: no cycle
         self.given = given
         self.scheme = walker.scheme
         self.shape = walker.shape

@@ -7,29 +7,21 @@ truth: tests hold both to within 0.001 W of each other.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from features.errors import ModelError
 from models.background import BACKGROUND_NAME, Background, read_background
 from models.cards import ModelCard
 from models.estimate import Basis, Estimate
 from models.store import Artifact
+from models.trees import NATIVE_NAMES, ONNX_NAME, Float32s, Float64s, TreeModel
 
-if TYPE_CHECKING:
-    import onnxruntime
-
-Float32s = NDArray[np.float32]
-Float64s = NDArray[np.float64]
+__all__ = ["FAMILIES", "NATIVE_NAMES", "ONNX_NAME", "BoostedPowerModel"]
 
 FAMILIES = ("xgboost", "catboost", "average")
-ONNX_NAME = "model.onnx"
-NATIVE_NAMES = {"xgboost": "model.ubj", "catboost": "model.cbm"}
 
 
 class BoostedPowerModel:
@@ -46,7 +38,7 @@ class BoostedPowerModel:
             raise ModelError(f"{card.family!r} is no boosted family", known=list(FAMILIES))
         self.card: ModelCard = card
         singles = artifact.members if card.family == "average" else (artifact,)
-        self._singles = tuple(_SingleModel(single) for single in singles)
+        self._singles = tuple(TreeModel(single) for single in singles)
         if not self._singles:
             raise ModelError("an average needs members")
         self._minimum = np.array([f.minimum for f in card.features])
@@ -59,12 +51,12 @@ class BoostedPowerModel:
     def predict_watts(self, x: ArrayLike) -> Float64s:
         """Power in watts, ``[n]``, for vectors ``[n, k]``, by ONNX Runtime on one thread."""
         vectors = self._checked(x)
-        return _mean([single.onnx_watts(vectors) for single in self._singles])
+        return _mean([single.score(vectors) for single in self._singles])
 
     def native_watts(self, x: ArrayLike) -> Float64s:
         """As ``predict_watts``, by the libraries that trained the model."""
         vectors = self._checked(x)
-        return _mean([single.native.watts(vectors) for single in self._singles])
+        return _mean([single.native.score(vectors) for single in self._singles])
 
     def shap(self, x: ArrayLike) -> tuple[float, Float64s]:
         """Exact TreeSHAP (Lundberg et al., 2020): base watts and contributions ``[n, k]``.
@@ -134,92 +126,6 @@ class BoostedPowerModel:
                     field=self.card.feature_names[at],
                 )
         return vectors
-
-
-class _SingleModel:
-    """One artifact: its ONNX session and its native model, each made when first needed."""
-
-    def __init__(self, artifact: Artifact) -> None:
-        self._family = artifact.card.family
-        if self._family not in NATIVE_NAMES:
-            raise ModelError(f"an average cannot hold a {self._family!r} model")
-        self._onnx_file = artifact.file(ONNX_NAME)
-        self._native_file = artifact.file(NATIVE_NAMES[self._family])
-        self._features = len(artifact.card.features)
-
-    @cached_property
-    def session(self) -> onnxruntime.InferenceSession:
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        # One vector is microseconds of work: handing it to threads costs more than it saves.
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.log_severity_level = 3  # errors only; warnings go to stderr unasked
-        try:
-            session = ort.InferenceSession(
-                str(self._onnx_file), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # the runtime's own errors share no base class
-            raise ModelError(f"{self._onnx_file.name} does not load: {error}") from error
-        width = session.get_inputs()[0].shape[-1]
-        if width != self._features:
-            raise ModelError(f"{ONNX_NAME} takes {width} features, its card {self._features}")
-        return session
-
-    @cached_property
-    def _run(self) -> Callable[[Float32s], Any]:
-        session = self.session
-        source, target = session.get_inputs()[0].name, session.get_outputs()[0].name
-        return lambda vectors: session.run([target], {source: vectors})[0]
-
-    def onnx_watts(self, vectors: Float32s) -> Float64s:
-        return np.asarray(self._run(vectors), dtype=np.float64).reshape(len(vectors))
-
-    @cached_property
-    def native(self) -> _Xgboost | _Catboost:
-        return (_Xgboost if self._family == "xgboost" else _Catboost)(self._native_file)
-
-
-class _Xgboost:
-    def __init__(self, file: Path) -> None:
-        import xgboost
-
-        self._xgboost = xgboost
-        self._booster = xgboost.Booster(params={"nthread": 1}, model_file=str(file))
-
-    def watts(self, vectors: Float32s) -> Float64s:
-        return np.asarray(self._booster.predict(self._matrix(vectors)), dtype=np.float64)
-
-    def shap(self, vectors: Float32s) -> tuple[float, Float64s]:
-        parts = self._booster.predict(self._matrix(vectors), pred_contribs=True)
-        return _split_base(np.asarray(parts, dtype=np.float64))
-
-    def _matrix(self, vectors: Float32s) -> Any:
-        return self._xgboost.DMatrix(vectors, nthread=1)
-
-
-class _Catboost:
-    def __init__(self, file: Path) -> None:
-        import catboost
-
-        self._catboost = catboost
-        self._model = catboost.CatBoostRegressor()
-        self._model.load_model(str(file))
-
-    def watts(self, vectors: Float32s) -> Float64s:
-        return np.asarray(self._model.predict(vectors, thread_count=1), dtype=np.float64)
-
-    def shap(self, vectors: Float32s) -> tuple[float, Float64s]:
-        parts = self._model.get_feature_importance(
-            self._catboost.Pool(vectors), type="ShapValues", thread_count=1
-        )
-        return _split_base(np.asarray(parts, dtype=np.float64))
-
-
-def _split_base(parts: Float64s) -> tuple[float, Float64s]:
-    """Both libraries append the base value, the same in every row, as the last column."""
-    return float(parts[0, -1]), parts[:, :-1]
 
 
 def _mean(parts: list[Float64s]) -> Float64s:

@@ -1,1 +1,1 @@
-"""Time of a kernel launch: ``scheduling.py`` is the thesis' resource allocation model."""
+"""Time of a kernel launch: models behind one interface (``base``), by name in ``registry``."""

@@ -12,21 +12,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
-from features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from features.diagnostics import Diagnostic
 from features.errors import LaunchError
 from features.gpus import GpuProfile
-from features.launch import Launch
-from features.ptx.ir import Function
 from models.estimate import Estimate
 from models.time.algorithms import (
     FlowGraph,
     Operation,
-    SmLimits,
     WavePlan,
-    plan_waves,
     schedule_block,
     schedule_cfg,
     schedule_in_order,
@@ -45,53 +39,24 @@ from models.time.penalties import (
     shared_penalty_seconds,
 )
 from models.time.spread import time_estimate
+from models.time.work import (
+    KernelWork,
+    code_diagnostics,
+    known_trips,
+    memory_counts,
+    other_cases,
+    wave_plan,
+    work_of,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class KernelWork:
-    """One launch of one kernel, as plain numbers.
-
-    ``trip_counts[l]`` is how often the body of loop l (index in the LoopForest) runs each time
-    the loop is entered; a missing one counts 1 and is reported. ``registers_per_thread`` and
-    ``shared_bytes_per_block`` (static and dynamic) limit the resident blocks.
-    ``trip_ranges`` and ``register_range`` are the ends of what is uncertain about the kernel, for
-    the interval; without them the values count as known.
-    """
-
-    code: KernelCode
-    launch: Launch
-    trip_counts: Sequence[float] = ()
-    registers_per_thread: int = 0
-    shared_bytes_per_block: int = 0
-    trip_ranges: Sequence[tuple[float, float]] | None = None
-    register_range: tuple[int, int] | None = None
-
-
-_codes: WeakKeyDictionary[Function, KernelCode] = WeakKeyDictionary()
-
-
-def work_of(analysis: KernelAnalysis) -> KernelWork:
-    """An analysed launch as the scheduler takes it, with what was guessed as ranges."""
-    function = analysis.function
-    code = _codes.get(function)
-    if code is None:
-        code = KernelCode.of(function.body, analysis.cfg, analysis.loops)
-        _codes[function] = code
-    trips = analysis.trip_counts
-    registers = analysis.registers
-    return KernelWork(
-        code=code,
-        launch=analysis.launch,
-        trip_counts=tuple(trip.count for trip in trips),
-        registers_per_thread=registers.registers_per_thread,
-        shared_bytes_per_block=analysis.static_shared_bytes + analysis.launch.dynamic_shared_bytes,
-        trip_ranges=tuple(
-            ASSUMED_TRIP_RANGE if trip.how == "assumed" else (trip.count, trip.count)
-            for trip in trips
-        ),
-        register_range=(registers.low, registers.high),
-    )
-
+__all__ = [
+    "KEPT_DELAYS",
+    "CycleBreakdown",
+    "KernelWork",
+    "SchedulingTimeModel",
+    "TimeResult",
+    "work_of",
+]
 
 KEPT_DELAYS = 64
 """Block delays kept per kernel, one entry for each latency table and thread count seen."""
@@ -149,10 +114,10 @@ class SchedulingTimeModel:
         if not clock > 0:
             raise LaunchError(f"core_mhz is {clock}; it must be above 0", field="core_mhz")
         prepared = _Prepared(work, gpu)
-        trips, missing = _trips(work)
+        trips, missing = known_trips(work)
         middle = prepared.costs(trips, work.registers_per_thread)
         low = high = middle.seconds(clock)
-        for other_trips, registers in _cases(work, trips):
+        for other_trips, registers in other_cases(work, trips):
             try:
                 seconds = prepared.costs(other_trips, registers).seconds(clock)
             except LaunchError:  # so many registers the kernel cannot have: it would not start
@@ -165,7 +130,7 @@ class SchedulingTimeModel:
             wave_cycles=middle.wave_cycles,
             counts=middle.counts,
             core_mhz=clock,
-            diagnostics=(*missing, *_code_diagnostics(work.code), *prepared.diagnostics),
+            diagnostics=(*missing, *code_diagnostics(work.code), *prepared.diagnostics),
         )
 
 
@@ -212,20 +177,7 @@ class _Prepared:
         work, gpu, code = self.work, self.gpu, self.work.code
         multipliers = code.multipliers(trips)
         graph = FlowGraph(code.successors, multipliers, code.entry)
-        limits = SmLimits(
-            gpu.sm_count,
-            gpu.max_threads_per_sm,
-            gpu.max_blocks_per_sm,
-            gpu.registers_per_sm,
-            gpu.shared_bytes_per_sm,
-        )
-        plan = plan_waves(
-            limits,
-            work.launch.blocks,
-            work.launch.threads_per_block,
-            registers,
-            work.shared_bytes_per_block,
-        )
+        plan = wave_plan(work, gpu, registers)
         # Registers count through the plan alone: most other cases are one already worked out.
         known = self._costs.get((tuple(trips), plan))
         if known is not None:
@@ -236,7 +188,7 @@ class _Prepared:
                 graph, self._block_delays(threads).__getitem__, code.order
             ),
         )
-        counts = _counts(code, multipliers)
+        counts = memory_counts(code, multipliers)
         global_seconds, for_global = global_penalty_seconds(gpu, self.threads, counts)
         shared_seconds, for_shared = shared_penalty_seconds(gpu, self.threads, counts)
         overhead_seconds, for_overhead = launch_overhead_seconds(gpu, self.threads)
@@ -317,54 +269,3 @@ def _orders(
             for operations in _operations(code, full)
         )
     return known
-
-
-def _counts(code: KernelCode, multipliers: Sequence[float]) -> MemoryCounts:
-    """nGM and nShM of one thread: every block reached, as Algorithm 6 visits every block."""
-    totals = [0.0, 0.0, 0.0, 0.0]
-    for block, times in zip(code.blocks, multipliers, strict=True):
-        if any(block.memory):
-            totals = [
-                total + times * each for total, each in zip(totals, block.memory, strict=True)
-            ]
-    return MemoryCounts(*totals)
-
-
-def _trips(work: KernelWork) -> tuple[tuple[float, ...], tuple[Diagnostic, ...]]:
-    lines = work.code.loop_lines
-    given = tuple(float(count) for count in work.trip_counts)[: len(lines)]
-    for count in given:
-        if not count >= 0:
-            raise LaunchError(f"trip count {count} is negative or no number", field="loops")
-    missing = tuple(
-        Diagnostic("trip_count_assumed", "no trip count is given for this loop; 1 is used", line)
-        for line in lines[len(given) :]
-    )
-    return given + (1.0,) * len(missing), missing
-
-
-def _cases(work: KernelWork, trips: tuple[float, ...]) -> list[tuple[tuple[float, ...], int]]:
-    """Other cases the truth may be: the ends of the trip counts and of the registers."""
-    ends = [trips]
-    if work.trip_ranges is not None:
-        ends += [tuple(float(part[end]) for part in work.trip_ranges) for end in (0, 1)]
-    registers = {work.registers_per_thread, *(work.register_range or ())}
-    cases = [(end, count) for end in dict.fromkeys(ends) for count in sorted(registers)]
-    cases.remove((trips, work.registers_per_thread))
-    return cases
-
-
-def _code_diagnostics(code: KernelCode) -> list[Diagnostic]:
-    found = []
-    if code.unmeasured:
-        found.append(
-            Diagnostic(
-                "latency_assumed",
-                "no measured latency for " + ", ".join(code.unmeasured) + "; see docs/time.md",
-            )
-        )
-    found.extend(
-        Diagnostic("call_not_timed", "the time of the function called is not counted", line)
-        for line in code.calls
-    )
-    return found

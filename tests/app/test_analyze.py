@@ -181,12 +181,15 @@ def test_a_launch_seen_before_is_not_executed_again(
     monkeypatch.setattr("features.execution.execute", counting)
     services = Services(settings_at(tmp_path))
     body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": LAUNCH}
+    published = {**body, "time_model": "scheduling"}
+    predict(services, PredictRequest.model_validate(published))
+    assert not runs, "neither the published schema nor the thesis' time model needs execution"
     predict(services, PredictRequest.model_validate(body))
-    assert not runs, "the published schema needs no execution"
+    assert len(runs) == 1, "the default time model does"
     first = analyze(services, AnalyzeRequest.model_validate(body))
     again = analyze(services, AnalyzeRequest.model_validate(body))
     vector = features_of(services, {**body, "schema": "activity1"})
-    predict(services, PredictRequest.model_validate({**body, "analysis": "executed"}))
+    predict(services, PredictRequest.model_validate({**published, "analysis": "executed"}))
     assert first == again
     assert vector == quantities(first)
     assert len(runs) == 1

@@ -60,6 +60,22 @@ def test_a_prediction_as_json_and_for_people(run: Run, file: str) -> None:
         assert word in out
 
 
+def test_measured_work_and_known_launches(run: Run, file: str, tmp_path: Path) -> None:
+    out, _ = run("predict", "--work", "dram_bytes=1e9,int_ops=4e9,runtime=cuda", *LAUNCH)
+    assert out.startswith("measured work on tesla-v100\n")
+    launch = {"grid": [4096], "block": [256]}
+    known = tmp_path / "known.json"
+    known.write_text(json.dumps([{"launch": launch, "time_seconds": 1.0}]), encoding="utf-8")
+    out, _ = run("predict", file, "--known", str(known), *LAUNCH, "--json")
+    assert json.loads(out)["time"]["seconds"] > 0.5
+    for words in ((), (file, "--work", "int_ops=1")):
+        _, err = run("predict", *words, *LAUNCH, status=2)
+        assert err == "wattcast: give either FILE or --work\n"
+    known.write_text("{}", encoding="utf-8")
+    _, err = run("predict", file, "--known", str(known), *LAUNCH, status=2)
+    assert "expected a JSON list" in err
+
+
 def test_features_and_lists(run: Run, file: str, looping: str) -> None:
     out, _ = run("features", "-", *LAUNCH, "--loops", "$LOOP=9", "--json", stdin=looping)
     assert json.loads(out)["trip_counts"][0]["trips"] == 9
@@ -181,7 +197,8 @@ def test_settings_that_do_not_fit_are_named(run: Run, monkeypatch: pytest.Monkey
 def test_the_python_face(vector_add: str, looping: str) -> None:
     both = wattcast.compare(vector_add, gpus=["v100", "gtx-1050"], grid=64, block=(16, 16))
     assert [one.gpu for one in both] == ["tesla-v100", "gtx-1050"]
-    assert both[1].power is None
+    assert both[1].power is not None
+    assert both[1].power.basis == "uncalibrated"
     vector = wattcast.features(looping, gpu="k20", grid=4, block=32, loops=5)
     assert vector.trip_counts[0].trips == 5
     analysis = wattcast.analyze(looping, gpu="k20", grid=4, block=32, loops={"$LOOP": 5})

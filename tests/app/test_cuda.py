@@ -10,7 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
-from app.messages import EXAMPLE_CUDA, PredictAnswer, PredictAnswers
+from app.answers import PredictAnswer, PredictAnswers
+from app.messages import EXAMPLE_CUDA
 from features.cuda import CompilerMissingError, compile_cuda
 from features.cuda.toolchain import find_nvrtc
 from tests.app.conftest import settings_at

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from pydantic_core import to_json
 
-from app.messages import PredictAnswer, PredictRequest
+from app.answers import PredictAnswer
+from app.messages import PredictRequest
 from app.services import Services
 from app.services.prediction import predict
 from features.errors import WattcastError

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.messages import LimeAnswer, PredictAnswer, PredictAnswers, ShapAnswer
+from app.answers import LimeAnswer, PredictAnswer, PredictAnswers, ShapAnswer
 from tests.app.conftest import settings_at
 from tests.app.live import running
 
@@ -53,14 +53,33 @@ def test_an_answer_is_whole(client: httpx.Client, vector_add: str, gpu: str) -> 
     assert (card["gpu"], card["version"]) == (gpu, answer["model"]["version"])
 
 
-def test_a_gpu_without_power_model_says_so(client: httpx.Client, vector_add: str) -> None:
-    answer = ask(client, vector_add, gpu="gtx-1050")
+def test_a_gpu_that_nobody_measured_says_so(client: httpx.Client, vector_add: str) -> None:
+    answer = ask(client, vector_add, gpu="h100")
     PredictAnswer.model_validate(answer)
-    assert answer["power"] is None
-    assert answer["energy"] is None
-    assert answer["model"] is None
-    assert answer["time"]["seconds"] > 0
-    assert "no_power_model" in {warning["code"] for warning in answer["warnings"]}
+    for part, unit in (("power", "watts"), ("time", "seconds"), ("energy", "joules")):
+        assert answer[part][unit] > 0
+        assert answer[part]["basis"] == "uncalibrated"
+    assert answer["power"]["high"] > 2 * answer["power"]["low"]
+    assert (answer["model"]["family"], answer["model"]["gpu"]) == ("physical", "pooled")
+    assert "gpu_uncalibrated" in {warning["code"] for warning in answer["warnings"]}
+    assert client.get(answer["model"]["card"]).json()["gpu"] == "pooled"
+
+
+def test_a_physical_answer_is_split_into_components(client: httpx.Client, vector_add: str) -> None:
+    answer = ask(client, vector_add, model="physical")
+    assert answer["model"]["gpu"] == "tesla-v100"
+    assert answer["schema"] == "activity1"
+    watts = answer["power"]["watts"]
+    assert sum(answer["components"].values()) == pytest.approx(watts, rel=1e-9)
+    # Streaming: device memory is what it draws most for, beside idling and running at all.
+    rest = {n: w for n, w in answer["components"].items() if n not in ("idle", "clock")}
+    assert max(rest, key=lambda name: rest[name]) == "dram"
+    shares = client.get("/explain", params={"prediction_id": answer["id"]}).json()
+    ShapAnswer.model_validate(shares)
+    total = shares["base_watts"] + sum(part["watts"] for part in shares["contributions"])
+    assert total == pytest.approx(watts, rel=1e-9)
+    lime = client.get("/explain", params={"prediction_id": answer["id"], "method": "lime"})
+    assert lime.json()["type"] == "/problems/no-explanation"
 
 
 def test_several_gpus_answer_in_order(client: httpx.Client, vector_add: str) -> None:
@@ -84,8 +103,14 @@ def test_families_differ_and_average(client: httpx.Client, vector_add: str) -> N
     assert chosen["power"]["watts"] == watts[chosen["model"]["family"]]
 
 
-def test_auto_is_the_family_best_on_unseen_kernels(client: httpx.Client, vector_add: str) -> None:
-    listed = [m for m in client.get("/models").json() if m["gpu"] == "tesla-v100"]
+def test_auto_is_the_boosted_family_best_on_unseen_kernels(
+    client: httpx.Client, vector_add: str
+) -> None:
+    listed = [
+        model
+        for model in client.get("/models").json()
+        if model["gpu"] == "tesla-v100" and model["family"] != "physical"
+    ]
     best = min(listed, key=lambda m: m["unseen_kernel_mae_watts"])
     assert ask(client, vector_add)["model"]["family"] == best["family"]
 
@@ -186,8 +211,19 @@ def test_lime_repeats_itself(client: httpx.Client, vector_add: str) -> None:
     assert all(part["condition"] for part in explained["contributions"])
 
 
-def test_nothing_predicted_is_nothing_to_explain(client: httpx.Client, vector_add: str) -> None:
-    predicted = ask(client, vector_add, gpu="gtx-1050")
+def test_nothing_predicted_is_nothing_to_explain(
+    client: httpx.Client, vector_add: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_arguments: object, **_options: object) -> None:
+        raise IndexError("tuple index out of range")
+
+    monkeypatch.setattr("features.execution.execute", fails)
+    predicted = ask(client, vector_add, gpu="gtx-1050", launch={"grid": [4093], "block": [96]})
+    assert predicted["power"] is None
+    assert predicted["time"] is None
+    assert predicted["energy"] is None
+    codes = {warning["code"] for warning in predicted["warnings"]}
+    assert {"power_not_predicted", "no_time_model"} <= codes
     answer = client.get("/explain", params={"prediction_id": predicted["id"]})
     assert answer.status_code == 422
     assert answer.json()["type"] == "/problems/no-explanation"

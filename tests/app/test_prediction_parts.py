@@ -11,7 +11,7 @@ from app.messages import PredictRequest
 from app.problems import ServiceError
 from app.services import Services, parts
 from app.services.modules import ModuleCache
-from app.services.prediction import with_registers
+from app.services.watts import with_registers
 from features.analysis import KernelAnalysis
 from features.errors import PtxError
 from features.schemas import list_schemas

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -145,6 +146,21 @@ def test_migrations_go_up_and_down(url: str) -> None:
     assert sa.inspect(engine).get_table_names() == ["alembic_version"]
     migrate(engine)
     assert set(sa.inspect(engine).get_table_names()) == {"alembic_version", "predictions", "ptx"}
+    engine.dispose()
+
+
+def test_going_down_drops_only_what_the_older_tables_cannot_hold(url: str) -> None:
+    store = PredictionStore(open_database(url))
+    from_ptx = record()
+    from_work = replace(record(), ptx=None, ptx_sha256=None)
+    store.add(from_ptx)
+    store.add(from_work)
+    store.close()
+    engine = open_database(url)
+    migrate(engine, "0001")
+    with engine.connect() as connection:
+        kept = connection.execute(sa.select(PREDICTIONS.c.id)).scalars().all()
+    assert kept == [from_ptx.id]
     engine.dispose()
 
 

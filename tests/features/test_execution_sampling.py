@@ -7,9 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.execution import SamplingPlan, plan_blocks
+from features.analysis import analyse
+from features.execution import SamplingPlan, axis_cuts, plan_blocks
+from features.gpus import load_gpu
 from features.launch import Launch
+from features.ptx import read_module
 from tests.features.execution_kernels import run
+from tests.fixtures.kernels.data import ptx_path
+from tests.fixtures.kernels.manifest import KERNELS
 
 GRIDS = st.tuples(st.integers(1, 5000), st.integers(1, 300), st.integers(1, 20))
 
@@ -100,3 +105,44 @@ def test_results_do_not_depend_on_the_run_only_on_the_seed() -> None:
     again, _ = run(body, grid=900, exact=False, seed=3)
     assert first.classes == again.classes
     assert first.memory == again.memory
+
+
+def test_cuts_are_where_what_a_block_stands_for_ends() -> None:
+    # Blocks 0 to 2 alike, block 3 on its own, then two alignments of all others.
+    cuts = axis_cuts((1, 3, 2049, 2050), (3, 1, 2046, 2046), Launch.of(4096, 32))
+    assert cuts == ((3, 4), (), ())
+    # x: 0 to 9 and 10 to 19; y: row 0 and the rest.
+    cuts = axis_cuts((4, 14, 204, 214), (10, 10, 190, 190), Launch.of((20, 20), 32))
+    assert cuts == ((10,), (1,), ())
+
+
+def test_an_axis_is_cut_where_blocks_begin_to_differ() -> None:
+    plan = plan_blocks(Launch.of(4096, 256), cuts=((3, 4), (), ()))
+    assert {0, 3, 4095} <= set(plan.blocks)
+    assert {1, 2} & set(plan.blocks)
+    assert sorted(plan.sizes) == [1, 1, 1, 2, 4091]
+    assert sum(plan.sizes) == 4096
+
+
+def test_cuts_take_the_place_of_edges_where_both_are_too_many() -> None:
+    both = ((3, 40, 70), (5, 9), ())
+    plan = plan_blocks(Launch.of((100, 50), 256), cuts=both)
+    assert len(plan.sizes) == 4 * 3
+    assert sum(plan.sizes) == 5000
+
+
+def test_few_blocks_of_a_large_grid_that_work_are_found() -> None:
+    # 70 x 45 of 6,400 x 800 elements: 3 x 6 of 20,000 blocks pass the guard.
+    fixture = next(k for k in KERNELS if k.name == "transpose_direct")
+    module = read_module(ptx_path(fixture.source, "sm_70").read_text())
+    launch = Launch.of((200, 100), (32, 8), arguments={"2": 70, "3": 45})
+    gpu = load_gpu("tesla-v100")
+    executed = analyse(module, fixture.entry, launch, gpu, analysis="executed").executed
+    exact = analyse(module, fixture.entry, launch, gpu, analysis="symbolic").symbolic
+    assert exact.sampling.exact
+    for name in ("global_load", "global_store"):
+        ours, theirs = executed.classes[name], exact.classes[name]
+        assert theirs.active_lanes == 70 * 45
+        assert ours.active_lanes == theirs.active_lanes
+        assert ours.requests == theirs.requests
+        assert ours.sectors == pytest.approx(theirs.sectors, rel=0.05)

@@ -244,6 +244,8 @@ def test_datasheet_facts_alone_make_a_valid_profile(tmp_path: Path) -> None:
     assert gpu.global_latency(1) is None
     assert gpu.launch_overhead_seconds(1) is None
     assert gpu.idle_watts is gpu.memory_bytes is gpu.base_core_mhz is None
+    assert gpu.l2_latency_cycles is gpu.l1_bytes_per_clock is None
+    assert gpu.supported_pairs == gpu.supported_core_mhz == gpu.supported_memory_mhz == ()
     assert gpu.max_core_mhz == 1410
     assert gpu.fp32_lanes == 64
 

@@ -180,6 +180,11 @@ class Code:
             data[at : at + len(value)] = value
         return bytes(data)
 
+    def place(self, position: int) -> tuple[str, int]:
+        """The function's name and the instruction's index within it."""
+        function, ins = self._of[position]
+        return function.name, ins.index
+
     def step(self, position: int) -> Step:
         if position >= len(self.steps) or self.steps[position] is None:
             raise InterpreterError("execution runs past the end of a function")

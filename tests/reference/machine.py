@@ -124,9 +124,28 @@ class Block:
     arrivals: Counter[int] = field(default_factory=Counter)
 
 
+class Event(NamedTuple):
+    """A warp execution of a memory access or of a block barrier (``touched`` empty).
+
+    ``touched``: space, lane, address and bytes of every access of an active lane. Matrix
+    fragments (``wmma``, ``ldmatrix``) are no events.
+    """
+
+    block: int
+    warp: int
+    function: str
+    index: int
+    opcode: str
+    touched: list[tuple[str, int, int, int]]
+
+
 class _Launch:
-    def __init__(self, code: Code, max_steps: int) -> None:
+    def __init__(
+        self, code: Code, max_steps: int, on_event: Callable[[Event], None] | None
+    ) -> None:
         self.code = code
+        self.on_event = on_event
+        self.block = self.warp = 0
         self.steps_left = max_steps
         size = len(code.steps)
         self.executions = [0] * size
@@ -193,19 +212,30 @@ class _Launch:
     def access(self, pc: int, step: Step, active: list[Thread]) -> None:
         in_global: list[tuple[int, int]] = []
         in_shared: list[tuple[int, int, int]] = []
+        touched: list[tuple[str, int, int, int]] = []
         for t in active:
             for space, address, size in step.run(t):
+                touched.append((space, t.lane, address, size))
                 if space == "global":
                     in_global.append((address, size))
                 elif space == "shared":
                     in_shared.append((t.lane, address, size))
         self.sectors[pc] += sectors(in_global)
         self.transactions[pc] += shared_transactions(in_shared)
+        self.tell(pc, step, touched)
+
+    def tell(self, pc: int, step: Step, touched: list[tuple[str, int, int, int]]) -> None:
+        """Pass an event on to who wants to know."""
+        if self.on_event:
+            function, index = self.code.place(pc)
+            self.on_event(Event(self.block, self.warp, function, index, step.opcode, touched))
 
     def jump(self, pc: int, step: Step, group: list[Thread], active: list[Thread]) -> None:
         """Everything that changes the program counter or the state, lane by lane."""
         for t in group:
             t.pc = pc + 1
+        if step.kind == BARRIER:
+            self.tell(pc, step, [])
         for t in active:
             if step.kind == BRANCH:
                 t.pc = step.run(t)
@@ -252,7 +282,7 @@ class _Launch:
     def run_block(self, threads: list[Thread]) -> None:
         warps = [threads[at : at + WARP] for at in range(0, len(threads), WARP)]
         while True:
-            for warp in warps:
+            for self.warp, warp in enumerate(warps):
                 self.run_warp(warp)
             if all(t.state == DONE for t in threads):
                 return
@@ -372,13 +402,15 @@ def run(
     *,
     max_steps: int = 50_000_000,
     on_block: Callable[[tuple[int, int, int]], None] | None = None,
+    on_event: Callable[[Event], None] | None = None,
 ) -> ReferenceResult:
     """Execute ``entry`` over the whole grid.
 
     ``args``: name -> value in the order of the kernel's parameters; numpy arrays are buffers
     (copied; addresses by ``memory.buffer_addresses``), numpy scalars and bytes go by value,
     ``Texture`` is a texture object. ``max_steps`` bounds the warp instructions executed.
-    ``on_block`` is told the coordinates of every block before it runs.
+    ``on_block`` is told the coordinates of every block before it runs, ``on_event`` every
+    access and barrier.
     Raises ``InterpreterError`` for unknown PTX, wild addresses, deadlock and too many steps.
     """
     grid, block = _triple(grid), _triple(block)
@@ -395,7 +427,7 @@ def run(
     packed = [_argument_bytes(n, v, addresses, textures) for n, v in args.items()]
     template = code.entry_parameters(packed)
 
-    launch = _Launch(code, max_steps)
+    launch = _Launch(code, max_steps, on_event)
     for linear_block in range(grid[0] * grid[1] * grid[2]):
         at = (
             linear_block % grid[0],
@@ -404,6 +436,7 @@ def run(
         )
         if on_block:
             on_block(at)
+        launch.block = linear_block
         here = Block(memory, bytearray(code.shared_bytes))
         threads = []
         for linear in range(block[0] * block[1] * block[2]):

@@ -221,4 +221,7 @@ def test_a_fingerprint_tells_tables_apart() -> None:
 def test_cards_are_plain_json() -> None:
     for path in PACKAGED_ARTIFACTS.glob("*/*/*/*/card.json"):
         data = json.loads(path.read_text("utf-8"))
-        assert data["target"] == "power"
+        gpu, target, model, version = path.parts[-5:-1]
+        assert (data["target"], str(data["version"])) == (target, version)
+        assert data["gpu"] in {gpu, None}
+        assert model.startswith(f"{data['family']}-")

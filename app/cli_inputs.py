@@ -1,0 +1,236 @@
+"""What the commands take: their common options, and how words become a request.
+
+A word that cannot be read ends the program with one line on stderr and status 2.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+CUDA_SUFFIXES = (".cu", ".cuh")
+
+_FILE = typer.Argument(
+    metavar="FILE",
+    help="PTX, or CUDA source (.cu, needs the extra cuda); - reads PTX from standard input.",
+)
+Ptx = Annotated[Path, _FILE]
+MaybePtx = Annotated[Path | None, _FILE]
+Gpu = Annotated[str, typer.Option("--gpu", help="GPU id or alias (wattcast gpus).")]
+Grid = Annotated[str, typer.Option("--grid", help="Blocks: 4096 or 64,64 or 64x64x1.")]
+Block = Annotated[str, typer.Option("--block", help="Threads per block: 256 or 16,16.")]
+Shared = Annotated[int, typer.Option("--shared", help="Dynamic shared memory, bytes.")]
+Kernel = Annotated[
+    str | None, typer.Option("--kernel", help="Name, if the PTX holds several kernels.")
+]
+Loops = Annotated[
+    list[str] | None,
+    typer.Option("--loops", help="Loop trips: 64, or LABEL=64; may be given again."),
+]
+Registers = Annotated[
+    int | None, typer.Option("--registers", help="Registers per thread; else estimated.")
+]
+StaticShared = Annotated[
+    int | None, typer.Option("--static-shared", help="Static shared memory, bytes; else from PTX.")
+]
+Arguments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--arg",
+        help="Kernel argument by position or name: n=1024, or for a pointer "
+        "0:elements=1024,values=index; may be given again.",
+    ),
+]
+Analysis = Annotated[
+    str, typer.Option("--analysis", help="How trips are found out: auto, symbolic or executed.")
+]
+Seconds = Annotated[
+    float | None, typer.Option("--analysis-seconds", help="Time cap of the executed analysis.")
+]
+CoreMhz = Annotated[
+    float | None, typer.Option("--core-mhz", help="Core clock; default: the GPU's own.")
+]
+MemoryMhz = Annotated[
+    float | None, typer.Option("--memory-mhz", help="Memory clock as NVML reports it.")
+]
+TimeModel = Annotated[
+    str,
+    typer.Option(
+        "--time-model",
+        help="auto (bottleneck), scheduling, delay, queueing, queueing-cases, roofline or volkov.",
+    ),
+]
+Work = Annotated[
+    str | None,
+    typer.Option(
+        "--work",
+        help="Measured work instead of FILE: dram_bytes=1e9,int_ops=4e9,flops_sp=2e9.",
+    ),
+]
+Known = Annotated[
+    Path | None,
+    typer.Option(
+        "--known", help="JSON list of measured launches of this kernel, as in POST /predict."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as HTTP answers it.")]
+
+
+def fail(message: str, status: int = 1) -> NoReturn:
+    """One line on stderr, and the end of the program."""
+    print(f"wattcast: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(status)
+
+
+def work_request(file: Path | None, text: str | None, grid: str, block: str) -> dict[str, Any]:
+    """``work`` and ``launch`` of a request that brings no kernel."""
+    if text is None or file is not None:
+        fail("give either FILE or --work", 2)
+    parts = [part.partition("=") for part in text.split(",")]
+    if not all(equals for _, equals, _ in parts):
+        fail(f"--work {text!r}: expected NAME=NUMBER, separated by commas", 2)
+    return {
+        "work": {
+            name: value if name == "runtime" else _number(value, text, "--work")
+            for name, _, value in parts
+        },
+        "launch": {"grid": _dimensions("--grid", grid), "block": _dimensions("--block", block)},
+    }
+
+
+def known_request(file: Path | None) -> list[Any]:
+    """``known`` of a request, from a JSON file."""
+    import json
+
+    if file is None:
+        return []
+    try:
+        found = json.loads(file.read_bytes())
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", 2)
+    except ValueError as error:
+        fail(f"{file}: not JSON: {error}", 2)
+    if not isinstance(found, list):
+        fail(f"{file}: expected a JSON list of measured launches", 2)
+    return found
+
+
+def kernel_request(
+    file: Path,
+    grid: str,
+    block: str,
+    shared: int,
+    kernel: str | None,
+    loops: list[str] | None,
+    registers: int | None,
+    static_shared: int | None,
+    arguments: list[str] | None,
+) -> dict[str, Any]:
+    """The part of a request's body that every command on a kernel shares.
+
+    Raises CompileError or PtxError for a file that is not UTF-8 text.
+    """
+    return {
+        "cuda" if file.suffix in CUDA_SUFFIXES else "ptx": _read(file),
+        "kernel": kernel,
+        "launch": {
+            "grid": _dimensions("--grid", grid),
+            "block": _dimensions("--block", block),
+            "dynamic_shared_bytes": shared,
+            "arguments": _arguments(arguments or []),
+        },
+        "loops": _loops(loops or []),
+        "registers_per_thread": registers,
+        "static_shared_bytes": static_shared,
+    }
+
+
+def _read(file: Path) -> str:
+    from features.cuda import CompileError
+    from features.errors import PtxError
+
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", 2)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        before = data[: error.start]
+        line = before.count(b"\n") + 1
+        if file.suffix in CUDA_SUFFIXES:
+            raise CompileError(f"line {line}: not UTF-8 text", line=line) from error
+        column = error.start - before.rfind(b"\n")
+        raise PtxError("not UTF-8 text", line=line, column=column) from error
+
+
+def clock_request(
+    core_mhz: float | None, memory_mhz: float | None
+) -> dict[str, float | None] | None:
+    """``clocks`` of a request; ``None`` where none was given."""
+    if core_mhz is None and memory_mhz is None:
+        return None
+    return {"core_mhz": core_mhz, "memory_mhz": memory_mhz}
+
+
+def pair_request(option: str, text: str) -> dict[str, float]:
+    """A pair of clocks written CORE/MEMORY, or CORE alone."""
+    core, slash, memory = text.partition("/")
+    try:
+        pair = {"core_mhz": float(core)}
+        return {**pair, "memory_mhz": float(memory)} if slash else pair
+    except ValueError:
+        fail(f"{option} {text!r}: expected CORE/MEMORY in MHz, as in 1164/3505", 2)
+
+
+def _dimensions(option: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.replace("x", ",").split(",")]
+    except ValueError:
+        fail(f"{option} {text!r}: expected 1 to 3 whole numbers, as in 64,64", 2)
+
+
+def _loops(given: list[str]) -> dict[str, float]:
+    trips: dict[str, float] = {}
+    for text in given:
+        label, _, number = text.rpartition("=")
+        try:
+            trips[label or "default"] = float(number)
+        except ValueError:
+            fail(f"--loops {text!r}: expected a number or LABEL=number", 2)
+    return trips
+
+
+def _arguments(given: list[str]) -> dict[str, Any]:
+    """``n=1024`` is a number, ``0:elements=1024,values=index`` a hint about a pointer."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, colon, hints = text.partition(":")
+        if colon and "=" not in name:
+            parts = [part.partition("=") for part in hints.split(",")]
+            hint = found.setdefault(name, {})
+            if not isinstance(hint, dict) or not all(equals for _, equals, _ in parts):
+                fail(f"--arg {text!r}: expected NAME:elements=N,values=KIND,low=L,high=H", 2)
+            hint.update(
+                {key: value if key == "values" else _number(value, text) for key, _, value in parts}
+            )
+            continue
+        name, _, value = text.rpartition("=")
+        if not name:
+            fail(f"--arg {text!r}: expected NAME=number or NAME:elements=N", 2)
+        found[name] = _number(value, text)
+    return found
+
+
+def _number(value: str, text: str, option: str = "--arg") -> int | float:
+    try:
+        return int(value, 0)
+    except ValueError:
+        pass
+    try:
+        return float(value)
+    except ValueError:
+        fail(f"{option} {text!r}: {value!r} is no number", 2)

@@ -1,0 +1,86 @@
+"""Time of one launch, by whichever model is asked for, corrected by measured launches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from app.messages import KnownRequest, PredictRequest, TimeModelChoice
+from app.services import parts
+from app.services.clocks import clocks_of
+from app.services.sources import Source
+from features.analysis import KernelAnalysis
+from features.diagnostics import Diagnostic
+from features.errors import AnalysisError, WattcastError
+from features.gpus import GpuProfile
+from models.clocks import ClockPair
+from models.time.base import TimePrediction
+from models.time.known import KnownLaunch, corrected, launch_coordinates
+from models.time.registry import get_time_model
+
+if TYPE_CHECKING:
+    from app.services import Services
+
+DEFAULT_TIME_MODEL = "bottleneck"
+
+
+def timed(
+    choice: TimeModelChoice, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair
+) -> tuple[TimePrediction | None, Sequence[Diagnostic]]:
+    """Time of a launch by the model chosen, and what to warn of.
+
+    Raises ModelError where that model cannot answer for the GPU.
+    """
+    model = get_time_model(DEFAULT_TIME_MODEL if choice == "auto" else choice)
+    try:
+        found = model.predict(analysis, gpu, clocks)
+    except AnalysisError as error:
+        return None, (Diagnostic("no_time_model", error.detail),)
+    return found, found.diagnostics
+
+
+def corrected_by_known(
+    services: Services,
+    request: PredictRequest,
+    source: Source,
+    gpu: GpuProfile,
+    found: TimePrediction | None,
+) -> TimePrediction | None:
+    """The prediction, corrected by the request's known launches.
+
+    Each is predicted as the request itself is, but for its launch and clocks. Raises as the
+    prediction of the request does; the error tells which known launch is refused.
+    """
+    if found is None or not request.known:
+        return found
+    launches = []
+    for number, known in enumerate(request.known):
+        try:
+            launches.append(_known(services, request, source, gpu, known))
+        except WattcastError as error:
+            error.detail = f"known[{number}]: {error.detail}"
+            error.args = (error.detail,)
+            raise
+    coordinates = launch_coordinates(request.launch.launch())
+    estimate = corrected(found.estimate, coordinates, launches)
+    correction = estimate.value - found.estimate.value
+    return replace(found, estimate=estimate, parts={**found.parts, "known": correction})
+
+
+def _known(
+    services: Services,
+    request: PredictRequest,
+    source: Source,
+    gpu: GpuProfile,
+    known: KnownRequest,
+) -> KnownLaunch:
+    clocks, _ = clocks_of(known.clocks or request.clocks, gpu)
+    asked = request.model_copy(update={"launch": known.launch})
+    analysis = parts.analysed(services, asked, source, gpu, ptxas=True)
+    predicted, _ = timed(request.time_model, analysis, gpu, clocks)
+    if predicted is None:
+        raise AnalysisError("its time cannot be predicted")
+    return KnownLaunch(
+        predicted.estimate.value, known.time_seconds, launch_coordinates(known.launch.launch())
+    )

@@ -1,0 +1,221 @@
+"""Power of one launch, by whichever model answers for the GPU.
+
+boosted    published feature schemas, at the clocks they were measured at; other clocks scale
+           the answer as the physical model says
+physical   activities at the predicted time: any GPU, any clocks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.messages import ModelChoice
+from features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
+from features.diagnostics import Diagnostic
+from features.errors import AnalysisError, LaunchError, ModelError, SchemaError
+from features.gpus import GpuProfile
+from features.occupancy import occupancy
+from features.schemas import FeatureVector
+from models.cards import ModelCard
+from models.clocks import ClockPair, default_clocks
+from models.estimate import Estimate, weaker
+from models.power.boosted import BoostedPowerModel
+from models.power.physical_model import PhysicalPower, PhysicalPowerModel, WorkAtTime
+from models.time.bottleneck import beside, predicted_seconds
+
+if TYPE_CHECKING:
+    from app.services import Services
+
+FALLBACK_SCHEMA = "alavani2023"
+"""Schema whose vector is answered where no model predicts, if it has a table for the GPU."""
+
+ACTIVITY_SCHEMA = "activity1"
+
+
+@dataclass(frozen=True, slots=True)
+class Watts:
+    """Power of one launch: its model's card, vector and estimate, each ``None`` where there is
+    none. ``components`` are watts by component (physical models only)."""
+
+    card: ModelCard | None = None
+    vector: FeatureVector | None = None
+    estimate: Estimate | None = None
+    boosted: BoostedPowerModel | None = None
+    components: Mapping[str, float] | None = None
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def predicted_watts(
+    services: Services,
+    choice: ModelChoice,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+) -> Watts:
+    """Power at ``clocks``, carrying uncertain registers and trip counts into the interval.
+
+    Raises ModelError where the GPU has boosted models, but none of the family asked for.
+    """
+    if choice != "physical":
+        model = services.power.choose(gpu.id, choice)
+        if model is not None:
+            return _boosted(services, model, analysis, gpu, clocks)
+    return _physical(services, analysis, gpu, clocks)
+
+
+def _physical(
+    services: Services, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair
+) -> Watts:
+    model = services.power.physical(gpu)
+    try:
+        found = model.predict(_work(analysis, gpu, clocks), clocks, _cases(analysis, gpu, clocks))
+        vector = analysis.vector(ACTIVITY_SCHEMA)
+    except AnalysisError as error:
+        why = Diagnostic("power_not_predicted", error.detail)
+        try:
+            return Watts(vector=analysis.vector(FALLBACK_SCHEMA), diagnostics=(why,))
+        except SchemaError as missing:
+            return Watts(diagnostics=(why, Diagnostic("no_features", missing.detail)))
+    return Watts(
+        card=model.card,
+        vector=vector,
+        estimate=found.estimate,
+        components=found.breakdown.components,
+        diagnostics=physical_notes(model, found),
+    )
+
+
+def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Diagnostic, ...]:
+    """What to warn of in an answer of a physical model."""
+    notes = []
+    if found.outside:
+        detail = f"busier than in any training row: {', '.join(found.outside)}"
+        notes.append(Diagnostic("outside_training_range", detail))
+    if model.pooled:
+        notes.append(
+            Diagnostic(
+                "gpu_uncalibrated",
+                f"nobody measured power on {model.gpu.id}: weights of other GPUs and datasheet "
+                "facts",
+            )
+        )
+    if found.breakdown.limited:
+        notes.append(
+            Diagnostic(
+                "power_limit",
+                "more than the board may draw: it would lower its clocks, and take longer",
+            )
+        )
+    return tuple(notes)
+
+
+def _work(analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair) -> WorkAtTime:
+    activity, more = analysis.activity, beside(analysis.extras)
+    return WorkAtTime(activity, predicted_seconds(activity, gpu, clocks, more=more), more)
+
+
+def _cases(analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair) -> Sequence[WorkAtTime]:
+    """The launch at the other ends of what is uncertain."""
+    more = beside(analysis.extras)
+    return [
+        WorkAtTime(case, predicted_seconds(case, gpu, clocks, more=more), more)
+        for case in analysis.activity_cases
+    ]
+
+
+def _boosted(
+    services: Services,
+    model: BoostedPowerModel,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+) -> Watts:
+    vector = analysis.vector(model.card.feature_schema.id)
+    inputs = vector.model_inputs()
+    others = alternatives(analysis, vector)
+    try:
+        estimate = model.estimate(inputs, others if len(others) else None)
+    except ModelError as error:
+        # The kernel lacks something every training kernel had (a NaN feature, say).
+        why = Diagnostic("power_not_predicted", error.detail)
+        return Watts(model.card, vector, None, model, diagnostics=(why,))
+    found = Watts(model.card, vector, estimate, model)
+    if estimate.basis == "extrapolated":
+        outside = model.outside_training_range(inputs.reshape(1, -1))[0]
+        detail = f"beyond what the model was trained on: {', '.join(outside)}"
+        found = replace(found, diagnostics=(Diagnostic("outside_training_range", detail),))
+    if clocks == default_clocks(gpu):
+        return found
+    return _at_other_clocks(services.power.physical(gpu), found, analysis, gpu, clocks)
+
+
+def _at_other_clocks(
+    physical: PhysicalPowerModel,
+    found: Watts,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+) -> Watts:
+    """A boosted answer carried to other clocks by the physical model's ratio."""
+    base = default_clocks(gpu)
+    estimate = found.estimate
+    assert estimate is not None
+    try:
+        there = _work(analysis, gpu, clocks)
+        here = _work(analysis, gpu, base)
+        ratio = physical.scale(there, clocks, here, base)
+    except AnalysisError as error:
+        why = Diagnostic("power_not_scaled", error.detail)
+        return replace(found, estimate=None, diagnostics=(*found.diagnostics, why))
+    scaled = Estimate(
+        estimate.value * ratio,
+        estimate.low * ratio,
+        estimate.high * ratio,
+        estimate.level,
+        weaker(estimate.basis, "extrapolated"),
+    )
+    note = Diagnostic(
+        "power_scaled",
+        f"the model knows {base.core_mhz:g}/{base.memory_mhz:g} MHz alone; its answer is scaled "
+        f"by {ratio:.3f}, the physical model's ratio",
+    )
+    return replace(found, estimate=scaled, diagnostics=(*found.diagnostics, note))
+
+
+def alternatives(analysis: KernelAnalysis, vector: FeatureVector) -> list[NDArray[np.float32]]:
+    """Model inputs of the other ends of what is uncertain: registers, assumed trip counts."""
+    registers = analysis.registers
+    cases: list[FeatureVector] = []
+    for count in {registers.low, registers.high} - {registers.registers_per_thread}:
+        try:
+            if "reg_thread" in vector.values:
+                cases.append(with_registers(analysis, vector, count))
+            else:
+                cases.append(analysis.vector(vector.schema_id, registers_per_thread=count))
+        except LaunchError:
+            continue  # so many registers could not be launched: they are not the truth
+    if analysis.trips_assumed:
+        cases += [
+            analysis.vector(vector.schema_id, assumed_trips=trips) for trips in ASSUMED_TRIP_RANGE
+        ]
+    return [case.model_inputs() for case in cases]
+
+
+def with_registers(analysis: KernelAnalysis, vector: FeatureVector, count: int) -> FeatureVector:
+    """The vector for another register count; equal to ``analysis.vector`` for it, and faster.
+
+    In every published schema only these two fields look at registers (spec/features.md,
+    section 5, item 13 of section 6); a test compares the two ways. Raises LaunchError.
+    """
+    resident = occupancy(analysis.gpu, analysis.launch, count, analysis.static_shared_bytes)
+    changed = {"reg_thread": float(count), "occupancy": resident.occupancy}
+    values = {
+        name: changed[name] if name in changed and value == value else value
+        for name, value in vector.values.items()
+    }
+    return replace(vector, values=values)

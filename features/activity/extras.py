@@ -1,0 +1,233 @@
+"""Facts of a launch that schema ``activity1`` has no field for: tensor work by kind, atomics that
+meet at an address, synchronisation. The default time model needs them.
+
+Launch totals like those of ``Activity``. What the analysis at hand cannot know is ``None``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from features.activity.counts import Counted
+from features.isa import OpcodeFacts, classify
+from features.launch import WARP_SIZE, Launch
+from features.ptx.ir import Immediate, Instruction, Module
+
+TensorKind = Literal["f16", "tf32", "f64", "f8", "f4", "s8", "s4", "b1"]
+"""What the inputs of a matrix instruction are: f16 and bf16 (``f16``); e4m3, e5m2 and the 6-bit
+floats, which run at their rate (``f8``); e2m1 with block scales (``f4``); signed or not (``s8``,
+``s4``); single bits (``b1``)."""
+
+WARPGROUP_WARPS = 4
+"""Warps that execute one wgmma together (PTX ISA, Asynchronous Warpgroup Level Matrix
+Instructions)."""
+QUAD_PAIRS = 4
+"""Products that a warp makes in one mma.m8n8k4 of f16, one for each pair of quads (PTX ISA,
+Matrix Fragments for mma.m8n8k4 with .f16)."""
+
+_KINDS: Mapping[str, TensorKind] = {
+    "f16": "f16", "bf16": "f16", "tf32": "tf32", "f64": "f64", "e4m3": "f8", "e5m2": "f8",
+    "e2m3": "f8", "e3m2": "f8", "e2m1": "f4", "s8": "s8", "u8": "s8", "s4": "s4", "u4": "s4",
+    "b1": "b1",
+}  # fmt: skip
+_SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")
+_WAITS = frozenset({"wait_group", "wait_all", "test_wait", "try_wait", "wait"})
+_PRODUCTS = ("mma", "mma.sp", "wmma.mma", "wgmma.mma_async", "wgmma.mma_async.sp")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorWork:
+    """Multiply-adds of matrix instructions with inputs of one kind.
+
+    As many as the shape says, m n k. Of sparse ones half have a zero as a factor, which the
+    hardware skips: they run twice as fast.
+    """
+
+    kind: TensorKind
+    sparse: bool
+    multiply_adds: float
+
+
+@dataclass(frozen=True, slots=True)
+class AtomicUse:
+    """One atom or red instruction, in global or in shared memory.
+
+    ``requests`` are warp executions, ``operations`` the lanes in them. ``passes`` weights each
+    warp execution with the largest number of its lanes at one address: they go one after the
+    other. ``hottest_operations`` (lanes) and ``hottest_requests`` (warps) fall on the address of
+    global memory that the instruction hits most in the whole launch.
+    """
+
+    function: str
+    position: int
+    line: int
+    source_line: int | None
+    opcode: str
+    space: Literal["global", "shared"]
+    requests: float
+    operations: float
+    passes: float | None
+    hottest_operations: float | None
+    hottest_requests: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Atomics:
+    """All atomics of a launch; sums of ``passes`` are ``None`` where one of them is.
+
+    ``hottest_operations`` and ``hottest_requests`` fall on the address of global memory that all
+    instructions together hit most; 0 without global atomics.
+    """
+
+    uses: tuple[AtomicUse, ...]
+    hottest_operations: float | None
+    hottest_requests: float | None
+
+    @property
+    def global_passes(self) -> float | None:
+        """Passes in global memory."""
+        return self._passes("global")
+
+    @property
+    def shared_passes(self) -> float | None:
+        """Passes in shared memory."""
+        return self._passes("shared")
+
+    def _passes(self, space: str) -> float | None:
+        total = 0.0
+        for use in self.uses:
+            if use.space == space:
+                if use.passes is None:
+                    return None
+                total += use.passes
+        return total
+
+
+@dataclass(frozen=True, slots=True)
+class Synchronisation:
+    """Waiting for others. Warp executions of the launch, but for the first two.
+
+    ``barriers_per_warp`` are waits of one warp at barriers of its block, where
+    ``warps_per_barrier`` meet on average (all of the block where the barrier names no number of
+    threads; threads that have left are counted). ``warp_syncs``: ``bar.warp.sync``; ``fences``:
+    membar and fence; ``async_waits``: for asynchronous copies, memory barriers and wgmma.
+    """
+
+    barriers_per_warp: float
+    warps_per_barrier: float
+    warp_syncs: float
+    fences: float
+    async_waits: float
+
+
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """Facts beside ``activity1``.
+
+    ``tensor`` is sorted by kind; ``unshaped_tensor_instructions`` counts warp executions of matrix
+    instructions whose shape is no part of their name (tcgen05.mma).
+    """
+
+    tensor: tuple[TensorWork, ...]
+    unshaped_tensor_instructions: float
+    atomics: Atomics
+    synchronisation: Synchronisation
+
+
+def measure_extras(
+    module: Module, functions: Mapping[str, Counted], launch: Launch, atomics: Atomics
+) -> Extras:
+    """Add up what the analysis counted; ``functions`` maps names to counts by position."""
+    tensor: dict[tuple[TensorKind, bool], float] = {}
+    unshaped = barriers = meeting = warp_syncs = fences = async_waits = 0.0
+    for one, executed, lanes in _executed(module, functions):
+        facts = classify(one.opcode)
+        if facts.pipe == "tensor" and facts.category == "compute":
+            work = tensor_work(one.opcode)
+            if work is None:
+                unshaped += executed
+            else:
+                key = (work.kind, work.sparse)
+                tensor[key] = tensor.get(key, 0.0) + work.multiply_adds * lanes / WARP_SIZE
+        elif facts.category == "barrier":
+            words = set(one.opcode.split("."))
+            if facts.entry in ("bar", "barrier") and "arrive" not in words:
+                barriers += executed
+                meeting += executed * _meeting(one, words, launch)
+            warp_syncs += executed * (facts.entry == "bar.warp")
+            fences += executed * (facts.entry in ("membar", "fence"))
+            async_waits += executed * bool(words & _WAITS)
+    warps = launch.blocks * launch.warps_per_block
+    order = get_args(TensorKind)
+    return Extras(
+        tuple(
+            TensorWork(kind, sparse, tensor[kind, sparse])
+            for kind, sparse in sorted(tensor, key=lambda key: (order.index(key[0]), key[1]))
+        ),
+        unshaped,
+        atomics,
+        Synchronisation(
+            barriers_per_warp=barriers / warps,
+            warps_per_barrier=meeting / barriers if barriers else 0.0,
+            warp_syncs=warp_syncs,
+            fences=fences,
+            async_waits=async_waits,
+        ),
+    )
+
+
+def tensor_work(opcode: str) -> TensorWork | None:
+    """Multiply-adds of one warp's execution of a matrix instruction, from its name.
+
+    A wgmma is shared by the warps of its group. ``None`` if the name does not tell.
+    """
+    facts = classify(opcode)
+    words = opcode.split(".")
+    shape = next((match for word in words if (match := _SHAPE.fullmatch(word))), None)
+    kind = _kind(facts, words)
+    if facts.entry not in _PRODUCTS or shape is None or kind is None:
+        return None
+    m, n, k = (int(number) for number in shape.groups())
+    products = 1.0
+    if facts.entry.startswith("wgmma"):
+        products /= WARPGROUP_WARPS
+    elif facts.entry == "mma" and (m, n, k) == (8, 8, 4) and kind == "f16":
+        products *= QUAD_PAIRS
+    sparse = any(word.partition("::")[0] == "sp" for word in words)
+    return TensorWork(kind, sparse, m * n * k * products)
+
+
+def _kind(facts: OpcodeFacts, words: list[str]) -> TensorKind | None:
+    """The kind of the first factor: the second type, but for wmma of f16, which names none."""
+    if len(facts.types) == 2 and facts.entry == "wmma.mma":
+        return "f16"
+    if len(facts.types) < 3:
+        return None
+    kind = _KINDS.get(facts.types[1])
+    return "f8" if kind == "f4" and "kind::f8f6f4" in words else kind
+
+
+def _executed(
+    module: Module, functions: Mapping[str, Counted]
+) -> Iterable[tuple[Instruction, float, float]]:
+    """Every instruction that ran, with its warp executions and active lanes."""
+    for name, counts in functions.items():
+        function = module.function(name)
+        if function is None:
+            raise KeyError(name)
+        for one in function.body.instructions:
+            executed = float(counts.warp_executions[one.position])
+            if executed:
+                yield one, executed, float(counts.active_lanes[one.position])
+
+
+def _meeting(one: Instruction, words: set[str], launch: Launch) -> int:
+    """Warps that a barrier of the block waits for: bar.sync a{, b}; bar.red.op d, a{, b}, p."""
+    operands = one.operands[1:-1] if "red" in words else one.operands
+    threads = operands[1] if len(operands) > 1 else None
+    if isinstance(threads, Immediate):
+        return -(-int(threads.value) // WARP_SIZE)
+    return launch.warps_per_block

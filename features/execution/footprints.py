@@ -1,0 +1,302 @@
+"""Footprints and reuse of global memory, from what the sampled blocks touched."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from features.execution.machine import Machine
+from features.execution.program import Program
+from features.execution.results import BufferFootprint, MemoryFacts
+from features.execution.reuse import kept_by_l1, reuse_table
+from features.execution.sampling import SamplingPlan
+from features.execution.sharing import Listed, measure_sharing, relations
+from features.execution.spaces import GLOBAL_SPACES
+from features.execution.trace import Trace
+from features.launch import Launch
+from features.memory import (
+    KEY_BITS,
+    SECTOR_BYTES,
+    SECTORS_PER_LINE_SHIFT,
+    Overlap,
+    distinct,
+    overlap,
+    per_slot,
+    unite,
+)
+from features.reuse import Sharing, Stream, patch
+
+Counts = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+_SECTOR_MASK = (1 << KEY_BITS) - 1
+
+
+class Places(NamedTuple):
+    """Buffers: names, base addresses and first sectors, ascending; the first is no buffer but what
+    lies below and between them all."""
+
+    names: tuple[str, ...]
+    bases: tuple[int, ...]
+    starts: Counts
+    ends: Counts
+
+    def of(self, sectors: Counts) -> Counts:
+        """The number of the buffer of each sector, 0 if it is in none."""
+        number = np.searchsorted(self.starts, sectors, side="right") - 1
+        inside = (number > 0) & (sectors < self.ends[number])
+        found: Counts = np.where(inside, number, 0)
+        return found
+
+
+def places(machine: Machine) -> Places:
+    """Where the buffers of a launch lie."""
+    regions = machine.memory.regions
+    return Places(
+        ("(elsewhere)", *(region.name for region in regions)),
+        (0, *(region.base for region in regions)),
+        np.array([0, *(region.base // SECTOR_BYTES for region in regions)], dtype=np.int64),
+        np.array(
+            [0, *(-(-(region.base + region.size) // SECTOR_BYTES) for region in regions)],
+            dtype=np.int64,
+        ),
+    )
+
+
+class Kinds(NamedTuple):
+    """Numbers of the program's global sites by what they do."""
+
+    kept: list[int]
+    direct: list[int]
+    atomics: list[int]
+    stores: list[int]
+
+    @property
+    def loads(self) -> list[int]:
+        """All that reads."""
+        return [*self.kept, *self.direct, *self.atomics]
+
+    @property
+    def writes(self) -> list[int]:
+        """All that writes."""
+        return [*self.stores, *self.atomics]
+
+
+def kinds(program: Program) -> Kinds:
+    """Sort the global sites. A copy to shared memory stores nothing to global memory."""
+    found = Kinds([], [], [], [])
+    for site in program.sites:
+        if site.space not in GLOBAL_SPACES:
+            continue
+        if site.atomic:
+            found.atomics.append(site.number)
+        elif site.loads:
+            (found.kept if kept_by_l1(site) else found.direct).append(site.number)
+        elif site.stores:
+            found.stores.append(site.number)
+    return found
+
+
+class Ran(NamedTuple):
+    """The machine that ran a batch of blocks, and the place of its first block in the plan."""
+
+    machine: Machine
+    first: int
+
+
+def memory_facts(
+    program: Program, launch: Launch, plan: SamplingPlan, batches: list[Ran],
+    sites: dict[str, Counts], extra: Counts,
+) -> MemoryFacts:  # fmt: skip
+    """What the sampled blocks say about global memory.
+
+    ``sites`` holds counters ``int64[blocks, sites]`` by name, ``extra`` the distinct sectors of
+    skipped iterations that no footprint lists.
+    """
+    return _Footprints(program, launch, plan, batches, sites, extra).facts()
+
+
+class _Footprints:
+    def __init__(
+        self, program: Program, launch: Launch, plan: SamplingPlan, batches: list[Ran],
+        sites: dict[str, Counts], extra: Counts,
+    ) -> None:  # fmt: skip
+        self.program, self.launch, self.plan = program, launch, plan
+        self.batches, self.sites, self.extra = batches, sites, extra
+        self.blocks = len(plan.blocks)
+        self.kinds = kinds(program)
+        self.places = places(batches[0].machine)
+        self.unlisted = plan.estimate(extra)
+        numbers = [*self.kinds.loads, *self.kinds.stores]
+        self.requests: Counts = sites["requests"][:, numbers].sum(axis=1)
+        self.busy = max(1.0, plan.total((self.requests > 0).astype(np.int64)))
+
+    def united(self, numbers: list[int]) -> Counts:
+        """Sorted distinct footprint keys of some sites, all batches together."""
+        parts = []
+        for batch in self.batches:
+            keys = unite([batch.machine.tallies[n].log.keys for n in numbers])
+            parts.append(keys + np.int64(batch.first << KEY_BITS))
+        return np.concatenate(parts)
+
+    def total(self, numbers: list[int], name: str) -> float:
+        """A launch total of some sites."""
+        return self.plan.total(self.sites[name][:, numbers].sum(axis=1)) if numbers else 0.0
+
+    def facts(self) -> MemoryFacts:
+        plan, blocks = self.plan, self.blocks
+        loads, stores = self.united(self.kinds.loads), self.united(self.kinds.writes)
+        pairs_x, pairs_y = list(plan.pairs_x), list(plan.pairs_y)
+        load_overlap = Overlap(overlap(loads, pairs_x), overlap(loads, pairs_y))
+        store_overlap = Overlap(overlap(stores, pairs_x), overlap(stores, pairs_y))
+        buffers, streams = self.buffers(loads, stores)
+        return MemoryFacts(
+            load_sectors=self.total(self.kinds.loads, "sectors"),
+            store_sectors=self.total(self.kinds.writes, "sectors"),
+            unique_load_sectors=plan.total(
+                per_slot(loads, blocks) + self.extra[:, self.kinds.loads].sum(axis=1)
+            ),
+            unique_store_sectors=plan.total(
+                per_slot(stores, blocks) + self.extra[:, self.kinds.writes].sum(axis=1)
+            ),
+            load_overlap=load_overlap,
+            store_overlap=store_overlap,
+            footprint_sectors=sum(stream.distinct_sectors for stream in streams),
+            busy_blocks=self.busy,
+            requests_per_block=plan.total(self.requests) / self.busy,
+            buffers=buffers,
+            streams=streams,
+        )
+
+    def by_buffer(self, per_site: Floats, numbers: list[int]) -> Floats:
+        """Launch totals of some sites, shared out among the buffers that each touches."""
+        totals = np.zeros(len(self.places.names))
+        for number in numbers:
+            if per_site[number]:
+                totals += per_site[number] * self.shares(number)
+        return totals
+
+    def shares(self, number: int) -> Floats:
+        """The share of a site's footprint that lies in each buffer."""
+        found = np.zeros(len(self.places.names))
+        keys = self.batches[0].machine.tallies[number].log.keys & _SECTOR_MASK
+        if not keys.size:
+            found[0] = 1.0
+            return found
+        ends = self.places.of(np.array([keys.min(), keys.max()]))
+        if ends[0] == ends[1] and ends[0]:
+            found[ends[0]] = 1.0
+            return found
+        return np.bincount(self.places.of(keys), minlength=found.size) / keys.size
+
+    def uniques(self, keys: Counts, numbers: list[int]) -> Floats:
+        """By buffer: distinct sectors of a block, summed over the launch's blocks."""
+        where = self.places.of(keys & _SECTOR_MASK)
+        count = len(self.places.names)
+        slots = np.clip(keys >> KEY_BITS, 0, self.blocks - 1)
+        each = np.bincount(slots * count + where, minlength=self.blocks * count)
+        listed = self.plan.estimate(each.reshape(self.blocks, count))
+        return listed + self.by_buffer(self.unlisted, numbers)
+
+    def lines(self, keys: Counts, sectors: Floats) -> Floats:
+        """By buffer: distinct 128-byte lines of a block on average, from those of the keys."""
+        first = np.ones(keys.size, dtype=np.bool_)
+        first[1:] = np.diff(keys >> SECTORS_PER_LINE_SHIFT) != 0
+        where = self.places.of(keys & _SECTOR_MASK)
+        count = len(self.places.names)
+        listed = np.bincount(where, minlength=count)
+        density = np.bincount(where[first], minlength=count) / np.maximum(listed, 1)
+        return sectors * density / self.busy
+
+    def buffers(
+        self, loads: Counts, stores: Counts
+    ) -> tuple[tuple[BufferFootprint, ...], tuple[Stream, ...]]:
+        """What is known of each buffer touched."""
+        kinds, plan, launch = self.kinds, self.plan, self.launch
+        sectors = plan.estimate(self.sites["sectors"])
+        kept, direct, atomics, stored = (self.by_buffer(sectors, numbers) for numbers in kinds)
+        unique_loads = self.uniques(loads, kinds.loads)
+        unique_stores = self.uniques(stores, kinds.writes)
+        keys_kept, unique_kept = loads, unique_loads
+        if kinds.direct or kinds.atomics:
+            keys_kept = self.united(kinds.kept)
+            unique_kept = self.uniques(keys_kept, kinds.kept)
+        both = unite([loads, stores])
+        unique = self.uniques(both, [*kinds.loads, *kinds.stores])
+        lines = self.lines(both, unique)
+        table = reuse_table(
+            self.batches[0].machine.trace or Trace(self.blocks, ()), plan.weights(),
+            self.program.sites, self.places.of, self.lines(keys_kept, unique_kept), lines,
+        )  # fmt: skip
+        pairs, partly = relations(plan, launch), self.partly()
+        where = self.places.of(both & _SECTOR_MASK)
+        buffers, streams = [], []
+        for number, name in enumerate(self.places.names):
+            keys = both[where == number]
+            if not keys.size:
+                continue
+            sector = keys & _SECTOR_MASK
+            each = float(unique[number]) / self.busy
+            sharing, of_lines = measure_sharing(
+                keys, partly, pairs, launch, each, float(lines[number])
+            )
+            low, high = int(sector.min()), int(sector.max()) + 1
+            seen = distinct(sector)
+            distinct_sectors = self.of_launch(seen, sharing, each)
+            distinct_lines = self.of_launch(
+                distinct(seen >> SECTORS_PER_LINE_SHIFT), of_lines, float(lines[number])
+            )
+            base = self.places.bases[number]
+            if number:
+                means = [self.mean(keys_of, number) for keys_of in (loads, stores)]
+                buffers.append(
+                    BufferFootprint(
+                        name, base, means[0], means[1],
+                        low * SECTOR_BYTES - base, high * SECTOR_BYTES - base, distinct_sectors,
+                    )
+                )  # fmt: skip
+            streams.append(
+                Stream(
+                    name=name,
+                    kept_load_sectors=float(kept[number]),
+                    direct_load_sectors=float(direct[number]),
+                    store_sectors=float(stored[number]),
+                    atomic_sectors=float(atomics[number]),
+                    unique_kept_sectors=float(unique_kept[number]),
+                    unique_load_sectors=float(unique_loads[number]),
+                    unique_read_sectors=float(unique_loads[number] * table.read_first[number]),
+                    unique_store_sectors=float(unique_stores[number]),
+                    distinct_sectors=distinct_sectors,
+                    distinct_lines=distinct_lines,
+                    sharing=sharing,
+                    line_sharing=of_lines,
+                    kept=table.kept[number],
+                    all=table.all[number],
+                )
+            )
+        return tuple(buffers), tuple(streams)
+
+    def of_launch(self, seen: Counts, sharing: Sharing, each: float) -> float:
+        """Distinct units of the launch: never below what was seen (sorted), never above what lies
+        between the bounds of that."""
+        if self.plan.complete:
+            return float(seen.size)
+        whole = sharing.union(patch(self.busy, 1, self.launch.grid), each)
+        return max(float(seen.size), min(float(seen[-1] - seen[0] + 1), whole))
+
+    def partly(self) -> list[Listed]:
+        """Sectors of sites whose skipped iterations are not listed one by one."""
+        found = []
+        for number in (*self.kinds.loads, *self.kinds.stores):
+            unlisted = float(self.extra[:, number].sum())
+            keys = self.batches[0].machine.tallies[number].log.keys
+            if unlisted and keys.size:
+                found.append(Listed(distinct(keys & _SECTOR_MASK), 1.0 + unlisted / keys.size))
+        return sorted(found, key=lambda listed: listed.factor)
+
+    def mean(self, keys: Counts, number: int) -> float:
+        """Distinct sectors of a buffer that a block touches on average (those listed)."""
+        chosen = keys[self.places.of(keys & _SECTOR_MASK) == number]
+        return self.plan.total(per_slot(chosen, self.blocks)) / sum(self.plan.sizes)

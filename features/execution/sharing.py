@@ -1,0 +1,184 @@
+"""Which part of its data a block shares with which others, from the sampled blocks' footprints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from features.execution.sampling import SamplingPlan
+from features.launch import Launch
+from features.memory import (
+    KEY_BITS,
+    SECTORS_PER_LINE,
+    SECTORS_PER_LINE_SHIFT,
+    distinct,
+    slot_sectors,
+)
+from features.reuse import Sharing
+
+Integers = npt.NDArray[np.int64]
+Table = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+
+MOST_TOUCHES = 1 << 14
+"""Touched sectors looked at; of more, lines with a certain hash."""
+MOST_BLOCKS = 32
+"""Blocks compared with each other."""
+MOST_PAIRS, MOST_PATTERN = 4, 2048
+"""Neighbours, and sectors of each, of which the pattern is looked at."""
+FAR = 8
+"""Blocks apart from which two share no line by chance of their place (or half the grid)."""
+MOST_OF_ALL = 0.75
+"""What this share of the sampled blocks touches is everyone's."""
+FEWEST_FOR_CHANCE = 6
+"""Blocks below which sharing with some by chance cannot be told from sharing with all."""
+
+
+class Pairs(NamedTuple):
+    """Which pairs of sampled blocks are how related (``bool[blocks, blocks]``, each pair once)."""
+
+    beside: Flags
+    below: Flags
+    row: Flags
+    column: Flags
+    apart: Flags
+
+
+def relations(plan: SamplingPlan, launch: Launch) -> Pairs:
+    """Relations of the first ``MOST_BLOCKS`` blocks of a plan."""
+    blocks = np.array(plan.blocks[:MOST_BLOCKS], dtype=np.int64)
+    x, row = blocks % launch.grid[0], blocks // launch.grid[0]
+    across = np.abs(x[:, None] - x)
+    down = np.abs(row[:, None] - row)
+    once = np.triu(np.ones_like(across, dtype=np.bool_), 1)
+    width, height = launch.grid[0], launch.blocks // launch.grid[0]
+    far_across = across >= max(2, min(FAR, width // 2))
+    far_down = down >= max(2, min(FAR, height // 2))
+    return Pairs(
+        once & (down == 0) & (across == 1),
+        once & (across == 0) & (down == 1),
+        once & (down == 0) & far_across,
+        once & (across == 0) & far_down,
+        once & far_across & far_down,
+    )
+
+
+class Listed(NamedTuple):
+    """Sorted sectors of which only some are listed: each stands for ``factor`` like it."""
+
+    sectors: Integers
+    factor: float
+
+
+def measure_sharing(
+    keys: Integers, partly: Sequence[Listed], pairs: Pairs, launch: Launch,
+    each_sectors: float, each_lines: float,
+) -> tuple[Sharing, Sharing]:  # fmt: skip
+    """Sharing of sectors and of lines, from sorted distinct footprint keys of one buffer.
+
+    ``partly`` tells of which sectors not all are among the keys. ``each_sectors`` and
+    ``each_lines`` are a block's distinct ones on average.
+    """
+    count = pairs.row.shape[0]
+    neighbours = _lines_of_neighbours(keys, pairs.beside), _lines_of_neighbours(keys, pairs.below)
+    slots = keys >> KEY_BITS
+    chosen = slots < count
+    if np.count_nonzero(chosen) > MOST_TOUCHES:
+        every = 1 << int(keys.size // MOST_TOUCHES).bit_length()
+        line = keys >> SECTORS_PER_LINE_SHIFT & ((1 << KEY_BITS - SECTORS_PER_LINE_SHIFT) - 1)
+        chosen &= ((line * np.int64(0x9E3779B1)) >> 16) % every == 0
+    keys, slots = keys[chosen], slots[chosen]
+    units, place = np.unique(keys & ((1 << KEY_BITS) - 1), return_inverse=True)
+    if not units.size:
+        return Sharing(), Sharing()
+    touched = np.zeros((units.size, count), dtype=np.float32)
+    touched[place, slots] = 1
+    weights = np.ones(units.size, dtype=np.float32)
+    for listed in partly:
+        at = np.minimum(np.searchsorted(listed.sectors, units), listed.sectors.size - 1)
+        weights[listed.sectors[at] == units] = listed.factor
+    line = units >> SECTORS_PER_LINE_SHIFT
+    starts = np.flatnonzero(np.r_[True, line[1:] != line[:-1]])
+    lines = np.maximum.reduceat(touched, starts, axis=0)
+    return (
+        _sharing(touched, weights, pairs, launch, each_sectors),
+        _sharing(
+            lines, np.maximum.reduceat(weights, starts), pairs, launch, each_lines, neighbours
+        ),
+    )
+
+
+def _lines_of_neighbours(keys: Integers, pairs: Flags) -> float | None:
+    """The share of a block's lines that the next block touches, on average over alignments.
+
+    Blocks narrower than a line share it by fours or twos, and a few pairs do not tell how many
+    of the others do. ``None`` where neighbours do not touch the same pattern further on.
+    """
+    shares = []
+    for left, right in np.argwhere(pairs)[:MOST_PAIRS]:
+        ours, theirs = slot_sectors(keys, left), slot_sectors(keys, right)
+        if not ours.size or ours.size != theirs.size:
+            return None
+        step = int(theirs[0] - ours[0])
+        if not np.array_equal(ours[:MOST_PATTERN] + step, theirs[:MOST_PATTERN]):
+            return None
+        pattern = ours[:MOST_PATTERN]
+        for turn in range(SECTORS_PER_LINE if step % SECTORS_PER_LINE else 1):
+            here, there = (
+                distinct((pattern + moved * step) >> SECTORS_PER_LINE_SHIFT)
+                for moved in (turn, turn + 1)
+            )
+            common = np.intersect1d(here, there, assume_unique=True)
+            shares.append(common.size / here.size)
+    return float(np.mean(shares)) if shares else None
+
+
+def _sharing(
+    touched: Table, weights: Table, pairs: Pairs, launch: Launch, each: float,
+    neighbours: tuple[float | None, float | None] = (None, None),
+) -> Sharing:  # fmt: skip
+    common = touched.T @ (touched * weights[:, None])
+    sizes = np.diagonal(common)
+    smaller = np.minimum(sizes[:, None], sizes)
+
+    def share(related: Flags) -> float | None:
+        whole = float(smaller[related].sum())
+        return float(common[related].sum()) / whole if whole else None
+
+    beside, below, row, column, everyone = (share(related) for related in pairs)
+    beside = beside if neighbours[0] is None else neighbours[0]
+    below = below if neighbours[1] is None else neighbours[1]
+    # Where the grid has no blocks that far apart, what nearly all neighbours share goes on.
+    if row is None:
+        row = beside if beside is not None and beside > MOST_OF_ALL else 0.0
+    if column is None:
+        column = below if below is not None and below > MOST_OF_ALL else 0.0
+    if launch.grid[0] == 1:
+        everyone = column
+    elif launch.blocks == launch.grid[0]:
+        everyone = row
+    elif everyone is None:
+        everyone = row * column
+    population = float("inf")
+    users = int(np.count_nonzero(sizes))
+    by_chance = 0.0
+    if everyone and users >= FEWEST_FOR_CHANCE:
+        by = touched.sum(axis=1)
+        of_all = float((by * weights)[by >= MOST_OF_ALL * users].sum() / (by @ weights))
+        of_all = min(everyone, of_all)
+        by_chance = everyone - of_all
+        if by_chance > 0:
+            # Two draws of n among P have n^2 / P in common.
+            population = max(1.0, each, (1.0 - of_all) ** 2 * each / by_chance)
+            everyone = of_all
+
+    def of_rest(found: float | None) -> float:
+        rest = 1.0 - everyone
+        return max(0.0, ((found or 0.0) - everyone - by_chance) / rest) if rest > 0 else 0.0
+
+    return Sharing(
+        everyone, of_rest(beside), of_rest(below), of_rest(row), of_rest(column), population
+    )

@@ -1,0 +1,124 @@
+"""Which of several operating points to run at: Pareto set, best ones, constraints.
+
+A point is seconds, watts and joules of the same work under other clocks, launch shapes or GPUs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Generic, TypeVar
+
+from features.errors import ConstraintError
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Point(Generic[K]):
+    """One way to run: ``key`` names it; time, power, and their product."""
+
+    key: K
+    time_seconds: float
+    power_watts: float
+
+    @property
+    def energy_joules(self) -> float:
+        """Power times time."""
+        return self.power_watts * self.time_seconds
+
+    @property
+    def edp(self) -> float:
+        """Energy-delay product in joule seconds."""
+        return self.energy_joules * self.time_seconds
+
+    @property
+    def ed2p(self) -> float:
+        """Energy-delay-squared product in joule square seconds."""
+        return self.edp * self.time_seconds
+
+
+OBJECTIVES: Mapping[str, Callable[[Point[Any]], float]] = MappingProxyType(
+    {
+        "min_energy": lambda point: point.energy_joules,
+        "min_edp": lambda point: point.edp,
+        "min_ed2p": lambda point: point.ed2p,
+        "max_performance": lambda point: point.time_seconds,
+        "min_power": lambda point: point.power_watts,
+    }
+)
+"""What a best point minimises, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constraints:
+    """What a point must keep to; ``None`` sets no bound.
+
+    ``max_slowdown`` bounds time over that of the reference, 1.1 is a tenth longer.
+    """
+
+    max_slowdown: float | None = None
+    max_power_watts: float | None = None
+    deadline_seconds: float | None = None
+
+    def violated(self, point: Point[K], reference_seconds: float) -> tuple[str, ...]:
+        """Names of the constraints that a point breaks."""
+        slack = 1 + 1e-12  # the reference itself keeps max_slowdown 1
+        checks = (
+            ("max_slowdown", point.time_seconds / reference_seconds, self.max_slowdown),
+            ("max_power_watts", point.power_watts, self.max_power_watts),
+            ("deadline_seconds", point.time_seconds, self.deadline_seconds),
+        )
+        return tuple(
+            name for name, value, bound in checks if bound is not None and value > bound * slack
+        )
+
+
+def pareto(points: Sequence[Point[K]]) -> tuple[Point[K], ...]:
+    """Points that no other beats in both time and energy, the fastest first.
+
+    Of points equal in both, the first given stays.
+    """
+    best: list[Point[K]] = []
+    for point in sorted(points, key=lambda each: (each.time_seconds, each.energy_joules)):
+        if not best or point.energy_joules < best[-1].energy_joules:
+            best.append(point)
+    return tuple(best)
+
+
+def best_points(
+    points: Sequence[Point[K]], reference_seconds: float, constraints: Constraints
+) -> dict[str, Point[K]]:
+    """The best feasible point for each of ``OBJECTIVES``.
+
+    Ties go to the faster point, then to the thriftier, then to the first given. Raises
+    ConstraintError where no point keeps to the constraints: it names each with the value that
+    comes nearest.
+    """
+    feasible = [point for point in points if not constraints.violated(point, reference_seconds)]
+    if not feasible:
+        raise _infeasible(points, reference_seconds, constraints)
+    return {name: _least(feasible, cost) for name, cost in OBJECTIVES.items()}
+
+
+def _least(points: Sequence[Point[K]], cost: Callable[[Point[Any]], float]) -> Point[K]:
+    return min(points, key=lambda each: (cost(each), each.time_seconds, each.energy_joules))
+
+
+def _infeasible(
+    points: Sequence[Point[K]], reference_seconds: float, constraints: Constraints
+) -> ConstraintError:
+    fastest = min(point.time_seconds for point in points)
+    frugal = min(point.power_watts for point in points)
+    within = (
+        ("max_slowdown", constraints.max_slowdown, fastest / reference_seconds),
+        ("max_power_watts", constraints.max_power_watts, frugal),
+        ("deadline_seconds", constraints.deadline_seconds, fastest),
+    )
+    told = "; ".join(
+        f"{name} {bound:g} (the least of any point is {least:.4g})"
+        for name, bound, least in within
+        if bound is not None
+    )
+    return ConstraintError(f"no point keeps to all constraints: {told}", field="constraints")

@@ -1,0 +1,158 @@
+"""Cards of scaling models, and the store that opens their artifacts.
+
+Per campaign (measurements of one GPU by one source) up to three artifacts below
+``<gpu>/scaling/``: ``physical-<counters>1-<campaign>`` (``model.json``), and trees correcting it,
+``catboost-<counters>_time1-<campaign>`` and ``catboost-<counters>_power1-<campaign>``. Trees of
+another physical model than the one at hand are refused: their card names its checksum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from features.errors import ModelError
+from models.cards import Card, CardPart, Sha256, TrainingSize
+from models.dvfs.physical import PARAMETERS_NAME, PhysicalScaling, read_scaling
+from models.dvfs.residual import CorrectedScaling
+from models.dvfs.schemas import Quantity, schema_hash, trees_schema
+from models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
+from models.trees import TreeModel
+
+TARGET = "scaling"
+PHYSICAL = "physical"
+TREES = "catboost"
+
+ScalingProtocol = Literal["leave_programs_out", "micro_to_real"]
+ScaledQuantity = Literal["time", "power", "energy"]
+
+
+class ScalingTrainingFacts(TrainingSize):
+    """What a scaling model was fitted on, and what cleaning left out or noted, rule by rule."""
+
+    pairs: int = Field(ge=1)
+    dropped: dict[str, int]
+    noted: dict[str, int]
+
+
+class ScalingErrors(CardPart):
+    """Errors of a scale: mean and median in points (hundredths), share within ten points."""
+
+    mean_points: float = Field(ge=0)
+    median_points: float = Field(ge=0)
+    mape_percent: float = Field(ge=0)
+    close_percent: float = Field(ge=0, le=100)
+
+
+class ScalingScores(CardPart):
+    """Errors on kernels left out, beside the mean curve's, which knows no kernel.
+
+    ``reference_mhz`` is the pair (core, memory) that the scales are against.
+    """
+
+    protocol: ScalingProtocol
+    quantity: ScaledQuantity
+    reference_mhz: tuple[float, float]
+    kernels: int = Field(ge=1)
+    model: ScalingErrors
+    mean_curve: ScalingErrors
+
+
+class ScalingChoice(CardPart):
+    """Energy saved at the pair of least predicted energy, in percent of that at the reference."""
+
+    protocol: ScalingProtocol
+    saved_percent: float
+    mean_curve_saved_percent: float
+    oracle_percent: float
+    hypervolume_ratio: float = Field(gt=0, le=1)
+
+
+class ScaleWidth(CardPart):
+    """Interval of a scale: ``[low_factor, high_factor]`` times the predicted one."""
+
+    low_factor: float = Field(gt=0, le=1)
+    high_factor: float = Field(ge=1)
+
+
+class ScalingIntervals(CardPart):
+    """Widths at a nominal ``level``, from kernels left out; ``None`` where nothing was scored."""
+
+    level: float = Field(gt=0, lt=1)
+    time: ScaleWidth | None
+    power: ScaleWidth | None
+
+
+class ScalingCard(Card):
+    """Card of a scaling model. ``corrects_sha256``: for trees, the ``model.json`` under them."""
+
+    target: Literal["scaling"]
+    training: ScalingTrainingFacts
+    scores: tuple[ScalingScores, ...]
+    intervals: ScalingIntervals
+    choice: tuple[ScalingChoice, ...]
+    corrects_sha256: Sha256 | None = None
+
+    @model_validator(mode="after")
+    def _of_its_family(self) -> ScalingCard:
+        if (self.family == PHYSICAL) != (self.corrects_sha256 is None):
+            raise ValueError("trees name the physical model they correct, and only they do")
+        return self
+
+
+def scaling_store(roots: Sequence[Path] = (PACKAGED_ARTIFACTS,)) -> ArtifactStore[ScalingCard]:
+    """The store of scaling artifacts."""
+    return ArtifactStore(roots, kind=ScalingCard, hash_of_schema=schema_hash)
+
+
+def load_physical(store: ArtifactStore[ScalingCard], gpu: str, campaign: str) -> PhysicalScaling:
+    """The physical model of a campaign. Raises ModelError where there is none."""
+    base = _physical_artifact(store, store.list(), gpu, campaign)
+    return read_scaling(base.file(PARAMETERS_NAME))
+
+
+def load_corrected(
+    store: ArtifactStore[ScalingCard], gpu: str, campaign: str
+) -> CorrectedScaling | PhysicalScaling:
+    """The physical model with what trees the campaign has; alone where it has none.
+
+    Raises ModelError where there is no physical model, or trees correct another one.
+    """
+    cards = store.list()
+    base = _physical_artifact(store, cards, gpu, campaign)
+    physical = read_scaling(base.file(PARAMETERS_NAME))
+    trees: dict[Quantity, TreeModel] = {}
+    quantities: tuple[Quantity, ...] = ("time", "power")
+    for quantity in quantities:
+        schema = trees_schema(physical.parameters.counters, quantity)
+        wanted = (gpu, schema, campaign)
+        if not any((one.gpu, one.feature_schema.id, one.source) == wanted for one in cards):
+            continue
+        artifact = store.find(gpu, TARGET, TREES, schema, source=campaign)
+        if artifact.card.corrects_sha256 != base.card.files[PARAMETERS_NAME]:
+            raise ModelError(
+                f"the {quantity} trees of {gpu} by {campaign} correct another physical model",
+                gpu=gpu,
+            )
+        trees[quantity] = TreeModel(artifact)
+    if not trees:
+        return physical
+    return CorrectedScaling(physical, time=trees.get("time"), power=trees.get("power"))
+
+
+def _physical_artifact(
+    store: ArtifactStore[ScalingCard], cards: Sequence[ScalingCard], gpu: str, campaign: str
+) -> Artifact[ScalingCard]:
+    mine = [card for card in cards if (card.gpu, card.family) == (gpu, PHYSICAL)]
+    schemas = [card.feature_schema.id for card in mine if card.source == campaign]
+    if not schemas:
+        known = sorted({card.source for card in mine})
+        raise ModelError(
+            f"no frequency model of {gpu} by {campaign!r}; there are {', '.join(known) or 'none'}",
+            gpu=gpu,
+            known=known,
+        )
+    return store.find(gpu, TARGET, PHYSICAL, schemas[-1], source=campaign)

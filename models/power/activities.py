@@ -1,0 +1,116 @@
+"""How busy each unit of a GPU is while a launch runs: what its power follows.
+
+An activity is work over what the unit could do in the predicted time, from 0 to 1. Counts come
+from ``activity1``, the time from a time model: power predicted so is consistent with the time
+predicted beside it (errors of a count cancel, docs/physical.md).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from features.activity import Activity
+from features.gpus import GpuProfile
+from features.launch import WARP_SIZE
+from features.memory import SECTOR_BYTES
+from models.clocks import ClockPair, bandwidth_bytes_per_second
+from models.time.bottleneck import (
+    CONSTANTS,
+    NOTHING_BESIDE,
+    SHARED_BYTES_PER_LANE,
+    Beside,
+    Constants,
+    dram_bytes,
+)
+from models.time.measured_work import FLOPS_PER_FMA, Work
+
+
+class UnitActivities(NamedTuple):
+    """Share of its peak, 0 to 1, at which each unit works on average over the launch.
+
+    ``issue``: warp instructions of all schedulers; ``fma`` holds integer multiplication too;
+    ``tensor``: the matrix units' dense FP16 rate; ``load_store``: shared memory and load/store
+    passes; ``dram``: bandwidth of device memory.
+    """
+
+    issue: float
+    fma: float
+    fp16: float
+    tensor: float
+    alu: float
+    fp64: float
+    load_store: float
+    l2: float
+    texture: float
+    dram: float
+
+
+def unit_activities(
+    activity: Activity,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    time_seconds: float,
+    *,
+    more: Beside = NOTHING_BESIDE,
+    constants: Constants = CONSTANTS,
+) -> UnitActivities:
+    """Activities of a launch that takes ``time_seconds`` (> 0) at ``clocks``."""
+    sm = gpu.capability
+    cycles = gpu.sm_count * clocks.core_hz * time_seconds
+
+    def share(done: float, per_cycle_and_sm: float) -> float:
+        return min(1.0, done / (per_cycle_and_sm * cycles)) if per_cycle_and_sm else 0.0
+
+    def pipe(warp_instructions: float, lanes: float) -> float:
+        return share(warp_instructions * WARP_SIZE, lanes)
+
+    conflicts = max(0.0, activity.shared_transactions - activity.shared_requests)
+    bandwidth = bandwidth_bytes_per_second(gpu, clocks.memory_mhz)
+    return UnitActivities(
+        issue=share(activity.warp_instructions_sass, sm.warp_schedulers),
+        fma=pipe(activity.fma_pipe_instructions, sm.fp32_lanes),
+        fp16=pipe(activity.fp16_instructions, sm.fp16_lanes / 2),
+        tensor=share(more.tensor_fmas, sm.tensor_fma_per_clock),
+        alu=pipe(activity.alu_pipe_instructions, sm.int_lanes),
+        fp64=pipe(activity.fp64_instructions, sm.fp64_lanes),
+        load_store=pipe(
+            activity.lsu_requests + conflicts, sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
+        ),
+        l2=share(activity.l2_sectors, L2_SECTORS_PER_CLOCK_OF_SM),
+        texture=pipe(activity.texture_requests, sm.texture_lanes),
+        dram=min(1.0, dram_bytes(activity, constants) / (bandwidth * time_seconds)),
+    )
+
+
+def work_activities(
+    work: Work, gpu: GpuProfile, clocks: ClockPair, time_seconds: float
+) -> UnitActivities:
+    """The least activities that measured work means, where it takes ``time_seconds`` (> 0).
+
+    What it does not tell counts as nothing: loads and stores, L2 hits, texture, tensor cores.
+    """
+    sm = gpu.capability
+    cycles = gpu.sm_count * clocks.core_hz * time_seconds
+
+    def share(done: float, per_cycle_and_sm: float) -> float:
+        return min(1.0, done / (per_cycle_and_sm * cycles)) if per_cycle_and_sm else 0.0
+
+    fma, fp64 = work.flops_sp / FLOPS_PER_FMA, work.flops_dp / FLOPS_PER_FMA
+    bandwidth = bandwidth_bytes_per_second(gpu, clocks.memory_mhz)
+    return UnitActivities(
+        issue=share((work.int_ops + fma + fp64) / WARP_SIZE, sm.warp_schedulers),
+        fma=share(fma, sm.fp32_lanes),
+        fp16=0.0,
+        tensor=0.0,
+        alu=share(work.int_ops, sm.int_lanes),
+        fp64=share(fp64, sm.fp64_lanes),
+        load_store=0.0,
+        l2=share(work.dram_bytes / SECTOR_BYTES, L2_SECTORS_PER_CLOCK_OF_SM),
+        texture=0.0,
+        dram=min(1.0, work.dram_bytes / (bandwidth * time_seconds)),
+    )
+
+
+L2_SECTORS_PER_CLOCK_OF_SM = 1.0
+"""The activity of L2 is told against one sector a cycle and SM, whatever an L2 achieves: the
+weight fitted to it belongs to this scale."""

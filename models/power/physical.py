@@ -1,0 +1,184 @@
+"""Power as physics has it: idle, plus energy per event times events per second.
+
+    P = P_idle + (P_limit - P_idle) (c_0 + c_m f_m + c_1 V^2 f + V^2 f sum_j w_j a_j
+                                     + w_dram a_dram f_m + w_dram_core a_dram V^2 f)
+    V = max(V_floor, 1 - k (1 - f))
+
+f and f_m are clocks over the reference pair's, V the core voltage over that at the reference, a_j
+the units' activities (``models.power.activities``). All weights are >= 0, so a busier unit or a
+higher core clock at the same activities never draws less. One set of weights per GPU, fitted by
+``training.physical``; the pooled set serves GPUs nobody measured. docs/physical.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from features.gpus import GpuProfile
+from models.clocks import ClockPair
+from models.power.activities import UnitActivities
+
+PARAMETERS_NAME = "model.json"
+"""File of an artifact that holds ``PhysicalParameters``."""
+
+POOLED = "pooled"
+"""In the place of a GPU: weights for every GPU that nobody measured."""
+
+SHARED_WEIGHTS: Mapping[str, str] = MappingProxyType({"fp16": "fma", "tensor": "fma"})
+"""Units without a weight of their own: no program of the data uses them, so that a full unit is
+taken to draw what a full FMA pipe draws (an assumption; docs/physical.md)."""
+
+CORE_UNITS = ("issue", "fma", "alu", "fp64", "load_store", "l2", "texture")
+"""Units with a weight, in the core's clock and voltage domain."""
+
+WEIGHTS = ("base", "memory_clock", "clock", *CORE_UNITS, "dram", "dram_core")
+"""Names of the weights, in the order of the regressors."""
+
+COMPONENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "idle": ("base", "memory_clock"),
+        "clock": ("clock",),
+        "control": ("issue",),
+        "fp32": ("fma",),
+        "int": ("alu",),
+        "fp64": ("fp64",),
+        "fp16": ("fp16",),
+        "tensor": ("tensor",),
+        "shared": ("load_store",),
+        "texture": ("texture",),
+        "l2": ("l2",),
+        "dram": ("dram", "dram_core"),
+    }
+)
+"""What a decomposition names, and the terms it adds up. ``clock`` is what the core draws for
+running at all: its clock tree and what no unit explains."""
+
+
+class VoltageCurve(BaseModel):
+    """Core voltage over that at the reference clock: ``max(floor, 1 - slope (1 - f))``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    floor: float = Field(gt=0, le=1)
+    slope: float = Field(ge=0)
+
+    def at(self, relative_core: float) -> float:
+        """Relative voltage at ``relative_core``, the core clock over the reference's."""
+        return max(self.floor, 1.0 - self.slope * (1.0 - relative_core))
+
+
+class PhysicalParameters(BaseModel):
+    """Everything the physical model knows of one GPU.
+
+    ``limit_watts`` scales the weights and is the board's power limit; ``highest_watts`` what
+    the fitted rows reached (a prediction above both is cut: the board would lower its clocks).
+    ``weights`` are dimensionless, one for each of ``WEIGHTS``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    gpu: str
+    idle_watts: float = Field(gt=0)
+    limit_watts: float = Field(gt=0)
+    highest_watts: float = Field(gt=0)
+    reference_core_mhz: float = Field(gt=0)
+    reference_memory_mhz: float = Field(gt=0)
+    voltage: VoltageCurve
+    weights: dict[str, float]
+
+    @model_validator(mode="after")
+    def _sound(self) -> PhysicalParameters:
+        if tuple(self.weights) != WEIGHTS:
+            raise ValueError(f"weights must be {', '.join(WEIGHTS)}, in this order")
+        if any(weight < 0 for weight in self.weights.values()):
+            raise ValueError("a weight is negative")
+        if self.idle_watts >= self.limit_watts:
+            raise ValueError("idle_watts is not below limit_watts")
+        return self
+
+    @property
+    def reference(self) -> ClockPair:
+        """The pair at which clocks and voltage are 1."""
+        return ClockPair(self.reference_core_mhz, self.reference_memory_mhz)
+
+
+@dataclass(frozen=True, slots=True)
+class PowerBreakdown:
+    """Predicted watts and the share of each component; they sum to ``watts``.
+
+    ``limited`` tells that the model wanted more than the board may draw: it would lower its
+    clocks, and the time predicted beside this would be too short.
+    """
+
+    watts: float
+    components: Mapping[str, float]
+    limited: bool
+
+
+def regressors(
+    activities: UnitActivities, clocks: ClockPair, reference: ClockPair, voltage: VoltageCurve
+) -> dict[str, float]:
+    """What the weights multiply, dimensionless, by term.
+
+    The terms are ``WEIGHTS`` and those of ``SHARED_WEIGHTS``.
+    """
+    core = clocks.core_mhz / reference.core_mhz
+    switching = voltage.at(core) ** 2 * core
+    memory = clocks.memory_mhz / reference.memory_mhz
+    units = (*CORE_UNITS, *SHARED_WEIGHTS)
+    return {
+        "base": 1.0,
+        "memory_clock": memory,
+        "clock": switching,
+        **{name: switching * getattr(activities, name) for name in units},
+        "dram": activities.dram * memory,
+        "dram_core": activities.dram * switching,
+    }
+
+
+def predicted_power(
+    parameters: PhysicalParameters, activities: UnitActivities, clocks: ClockPair
+) -> PowerBreakdown:
+    """Watts at ``clocks``, split into components."""
+    scale = parameters.limit_watts - parameters.idle_watts
+    terms = regressors(activities, clocks, parameters.reference, parameters.voltage)
+    watts = {
+        name: scale * parameters.weights[SHARED_WEIGHTS.get(name, name)] * value
+        for name, value in terms.items()
+    }
+    components = {
+        component: sum(watts[name] for name in names) for component, names in COMPONENTS.items()
+    }
+    components["idle"] += parameters.idle_watts
+    total = sum(components.values())
+    most = max(parameters.limit_watts, parameters.highest_watts)
+    if total <= most:
+        return PowerBreakdown(total, components, limited=False)
+    cut = {name: part * most / total for name, part in components.items()}
+    return PowerBreakdown(most, cut, limited=True)
+
+
+IDLE_SHARE = 0.15
+"""Idle power over the board's limit where nobody measured it.
+
+Between Tesla K20 (25 of 225 W, thesis) and the idle watts at default clocks of Titan V (.17),
+Tesla K40c (.27) and GTX Titan X (.30) in their profiles; recent boards idle lower.
+"""
+
+
+def parameters_for(gpu: GpuProfile, pooled: PhysicalParameters) -> PhysicalParameters:
+    """The pooled weights with a GPU's datasheet facts: for a GPU nobody measured."""
+    return pooled.model_copy(
+        update={
+            "gpu": gpu.id,
+            "idle_watts": gpu.idle_watts or IDLE_SHARE * gpu.tdp_watts,
+            "limit_watts": gpu.tdp_watts,
+            "highest_watts": gpu.tdp_watts,
+            "reference_core_mhz": gpu.max_core_mhz,
+            "reference_memory_mhz": gpu.memory_mhz,
+        }
+    )

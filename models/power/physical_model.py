@@ -1,0 +1,119 @@
+"""The physical power model as it serves: parameters from an artifact, intervals from its card."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from features.activity import Activity
+from features.errors import ModelError
+from features.gpus import GpuProfile
+from models.cards import ModelCard
+from models.clocks import ClockPair
+from models.estimate import Basis, Estimate
+from models.power.activities import UnitActivities, unit_activities
+from models.power.physical import (
+    PARAMETERS_NAME,
+    POOLED,
+    PhysicalParameters,
+    PowerBreakdown,
+    parameters_for,
+    predicted_power,
+)
+from models.store import Artifact
+from models.time.bottleneck import NOTHING_BESIDE, Beside
+
+TOLERANCE = 0.05
+"""How far an activity may lie beyond the training rows' before it counts as extrapolated: the
+resolution of a prediction, not a measured figure."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkAtTime:
+    """One launch, or another case of it: what it does and how long that takes."""
+
+    activity: Activity
+    time_seconds: float
+    more: Beside = NOTHING_BESIDE
+
+
+@dataclass(frozen=True, slots=True)
+class PhysicalPower:
+    """Predicted power with its interval, decomposition and the units' activities.
+
+    ``outside`` names the units that work harder than in any training row.
+    """
+
+    estimate: Estimate
+    breakdown: PowerBreakdown
+    activities: UnitActivities
+    outside: tuple[str, ...]
+
+
+class PhysicalPowerModel:
+    """One artifact for one GPU. Stateless; safe to share between threads.
+
+    Raises ModelError for a file that holds no parameters.
+    """
+
+    def __init__(self, artifact: Artifact, gpu: GpuProfile) -> None:
+        self.card: ModelCard = artifact.card
+        path = artifact.file(PARAMETERS_NAME)
+        try:
+            stored = PhysicalParameters.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise ModelError(f"{path.name} of {self.card.folder}: {error}") from error
+        self.pooled = stored.gpu == POOLED
+        self.gpu = gpu
+        self.parameters = parameters_for(gpu, stored) if self.pooled else stored
+        self._highest: Mapping[str, float] = {
+            fact.name: fact.maximum for fact in self.card.features
+        }
+
+    def predict(
+        self, work: WorkAtTime, clocks: ClockPair, cases: Sequence[WorkAtTime] = ()
+    ) -> PhysicalPower:
+        """Power at ``clocks``; the interval spans ``cases``, which the truth may be instead."""
+        others = [self._activities(case, clocks) for case in cases]
+        return self.of_activities(self._activities(work, clocks), clocks, others)
+
+    def of_activities(
+        self, activities: UnitActivities, clocks: ClockPair, cases: Sequence[UnitActivities] = ()
+    ) -> PhysicalPower:
+        """The same from activities that are known."""
+        breakdown = predicted_power(self.parameters, activities, clocks)
+        others = [predicted_power(self.parameters, case, clocks).watts for case in cases]
+        outside = tuple(
+            name
+            for name, value in activities._asdict().items()
+            if value > self._highest[name] + TOLERANCE
+        )
+        low, high = self._bounds(outside, [breakdown.watts, *others])
+        basis = self._basis(outside)
+        estimate = Estimate(breakdown.watts, low, high, self.card.intervals.level, basis)
+        return PhysicalPower(estimate, breakdown, activities, outside)
+
+    def scale(self, work: WorkAtTime, clocks: ClockPair, at: WorkAtTime, base: ClockPair) -> float:
+        """Power of ``work`` at ``clocks`` over that of the same launch ``at`` the base clocks."""
+        there = predicted_power(self.parameters, self._activities(work, clocks), clocks)
+        here = predicted_power(self.parameters, self._activities(at, base), base)
+        return there.watts / here.watts
+
+    def _activities(self, work: WorkAtTime, clocks: ClockPair) -> UnitActivities:
+        return unit_activities(work.activity, self.gpu, clocks, work.time_seconds, more=work.more)
+
+    def _basis(self, outside: Sequence[str]) -> Basis:
+        if self.pooled:
+            return "uncalibrated"
+        return "extrapolated" if outside else "unseen_kernel"
+
+    def _bounds(self, outside: Sequence[str], watts: Sequence[float]) -> tuple[float, float]:
+        """Ends of the interval over all cases, not below idle."""
+        intervals = self.card.intervals
+        # A pooled model is calibrated on GPUs left out: its unseen width is that of a new GPU.
+        width = intervals.extrapolated if outside else intervals.unseen_kernel
+        idle = self.parameters.idle_watts
+        low = max(min(watts) * width.low_factor, min(idle, min(watts)))
+        return low, max(watts) * width.high_factor

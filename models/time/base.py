@@ -1,0 +1,56 @@
+"""What every time model answers, and the interface they share.
+
+    predict(analysis, gpu, clocks) -> TimePrediction
+
+The models differ in what they believe limits a kernel; ``parts`` shows each one's reasoning in
+its own terms, so that two answers can be compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from features.analysis import KernelAnalysis
+from features.diagnostics import Diagnostic
+from features.gpus import GpuProfile
+from models.clocks import ClockPair
+from models.estimate import Estimate
+
+Regime = Literal["compute", "memory", "latency", "launch"]
+"""What bounds a launch: an SM's pipes and caches, device memory, waiting, or its start."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimePrediction:
+    """Seconds of one launch at ``clocks``, with its interval and how they come about.
+
+    ``parts`` are named seconds of the model's own terms: bounds of which the largest counts
+    (``bottleneck``), or summands (``scheduling``); each model's docstring says which.
+    ``regime`` is ``None`` where a model does not tell.
+    """
+
+    family: str
+    estimate: Estimate
+    clocks: ClockPair
+    parts: Mapping[str, float]
+    regime: Regime | None = None
+    diagnostics: tuple[Diagnostic, ...] = field(default=())
+
+
+class TimeModel(Protocol):
+    """A time model. Stateless; safe to share between threads."""
+
+    @property
+    def family(self) -> str:
+        """Name under which ``time_model`` of a request selects it."""
+
+    def predict(
+        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
+    ) -> TimePrediction:
+        """Time of the analysed launch at ``clocks``, or at the profile's default ones.
+
+        Raises ModelError where the GPU's profile lacks what the model needs, LaunchError for
+        clocks that are not above 0.
+        """

@@ -1,0 +1,56 @@
+"""The interval of the default time model: what it missed on programs it was not fitted to.
+
+``bottleneck_errors.csv`` (made by ``python -m training.bottleneck --write``) holds
+ln(measured / predicted) of the application programs of four GPUs at their highest clocks. A
+program is a group, over all GPUs: an unseen program is what a user brings.
+"""
+
+from __future__ import annotations
+
+import csv
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from models.estimate import Basis
+from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors, widen
+
+ERRORS = Path(__file__).with_name("bottleneck_errors.csv")
+LEVEL = 0.9
+
+
+class ProgramError(NamedTuple):
+    """ln(measured / predicted) seconds of one program on one GPU."""
+
+    gpu: str
+    program: str
+    log_ratio: float
+
+
+@lru_cache(maxsize=1)
+def program_errors() -> tuple[ProgramError, ...]:
+    """All errors the intervals rest on."""
+    with ERRORS.open(encoding="utf-8", newline="") as file:
+        return tuple(
+            ProgramError(row["gpu"], row["program"], float(row["log_ratio"]))
+            for row in csv.DictReader(file)
+        )
+
+
+@lru_cache(maxsize=256)
+def interval_width(gpu_id: str) -> tuple[IntervalWidth, Basis]:
+    """Interval factors at 90 % and what they rest on.
+
+    The errors of all four GPUs are pooled, because fifteen programs give no 90 % quantile. A GPU
+    among them is ``unseen_kernel``; any other has datasheet facts alone: ``uncalibrated``, and
+    ``EXTRAPOLATED_WIDENING`` times as wide in logarithms.
+    """
+    errors = program_errors()
+    programs = sorted({error.program for error in errors})
+    groups = [programs.index(error.program) for error in errors]
+    residuals = [error.log_ratio for error in errors]
+    low, high = conformal_factors(residuals, groups, LEVEL, symmetric=True)
+    width = IntervalWidth(low_factor=low, high_factor=high)
+    if any(error.gpu == gpu_id for error in errors):
+        return width, "unseen_kernel"
+    return widen(width, EXTRAPOLATED_WIDENING), "uncalibrated"

@@ -1,0 +1,315 @@
+"""What one launch is to Wang and Chu's model: from an analysed kernel, or from profiler counters.
+
+The paper takes its inputs from NVIDIA's profiler. ``counters_to_inputs`` does so too;
+``launch_of`` takes the same quantities from the analysis of PTX (docs/frequency.md has the table
+of which replaces which).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from math import ceil, isnan, prod
+from typing import NamedTuple
+
+from features.activity import Activity
+from features.activity.counts import Counted
+from features.analysis import KernelAnalysis
+from features.cfg import BasicBlock
+from features.errors import DataError, ModelError
+from features.gpus import GpuProfile
+from features.isa import OpcodeFacts, classify
+from features.launch import WARP_SIZE
+from features.ptx.ir import Body
+from features.registers import UNROLL
+from features.symbolic import dependent_chains
+from models.time.queueing import QueueingLaunch
+from models.time.roofline import FLOPS_PER_FMA, matrix_flops
+
+ACHIEVED_SHARE = 0.9
+"""Warps really resident over those the occupancy calculation allows: blocks start and end at
+different times. The kernels of the authors' data, most of which can fill an SM, achieve 0.88 to
+0.95 of its warps in the median of each file (``achieved_occupancy``)."""
+
+INSTRUCTION_LATENCY: Mapping[str, float] = {"3": 9.0, "5": 6.0, "6": 6.0}
+"""Core cycles until a dependent arithmetic instruction issues, by major compute capability.
+
+Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking",
+arXiv:1804.06826, 2018: 9 on Kepler, 6 on Maxwell and Pascal, 4 on Volta, and since.
+"""
+
+LATEST_INSTRUCTION_LATENCY = 4.0
+
+LANES_OF_A_QUAD = 4
+"""nvprof counts a texture access as one transaction for each four lanes."""
+
+WARPS_PER_BLOCK_UNKNOWN = 8
+"""256 threads, the commonest block of the paper's kernels, where a table has no launch."""
+
+
+# --- from an analysis ---------------------------------------------------------------------------
+
+
+class Chain(NamedTuple):
+    """The dependent path of one warp: waits for global memory, and core cycles of the rest."""
+
+    waits: float
+    cycles: float
+
+
+def launch_of(analysis: KernelAnalysis, gpu: GpuProfile, shared_latency: float) -> QueueingLaunch:
+    """An analysed launch; ``shared_latency`` in core cycles enters the chain of one warp.
+
+    Raises ModelError for matrix instructions on a GPU without tensor cores.
+    """
+    launch = launch_of_activity(analysis.activity, gpu)
+    chain = chain_of(analysis, gpu, shared_latency)
+    outer = outer_iterations(analysis)
+    return replace(
+        launch,
+        extra_cycles=launch.extra_cycles + _matrices(analysis, gpu),
+        outer_iterations=outer,
+        inner_iterations=launch.shared_transactions / outer,
+        mlp=launch.transactions / chain.waits if chain.waits else float("inf"),
+        chain_cycles=chain.cycles,
+    )
+
+
+def launch_of_activity(activity: Activity, gpu: GpuProfile) -> QueueingLaunch:
+    """What ``activity1`` alone tells of a launch: no loops, no dependences."""
+    warps_per_block = ceil(activity.threads_per_block / WARP_SIZE)
+    warps = activity.blocks * warps_per_block
+    memory_instructions = activity.lsu_requests + activity.texture_requests
+    instructions = max(0.0, activity.warp_instructions_sass - memory_instructions) / warps
+    return QueueingLaunch(
+        instructions=instructions,
+        **_traffic(
+            activity.l2_sectors / warps,
+            (activity.dram_read_sectors + activity.dram_write_sectors) / warps,
+        ),
+        resident_warps=max(1.0, ACHIEVED_SHARE * activity.resident_warps_per_sm),
+        warps_per_block=warps_per_block,
+        blocks=activity.blocks,
+        shared_transactions=activity.shared_transactions / warps,
+        extra_cycles=_slow_pipes(activity, gpu, warps, instructions / gpu.warp_schedulers),
+        texture_cycles=activity.texture_requests * WARP_SIZE / gpu.capability.texture_lanes / warps,
+    )
+
+
+def _traffic(transactions: float, dram: float) -> dict[str, float]:
+    """g and the hit rate. What reaches device memory has passed L2, whatever was counted there."""
+    most = max(transactions, dram)
+    return {"transactions": most, "hit_rate": 1 - dram / most if most else 0.0}
+
+
+def _slow_pipes(activity: Activity, gpu: GpuProfile, warps: float, issue: float) -> float:
+    """Cycles of one warp on FP64 and special function units, and what arithmetic lanes take
+    beyond the issue of all instructions (64 lanes need two cycles for what issues in one)."""
+    sm = gpu.capability
+    lanes = max(
+        activity.fma_pipe_instructions / sm.fp32_lanes,
+        activity.alu_pipe_instructions / sm.int_lanes,
+    )
+    slow = activity.fp64_instructions / sm.fp64_lanes + activity.sfu_instructions / sm.sfu_lanes
+    return slow * WARP_SIZE / warps + max(0.0, lanes * WARP_SIZE / warps - issue)
+
+
+def _matrices(analysis: KernelAnalysis, gpu: GpuProfile) -> float:
+    """Cycles of one warp on the tensor cores, at their rate for dense FP16."""
+    if not analysis.activity.tensor_instructions:
+        return 0.0
+    rate = gpu.capability.tensor_fma_per_clock
+    if not rate:
+        raise ModelError(f"{gpu.id} has no tensor cores for this kernel's matrices", gpu=gpu.id)
+    warps = analysis.launch.blocks * analysis.launch.warps_per_block
+    return matrix_flops(analysis) / (FLOPS_PER_FMA * rate * warps)
+
+
+def chain_of(analysis: KernelAnalysis, gpu: GpuProfile, shared_latency: float) -> Chain:
+    """Longest dependent paths through each basic block, times its executions by a warp.
+
+    Waits and cycles are paths of their own: data that pass from one to the other through shared
+    memory leave no trace in registers. Loads that do not depend on each other wait together. A
+    loop of one block is unrolled by the compiler, which gathers the loads of several trips
+    unless a barrier stands between them. Functions called are not followed.
+    """
+    major = gpu.compute_capability.partition(".")[0]
+    arithmetic = INSTRUCTION_LATENCY.get(major, LATEST_INSTRUCTION_LATENCY)
+
+    def wait(opcode: str) -> float:
+        return float(_waits_for_memory(classify(opcode)))
+
+    def latency(opcode: str) -> float:
+        facts = classify(opcode)
+        if _waits_for_memory(facts):
+            return 0.0
+        if facts.space == "shared" and facts.category in ("load", "atomic"):
+            return shared_latency
+        return arithmetic * facts.sass_expansion
+
+    body, launch = analysis.function.body, analysis.launch
+    executed = _functions(analysis)[analysis.function.name].warp_executions
+    waits = cycles = 0.0
+    for block, of_waits, of_cycles in zip(
+        analysis.cfg.blocks,
+        dependent_chains(body, analysis.cfg, wait),
+        dependent_chains(body, analysis.cfg, latency),
+        strict=True,
+    ):
+        if block.start == block.end:
+            continue
+        times = float(executed[block.start])
+        gathered = UNROLL if _gathers_loads(block, body) else 1
+        waits += times * (of_waits.cycles or 0.0) / gathered
+        cycles += times * (of_cycles.cycles or 0.0)
+    warps = launch.blocks * launch.warps_per_block
+    return Chain(waits / warps, cycles / warps)
+
+
+def _gathers_loads(block: BasicBlock, body: Body) -> bool:
+    opcodes = (each.opcode for each in body.instructions[block.start : block.end])
+    return block.index in block.successors and not any(
+        classify(opcode).category == "barrier" for opcode in opcodes
+    )
+
+
+def _waits_for_memory(facts: OpcodeFacts) -> bool:
+    if facts.category == "texture":
+        return True
+    reads = facts.category == "load" or facts.entry == "atom"
+    return reads and facts.space in ("global", "generic")
+
+
+def outer_iterations(analysis: KernelAnalysis) -> float:
+    """How often a warp gets data from global memory: its most executed access, at least once."""
+    launch = analysis.launch
+    most = 0.0
+    for counts in _functions(analysis).values():
+        accesses = counts.requests > 0
+        if accesses.any():
+            most = max(most, float(counts.warp_executions[accesses].max()))
+    return max(1.0, most / (launch.blocks * launch.warps_per_block))
+
+
+def _functions(analysis: KernelAnalysis) -> Mapping[str, Counted]:
+    executed = analysis.activity_how == "executed"
+    return analysis.executed.functions if executed else analysis.symbolic.functions
+
+
+# --- from counters -------------------------------------------------------------------------------
+
+
+def counters_to_inputs(counters: Mapping[str, object], gpu: GpuProfile) -> QueueingLaunch:
+    """One launch from nvprof's counters, totals of the launch unless their name says otherwise.
+
+    Needed: ``inst_per_warp``, ``achieved_occupancy``, ``l2_read_transactions``,
+    ``l2_write_transactions``, ``dram_read_transactions``, ``dram_write_transactions``, and
+    ``blocks`` ("(grid) (block)") or ``warps``. Used where given: the transactions of shared and
+    global memory with those per request, ``inst_fp_64`` (else ``flop_count_dp`` and
+    ``flop_count_dp_fma``), ``inst_fp_32``, ``inst_integer``, ``flop_count_sp_special``,
+    ``tex_cache_transactions``, ``warp_execution_efficiency``. A missing or empty value counts as
+    not given.
+
+    Counters tell nothing of dependences and loops: no latency floor, and the case form leaves
+    shared memory out. Raises DataError naming the column.
+    """
+    row = _Counters(counters)
+    blocks, warps_per_block = _shape(row)
+    warps = blocks * warps_per_block
+    shared = row.sum("shared_load_transactions", "shared_store_transactions")
+    # nvprof counts instructions of threads; lanes that are off hold a pipe as well.
+    efficiency = row.get("warp_execution_efficiency", 1.0) or 1.0
+    sm = gpu.capability
+    instructions = max(0.0, row.need("inst_per_warp") - row.memory_requests() / warps)
+    lanes = max(
+        row.get("inst_fp_32", 0.0) / sm.fp32_lanes, row.get("inst_integer", 0.0) / sm.int_lanes
+    )
+    slow = (
+        row.double_precision() / sm.fp64_lanes
+        + row.get("flop_count_sp_special", 0.0) / sm.sfu_lanes
+    )
+    issue = instructions / gpu.warp_schedulers
+    quads = row.get("tex_cache_transactions", 0.0)
+    return QueueingLaunch(
+        instructions=instructions,
+        **_traffic(
+            (row.need("l2_read_transactions") + row.need("l2_write_transactions")) / warps,
+            (row.need("dram_read_transactions") + row.need("dram_write_transactions")) / warps,
+        ),
+        resident_warps=row.need("achieved_occupancy") * gpu.max_warps_per_sm,
+        warps_per_block=warps_per_block,
+        blocks=blocks,
+        shared_transactions=shared / warps,
+        extra_cycles=slow / efficiency / warps + max(0.0, lanes / efficiency / warps - issue),
+        texture_cycles=quads * LANES_OF_A_QUAD / sm.texture_lanes / warps,
+    )
+
+
+class _Counters:
+    """Counters by name; an absent, empty or not-a-number value is not given."""
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self._values = values
+
+    def find(self, name: str) -> float | None:
+        value = self._values.get(name)
+        if value is None or value == "":
+            return None
+        try:
+            number = float(str(value))
+        except ValueError as error:
+            raise DataError(f"{name} is {value!r}, no number", column=name) from error
+        if isnan(number):
+            return None
+        if not 0 <= number < float("inf"):
+            raise DataError(f"{name} is {number:g}; a counter is not negative", column=name)
+        return number
+
+    def text(self, name: str) -> str | None:
+        value = self._values.get(name)
+        return value if isinstance(value, str) and value.strip() else None
+
+    def get(self, name: str, otherwise: float) -> float:
+        found = self.find(name)
+        return otherwise if found is None else found
+
+    def need(self, name: str) -> float:
+        found = self.find(name)
+        if found is None:
+            raise DataError(f"the counter {name} is missing", column=name)
+        return found
+
+    def sum(self, *names: str) -> float:
+        return sum(self.get(name, 0.0) for name in names)
+
+    def memory_requests(self) -> float:
+        """Memory instructions of all warps: transactions over transactions per request."""
+        total = 0.0
+        for kind in ("gld", "gst", "shared_load", "shared_store"):
+            each = self.get(f"{kind}_transactions_per_request", 0.0)
+            if each:
+                total += self.get(f"{kind}_transactions", 0.0) / each
+        return total
+
+    def double_precision(self) -> float:
+        """FP64 instructions of threads; flop_count_dp counts a multiply-add as two."""
+        instructions = self.find("inst_fp_64")
+        if instructions is not None:
+            return instructions
+        return max(0.0, self.get("flop_count_dp", 0.0) - self.get("flop_count_dp_fma", 0.0))
+
+
+def _shape(row: _Counters) -> tuple[float, float]:
+    """Blocks and warps of a block. A partial warp is a warp: threads / 32 would lose it."""
+    text = row.text("blocks")
+    if text is None:
+        return row.need("warps") / WARPS_PER_BLOCK_UNKNOWN, float(WARPS_PER_BLOCK_UNKNOWN)
+    axes = [
+        tuple(int(n) for n in re.findall(r"\d+", part)) for part in re.findall(r"\([^)]*\)", text)
+    ]
+    if len(axes) != 2 or any(len(each) != 3 or not all(each) for each in axes):
+        raise DataError(
+            f"blocks is {text!r}; it must be '(x y z) (x y z)', grid and block", column="blocks"
+        )
+    return float(prod(axes[0])), float(ceil(prod(axes[1]) / WARP_SIZE))

@@ -1,0 +1,221 @@
+"""The roofline as a time model: a launch takes at least its work over the peak that does it.
+
+    t = max(floating-point operations / peak, bytes / bandwidth)
+
+Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
+for multicore architectures", Communications of the ACM 52(4), 2009. Nothing waits and nothing
+starts: the result is a lower bound, as far as the counts are right. ``instruction_roofline`` is
+the variant of the thesis' appendix (G. Alavani, BITS Pilani, 2023, "Efficacy of Global Memory
+Throughput Model"). docs/time.md says what each counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+from features.activity import Activity
+from features.activity.counts import Counted
+from features.analysis import KernelAnalysis
+from features.diagnostics import Diagnostic
+from features.errors import ModelError
+from features.gpus import GpuProfile
+from features.isa import classify
+from features.launch import WARP_SIZE
+from features.memory import SECTOR_BYTES
+from models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
+from models.time.base import Regime, TimePrediction
+from models.time.spread import uncalibrated_estimate
+from models.time.work import executed_span, work_of
+
+Precision = Literal["fp32", "fp64", "fp16", "tensor"]
+
+FLOPS_PER_FMA = 2
+"""A multiply-add is two operations; peaks are stated so."""
+
+LOWER_BOUND = Diagnostic(
+    "time_is_lower_bound",
+    "the roofline counts neither latency nor launch overhead nor caches: a launch takes longer",
+)
+
+
+def roofline_seconds(
+    flops: float, peak_flops: float, bytes_moved: float, bandwidth: float
+) -> float:
+    """The longer of ``flops`` at ``peak_flops`` a second and bytes at ``bandwidth`` bytes/s."""
+    return max(flops / peak_flops, bytes_moved / bandwidth)
+
+
+def peaks_per_second(gpu: GpuProfile, core_mhz: float) -> dict[Precision, float]:
+    """Floating-point operations a second at a core clock: lanes x 2 x clock of every SM.
+
+    FP16 counts both halves of a lane's pair; where there are no such lanes the compiler converts
+    to FP32. ``tensor`` is that of dense FP16 matrices, 0 without tensor cores.
+    """
+    sm = gpu.capability
+    hz = gpu.sm_count * core_mhz * 1e6
+    per_cycle: dict[Precision, float] = {
+        "fp32": sm.fp32_lanes,
+        "fp64": sm.fp64_lanes,
+        "fp16": sm.fp16_lanes or sm.fp32_lanes,
+        "tensor": sm.tensor_fma_per_clock,
+    }
+    return {name: FLOPS_PER_FMA * each * hz for name, each in per_cycle.items()}
+
+
+def lane_flops(activity: Activity, tensor_flops: float, gpu: GpuProfile) -> dict[Precision, float]:
+    """Operations the lanes of each precision were occupied for, over the whole launch.
+
+    An addition holds its lane as long as a multiply-add and counts as one, and a partial warp
+    as a whole one: what could have been done, which is what the peak is made of.
+    """
+    pair = 2 if gpu.capability.fp16_lanes else 1
+    slots = FLOPS_PER_FMA * WARP_SIZE
+    return {
+        "fp32": slots * activity.fp32_instructions,
+        "fp64": slots * activity.fp64_instructions,
+        "fp16": slots * pair * activity.fp16_instructions,
+        "tensor": tensor_flops,
+    }
+
+
+def matrix_flops(analysis: KernelAnalysis) -> float:
+    """Floating-point operations of the matrix instructions executed; integer ones count none."""
+    functions: Mapping[str, Counted] = (
+        analysis.executed.functions
+        if analysis.activity_how == "executed"
+        else analysis.symbolic.functions
+    )
+    total = 0.0
+    for name, counts in functions.items():
+        function = analysis.module.function(name)
+        assert function is not None, "only functions of the module are counted"
+        for instruction in function.body.instructions:
+            facts = classify(instruction.opcode)
+            if facts.pipe == "tensor":
+                warps = float(counts.warp_executions[instruction.position])
+                total += warps * WARP_SIZE * facts.flops_per_lane
+    return total
+
+
+def dram_bytes(activity: Activity) -> float:
+    """Bytes between L2 and device memory, both ways."""
+    return (activity.dram_read_sectors + activity.dram_write_sectors) * SECTOR_BYTES
+
+
+class RooflineTimeModel:
+    """The roofline over every precision and device memory. Stateless.
+
+    ``parts`` are bounds, the largest counts: ``fp32``, ``fp64``, ``fp16``, ``tensor``, ``memory``.
+    A lower bound on the time; no published pairs tell how far below it lies, so the interval is
+    the uncalibrated one, a factor 4 either way.
+    """
+
+    family = "roofline"
+
+    def predict(
+        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
+    ) -> TimePrediction:
+        """Least time of an analysed launch; see ``TimeModel``.
+
+        Raises ModelError for matrix instructions on a GPU without tensor cores.
+        """
+        pair = checked(clocks or default_clocks(gpu))
+        activity = analysis.activity
+        matrices = matrix_flops(analysis) if activity.tensor_instructions else 0.0
+        parts = roofline_parts(activity, matrices, gpu, pair)
+        seconds = max(parts.values())
+        less, more = executed_span(work_of(analysis))
+        bound: Regime | None = "memory" if parts["memory"] == seconds else "compute"
+        return TimePrediction(
+            family=self.family,
+            estimate=uncalibrated_estimate(seconds, seconds * less, seconds * more),
+            clocks=pair,
+            parts=parts,
+            regime=bound if seconds else None,
+            diagnostics=(LOWER_BOUND,),
+        )
+
+
+def roofline_parts(
+    activity: Activity, tensor_flops: float, gpu: GpuProfile, clocks: ClockPair
+) -> dict[str, float]:
+    """Seconds of every bound. Raises ModelError for matrix instructions without tensor cores."""
+    peaks = peaks_per_second(gpu, clocks.core_mhz)
+    done = lane_flops(activity, tensor_flops, gpu)
+    if done["tensor"] and not peaks["tensor"]:
+        raise ModelError(f"{gpu.id} has no tensor cores for this kernel's matrices", gpu=gpu.id)
+    parts: dict[str, float] = {
+        name: done[name] / peak if peak else 0.0 for name, peak in peaks.items()
+    }
+    parts["memory"] = dram_bytes(activity) / bandwidth_bytes_per_second(gpu, clocks.memory_mhz)
+    return parts
+
+
+# --- the variant of the thesis' appendix -----------------------------------------------------
+
+APPENDIX_BYTES = 128
+"""Bytes of one warp's memory instruction, as the appendix converts GB/s to instructions."""
+
+_COMPUTE = ("compute", "move", "convert")
+_MEMORY = (
+    *("global_load", "global_store", "global_atomic"),
+    *("generic_load", "generic_store", "generic_atomic"),
+    "shared_copy",  # from global memory
+)
+
+
+class InstructionRoofline(NamedTuple):
+    """``intensity`` compute per memory instruction, ``beta`` memory instructions a second,
+    ``peak`` and ``performance`` compute instructions a second, all of warps; ``seconds`` of
+    the launch's compute instructions at that performance.
+    """
+
+    intensity: float
+    beta: float
+    peak: float
+    performance: float
+    seconds: float
+
+    @property
+    def performance_gops(self) -> float:
+        """P in the appendix' unit, instructions of threads: GOps/s."""
+        return self.performance * WARP_SIZE / 1e9
+
+
+def attainable(peak: float, intensity: float, beta: float) -> float:
+    """P = min(pi, I beta): the appendix' roofline; ``intensity`` may be infinite."""
+    return min(peak, intensity * beta)
+
+
+def instruction_roofline(
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair | None = None,
+    beta: Literal["vendor", "thesis"] = "vendor",
+) -> InstructionRoofline:
+    """The appendix' roofline of a launch: I = compute over memory instructions.
+
+    ``beta`` is the vendor's bandwidth or the thesis' throughput curve (Table 4.5, at the number
+    of load/store batches of the launch, as in ``penalties.global_penalty_seconds``), over 128
+    bytes an instruction. pi is one instruction a lane and cycle. Raises ModelError for a GPU
+    without a curve and for a kernel that computes nothing.
+    """
+    pair = checked(clocks or default_clocks(gpu))
+    mix = analysis.mix
+    computes = sum(mix.get(name, 0.0) for name in _COMPUTE)
+    accesses = sum(mix.get(name, 0.0) for name in _MEMORY)
+    if not computes:
+        raise ModelError("a kernel without compute instructions has no intensity")
+    bandwidth: float | None = bandwidth_bytes_per_second(gpu, pair.memory_mhz)
+    if beta == "thesis":
+        megabytes = gpu.global_throughput(max(1.0, accesses * WARP_SIZE / gpu.lsu_lanes))
+        if megabytes is None:
+            raise ModelError(f"no global memory throughput is published for {gpu.id}", gpu=gpu.id)
+        bandwidth = megabytes * 1e6
+    assert bandwidth is not None
+    per_second = bandwidth / APPENDIX_BYTES
+    peak = gpu.fp32_lanes / WARP_SIZE * gpu.sm_count * pair.core_hz
+    intensity = computes / accesses if accesses else float("inf")
+    performance = attainable(peak, intensity, per_second)
+    return InstructionRoofline(intensity, per_second, peak, performance, computes / performance)

@@ -1,0 +1,119 @@
+"""One boosted tree model of an artifact: scored by ONNX Runtime, explained by its own library.
+
+Both are loaded when first needed. The native file is the truth, ONNX its faster copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.errors import ModelError
+from models.store import AnyCard, Artifact
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+Float32s = NDArray[np.float32]
+Float64s = NDArray[np.float64]
+
+ONNX_NAME = "model.onnx"
+NATIVE_NAMES = {"xgboost": "model.ubj", "catboost": "model.cbm"}
+
+
+class TreeModel:
+    """The trees of one artifact, in the unit of the target they were fitted to.
+
+    Vectors are float32 ``[n, k]`` in the order of the card's features, checked by the caller.
+    Raises ModelError for a family without trees or a file that does not load.
+    """
+
+    def __init__(self, artifact: Artifact[AnyCard]) -> None:
+        self._family = artifact.card.family
+        if self._family not in NATIVE_NAMES:
+            raise ModelError(f"{self._family!r} is no family of boosted trees")
+        self._onnx_file = artifact.file(ONNX_NAME)
+        self._native_file = artifact.file(NATIVE_NAMES[self._family])
+        self._features = len(artifact.card.features)
+
+    @cached_property
+    def session(self) -> onnxruntime.InferenceSession:
+        """The ONNX session, made now if it is not there yet."""
+        import onnxruntime as ort
+
+        options = ort.SessionOptions()
+        # One vector is microseconds of work: handing it to threads costs more than it saves.
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 3  # errors only; warnings go to stderr unasked
+        try:
+            session = ort.InferenceSession(
+                str(self._onnx_file), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # the runtime's own errors share no base class
+            raise ModelError(f"{self._onnx_file.name} does not load: {error}") from error
+        width = session.get_inputs()[0].shape[-1]
+        if width != self._features:
+            raise ModelError(f"{ONNX_NAME} takes {width} features, its card {self._features}")
+        return session
+
+    @cached_property
+    def _run(self) -> Callable[[Float32s], Any]:
+        session = self.session
+        source, target = session.get_inputs()[0].name, session.get_outputs()[0].name
+        return lambda vectors: session.run([target], {source: vectors})[0]
+
+    def score(self, vectors: Float32s) -> Float64s:
+        """Predictions ``[n]`` by ONNX Runtime on one thread."""
+        return np.asarray(self._run(vectors), dtype=np.float64).reshape(len(vectors))
+
+    @cached_property
+    def native(self) -> _Xgboost | _Catboost:
+        """The library's own model: ``score(vectors)`` and ``shap(vectors)``."""
+        return (_Xgboost if self._family == "xgboost" else _Catboost)(self._native_file)
+
+
+class _Xgboost:
+    def __init__(self, file: Path) -> None:
+        import xgboost
+
+        self._xgboost = xgboost
+        self._booster = xgboost.Booster(params={"nthread": 1}, model_file=str(file))
+
+    def score(self, vectors: Float32s) -> Float64s:
+        return np.asarray(self._booster.predict(self._matrix(vectors)), dtype=np.float64)
+
+    def shap(self, vectors: Float32s) -> tuple[float, Float64s]:
+        parts = self._booster.predict(self._matrix(vectors), pred_contribs=True)
+        return _split_base(np.asarray(parts, dtype=np.float64))
+
+    def _matrix(self, vectors: Float32s) -> Any:
+        return self._xgboost.DMatrix(vectors, nthread=1)
+
+
+class _Catboost:
+    def __init__(self, file: Path) -> None:
+        import catboost
+
+        self._catboost = catboost
+        self._model = catboost.CatBoostRegressor()
+        self._model.load_model(str(file))
+
+    def score(self, vectors: Float32s) -> Float64s:
+        return np.asarray(self._model.predict(vectors, thread_count=1), dtype=np.float64)
+
+    def shap(self, vectors: Float32s) -> tuple[float, Float64s]:
+        parts = self._model.get_feature_importance(
+            self._catboost.Pool(vectors), type="ShapValues", thread_count=1
+        )
+        return _split_base(np.asarray(parts, dtype=np.float64))
+
+
+def _split_base(parts: Float64s) -> tuple[float, Float64s]:
+    """Both libraries append the base value, the same in every row, as the last column."""
+    return float(parts[0, -1]), parts[:, :-1]

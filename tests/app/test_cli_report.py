@@ -1,0 +1,81 @@
+"""``wattcast report``: what it lists, prints and refuses."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from training.reports import extra, time
+from training.reports.page import Page, Section
+from training.reports.targets import Target
+from training.work import ASSIGNMENTS
+
+Run = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.chdir(tmp_path)
+
+    def command(*words: str, status: int = 0) -> tuple[str, str]:
+        monkeypatch.setattr("sys.argv", ["wattcast", "report", *words])
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert ended.value.code == status, printed
+        return printed.out, printed.err
+
+    return command
+
+
+def test_help_lists_the_reports(run: Run) -> None:
+    out, _ = run("--help")
+    assert "time  How near predicted times" in out
+
+
+def test_a_report_prints_its_targets_and_where_it_lies(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = Page("time", "Time", "", [Section("Only", ("text",))])
+    asked = []
+
+    def report(assignments: int, progress: Callable[[str], None]) -> tuple[Page, tuple[Target]]:
+        asked.append(assignments)
+        progress("counting")
+        return page, (Target("a", 12.0, 10.0),)
+
+    monkeypatch.setattr(time, "time_report", report)
+    out, err = run("time")
+    assert err == "counting\n"
+    assert out == (
+        "missed by 2.00   a: 12.00 % (at most 10 %)\n\n"
+        "reports/time/time.html\nreports/time/time.md\n"
+    )
+    assert "Only" in (tmp_path / "reports" / "time" / "time.html").read_text("utf-8")
+    run("time", "--out", str(tmp_path / "there"), "--assignments", "2")
+    assert asked == [ASSIGNMENTS, 2]
+    assert (tmp_path / "there" / "time.md").is_file()
+
+
+def test_without_data_the_variable_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WATTCAST_DATA", str(tmp_path))
+    out, err = run("time", status=1)
+    assert out == ""
+    (error,) = (line for line in err.splitlines() if line.startswith("wattcast: "))
+    assert "WATTCAST_DATA" in error
+    assert not (tmp_path / "reports").exists()
+
+
+def test_without_the_extra_it_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    _, err = run("time", status=1)
+    assert err.count("\n") == 1
+    assert "wattcast[train]" in err
+    assert "matplotlib" in err

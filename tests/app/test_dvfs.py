@@ -1,0 +1,364 @@
+"""POST /dvfs and ``clocks`` in POST /predict: the semantics of frequency scaling."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from app.dvfs_messages import DvfsAnswer, DvfsRequest
+from app.services import Services
+from app.services.dvfs import dvfs
+from features.errors import ClockError, ConstraintError
+from features.gpus import load_gpu
+from tests.app.conftest import settings_at
+from tests.app.test_problems import problem
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
+LAUNCH = {"grid": [4096], "block": [256]}
+MATMUL = (FIXTURES / "time" / "tiled_matmul.ptx").read_text(encoding="utf-8")
+MATMUL_LAUNCH = {"grid": [32, 32], "block": [32, 32], "arguments": {"3": 1024}}
+TITAN_X = load_gpu("gtx-titan-x")
+
+
+def ask(client: httpx.Client, ptx: str, /, **changes: Any) -> dict[str, Any]:
+    body = {"ptx": ptx, "gpu": "gtx-titan-x", "launch": LAUNCH, "clocks": "grid", **changes}
+    answer = client.post("/dvfs", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    DvfsAnswer.model_validate(found)
+    return found
+
+
+def pairs(answer: dict[str, Any]) -> list[tuple[float, float]]:
+    return [(point["core_mhz"], point["memory_mhz"]) for point in answer["points"]]
+
+
+def at(answer: dict[str, Any], core_mhz: float, memory_mhz: float) -> dict[str, Any]:
+    for point in answer["points"]:
+        if (point["core_mhz"], point["memory_mhz"]) == (core_mhz, memory_mhz):
+            found: dict[str, Any] = point
+            return found
+    raise AssertionError(f"no point at {core_mhz}/{memory_mhz}")
+
+
+def test_the_grid_is_every_pair_of_the_profile(client: httpx.Client, vector_add: str) -> None:
+    answer = ask(client, vector_add)
+    assert pairs(answer) == sorted(TITAN_X.supported_pairs)
+    assert not any(point["extrapolated"] for point in answer["points"])
+    assert answer["assumptions"]["one_memory_clock"] is False
+    assert answer["assumptions"]["time_model"] == "bottleneck"
+
+
+def test_scale_is_one_at_the_reference_and_energy_is_power_times_time(
+    client: httpx.Client, vector_add: str
+) -> None:
+    answer = ask(client, vector_add)
+    reference = answer["reference"]
+    assert (reference["core_mhz"], reference["memory_mhz"]) == (1164, 4005)
+    same = at(answer, 1164, 4005)
+    assert same["scale"] == {"time": 1.0, "power": 1.0, "energy": 1.0}
+    assert same["speedup"] == 1.0
+    assert same["energy_saved_percent"] == 0.0
+    for point in answer["points"]:
+        joules = point["time"]["seconds"] * point["power"]["watts"]
+        assert point["energy"]["joules"] == pytest.approx(joules, rel=1e-9)
+        assert point["edp_joule_seconds"] == pytest.approx(
+            joules * point["time"]["seconds"], rel=1e-9
+        )
+        scale = point["scale"]
+        assert scale["energy"] == pytest.approx(scale["time"] * scale["power"], rel=1e-9)
+        for name, unit in (("time", "seconds"), ("power", "watts"), ("energy", "joules")):
+            assert point[name]["low"] <= point[name][unit] <= point[name]["high"]
+
+
+@pytest.mark.parametrize("gpu", ["gtx-titan-x", "tesla-v100", "gtx-1080-ti", "h100-sxm5"])
+def test_time_follows_the_clocks(client: httpx.Client, vector_add: str, gpu: str) -> None:
+    answer = ask(client, vector_add, gpu=gpu)
+    reference = answer["reference"]
+    for slow in answer["points"]:
+        bound = max(
+            reference["core_mhz"] / slow["core_mhz"], reference["memory_mhz"] / slow["memory_mhz"]
+        )
+        assert slow["scale"]["time"] <= bound * (1 + 1e-9)
+        for fast in answer["points"]:
+            if fast["core_mhz"] >= slow["core_mhz"] and fast["memory_mhz"] >= slow["memory_mhz"]:
+                limit = slow["time"]["seconds"] * (1 + 1e-9)
+                assert fast["time"]["seconds"] <= limit
+
+
+def test_power_never_falls_when_the_core_of_a_core_bound_kernel_runs_faster(
+    client: httpx.Client,
+) -> None:
+    answer = ask(client, MATMUL, launch=MATMUL_LAUNCH)
+    assert {point["regime"] for point in answer["points"] if point["memory_mhz"] > 3000} == {
+        "compute"
+    }
+    by_memory: dict[float, list[float]] = {}
+    for point in answer["points"]:
+        by_memory.setdefault(point["memory_mhz"], []).append(point["power"]["watts"])
+    for memory_mhz, watts in by_memory.items():
+        if memory_mhz > 3000:
+            assert watts == sorted(watts)
+    idle = TITAN_X.idle_watts
+    assert idle is not None
+    assert all(point["power"]["watts"] >= idle for point in answer["points"])
+
+
+def test_the_pareto_set_holds_the_best_points(client: httpx.Client, vector_add: str) -> None:
+    answer = ask(client, vector_add)
+    front = [(pair["core_mhz"], pair["memory_mhz"]) for pair in answer["pareto"]]
+    assert front == [
+        (point["core_mhz"], point["memory_mhz"])
+        for point in sorted(
+            (point for point in answer["points"] if point["pareto"]),
+            key=lambda point: point["time"]["seconds"],
+        )
+    ]
+    for name in ("min_energy", "min_edp", "max_performance"):
+        best = answer["best"][name]
+        assert (best["core_mhz"], best["memory_mhz"]) in front
+    least = min(point["energy"]["joules"] for point in answer["points"])
+    best = answer["best"]["min_energy"]
+    assert at(answer, best["core_mhz"], best["memory_mhz"])["energy"]["joules"] == least
+    saved = at(answer, best["core_mhz"], best["memory_mhz"])["energy_saved_percent"]
+    assert best["energy_saved_percent"] == pytest.approx(saved)
+
+
+def test_constraints_choose_among_feasible_pairs(client: httpx.Client, vector_add: str) -> None:
+    free = ask(client, vector_add)
+    bound = ask(client, vector_add, constraints={"max_slowdown": 1.05})
+    for point in bound["points"]:
+        assert point["feasible"] == (point["scale"]["time"] <= 1.05 * (1 + 1e-12))
+    best = bound["best"]["min_energy"]
+    assert best["time_penalty_percent"] <= 5 + 1e-9
+    assert best["energy_saved_percent"] <= free["best"]["min_energy"]["energy_saved_percent"]
+    watts = sorted(point["power"]["watts"] for point in free["points"])[10]
+    capped = ask(client, vector_add, constraints={"max_power_watts": watts})
+    assert sum(point["feasible"] for point in capped["points"]) >= 11
+    fastest = capped["best"]["max_performance"]
+    assert at(capped, fastest["core_mhz"], fastest["memory_mhz"])["power"]["watts"] <= watts
+
+
+def test_constraints_nobody_can_keep_are_an_error(client: httpx.Client, vector_add: str) -> None:
+    body = {"ptx": vector_add, "gpu": "v100", "launch": LAUNCH, "clocks": "grid"}
+    answer = client.post("/dvfs", json={**body, "constraints": {"deadline_seconds": 1e-9}})
+    found = problem(answer, 422, "constraints")
+    assert "deadline_seconds 1e-09 (the least of any point is" in found["detail"]
+
+
+def test_without_clocks_the_default_pair_stands_alone(
+    client: httpx.Client, vector_add: str
+) -> None:
+    answer = ask(client, vector_add, gpu="tesla-v100", clocks=None)
+    assert pairs(answer) == [(1380, 877)]
+
+
+def test_order_and_repetition_of_clocks_change_nothing(
+    client: httpx.Client, vector_add: str
+) -> None:
+    wanted = [
+        {"core_mhz": core, "memory_mhz": memory}
+        for core in (595, 975, 1164)
+        for memory in (810, 3505)
+    ]
+    first = ask(client, vector_add, clocks=wanted)
+    shuffled = [*wanted, *wanted[:3]]
+    random.Random(7).shuffle(shuffled)
+    assert ask(client, vector_add, clocks=shuffled) == first
+
+
+def test_ranges_are_crossed(client: httpx.Client, vector_add: str) -> None:
+    clocks = {"core": [600, 1000, 200], "memory": [3300, 3500, 100]}
+    answer = ask(client, vector_add, clocks=clocks)
+    assert pairs(answer) == [(c, m) for c in (600, 800, 1000) for m in (3300, 3400, 3500)]
+    core_only = ask(client, vector_add, clocks={"core": [600, 1000, 200]})
+    assert pairs(core_only) == [(c, TITAN_X.memory_mhz) for c in (600, 800, 1000)]
+
+
+def test_a_pair_beside_the_grid_is_extrapolated_and_one_far_off_refused(
+    client: httpx.Client, vector_add: str
+) -> None:
+    beside = ask(client, vector_add, clocks={"core_mhz": 1000, "memory_mhz": 2000})
+    assert [point["extrapolated"] for point in beside["points"]] == [True]
+    assert "clocks_extrapolated" in {warning["code"] for warning in beside["warnings"]}
+    for clocks, field in (
+        ({"core_mhz": 290, "memory_mhz": 3505}, "core_mhz"),
+        ({"core_mhz": 1000, "memory_mhz": 9000}, "memory_mhz"),
+    ):
+        body = {"ptx": vector_add, "gpu": "gtx-titan-x", "launch": LAUNCH, "clocks": clocks}
+        found = problem(client.post("/dvfs", json=body), 422, "clocks")
+        assert found["field"] == field
+
+
+def test_a_gpu_with_one_memory_clock_says_so(client: httpx.Client, vector_add: str) -> None:
+    answer = ask(client, vector_add, gpu="tesla-v100")
+    assert answer["assumptions"]["one_memory_clock"] is True
+    assert "one_memory_clock" in {warning["code"] for warning in answer["warnings"]}
+    assert answer["assumptions"]["voltage_curve"] == "fitted"
+    assert answer["model"]["gpu"] == "tesla-v100"
+
+
+@pytest.mark.parametrize(
+    ("changes", "where"),
+    [
+        ({"clocks": []}, "1 to 4096 pairs"),
+        ({"clocks": "all"}, "clocks"),
+        ({"clocks": {"core_mhz": -5}}, "clocks"),
+        ({"clocks": {"core": [500, 600]}}, "clocks"),
+        ({"clocks": {"core": [1, 1000, 0.01], "memory": [1, 1000, 0.01]}}, "pairs; at most"),
+        ({"constraints": {"max_slowdown": 0}}, "constraints.max_slowdown"),
+        ({"constraints": {"slowdown": 2}}, "constraints.slowdown"),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused(
+    client: httpx.Client, vector_add: str, changes: dict[str, Any], where: str
+) -> None:
+    body = {"ptx": vector_add, "gpu": "gtx-titan-x", "launch": LAUNCH, **changes}
+    assert where in problem(client.post("/dvfs", json=body), 422, "validation")["detail"]
+
+
+def test_other_time_models_answer_too(client: httpx.Client, vector_add: str) -> None:
+    answer = ask(client, vector_add, gpu="tesla-v100", time_model="scheduling")
+    assert answer["assumptions"]["time_model"] == "scheduling"
+    body = {"ptx": vector_add, "gpu": "h100", "launch": LAUNCH, "time_model": "scheduling"}
+    problem(client.post("/dvfs", json=body), 422, "model")
+
+
+# --- clocks in /predict ------------------------------------------------------------------
+
+
+def predicted(client: httpx.Client, ptx: str, **changes: Any) -> dict[str, Any]:
+    body = {"ptx": ptx, "gpu": "tesla-v100", "launch": LAUNCH, **changes}
+    answer = client.post("/predict", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_a_prediction_at_other_clocks_agrees_with_the_curve(
+    client: httpx.Client, vector_add: str
+) -> None:
+    curve = ask(client, vector_add, gpu="tesla-v100")
+    point = at(curve, 802, 877)
+    alone = predicted(client, vector_add, model="physical", clocks={"core_mhz": 802})
+    assert alone["clocks"] == {"core_mhz": 802, "memory_mhz": 877}
+    for name, unit in (("time", "seconds"), ("power", "watts"), ("energy", "joules")):
+        assert alone[name][unit] == point[name][unit]
+
+
+def test_a_boosted_model_is_scaled_to_other_clocks(client: httpx.Client, vector_add: str) -> None:
+    usual = predicted(client, vector_add, model="catboost")
+    slow = predicted(client, vector_add, model="catboost", clocks={"core_mhz": 705})
+    curve = ask(client, vector_add, gpu="tesla-v100")
+    ratio = at(curve, 705, 877)["power"]["watts"] / at(curve, 1380, 877)["power"]["watts"]
+    assert slow["power"]["watts"] == pytest.approx(usual["power"]["watts"] * ratio)
+    assert slow["power"]["basis"] == "extrapolated"
+    assert "power_scaled" in {warning["code"] for warning in slow["warnings"]}
+
+
+def test_clocks_of_a_prediction_are_checked(client: httpx.Client, vector_add: str) -> None:
+    body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": LAUNCH, "clocks": {"core_mhz": 99}}
+    assert problem(client.post("/predict", json=body), 422, "clocks")["field"] == "core_mhz"
+
+
+# --- any kernel, any clocks --------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
+    return Services(settings_at(tmp_path_factory.mktemp("dvfs")))
+
+
+KERNELS = sorted((FIXTURES / "ptx").glob("*.sm_70.ptx"))[::6]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    ptx=st.sampled_from(KERNELS),
+    gpu=st.sampled_from(["tesla-v100", "gtx-titan-x", "gtx-980", "rtx-4090"]),
+    blocks=st.integers(1, 5000),
+    data=st.data(),
+)
+def test_invariants_hold_for_any_kernel(
+    services: Services, ptx: Path, gpu: str, blocks: int, data: st.DataObject
+) -> None:
+    known = load_gpu(gpu).supported_pairs
+    wanted = data.draw(st.lists(st.sampled_from(known), min_size=1, max_size=6))
+    request = DvfsRequest(
+        ptx=ptx.read_text(encoding="utf-8"),
+        gpu=gpu,
+        launch={"grid": [blocks], "block": [128]},  # type: ignore[arg-type]
+        clocks=[{"core_mhz": core, "memory_mhz": memory} for core, memory in wanted],  # type: ignore[misc]
+        analysis_seconds=0.2,
+    )
+    answer = dvfs(services, request)
+    reference = answer["reference"]
+    assert pairs(answer) == sorted(set(wanted))
+    for point in answer["points"]:
+        scale = point["scale"]
+        if (point["core_mhz"], point["memory_mhz"]) == tuple(reference.values())[:2]:
+            assert scale == {"time": 1.0, "power": 1.0, "energy": 1.0}
+        joules = point["time"]["seconds"] * point["power"]["watts"]
+        assert point["energy"]["joules"] == pytest.approx(joules, rel=1e-9)
+        lower = (
+            point["core_mhz"] <= reference["core_mhz"]
+            and point["memory_mhz"] <= reference["memory_mhz"]
+        )
+        bound = max(
+            reference["core_mhz"] / point["core_mhz"],
+            reference["memory_mhz"] / point["memory_mhz"],
+        )
+        if lower:
+            assert 1 - 1e-9 <= scale["time"] <= bound * (1 + 1e-9)
+
+
+def test_errors_of_the_service_are_the_domain_s(services: Services, vector_add: str) -> None:
+    def request(**changes: Any) -> DvfsRequest:
+        body = {"ptx": vector_add, "gpu": "v100", "launch": LAUNCH, **changes}
+        return DvfsRequest.model_validate(body)
+
+    with pytest.raises(ClockError):
+        dvfs(services, request(clocks={"core": [1000, 900, 10]}))
+    with pytest.raises(ClockError):
+        dvfs(services, request(reference={"core_mhz": 5000}))
+    with pytest.raises(ConstraintError):
+        dvfs(services, request(constraints={"max_power_watts": 1.0}))
+
+
+# --- command line ------------------------------------------------------------------------
+
+
+def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    kernel = tmp_path / "matmul.ptx"
+    kernel.write_text(MATMUL, encoding="utf-8")
+    command = [sys.executable, "-m", "app.cli", "dvfs", str(kernel), "--grid", "32,32"]
+    return subprocess.run(
+        [*command, "--block", "32,32", "--arg", "3=1024", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"WATTCAST_HOME": str(tmp_path / "home"), "PATH": ""},
+    )
+
+
+def test_the_command_prints_a_table_and_json(tmp_path: Path) -> None:
+    table = run(tmp_path, "--gpu", "v100", "--max-slowdown", "1.3")
+    assert table.returncode == 0, table.stderr
+    assert "reference 1380/877 MHz" in table.stdout
+    assert "infeasible" in table.stdout
+    assert "min energy:" in table.stdout
+    told = run(tmp_path, "--gpu", "v100", "--clocks", "802/877", "--clocks", "1380", "--json")
+    answer = json.loads(told.stdout)
+    assert pairs(answer) == [(802, 877), (1380, 877)]
+    wrong = run(tmp_path, "--gpu", "v100", "--clocks", "fast")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "expected CORE/MEMORY" in wrong.stderr

@@ -1,0 +1,179 @@
+"""POST /predict from measured work, and corrected by measured launches of the same kernel."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import wattcast
+from app.answers import PredictAnswer
+from tests.app.test_problems import problem
+
+LAUNCH = {"grid": [4096], "block": [256]}
+WORK = {"dram_bytes": 1e9, "int_ops": 4e9, "flops_sp": 2e9}
+
+
+def ask(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    answer = client.post("/predict", json={"gpu": "rtx-3080", "launch": LAUNCH, **body})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    PredictAnswer.model_validate(found)
+    return found
+
+
+def test_work_is_enough_for_time_power_and_energy(client: httpx.Client) -> None:
+    answer = ask(client, work=WORK)
+    assert answer["kernel"] is None
+    assert answer["occupancy"] is None
+    assert answer["registers"] is None
+    assert answer["time_model"]["family"] == "work"
+    assert answer["time"]["basis"] == "unseen_kernel"
+    assert answer["time"]["seconds"] > 1e9 / 760e9  # not faster than its bytes at full bandwidth
+    assert answer["power"]["basis"] == "uncalibrated"
+    assert answer["components"]["dram"] > 0
+    assert answer["energy"]["joules"] == pytest.approx(
+        answer["power"]["watts"] * answer["time"]["seconds"]
+    )
+    assert answer["warnings"][0]["code"] == "power_from_work"
+
+
+def test_a_prediction_from_work_is_kept_and_explained(client: httpx.Client) -> None:
+    answer = ask(client, work=WORK, explain="shap")
+    again = client.get(f"/predictions/{answer['id']}")
+    assert again.json() == answer
+    shap = client.get("/explain", params={"prediction_id": answer["id"]}).json()
+    total = shap["base_watts"] + sum(part["watts"] for part in shap["contributions"])
+    assert total == pytest.approx(answer["power"]["watts"])
+    assert {**answer["explanation"], "prediction_id": answer["id"]} == shap
+
+
+def test_measured_power_makes_work_no_more_certain_than_extrapolated(client: httpx.Client) -> None:
+    answer = ask(client, work=WORK, gpu="tesla-v100")
+    assert answer["power"]["basis"] == "extrapolated"
+    assert answer["time"]["basis"] == "uncalibrated"
+
+
+def test_more_work_takes_longer_and_slower_clocks_too(client: httpx.Client) -> None:
+    base = ask(client, work=WORK)["time"]["seconds"]
+    more = ask(client, work={name: 2 * value for name, value in WORK.items()})["time"]["seconds"]
+    slow = ask(client, work=WORK, clocks={"core_mhz": 1200, "memory_mhz": 9501})["time"]["seconds"]
+    assert more > base
+    assert slow >= base
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"work": WORK, "ptx": "x"}, "exactly one of ptx and cuda and work"),
+        ({}, "exactly one of ptx and cuda and work"),
+        ({"work": WORK, "kernel": "k", "loops": {"default": 3}}, "kernel, loops: measured work"),
+        ({"work": WORK, "launch": {**LAUNCH, "arguments": {"0": 1}}}, "launch.arguments: measured"),
+        ({"work": {"int_ops": 1.0}}, "dram_bytes"),
+        ({"work": {**WORK, "flops_sp": -1}}, "greater than or equal to 0"),
+        ({"work": {**WORK, "flops_sp": "nan"}}, "finite"),
+    ],
+)
+def test_bad_work_is_told_precisely(
+    client: httpx.Client, changes: dict[str, Any], says: str
+) -> None:
+    body = {"gpu": "rtx-3080", "launch": LAUNCH, **changes}
+    found = problem(client.post("/predict", json=body), 422, "validation")
+    assert says in json.dumps(found["errors"])
+
+
+def test_boosted_power_models_need_code(client: httpx.Client) -> None:
+    body = {"gpu": "tesla-k20", "launch": LAUNCH, "work": WORK, "model": "xgboost"}
+    found = problem(client.post("/predict", json=body), 422, "model")
+    assert found["detail"] == "measured work goes with model physical, not xgboost"
+
+
+def test_a_launch_the_gpu_refuses_is_refused_for_work_too(client: httpx.Client) -> None:
+    body = {"gpu": "rtx-3080", "launch": {"grid": [1], "block": [2048]}, "work": WORK}
+    problem(client.post("/predict", json=body), 422, "launch")
+
+
+def test_a_measured_launch_corrects_its_own_repetition(
+    client: httpx.Client, vector_add: str
+) -> None:
+    plain = ask(client, ptx=vector_add)
+    seconds = 1.7 * plain["time"]["seconds"]
+    known = [{"launch": LAUNCH, "time_seconds": seconds}]
+    corrected = ask(client, ptx=vector_add, known=known)
+    assert corrected["time"]["seconds"] == pytest.approx(seconds, rel=0.02)
+    assert corrected["time"]["basis"] == "seen_kernel"
+    assert corrected["time"]["high"] / corrected["time"]["low"] < 1.2
+    assert corrected["time_model"]["parts"]["known"] == pytest.approx(
+        corrected["time"]["seconds"] - plain["time"]["seconds"]
+    )
+    assert corrected["energy"]["joules"] == pytest.approx(
+        corrected["power"]["watts"] * corrected["time"]["seconds"]
+    )
+
+
+def test_an_unlike_launch_corrects_less_and_promises_less(
+    client: httpx.Client, vector_add: str
+) -> None:
+    large = {"grid": [8192], "block": [256]}
+    known = [
+        {"launch": LAUNCH, "time_seconds": 1.7 * ask(client, ptx=vector_add)["time"]["seconds"]}
+    ]
+    plain = ask(client, ptx=vector_add, launch=large)["time"]
+    corrected = ask(client, ptx=vector_add, launch=large, known=known)["time"]
+    ratio = corrected["seconds"] / plain["seconds"]
+    assert 1.0 < ratio < 1.7
+    assert corrected["high"] / corrected["low"] > 1.2
+
+
+def test_a_launch_measured_at_other_clocks_counts_at_those(
+    client: httpx.Client, vector_add: str
+) -> None:
+    slow = {"core_mhz": 1005, "memory_mhz": 9501}
+    seconds = ask(client, ptx=vector_add, clocks=slow)["time"]["seconds"]
+    known = [{"launch": LAUNCH, "time_seconds": seconds, "clocks": slow}]
+    plain = ask(client, ptx=vector_add)["time"]["seconds"]
+    assert ask(client, ptx=vector_add, known=known)["time"]["seconds"] == pytest.approx(plain)
+
+
+def test_the_error_tells_which_known_launch_is_refused(
+    client: httpx.Client, vector_add: str
+) -> None:
+    good = {"launch": LAUNCH, "time_seconds": 1e-5}
+    bad = {"launch": {"grid": [1], "block": [4096]}, "time_seconds": 1e-5}
+    body = {"ptx": vector_add, "gpu": "rtx-3080", "launch": LAUNCH, "known": [good, bad]}
+    found = problem(client.post("/predict", json=body), 422, "launch")
+    assert found["detail"].startswith("known[1]: ")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"known": [{"launch": LAUNCH, "time_seconds": 0}]}, "greater than 0"),
+        ({"known": [{"launch": LAUNCH}]}, "time_seconds"),
+        (
+            {"known": [{"launch": LAUNCH, "time_seconds": 1}], "gpu": None, "gpus": ["v100"]},
+            "known launches are those of one gpu",
+        ),
+    ],
+)
+def test_bad_known_launches_are_told_precisely(
+    client: httpx.Client, vector_add: str, changes: dict[str, Any], says: str
+) -> None:
+    body = {"ptx": vector_add, "gpu": "rtx-3080", "launch": LAUNCH, **changes}
+    found = problem(client.post("/predict", json=body), 422, "validation")
+    assert says in json.dumps(found["errors"])
+
+
+def test_python_takes_work_and_known_launches() -> None:
+    shape: dict[str, Any] = {"gpu": "rtx-3080", "grid": 4096, "block": 256}
+    from_work = wattcast.predict(work=WORK, **shape)
+    assert from_work.time is not None
+    assert from_work.kernel is None
+    path = Path("app/demo/vector_add.ptx")
+    known = [{"launch": LAUNCH, "time_seconds": 1.0}]
+    corrected = wattcast.predict(path, known=known, **shape)
+    assert corrected.time is not None
+    assert corrected.time.basis == "seen_kernel"

@@ -1,0 +1,159 @@
+"""Activity follows the trip counts of the answer: given, assumed, and their ends."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+
+from features.activity import Activity
+from features.analysis import KernelAnalysis, analyse
+from features.gpus import load_gpu
+from features.launch import Launch
+from features.occupancy import occupancy
+from features.ptx import read_module
+from features.registers import RegisterEstimate
+
+V100 = load_gpu("tesla-v100")
+
+# Each thread adds up n floats of its own, inner times m each; stores once.
+NESTED = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry nested(.param .u64 p0, .param .u32 n, .param .u32 m)
+{
+ .reg .pred %p<3>;
+ .reg .b32 %r<9>;
+ .reg .f32 %f<4>;
+ .reg .b64 %rd<5>;
+ ld.param.u64 %rd1, [p0];
+ ld.param.u32 %r1, [n];
+ ld.param.u32 %r2, [m];
+ mov.u32 %r3, 0;
+ mov.f32 %f1, 0f00000000;
+$OUTER:
+ ld.global.f32 %f2, [%rd1];
+ add.s64 %rd1, %rd1, 4096;
+ mov.u32 %r4, 0;
+$INNER:
+ fma.rn.f32 %f1, %f1, %f2, %f2;
+ add.s32 %r4, %r4, 1;
+ setp.lt.s32 %p1, %r4, %r2;
+ @%p1 bra $INNER;
+ add.s32 %r3, %r3, 1;
+ setp.lt.s32 %p2, %r3, %r1;
+ @%p2 bra $OUTER;
+ st.global.f32 [%rd1], %f1;
+ ret;
+}
+"""
+MODULE = read_module(NESTED)
+WARPS = 64 * 4
+
+
+def nested(
+    loops: dict[str, float] | None = None, mode: str = "auto", grid: int = 64, **arguments: int
+) -> KernelAnalysis:
+    positions = {"n": "1", "m": "2"}
+    given = {positions[name]: value for name, value in arguments.items()}
+    # One warp where nothing is given: the trips that stand in are then as few as threads.
+    launch = Launch.of(grid, 128 if grid > 1 else 32, 0, given)
+    return analyse(
+        MODULE,
+        None,
+        launch,
+        V100,
+        loops=loops,
+        registers_per_thread=16,
+        analysis=mode,  # type: ignore[arg-type]
+    )
+
+
+def fma(found: Activity) -> float:
+    """FMAs of a warp."""
+    return found.fp32_instructions / (found.blocks * max(1.0, found.threads_per_block / 32))
+
+
+@pytest.mark.parametrize("mode", ["auto", "executed", "symbolic"])
+def test_given_trips_multiply_through_the_nest(mode: str) -> None:
+    # What is given wins over the arguments, as everywhere.
+    found = nested({"$OUTER": 10, "$INNER": 7}, mode, n=20, m=9).activity
+    assert fma(found) == pytest.approx(70, rel=1e-4)
+    assert found.global_load_requests == pytest.approx(10 * WARPS, rel=1e-4)
+    if mode != "symbolic":  # which cannot tell that all lanes read the same address
+        assert found.global_load_sectors == pytest.approx(10 * WARPS, rel=1e-4)
+    # The store stands outside.
+    assert found.global_store_requests == pytest.approx(WARPS)
+
+
+def test_given_trips_are_what_arguments_say_too() -> None:
+    by_arguments = nested(n=10, m=7).activity
+    by_loops = nested({"$OUTER": 10, "$INNER": 7}, n=20, m=9).activity
+    for field in fields(Activity):
+        if field.name == "active_lane_fraction":
+            continue  # of the longer run, in which the few idle lanes at its end weigh less
+        assert getattr(by_loops, field.name) == pytest.approx(
+            getattr(by_arguments, field.name), rel=0.05
+        ), field.name
+
+
+def test_what_arguments_settle_is_not_scaled() -> None:
+    analysis = nested(n=5, m=3)
+    assert {trip.how for trip in analysis.trip_counts} <= {"inferred", "constant", "executed"}
+    assert fma(analysis.activity) == pytest.approx(15)
+    assert analysis.activity_cases == ()
+
+
+def test_assumed_trips_are_those_of_the_answer_and_the_cases_their_ends() -> None:
+    analysis = nested(grid=1)
+    assert [(trip.count, trip.how) for trip in analysis.trip_counts] == [(32, "assumed")] * 2
+    assert fma(analysis.activity) == pytest.approx(32 * 32, rel=1e-4)
+    low, high = analysis.activity_cases
+    assert fma(low) == pytest.approx(1, rel=1e-4)
+    assert fma(high) == pytest.approx(1000 * 1000, rel=1e-4)
+
+
+def test_half_given_scales_what_is_given_and_assumes_the_rest() -> None:
+    analysis = nested({"$INNER": 5}, grid=1)
+    assert fma(analysis.activity) == pytest.approx(32 * 5, rel=1e-4)
+    low, high = analysis.activity_cases
+    assert (fma(low), fma(high)) == (pytest.approx(5, rel=1e-4), pytest.approx(5000, rel=1e-4))
+
+
+def test_registers_are_a_case_where_they_change_the_occupancy() -> None:
+    launch = Launch.of(640, 1024, 0, {"1": 4, "2": 4})
+    analysis = analyse(MODULE, None, launch, V100)
+    assert analysis.registers.low < analysis.registers.high
+    assert analysis.activity_cases == ()  # two blocks of 1024 threads either way
+    # 65,536 registers: one block of 1024 threads at 33 or 64 each, two at 24.
+    wide = RegisterEstimate(33, 24, 64, "liveness")
+    resident = occupancy(V100, launch, 33, 0)
+    uncertain = replace(analysis, registers=wide, occupancy=resident)
+    (case,) = uncertain.activity_cases
+    assert (case.registers_per_thread, case.resident_blocks_per_sm, case.waves) == (24, 2, 4)
+    assert (uncertain.activity.resident_blocks_per_sm, uncertain.activity.waves) == (1, 8)
+
+
+@pytest.mark.parametrize("mode", ["executed", "symbolic"])
+def test_lines_and_mix_tell_of_the_same_launch(mode: str) -> None:
+    analysis = nested({"$OUTER": 10, "$INNER": 7}, mode, n=20, m=9)
+    total = analysis.activity.warp_instructions_ptx
+    assert sum(analysis.mix.values()) == pytest.approx(total)
+    assert sum(line.warp_instructions_ptx for line in analysis.lines) == pytest.approx(total)
+
+
+def test_a_loop_never_entered_stays_as_it_is() -> None:
+    # The guard is false for every thread: 1 times nothing, not a division by nothing.
+    text = NESTED.replace("$OUTER:\n", " setp.ne.s32 %p1, %r3, 0;\n @!%p1 bra $END;\n$OUTER:\n")
+    text = text.replace(" st.global", "$END:\n st.global")
+    launch = Launch.of(64, 128)
+    found = analyse(
+        read_module(text),
+        None,
+        launch,
+        V100,
+        loops={"$OUTER": 10, "$INNER": 7},
+        analysis="executed",
+    ).activity
+    assert fma(found) == 0

@@ -1,0 +1,167 @@
+"""Facts beside ``activity1``: tensor work, atomics and synchronisation, by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from features.activity.extras import Extras, TensorWork, tensor_work
+from features.analysis import KernelAnalysis, analyse
+from features.gpus import load_gpu
+from features.launch import Launch
+from features.ptx import read_module
+from tests.features.execution_kernels import kernel
+from tests.fixtures.kernels.data import ptx_path
+from tests.fixtures.kernels.manifest import KERNELS
+
+
+@pytest.mark.parametrize(
+    ("opcode", "kind", "sparse", "multiply_adds"),
+    [
+        ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32", "f16", False, 2048),
+        ("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32", "f16", False, 1024),
+        ("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32", "tf32", False, 1024),
+        ("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64", "f64", False, 256),
+        # Volta's: the warp's four quad pairs make a product each.
+        ("mma.sync.aligned.m8n8k4.col.row.f32.f16.f16.f32", "f16", False, 4 * 256),
+        ("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32", "s8", False, 4096),
+        ("mma.sync.aligned.m8n8k32.row.col.s32.s4.u4.s32", "s4", False, 2048),
+        ("mma.sync.aligned.m16n8k256.row.col.s32.b1.b1.s32.xor.popc", "b1", False, 32768),
+        ("mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e5m2.f32", "f8", False, 4096),
+        ("mma.sync.aligned.m16n8k32.row.col.kind::f8f6f4.f32.e2m1.e4m3.f32", "f8", False, 4096),
+        (
+            "mma.sync.aligned.m16n8k64.row.col.kind::mxf4.block_scale.scale_vec::2X.f32.e2m1.e2m1"
+            ".f32.ue8m0",
+            "f4", False, 8192,
+        ),
+        ("mma.sp.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32", "f16", True, 4096),
+        ("mma.sp::ordered_metadata.sync.aligned.m16n8k64.row.col.s32.s8.s8.s32", "s8", True, 8192),
+        ("wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32", "f16", False, 4096),
+        ("wmma.mma.sync.aligned.row.col.m32n8k16.f32.bf16.bf16.f32", "f16", False, 4096),
+        ("wmma.mma.xor.popc.sync.aligned.row.col.m8n8k128.s32.b1.b1.s32", "b1", False, 8192),
+        # Four warps make one product.
+        ("wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16", "f16", False, 64 * 128 * 16 / 4),
+        ("wgmma.mma_async.sp.sync.aligned.m64n8k64.f32.e4m3.e4m3", "f8", True, 64 * 8 * 64 / 4),
+        ("wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.u8", "s8", False, 64 * 8 * 32 / 4),
+    ],
+)  # fmt: skip
+def test_multiply_adds_of_a_warp_follow_from_the_shape(
+    opcode: str, kind: str, sparse: bool, multiply_adds: float
+) -> None:
+    assert tensor_work(opcode) == TensorWork(kind, sparse, multiply_adds)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "opcode",
+    ["tcgen05.mma.cta_group::1.kind::f16", "wmma.load.a.sync.aligned.row.m16n16k16.global.f16",
+     "fma.rn.f32", "mma.sync.aligned.m16n8k16.row.col"],
+)  # fmt: skip
+def test_what_names_no_product_tells_none(opcode: str) -> None:
+    assert tensor_work(opcode) is None
+
+
+def analysed(body: str, mode: Any = "executed", **launch: Any) -> KernelAnalysis:
+    module = read_module(kernel(body + "\nret;", declarations=launch.pop("declarations", "")))
+    shape = Launch.of(launch.pop("grid", 100), launch.pop("block", 128), 0, {"n": 0, **launch})
+    return analyse(module, None, shape, load_gpu("tesla-v100"), analysis=mode, time_cap_seconds=30)
+
+
+@pytest.mark.parametrize("mode", ["executed", "symbolic"])
+def test_a_matrix_product_multiplies_as_often_as_it_should(mode: Any) -> None:
+    fixture = next(k for k in KERNELS if k.name == "wmma_matmul")
+    module = read_module(ptx_path(fixture.source, "sm_70").read_text())
+    n = 256
+    launch = Launch.of(32, 256, arguments={"3": n, "4": n, "5": n})
+    gpu = load_gpu("tesla-v100")
+    extras = analyse(module, fixture.entry, launch, gpu, analysis=mode).extras
+    assert extras.tensor == (TensorWork("f16", False, float(n**3)),)
+    assert extras.unshaped_tensor_instructions == 0
+
+
+@pytest.mark.parametrize("mode", ["executed", "symbolic"])
+def test_a_warpgroup_shares_its_products(mode: Any) -> None:
+    body = """
+        wgmma.fence.sync.aligned;
+        wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f1,%f2,%f3,%f4}, %rd1, %rd1, 1, 1, 1, 0, 0;
+        wgmma.mma_async.sp.sync.aligned.m64n8k32.f32.f16.f16
+            {%f1,%f2,%f3,%f4}, %rd1, %rd1, %r1, 0, 1, 1, 1, 0, 0;
+        tcgen05.mma.cta_group::1.kind::f16 [%r1], %rd1, %rd1, %r1, %p1;
+        wgmma.wait_group.sync.aligned 0;"""  # noqa: E501
+    extras = analysed(body, mode).extras
+    assert extras.tensor == (
+        TensorWork("f16", False, 100.0 * 64 * 8 * 16),
+        TensorWork("f16", True, 100.0 * 64 * 8 * 32),
+    )
+    assert extras.unshaped_tensor_instructions == 400
+    assert extras.synchronisation.async_waits == 400
+
+
+@pytest.mark.parametrize("mode", ["executed", "symbolic"])
+def test_synchronisation_is_counted_by_kind(mode: Any) -> None:
+    body = """
+        bar.sync 0; barrier.sync.aligned 1, 64; bar.red.popc.u32 %r6, 0, 96, %p1;
+        bar.arrive 2, 128; bar.sync 2, 128; bar.warp.sync 0xffffffff;
+        membar.gl; fence.acq_rel.gpu; cp.async.wait_all; cp.async.commit_group;"""
+    found = analysed(body, mode).extras.synchronisation
+    assert found.barriers_per_warp == 4
+    assert found.warps_per_barrier == (4 + 2 + 3 + 4) / 4
+    assert (found.warp_syncs, found.fences, found.async_waits) == (400, 800, 400)
+
+
+def test_no_barriers_meet_nobody() -> None:
+    found = analysed("st.global.u32 [%rd3], %r5;").extras
+    assert found.tensor == ()
+    assert found.synchronisation.warps_per_barrier == 0
+    assert found.atomics.global_passes == found.atomics.shared_passes == 0
+    assert found.atomics.hottest_operations == 0
+
+
+def both(body: str, **launch: Any) -> tuple[Extras, Extras]:
+    executed = analysed(body, "executed", **launch)
+    symbolic = analysed(body, "symbolic", **launch)
+    return executed.extras, symbolic.extras
+
+
+def test_both_analyses_agree_on_a_counter() -> None:
+    executed, symbolic = both("red.global.add.u32 [%rd1], 1; red.global.add.u32 [%rd1+4], 1;")
+    assert executed.atomics == symbolic.atomics
+    assert symbolic.atomics.global_passes == 2 * 12800
+    assert symbolic.atomics.hottest_operations == 12800
+    assert symbolic.atomics.hottest_requests == 400
+
+
+def test_both_analyses_agree_on_words_apart_but_for_the_hottest() -> None:
+    executed, symbolic = both("red.global.add.u32 [%rd3], 1;")
+    (ours,), (theirs,) = executed.atomics.uses, symbolic.atomics.uses
+    assert (ours.passes, ours.hottest_operations) == (400, 1)
+    assert (theirs.passes, theirs.hottest_operations) == (400, None)
+    assert symbolic.atomics.hottest_operations is None
+
+
+def test_the_symbolic_analysis_does_not_guess_passes() -> None:
+    body = """
+        ld.global.u32 %r8, [%rd3]; mul.wide.u32 %rd5, %r8, 4; add.u64 %rd6, %rd1, %rd5;
+        red.global.add.u32 [%rd6], 1;"""
+    _, symbolic = both(body)
+    (use,) = symbolic.atomics.uses
+    assert (use.requests, use.operations, use.passes) == (400, 12800, None)
+    assert symbolic.atomics.global_passes is None
+    assert symbolic.atomics.shared_passes == 0
+
+
+def test_shared_and_global_passes_are_apart() -> None:
+    body = """
+        mov.u32 %r6, 0; red.shared.add.u32 [%r6], 1; red.global.add.u32 [%rd3], 1;"""
+    executed, symbolic = both(body, declarations=".shared .align 4 .b8 s[16];")
+    for extras in (executed, symbolic):
+        assert (extras.atomics.shared_passes, extras.atomics.global_passes) == (12800, 400)
+
+
+@pytest.mark.parametrize("mode", ["executed", "symbolic"])
+def test_spills_are_sectors_of_local_memory(mode: Any) -> None:
+    # Eight bytes of 32 lanes: two words, each in 128 adjacent bytes.
+    body = """
+        mov.u64 %rd5, stack; st.local.u64 [%rd5], %rd1; ld.local.u32 %r8, [%rd5+4];"""
+    analysis = analysed(body, mode, declarations=".local .align 8 .b8 stack[8];")
+    assert analysis.activity.local_sectors == 400 * (8 + 4)

@@ -1,0 +1,140 @@
+"""The cache rules on streams made by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from features.activity.memory import L2_SHARE, MemoryLevels, memory_levels
+from features.gpus import load_gpu
+from features.launch import Launch
+from features.occupancy import Occupancy
+from features.reuse import ReuseCurve, Sharing, Stream, stream_without_reuse
+from features.runs import SymbolicTraffic
+
+V100 = load_gpu("tesla-v100")  # 80 SMs, 128 KiB of L1, 6 MiB of L2
+K20 = load_gpu("tesla-k20")
+BLOCKS = 8000
+
+
+def levels(*streams: Stream, gpu=V100, requests: float = 1.0, shared: int = 0) -> MemoryLevels:
+    """Of 8000 blocks in a row, eight on each SM."""
+    traffic = SymbolicTraffic(0.0, 0.0, streams, BLOCKS, requests)
+    resident = Occupancy(8, 64, 1.0, "warps", {})
+    return memory_levels(traffic, gpu, Launch.of(BLOCKS, 256), resident, shared)
+
+
+def test_a_stream_passes_all_levels_once() -> None:
+    found = levels(stream_without_reuse("all", 8e6, 4e6, 0.0, BLOCKS))
+    assert found == MemoryLevels(12e6, 8e6, 4e6, 12e6 * 32)
+
+
+def test_a_small_footprint_never_leaves_l2() -> None:
+    fits = L2_SHARE * V100.l2_bytes / 32
+    small = levels(stream_without_reuse("all", fits * 0.99, 0.0, 0.0, BLOCKS))
+    assert (small.l2_sectors, small.dram_read_sectors) == (pytest.approx(0.99 * fits), 0)
+    large = levels(stream_without_reuse("all", fits * 1.01, 0.0, 0.0, BLOCKS))
+    assert large.dram_read_sectors == pytest.approx(1.01 * fits)
+
+
+def test_atomics_go_to_l2_and_back_once() -> None:
+    found = levels(stream_without_reuse("all", 0.0, 0.0, 8e6, BLOCKS))
+    assert found == MemoryLevels(8e6, 8e6, 8e6, 8e6 * 32)
+
+
+def rereading(lines: float, times: int) -> Stream:
+    """Each block reads its own lines from end to end, again and again; a request is a line."""
+    once = BLOCKS * lines * 4
+    curve = ReuseCurve(
+        (0.0, lines - 1, lines, lines * times), (0.0, lines - 1, lines, lines),
+        (1.0, 1.0, 0.0, 0.0), (0.0, 0.0, 0.0, 0.0),
+    )  # fmt: skip
+    return Stream(
+        "own", once * times, 0.0, 0.0, 0.0, once, once, once, 0.0, once, once / 4,
+        Sharing(), Sharing(), curve, curve,
+    )  # fmt: skip
+
+
+def test_what_is_read_again_hits_if_the_blocks_of_an_sm_fit_into_l1() -> None:
+    # Eight blocks with 127 lines each take 127 KiB of 128; with 129 none is left when it is due.
+    fits, misses = rereading(127, 5), rereading(129, 5)
+    assert levels(fits, requests=127 * 5).l2_sectors == pytest.approx(fits.unique_kept_sectors)
+    assert levels(misses, requests=129 * 5).l2_sectors == pytest.approx(misses.kept_load_sectors)
+
+
+def test_shared_memory_is_taken_from_l1() -> None:
+    stream = rereading(100, 5)
+    held = levels(stream, requests=500, shared=3 * 1024)
+    assert held.l2_sectors == pytest.approx(stream.unique_kept_sectors)
+    less = levels(stream, requests=500, shared=4 * 1024)
+    assert less.l2_sectors == pytest.approx(stream.kept_load_sectors)
+    none = levels(stream, requests=500, shared=16 * 1024)
+    assert none.l2_sectors == stream.kept_load_sectors
+
+
+def test_l1_of_kepler_holds_no_global_loads() -> None:
+    stream = rereading(10, 5)
+    assert levels(stream, requests=50, gpu=K20).l2_sectors == stream.kept_load_sectors
+    assert levels(stream, requests=50).l2_sectors == pytest.approx(stream.unique_kept_sectors)
+
+
+def test_what_blocks_of_a_wave_share_in_step_is_fetched_once_for_all() -> None:
+    # All blocks walk together through 1 GiB: L1 of every SM fetches it once for its eight
+    # blocks, L2 once for all 640, and so for every wave.
+    lines = 2.0**23
+    stream = rereading(lines, 1)
+    everyone = Sharing(everyone=1.0)
+    shared = replace(
+        stream,
+        sharing=everyone,
+        line_sharing=everyone,
+        distinct_sectors=lines * 4,
+        distinct_lines=lines,
+    )
+    found = levels(shared, requests=lines)
+    assert found.l2_sectors == pytest.approx(lines * 4 * BLOCKS / 8)
+    assert found.dram_read_sectors == pytest.approx(lines * 4 * BLOCKS / 640)
+
+
+def test_a_table_read_at_random_hits_by_how_much_of_it_l2_holds() -> None:
+    # 1,000 sectors for every block from a table of 4 Mi sectors (128 MiB), one in a line.
+    table, each = float(1 << 22), 1000.0
+    curve = ReuseCurve((0.0, each), (0.0, each), (1.0, 0.0), (0.0, 0.0))
+    random = Sharing(population=table)
+    touched = each * BLOCKS
+    stream = Stream(
+        "table", touched, 0.0, 0.0, 0.0, touched, touched, touched, 0.0, table, table,
+        random, random, curve, curve,
+    )  # fmt: skip
+    found = levels(stream, requests=each)
+    held = L2_SHARE * V100.l2_bytes / 128
+    assert found.dram_read_sectors == pytest.approx(touched * (1 - held / table), rel=0.01)
+
+
+def test_a_matrix_product_reads_its_factors_from_memory_once_if_a_wave_fits() -> None:
+    # 100 x 80 blocks; a block reads 64 KiB of a row of A and of a column of B, each shared.
+    lines = 512.0
+    curve = ReuseCurve((0.0, 2 * lines), (0.0, lines), (1.0, 0.0), (0.0, 0.0))
+    once = BLOCKS * lines * 4
+    rows, columns = Sharing(beside=1.0, row=1.0), Sharing(below=1.0, column=1.0)
+    factors = [
+        Stream(name, once, 0.0, 0.0, 0.0, once, once, once, 0.0, distinct * lines * 4,
+               distinct * lines, sharing, sharing, curve, curve)
+        for name, sharing, distinct in (("a", rows, 80), ("b", columns, 100))
+    ]  # fmt: skip
+    traffic = SymbolicTraffic(0.0, 0.0, tuple(factors), BLOCKS, 2 * lines)
+    resident = Occupancy(8, 64, 1.0, "warps", {})
+    launch = Launch.of((100, 80), 256)
+    found = memory_levels(traffic, V100, launch, resident, 0)
+    # A wave of 640 blocks covers 6.4 rows: 0.4 MiB of A and all 6.25 MiB of B do not fit in
+    # 4.5 MiB, so that B is read in every wave but in step: 12.5 waves of 6.25 MiB and 0.4 MiB.
+    assert found.dram_read_sectors == pytest.approx(12.5 * 106.4 * lines * 4, rel=0.01)
+    wide = V100.model_copy(
+        update={"chip": V100.chip.model_copy(
+            update={"l2_bytes": V100.chip.l2_bytes.model_copy(update={"value": 10 << 20})}
+        )}
+    )  # fmt: skip
+    found = memory_levels(traffic, wide, launch, resident, 0)
+    # 7.5 MiB hold B and the rows at hand: only A is read anew.
+    assert found.dram_read_sectors == pytest.approx(80 * lines * 4, rel=0.01)

@@ -1,0 +1,151 @@
+"""Cache traffic from reuse distances against a simulated memory hierarchy that plays every access.
+
+The simulator and what it plays share no code with the analysis: the accesses come from the scalar
+reference interpreter. The analysis executes its usual sample of blocks.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from features.activity.memory import L2_SHARE, memory_levels
+from features.execution import execute
+from features.gpus import GpuProfile, load_gpu
+from features.launch import Argument, Launch, PointerHint
+from features.occupancy import Occupancy
+from features.ptx import read_module
+from tests.fixtures.kernels.data import Buffer, materialise, ptx_path
+from tests.fixtures.kernels.manifest import KERNELS
+from tests.reference.cache_cases import CASES, SCALES, Scale
+from tests.reference.caches import Gpu, distinct_sectors, record, simulate
+from tests.reference.footprint_rule import footprint_levels
+
+TARGET = "sm_70"
+
+
+class Errors(NamedTuple):
+    """Of one launch on one GPU, relative: sectors past L1 and sectors of memory, by either rule."""
+
+    case: str
+    scale: str
+    l2_sectors: int
+    dram_sectors: int
+    old: tuple[float, float]
+    new: tuple[float, float]
+
+
+def hint(buffer: Buffer) -> PointerHint:
+    """What a fixture's buffer holds, as a user would say it."""
+    elements = int(np.prod(buffer.shape))
+    if buffer.fill == "offsets":
+        return PointerHint(elements, "sorted", 0.0, (buffer.low + buffer.high) / 2 * elements)
+    return PointerHint(elements, "uniform", buffer.low, buffer.high)
+
+
+def scaled(scale: Scale) -> GpuProfile:
+    """A profile with the caches of ``scale``; of L2 the rule counts on ``L2_SHARE`` only, which
+    the simulated one, perfect in its way, has."""
+    gpu = load_gpu("tesla-v100")
+    l2_bytes = round(scale.l2_bytes / L2_SHARE)
+    chip = gpu.chip.model_copy(
+        update={
+            "sm_count": gpu.chip.sm_count.model_copy(update={"value": scale.sm_count}),
+            "l2_bytes": gpu.chip.l2_bytes.model_copy(update={"value": l2_bytes}),
+        }
+    )
+    capability = gpu.capability._replace(l1_bytes_per_sm=scale.l1_bytes)
+    return gpu.model_copy(update={"chip": chip, "capability": capability})
+
+
+def compare(name: str) -> tuple[list[Errors], float]:
+    """Errors on every scale, and that of the footprint."""
+    entry, shape = CASES[name]
+    kernel = next(k for k in KERNELS if k.name == entry)
+    ptx = ptx_path(kernel.source, TARGET).read_text()
+    played = record(
+        ptx, kernel.entry, shape.grid, shape.block, materialise(entry, shape),
+        shape.dynamic_shared_bytes,
+    )  # fmt: skip
+    arguments: dict[str, Argument] = {
+        str(index): hint(value) if isinstance(value, Buffer) else value.item()  # type: ignore[union-attr]
+        for index, value in enumerate(shape.arguments.values())
+    }
+    module = read_module(ptx)
+    launch = Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments)
+    memory = execute(module.kernel(kernel.entry), module, launch, time_cap_seconds=None).memory
+    found = []
+    for scale in SCALES:
+        blocks = max(1, scale.threads_per_sm // launch.threads_per_block)
+        resident = Occupancy(blocks, blocks * launch.warps_per_block, 1.0, "warps", {})
+        true = simulate(Gpu(scale.sm_count, blocks, scale.l1_bytes, scale.l2_bytes), played)
+        dram = true.dram_read_sectors + true.dram_write_sectors
+        gpu = scaled(scale)
+        new = memory_levels(memory, gpu, launch, resident, 0)
+        old = footprint_levels(
+            memory, scale.sm_count, scale.l1_bytes, gpu.l2_bytes, launch.blocks, resident
+        )
+        # Little traffic to memory is judged against a twentieth of that at L2.
+        judged = max(dram, true.l2_sectors / 20)
+        errors = [
+            (
+                rule.l2_sectors / true.l2_sectors - 1,
+                (rule.dram_read_sectors + rule.dram_write_sectors - dram) / judged,
+            )
+            for rule in (old, new)
+        ]
+        found.append(Errors(name, scale.name, true.l2_sectors, dram, errors[0], errors[1]))
+    return found, memory.footprint_sectors / distinct_sectors(played) - 1
+
+
+def table(rows: list[Errors]) -> str:
+    """Errors in percent, and their mean and median size."""
+    lines = [f"{'':27}{'':9} {'L1 to L2, %':>24} {'memory, %':>24}",
+             f"{'launch':27}{'GPU':9} {'sectors':>8} {'old':>7} {'new':>7} "
+             f"{'sectors':>8} {'old':>7} {'new':>7}"]  # fmt: skip
+    lines += [
+        f"{r.case:27}{r.scale:9} {r.l2_sectors:8d} {100 * r.old[0]:7.0f} {100 * r.new[0]:7.0f} "
+        f"{r.dram_sectors:8d} {100 * r.old[1]:7.0f} {100 * r.new[1]:7.0f}"
+        for r in rows
+    ]
+    for what, of in (("mean size of the error", np.mean), ("median size", np.median)):
+        old, new = (of(np.abs([getattr(r, rule) for r in rows]), axis=0) for rule in ("old", "new"))
+        lines.append(f"{what:45} {100 * old[0]:7.1f} {100 * new[0]:7.1f} {'':8} "
+                     f"{100 * old[1]:7.1f} {100 * new[1]:7.1f}")  # fmt: skip
+    return "\n".join(lines)
+
+
+@pytest.fixture(scope="module")
+def compared() -> dict[str, tuple[list[Errors], float]]:
+    return {name: compare(name) for name in CASES}
+
+
+def test_reuse_distances_tell_what_passes_the_caches(
+    compared: dict[str, tuple[list[Errors], float]],
+) -> None:
+    rows = [row for found, _ in compared.values() for row in found]
+    print("\n" + table(rows))
+    old, new = np.abs([r.old for r in rows]), np.abs([r.new for r in rows])
+    for level, (mean, median) in enumerate(((0.08, 0.02), (0.20, 0.04))):
+        assert new[:, level].mean() < min(mean, old[:, level].mean() / 2)
+        assert np.median(new[:, level]) < median
+        assert np.median(new[:, level]) <= np.median(old[:, level])
+        assert (new[:, level] < 0.25).mean() > 0.8
+
+
+@pytest.mark.parametrize(
+    "name", ["copy", "saxpy", "strided", "transpose_padded", "reduce_shuffle", "unrolled"]
+)
+def test_streams_are_exact(name: str, compared: dict[str, tuple[list[Errors], float]]) -> None:
+    for row in compared[name][0]:
+        assert row.new == pytest.approx((0, 0), abs=0.02)
+
+
+def test_footprints_are_what_all_blocks_touch(
+    compared: dict[str, tuple[list[Errors], float]],
+) -> None:
+    errors = np.abs([footprint for _, footprint in compared.values()])
+    assert np.median(errors) < 0.01
+    assert errors.max() < 0.1

@@ -1,0 +1,191 @@
+"""Atomics that meet at one address: worked out by hand, and against the scalar reference."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from features.execution import contention, execute
+from features.execution.results import AtomicCounts, AtomicFacts
+from features.launch import Launch, PointerHint
+from features.ptx import read_module
+from tests.features.execution_kernels import kernel, run
+from tests.features.test_execution_reference import run_exact
+from tests.fixtures.kernels.manifest import KERNELS
+from tests.reference.fixtures import ptx_text, reference_arguments
+from tests.reference.machine import Event
+from tests.reference.machine import run as run_reference
+
+
+def atomics(body: str, **options: object) -> AtomicFacts:
+    options = {"exact": False, "grid": 5000, "block": 256} | options
+    result, _ = run(body + "\nret;", **options)  # type: ignore[arg-type]
+    return result.atomics
+
+
+def one(body: str, **options: object) -> AtomicCounts:
+    (site,) = atomics(body, **options).sites
+    return site
+
+
+WARPS = 5000 * 8
+THREADS = 5000 * 256
+
+
+def test_one_counter_for_all_takes_every_operation_of_the_launch() -> None:
+    site = one("red.global.add.u32 [%rd1], 1;")
+    assert (site.requests, site.operations, site.passes) == (WARPS, THREADS, THREADS)
+    assert (site.hottest_operations, site.hottest_requests) == (THREADS, WARPS)
+
+
+def test_warps_that_add_up_first_hit_the_counter_once() -> None:
+    body = """
+        vote.sync.ballot.b32 %r8, 1, 0xffffffff; popc.b32 %r8, %r8; mov.u32 %r9, %laneid;
+        setp.eq.u32 %p1, %r9, 0; @%p1 atom.global.add.u32 %r10, [%rd1], %r8;"""
+    site = one(body)
+    assert (site.requests, site.operations, site.passes) == (WARPS, WARPS, WARPS)
+    assert (site.hottest_operations, site.hottest_requests) == (WARPS, WARPS)
+
+
+def test_a_word_for_every_thread_is_hit_once() -> None:
+    site = one("red.global.add.u32 [%rd3], 1;")
+    assert (site.requests, site.operations, site.passes) == (WARPS, THREADS, WARPS)
+    assert (site.hottest_operations, site.hottest_requests) == (1, 1)
+
+
+def test_a_word_for_every_block_is_hit_by_its_threads_only() -> None:
+    body = "mul.wide.u32 %rd5, %r3, 4; add.u64 %rd6, %rd1, %rd5; red.global.add.u32 [%rd6], 1;"
+    site = one(body)
+    assert site.passes == THREADS
+    assert (site.hottest_operations, site.hottest_requests) == (256, 8)
+
+
+def test_even_lanes_on_one_word_and_odd_lanes_apart() -> None:
+    body = """
+        and.b32 %r8, %r2, 1; setp.eq.u32 %p1, %r8, 1; mov.u64 %rd6, %rd1;
+        add.u64 %rd7, %rd3, 4096; selp.b64 %rd6, %rd7, %rd6, %p1; red.global.add.u32 [%rd6], 1;"""
+    site = one(body)
+    assert site.passes == WARPS * 16
+    assert (site.hottest_operations, site.hottest_requests) == (THREADS / 2, WARPS)
+
+
+HISTOGRAM = """
+    ld.global.u8 %r8, [%rd8]; and.b32 %r8, %r8, 255; shl.b32 %r9, %r8, 2;
+    atom.shared.add.u32 %r10, [%r9], 1; cvt.u64.u32 %rd5, %r9; add.u64 %rd6, %rd1, %rd5;
+    atom.global.add.u32 %r11, [%rd6], 1; ret;"""
+
+
+def histogram(values: str, low: float, high: float) -> dict[str, AtomicCounts]:
+    """Every thread counts one byte in shared and in global memory."""
+    text = kernel(
+        "cvt.u64.u32 %rd7, %r5; ld.param.u64 %rd8, [data]; add.u64 %rd8, %rd8, %rd7;" + HISTOGRAM,
+        declarations=".shared .align 4 .b8 s[1024];",
+    ).replace(".param .u32 n)", ".param .u32 n, .param .u64 data)")
+    module = read_module(text)
+    arguments = {"n": 0, "data": PointerHint(THREADS, values, low, high)}
+    launch = Launch.of(5000, 256, 0, arguments)
+    found = execute(module.kernel("k"), module, launch, time_cap_seconds=60).atomics.sites
+    return {site.space: site for site in found}
+
+
+def test_a_histogram_of_equal_values_goes_one_by_one() -> None:
+    found = histogram("uniform", 7, 7)
+    assert found["shared"].passes == found["global"].passes == THREADS
+    assert found["global"].hottest_operations == THREADS
+    assert found["shared"].hottest_operations is None
+
+
+def test_a_histogram_of_spread_values_meets_now_and_then() -> None:
+    found = histogram("uniform", 0, 256)
+    # The fullest of 256 bins holds 1.94 of 32 random lanes on average (300,000 draws).
+    assert found["shared"].passes == pytest.approx(1.94 * WARPS, rel=0.05)
+    assert found["global"].passes == found["shared"].passes
+    assert found["global"].hottest_operations == pytest.approx(THREADS / 256, rel=0.6)
+
+
+def test_a_scatter_over_many_words_has_no_hot_one() -> None:
+    # Neighbouring blocks meet somewhere in a million words, but nowhere more than by chance.
+    body = """
+        mul.lo.u32 %r8, %r5, 0x9E3779B1; xor.b32 %r9, %r8, 0x5bd1e995; mul.lo.u32 %r8, %r9, %r8;
+        shr.u32 %r8, %r8, 12; mul.wide.u32 %rd5, %r8, 4; add.u64 %rd6, %rd1, %rd5;
+        red.global.add.u32 [%rd6], 1;"""
+    site = one(body)
+    assert site.hottest_operations is not None
+    assert site.hottest_operations < 300
+
+
+def test_instructions_on_one_word_add_up() -> None:
+    body = "red.global.add.u32 [%rd1], 1; red.global.max.u32 [%rd1], %r2;"
+    facts = atomics(body)
+    assert [site.hottest_operations for site in facts.sites] == [THREADS, THREADS]
+    assert (facts.hottest_operations, facts.hottest_requests) == (2 * THREADS, 2 * WARPS)
+
+
+def test_hot_words_are_kept_where_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contention, "MOST_PENDING", 500)
+    monkeypatch.setattr(contention, "MOST_ENTRIES", 1000)
+    # Each block has 256 words for itself, and its first thread counts it.
+    body = """
+        red.global.add.u32 [%rd3+4096], 1; setp.eq.u32 %p1, %r2, 0; mov.u32 %r6, 0;
+        mov.u64 %rd8, %rd3; $loop: selp.b64 %rd9, %rd1, %rd8, %p1; red.global.add.u32 [%rd9], 1;
+        add.u64 %rd8, %rd8, 8388608; add.u32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, 9;
+        @%p2 bra $loop;"""
+    facts = atomics(body, extrapolate=False)
+    assert facts.hottest_operations == pytest.approx(5000 * 9, rel=0.05)
+
+
+def test_no_atomics_no_contention() -> None:
+    assert atomics("st.global.u32 [%rd3], %r5;") == AtomicFacts((), 0, 0)
+
+
+LOOP = """
+    mov.u32 %r6, 0; {before}
+    $loop: {body} add.u32 %r6, %r6, 1; setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;"""
+
+
+@pytest.mark.parametrize(
+    ("before", "body", "hottest"),
+    [
+        ("", "red.global.add.u32 [%rd1], 1;", 300 * 64 * 100),
+        # All threads walk over the same words, or each over its own ones.
+        ("mov.u64 %rd8, %rd1;", "red.global.add.u32 [%rd8], 1; add.u64 %rd8, %rd8, 4;", 64 * 100),
+        ("mov.u64 %rd8, %rd3;", "red.global.add.u32 [%rd8], 1; add.u64 %rd8, %rd8, 65536;", 1),
+    ],
+)  # fmt: skip
+def test_skipped_iterations_hit_what_they_would_have_hit(
+    before: str, body: str, hottest: float
+) -> None:
+    loop = LOOP.format(before=before, body=body)
+    quick = one(loop, n=300, grid=100, block=64)
+    full = one(loop, n=300, grid=100, block=64, extrapolate=False, time_cap_seconds=60)
+    assert (quick.passes, quick.operations) == (full.passes, full.operations)
+    assert quick.hottest_operations == hottest
+    assert full.hottest_operations == pytest.approx(hottest)
+
+
+@pytest.mark.parametrize("name", ["histogram", "atomics", "match", "generic_pointer", "compact"])
+def test_passes_and_the_hottest_word_equal_the_reference(name: str) -> None:
+    fixture = next(k for k in KERNELS if k.name == name)
+    for shape in fixture.shapes:
+        passes: Counter[tuple[str, int, str]] = Counter()
+        words: Counter[int] = Counter()
+
+        def note(event: Event, passes=passes, words=words) -> None:
+            if not event.opcode.startswith(("atom", "red")):
+                return
+            for space in ("global", "shared"):
+                hit = Counter(address for s, _, address, _ in event.touched if s == space)
+                passes[event.function, event.index, space] += max(hit.values(), default=0)
+                if space == "global":
+                    words.update(hit)
+
+        run_reference(
+            ptx_text(fixture.source, "sm_70"), fixture.entry, shape.grid, shape.block,
+            reference_arguments(name, shape), shape.dynamic_shared_bytes, on_event=note,
+        )  # fmt: skip
+        result, _ = run_exact(fixture, shape, "sm_70")
+        facts = result.atomics
+        ours = {(site.function, site.position, site.space): site.passes for site in facts.sites}
+        assert ours == {key: count for key, count in passes.items() if count}
+        assert facts.hottest_operations == max(words.values(), default=0)

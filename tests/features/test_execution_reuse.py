@@ -1,0 +1,156 @@
+"""Reuse distances and sharing as the executed analysis measures them, worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from features.execution import MemoryFacts, trace
+from features.reuse import ReuseCurve, Stream
+from tests.features.execution_kernels import run
+from tests.features.test_execution_steady import UNIFORM, both
+
+
+def memory_of(body: str, **options: object) -> MemoryFacts:
+    options = {"exact": False, "grid": 100, "block": 32} | options
+    result, _ = run(body, **options)  # type: ignore[arg-type]
+    return result.memory
+
+
+def stream_of(body: str, **options: object) -> Stream:
+    (stream,) = memory_of(body, **options).streams
+    return stream
+
+
+def at(curve: ReuseCurve, values: tuple[float, ...], window: float) -> float:
+    return float(np.interp(window, curve.windows, values))
+
+
+# Every turn reads the warp's own line, then the next line of a walk: 16 KB from warp to warp.
+WALK = """
+    mul.wide.u32 %rd6, %r3, 16384; add.u64 %rd7, %rd1, %rd6; mul.wide.u32 %rd5, %r2, 4;
+    add.u64 %rd7, %rd7, %rd5; mov.u32 %r6, 0; add.u64 %rd8, %rd7, 128;
+    $loop: ld.global.f32 %f1, [%rd7]; ld.global.f32 %f2, [%rd8]; add.u64 %rd8, %rd8, 128;
+    add.u32 %r6, %r6, 1; setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop; ret;"""
+
+
+def test_a_line_read_in_every_turn_comes_back_after_two_requests() -> None:
+    memory = memory_of(WALK, n=60)
+    assert memory.requests_per_block == 120
+    (stream,) = memory.streams
+    assert stream.kept_load_sectors == pytest.approx(100 * 120 * 4)
+    assert stream.unique_kept_sectors == pytest.approx(100 * 61 * 4)
+    curve = stream.kept
+    # The line read again, and one new line for every two requests.
+    assert at(curve, curve.lines, 8) == pytest.approx(1 + 4, rel=0.05)
+    assert at(curve, curve.lines, 120) == pytest.approx(61, rel=0.06)
+    assert at(curve, curve.loads_beyond, 1) == 1
+    assert at(curve, curve.loads_beyond, 2) == 0
+    assert stream.distinct_sectors == pytest.approx(100 * 61 * 4)
+
+
+@pytest.mark.parametrize("name", ["tested at the top", "walking by one element",
+                                  "some threads load inside", "predicated store"])  # fmt: skip
+def test_skipped_iterations_count_like_those_run(name: str) -> None:
+    quick, full = (result.memory for result in both(UNIFORM[name], 1200))
+    assert quick.requests_per_block == pytest.approx(full.requests_per_block, rel=0.01)
+    (ours,), (theirs,) = quick.streams, full.streams
+    for window in (4, 30, 200, 1000):
+        for mine, other in ((ours.kept, theirs.kept), (ours.all, theirs.all)):
+            for values in ("lines", "loads_beyond", "stores_beyond"):
+                assert at(mine, getattr(mine, values), window) == pytest.approx(
+                    at(other, getattr(other, values), window), rel=0.1, abs=0.05
+                ), (window, values)
+
+
+def test_a_sector_is_gone_with_its_line_however_soon_a_neighbour_comes() -> None:
+    # Sector 0 of a line, 20 other lines, sector 1 of the line, at once sector 0 again.
+    others = "".join(f"ld.global.u32 %r8, [%rd7+{128 * k}];" for k in range(1, 21))
+    body = f"""
+        mul.wide.u32 %rd6, %r3, 16384; add.u64 %rd7, %rd1, %rd6; ld.global.u32 %r8, [%rd7];
+        {others} ld.global.u32 %r8, [%rd7+32]; ld.global.u32 %r8, [%rd7]; ret;"""
+    curve = stream_of(body).kept
+    assert at(curve, curve.loads_beyond, 16) == 1
+    assert at(curve, curve.loads_beyond, 24) == 0
+
+
+def test_longer_traces_are_thinned_by_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = stream_of(WALK, n=60, extrapolate=False).kept
+    monkeypatch.setattr(trace, "MOST_TOUCHES", 500)  # of 4 blocks with 480 each
+    thinned = stream_of(WALK, n=60, extrapolate=False).kept
+    assert thinned != whole
+    for window in (20, 100):
+        assert at(thinned, thinned.lines, window) == pytest.approx(
+            at(whole, whole.lines, window), rel=0.4
+        )
+
+
+def test_loads_that_pass_l1_and_atomics_are_told_apart() -> None:
+    body = """
+        ld.global.u32 %r8, [%rd3]; ld.global.cg.u32 %r9, [%rd3]; ld.volatile.global.u32 %r9, [%rd3];
+        red.global.add.u32 [%rd3], 1; st.global.u32 [%rd3], %r8; ret;"""
+    stream = stream_of(body)
+    assert stream.kept_load_sectors == 400
+    assert stream.direct_load_sectors == 800
+    assert stream.atomic_sectors == 400
+    assert stream.store_sectors == 400
+    assert stream.unique_kept_sectors == stream.unique_load_sectors == 400
+    assert stream.unique_read_sectors == stream.unique_store_sectors == 400
+    assert stream.distinct_sectors == 400
+
+
+def test_what_is_stored_first_need_not_be_read_from_memory() -> None:
+    stream = stream_of("st.global.u32 [%rd3], %r5; ld.global.u32 %r8, [%rd3]; ret;")
+    assert stream.unique_load_sectors == 400
+    assert stream.unique_read_sectors == 0
+
+
+def test_what_every_block_reads_is_everyones() -> None:
+    body = """
+        mul.wide.u32 %rd4, %r2, 4; add.u64 %rd5, %rd1, %rd4; ld.global.u32 %r8, [%rd5];
+        ret;"""
+    stream = stream_of(body, grid=1000)
+    assert stream.sharing.everyone == 1
+    assert stream.distinct_sectors == 4
+
+
+def test_neighbours_share_a_halo() -> None:
+    # Each block of 64 reads its own 8 sectors and the first of the next block.
+    body = """
+        ld.global.u32 %r8, [%rd3]; ld.global.u32 %r9, [%rd3+4]; ret;"""
+    stream = stream_of(body, grid=1000, block=64)
+    assert stream.sharing.everyone == 0
+    assert stream.sharing.beside == pytest.approx(1 / 9)
+    assert stream.distinct_sectors == pytest.approx(8001)
+
+
+def test_random_reads_tell_from_how_many_they_draw() -> None:
+    # 64 of 2048 lines of a table, wherever a hash of the thread's number leads.
+    body = """
+        mul.lo.u32 %r8, %r5, 0x9E3779B1; shr.u32 %r8, %r8, 21; mul.wide.u32 %rd4, %r8, 128;
+        add.u64 %rd5, %rd1, %rd4; ld.global.u32 %r9, [%rd5]; ret;"""
+    stream = stream_of(body, grid=5000, block=64)
+    assert stream.sharing.everyone < 0.1
+    assert stream.sharing.population == pytest.approx(2048, rel=0.35)
+    assert stream.distinct_sectors == pytest.approx(2048, rel=0.35)
+
+
+def test_blocks_narrower_than_a_line_share_it_by_fours() -> None:
+    # Eight threads read a sector: 1,000 blocks read 250 lines, whichever pairs are sampled.
+    stream = stream_of("ld.global.u32 %r8, [%rd3]; ret;", grid=1000, block=8)
+    assert stream.sharing.beside == 0
+    assert stream.line_sharing.beside == 0.75
+    assert stream.distinct_sectors == 1000
+    assert stream.distinct_lines == pytest.approx(250, rel=0.01)
+
+
+def test_what_is_not_listed_one_by_one_weighs_as_much_as_it_is() -> None:
+    # All blocks walk through the same 60,000 lines; each reads a line of its own as well.
+    body = """
+        add.u64 %rd4, %rd3, 0x10000000; ld.global.u32 %r8, [%rd4]; mul.wide.u32 %rd5, %r2, 4;
+        add.u64 %rd8, %rd1, %rd5; mov.u32 %r6, 0; $loop: ld.global.f32 %f2, [%rd8];
+        add.u64 %rd8, %rd8, 128; add.u32 %r6, %r6, 1; setp.lt.u32 %p1, %r6, %r1;
+        @%p1 bra $loop; ret;"""
+    stream = stream_of(body, grid=1000, n=60_000)
+    assert stream.unique_load_sectors == pytest.approx(1000 * 4 * 60_001, rel=1e-3)
+    assert stream.sharing.everyone == pytest.approx(60_000 / 60_001, abs=1e-3)

@@ -1,0 +1,162 @@
+"""The physical power model on numbers worked out by hand, and what holds for any."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from features.activity import Activity
+from features.gpus import load_gpu
+from models.clocks import ClockPair
+from models.power.activities import UnitActivities, unit_activities
+from models.power.physical import (
+    COMPONENTS,
+    WEIGHTS,
+    PhysicalParameters,
+    VoltageCurve,
+    parameters_for,
+    predicted_power,
+)
+from models.time.bottleneck import Beside
+
+V100 = load_gpu("tesla-v100")
+REFERENCE = ClockPair(1000.0, 800.0)
+NOTHING = UnitActivities(*[0.0] * len(UnitActivities._fields))
+
+
+def parameters(**weights: float) -> PhysicalParameters:
+    """50 W idle, 250 W limit: a weight of 1 is 200 W."""
+    return PhysicalParameters(
+        gpu="tesla-v100",
+        idle_watts=50.0,
+        limit_watts=250.0,
+        highest_watts=240.0,
+        reference_core_mhz=REFERENCE.core_mhz,
+        reference_memory_mhz=REFERENCE.memory_mhz,
+        voltage=VoltageCurve(floor=0.8, slope=0.5),
+        weights={**dict.fromkeys(WEIGHTS, 0.0), **weights},
+    )
+
+
+def watts(clocks: ClockPair, activities: UnitActivities, **weights: float) -> float:
+    return predicted_power(parameters(**weights), activities, clocks).watts
+
+
+def test_voltage_follows_the_core_clock_down_to_its_floor() -> None:
+    curve = VoltageCurve(floor=0.8, slope=0.5)
+    assert [curve.at(f) for f in (1.0, 0.8, 0.6, 0.2, 1.2)] == pytest.approx(
+        [1.0, 0.9, 0.8, 0.8, 1.1]
+    )
+
+
+def test_each_term_by_hand() -> None:
+    half = ClockPair(800.0, 400.0)  # f = .8, V = .9, V^2 f = .648; f_m = .5
+    busy = NOTHING._replace(fma=0.5, tensor=0.25, dram=0.4)
+    assert watts(half, NOTHING) == pytest.approx(50)
+    assert watts(half, NOTHING, base=0.1) == pytest.approx(50 + 20)
+    assert watts(half, NOTHING, memory_clock=0.1) == pytest.approx(50 + 10)
+    assert watts(half, NOTHING, clock=0.1) == pytest.approx(50 + 20 * 0.648)
+    # FMA and matrix units have one weight.
+    assert watts(half, busy, fma=0.2) == pytest.approx(50 + 40 * 0.648 * 0.75)
+    assert watts(half, busy, dram=0.5) == pytest.approx(50 + 100 * 0.4 * 0.5)
+    assert watts(half, busy, dram_core=0.5) == pytest.approx(50 + 100 * 0.4 * 0.648)
+
+
+def test_components_sum_and_are_told_apart() -> None:
+    busy = NOTHING._replace(fma=0.5, tensor=0.25, dram=0.4)
+    model = parameters(base=0.05, clock=0.1, fma=0.2, dram=0.2, dram_core=0.1)
+    found = predicted_power(model, busy, REFERENCE)
+    assert tuple(found.components) == tuple(COMPONENTS)
+    assert sum(found.components.values()) == pytest.approx(found.watts)
+    assert found.components["idle"] == pytest.approx(60)
+    assert found.components["fp32"] == pytest.approx(20)
+    assert found.components["tensor"] == pytest.approx(10)
+    assert found.components["dram"] == pytest.approx(24)
+    assert not found.limited
+
+
+def test_no_board_draws_more_than_its_limit() -> None:
+    found = predicted_power(parameters(base=2.0), NOTHING, REFERENCE)
+    assert (found.watts, found.limited) == (250, True)
+    assert sum(found.components.values()) == pytest.approx(250)
+
+
+def test_activities_by_hand_on_a_v100() -> None:
+    nothing = dict.fromkeys((field.name for field in fields(Activity)), 0.0)
+    counts = {
+        "kernel_launches": 1.0,
+        "blocks": 80.0,
+        "sm_imbalance": 1.0,
+        "warp_instructions_sass": 160e9,
+        "fma_pipe_instructions": 40e9,
+        "fp64_instructions": 80e9,
+        "l2_sectors": 20e9,
+        "dram_read_sectors": 900e9 / 32 / 4,
+        "footprint_bytes": 900e9,
+    }
+    found = unit_activities(
+        Activity(**{**nothing, **counts}),
+        V100,
+        ClockPair(1000.0, V100.memory_mhz),
+        1.0,
+        more=Beside(tensor_fmas=512 * 80e9 / 8),
+    )
+    # 80 SMs x 1e9 cycles: 4 issued, 2 FMA warps, 1 FP64 warp, 1 sector, 512 matrix FMAs a cycle.
+    assert found.issue == pytest.approx(0.5)
+    assert found.fma == pytest.approx(0.25)
+    assert found.fp64 == 1.0
+    assert found.l2 == pytest.approx(0.25)
+    assert found.dram == pytest.approx(0.25)
+    assert found.tensor == pytest.approx(0.125)
+    assert found.texture == 0.0
+
+
+def test_a_gpu_nobody_measured_gets_its_datasheet_facts() -> None:
+    h100 = load_gpu("h100-sxm5")
+    found = parameters_for(h100, parameters(base=0.1))
+    assert (found.gpu, found.limit_watts, found.idle_watts) == ("h100-sxm5", 700, 105)
+    assert found.reference == (h100.max_core_mhz, h100.memory_mhz)
+    assert found.weights == parameters(base=0.1).weights
+    titan = load_gpu("gtx-titan-x")
+    assert parameters_for(titan, parameters()).idle_watts == titan.idle_watts
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"weights": {"base": 1.0}}, "weights must be"),
+        ({"weights": {**dict.fromkeys(WEIGHTS, 0.0), "fma": -1.0}}, "a weight is negative"),
+        ({"idle_watts": 250.0}, "idle_watts is not below limit_watts"),
+        ({"voltage": {"floor": 0.0, "slope": 1.0}}, "greater than 0"),
+    ],
+)
+def test_parameters_that_make_no_sense_are_refused(changes: dict[str, object], why: str) -> None:
+    stored = parameters().model_dump()
+    with pytest.raises(ValidationError, match=why):
+        PhysicalParameters.model_validate({**stored, **changes})
+
+
+shares = st.floats(0, 1)
+units = st.builds(UnitActivities, *[shares] * len(UnitActivities._fields))
+weights = st.fixed_dictionaries({name: st.floats(0, 0.2) for name in WEIGHTS})
+
+
+@given(units, weights, st.sampled_from(UnitActivities._fields), shares)
+def test_a_busier_unit_never_draws_less(
+    activities: UnitActivities, some: dict[str, float], unit: str, more: float
+) -> None:
+    busier = activities._replace(**{unit: max(more, getattr(activities, unit))})
+    assert watts(REFERENCE, busier, **some) >= watts(REFERENCE, activities, **some) - 1e-9
+
+
+@given(units, weights, st.floats(300, 2000), st.floats(1, 2))
+def test_a_higher_core_clock_at_the_same_activities_never_draws_less(
+    activities: UnitActivities, some: dict[str, float], core_mhz: float, ratio: float
+) -> None:
+    slow = watts(ClockPair(core_mhz, 800.0), activities, **some)
+    assert watts(ClockPair(core_mhz * ratio, 800.0), activities, **some) >= slow - 1e-9
+    assert slow >= 50

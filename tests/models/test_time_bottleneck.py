@@ -1,0 +1,219 @@
+"""The default time model on numbers worked out by hand, and what must hold for any launch."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from features.activity import Activity, Extras
+from features.activity.extras import Atomics, AtomicUse, Synchronisation, TensorKind, TensorWork
+from features.gpus import load_gpu
+from models.clocks import ClockPair, default_clocks, streaming_bytes_per_second
+from models.time.bottleneck import (
+    CONSTANTS,
+    Beside,
+    Constants,
+    beside,
+    combined_seconds,
+    dram_bytes,
+    launch_seconds,
+    predicted_seconds,
+    regime,
+    resource_seconds,
+)
+
+V100 = load_gpu("tesla-v100")
+T4 = load_gpu("t4")
+GTX_980 = load_gpu("gtx-980")
+AT_1000 = ClockPair(1000.0, V100.memory_mhz)
+
+
+def activity(**counts: float) -> Activity:
+    """A launch of 80 full blocks that does nothing but ``counts``."""
+    nothing = dict.fromkeys((field.name for field in fields(Activity)), 0.0)
+    known = {"kernel_launches": 1.0, "blocks": 80.0, "sm_imbalance": 1.0, "waves": 1.0}
+    return Activity(**{**nothing, **known, **counts})
+
+
+def alone(gpu: str, resource: str, clocks: ClockPair, **counts: float) -> float:
+    return resource_seconds(activity(**counts), load_gpu(gpu), clocks)[resource]
+
+
+def test_each_resource_by_hand_on_a_v100_at_1000_mhz() -> None:
+    # 80 SMs x 1e9 cycles a second; a pipe of 64 lanes takes a warp every half cycle.
+    def v100(resource: str, **counts: float) -> float:
+        return alone("tesla-v100", resource, AT_1000, **counts)
+
+    assert v100("fma", fma_pipe_instructions=160e9, fp32_instructions=160e9) == pytest.approx(1.0)
+    assert v100("issue", warp_instructions_sass=320e9) == pytest.approx(1.0)
+    assert v100("alu", alu_pipe_instructions=160e9) == pytest.approx(1.0)
+    assert v100("fp64", fp64_instructions=80e9) == pytest.approx(1.1)
+    assert v100("sfu", sfu_instructions=40e9) == pytest.approx(1.0)
+    assert v100("fp16", fp16_instructions=160e9) == pytest.approx(1.0)
+    assert v100("texture", texture_requests=10e9) == pytest.approx(1.1)
+    assert v100("latency", latency_cycles=1e9) == pytest.approx(1.0)
+    # One conflict-free shared request a cycle and SM, 1.15 as long as at the peak.
+    one = v100("load_store", lsu_requests=80e9, shared_requests=80e9, shared_transactions=80e9)
+    assert one == pytest.approx(1.15)
+    # Two passes each: every second one is a conflict.
+    two = v100("load_store", lsu_requests=80e9, shared_requests=80e9, shared_transactions=160e9)
+    assert two == pytest.approx(2.30)
+
+
+def test_device_memory_runs_at_the_memory_clock() -> None:
+    sectors = streaming_bytes_per_second(V100, V100.memory_mhz) / 32
+    work = {"dram_read_sectors": sectors, "footprint_bytes": sectors * 32}
+    assert alone("tesla-v100", "dram", AT_1000, **work) == pytest.approx(1.0)
+    slow = ClockPair(1000.0, V100.memory_mhz / 2)
+    assert alone("tesla-v100", "dram", slow, **work) == pytest.approx(2.0)
+
+
+def test_rereads_count_as_far_as_they_are_said_to() -> None:
+    # 100 distinct sectors, 150 between L2 and memory: 50 are re-reads.
+    once = activity(dram_read_sectors=150, footprint_bytes=3200)
+    assert dram_bytes(once) == pytest.approx(150 * 32)
+    partly = Constants(reread_locality=0.6)
+    assert dram_bytes(once, partly) == pytest.approx((100 + 0.6 * 50) * 32)
+    # Two launches may each bring the footprint once.
+    twice = replace(once, kernel_launches=2.0)
+    assert dram_bytes(twice, partly) == pytest.approx(150 * 32)
+
+
+def test_turing_moves_half_the_shared_memory_bytes() -> None:
+    work = {"lsu_requests": 1e9, "shared_requests": 1e9, "shared_transactions": 1e9}
+    t4 = alone("t4", "load_store", ClockPair(1000, T4.memory_mhz), **work) * T4.sm_count
+    v100 = alone("tesla-v100", "load_store", AT_1000, **work) * V100.sm_count
+    assert t4 == pytest.approx(2 * v100)
+
+
+def test_maxwell_multiplies_integers_in_three_steps() -> None:
+    def fma(fp32: float) -> float:
+        clocks = ClockPair(1000, GTX_980.memory_mhz)
+        work = {"fma_pipe_instructions": 1e9, "fp32_instructions": fp32}
+        return alone("gtx-980", "fma", clocks, **work)
+
+    assert fma(0.0) == pytest.approx(3 * fma(1e9))
+
+
+def test_a_pipe_the_gpu_lacks_takes_no_time() -> None:
+    clocks = default_clocks(GTX_980)
+    assert alone("gtx-980", "fp16", clocks, fp16_instructions=1e9) == 0.0
+
+
+def test_blocks_wait_for_the_dispatcher_and_for_their_sm() -> None:
+    # 114 cycles an SM: with 80 SMs the dispatcher's 1.7 cycles are the slower, with 40 the SM's.
+    many = {"blocks": 1e6}
+    assert alone("tesla-v100", "blocks", AT_1000, **many) == pytest.approx(1.7e6 / 1e9)
+    clocks = ClockPair(1000, T4.memory_mhz)
+    assert alone("t4", "blocks", clocks, **many) == pytest.approx(114 / 40 * 1e6 / 1e9)
+
+
+def test_resources_are_combined_by_a_norm_but_a_chain_by_the_longer() -> None:
+    assert combined_seconds({}) == 0.0
+    assert combined_seconds({"dram": 2.0}) == pytest.approx(2.0)
+    two = combined_seconds({"dram": 3.0, "fma": 4.0}, Constants(overlap_norm=2.0))
+    assert two == pytest.approx(5.0)
+    with_chain = {"dram": 3.0, "fma": 4.0, "latency": 4.9}
+    assert combined_seconds(with_chain, Constants(overlap_norm=2.0)) == pytest.approx(5.0)
+    assert combined_seconds({**with_chain, "latency": 6.0}) == 6.0
+
+
+def test_tensor_work_by_kind() -> None:
+    def extras(kind: TensorKind, *, sparse: bool = False) -> Extras:
+        work = TensorWork(kind, sparse, 512 * 80 * 1e9)
+        return Extras((work,), 0.0, Atomics((), 0.0, 0.0), Synchronisation(0, 0, 0, 0, 0))
+
+    def seconds(kind: TensorKind, *, sparse: bool = False) -> float:
+        more = beside(extras(kind, sparse=sparse))
+        return resource_seconds(activity(), V100, AT_1000, more=more)["tensor"]
+
+    # A V100 does 512 FP16 multiply-adds a cycle and SM.
+    assert seconds("f16") == pytest.approx(1.0)
+    assert seconds("f16", sparse=True) == pytest.approx(0.5)
+    assert seconds("tf32") == pytest.approx(2.0)
+    assert seconds("s8") == pytest.approx(0.5)
+
+
+def test_atomics_on_one_word_go_one_after_the_other() -> None:
+    # 80e9 requests of 32 lanes: 31 passes more each, and every operation on one word.
+    use = AtomicUse("k", 0, 1, None, "atom.add", "global", 80e9, 2560e9, 2560e9, 2560e9, 80e9)
+    extras = Extras((), 0.0, Atomics((use,), 2560e9, 80e9), Synchronisation(0, 0, 0, 0, 0))
+    found = resource_seconds(activity(), V100, AT_1000, more=beside(extras))
+    assert found["atomics"] == pytest.approx(2560.0)
+    assert found["load_store"] == pytest.approx(1.15 * 31)
+    unknown = replace(use, passes=None, hottest_operations=None)
+    extras = Extras((), 0.0, Atomics((unknown,), None, None), Synchronisation(0, 0, 0, 0, 0))
+    assert beside(extras) == Beside()
+
+
+def test_a_launch_is_paid_for_each() -> None:
+    assert launch_seconds(activity(kernel_launches=3.0), V100) == pytest.approx(7.5e-6)
+    # Tesla K20 has a measured one (thesis section 3.4).
+    k20 = load_gpu("tesla-k20")
+    assert k20.kernel_launch is not None
+    assert launch_seconds(activity(), k20) == pytest.approx(k20.kernel_launch.microseconds * 1e-6)
+
+
+def test_the_regime_names_what_bounds() -> None:
+    assert regime({"dram": 2.0, "fma": 1.0}, 0.1) == "memory"
+    assert regime({"dram": 2.0, "fma": 3.0}, 0.1) == "compute"
+    assert regime({"dram": 2.0, "latency": 3.0}, 0.1) == "latency"
+    assert regime({"dram": 2.0}, 2.1) == "launch"
+
+
+COUNTS = [
+    field.name
+    for field in fields(Activity)
+    if field.name.endswith(("_instructions", "_sectors", "_requests", "_cycles"))
+]
+launches = st.fixed_dictionaries(
+    {name: st.floats(0, 1e12) for name in COUNTS}
+    | {"blocks": st.floats(1, 1e9), "sm_imbalance": st.floats(1, 80)}
+)
+core = st.floats(100, 3000)
+memory = st.floats(100, 10000)
+
+
+@settings(max_examples=60, deadline=None)
+@given(launches, core, memory, st.floats(1, 3), st.sampled_from(["v100", "gtx-980", "h100-sxm5"]))
+def test_a_higher_clock_never_costs_time_and_saves_no_more_than_its_ratio(
+    counts: dict[str, float], core_mhz: float, memory_mhz: float, ratio: float, gpu: str
+) -> None:
+    profile, work = load_gpu(gpu), activity(**counts)
+    slow = predicted_seconds(work, profile, ClockPair(core_mhz, memory_mhz))
+    for fast in (
+        ClockPair(core_mhz * ratio, memory_mhz),
+        ClockPair(core_mhz, memory_mhz * ratio),
+        ClockPair(core_mhz * ratio, memory_mhz * ratio),
+    ):
+        seconds = predicted_seconds(work, profile, fast)
+        assert slow / ratio * (1 - 1e-9) <= seconds <= slow * (1 + 1e-9)
+
+
+@settings(max_examples=60, deadline=None)
+@given(launches, st.sampled_from(COUNTS), st.floats(1, 1e12))
+def test_more_work_never_takes_less_time(counts: dict[str, float], name: str, more: float) -> None:
+    if name in ("fp32_instructions", "shared_requests"):
+        return  # parts of fma_pipe_instructions and of shared_transactions, no work of their own
+    work = activity(**counts)
+    larger = replace(work, **{name: getattr(work, name) + more})
+    clocks = default_clocks(V100)
+    before = predicted_seconds(work, V100, clocks)
+    assert predicted_seconds(larger, V100, clocks) >= before * (1 - 1e-12)
+
+
+@settings(max_examples=60, deadline=None)
+@given(launches)
+def test_no_launch_beats_its_slowest_resource(counts: dict[str, float]) -> None:
+    resources = resource_seconds(activity(**counts), V100, default_clocks(V100))
+    total = combined_seconds(resources)
+    assert total >= max(resources.values()) * (1 - 1e-12)
+    assert total <= sum(resources.values()) * (1 + 1e-12)
+
+
+def test_the_constants_are_those_documented() -> None:
+    assert Constants() == CONSTANTS
+    assert (CONSTANTS.overlap_norm, CONSTANTS.reread_locality) == (3.0, 1.0)

@@ -1,0 +1,290 @@
+"""The corrected case distinction: worked examples, continuity, and where it is not monotone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from features.gpus import load_gpu
+from models.clocks import ClockPair
+from models.time.queueing import QueueingGpu, QueueingLaunch
+from models.time.queueing_cases import CORRECTED, PRINTED, case_form
+from models.time.queueing_gpu import gpu_parameters
+
+GTX_980 = gpu_parameters(load_gpu("gtx-980")).gpu
+W1 = QueueingLaunch(
+    instructions=60,
+    transactions=6,
+    hit_rate=0.25,
+    resident_warps=64,
+    warps_per_block=8,
+    blocks=1024,
+)
+W2 = replace(W1, instructions=600)
+W3 = replace(W2, resident_warps=8, blocks=16)
+# One shared access per transfer, six transactions in all.
+W4 = replace(W1, shared_transactions=1, outer_iterations=1, inner_iterations=1)
+# 32 transfers of two transactions, 32 shared accesses after each; avr_comp 2 cycles.
+W5 = replace(
+    W1,
+    instructions=512,
+    transactions=64,
+    shared_transactions=1024,
+    outer_iterations=32,
+    inner_iterations=32,
+)
+
+
+@pytest.mark.parametrize(
+    ("clocks", "dram_latency", "dram_service", "latency", "service", "case", "active", "us"),
+    [
+        ((700, 700), 500.1, 9.31, 430.575, 7.2325, "memory (11)", 3210.355, 36.6898),
+        ((400, 1000), 366.432, 3.6, 330.324, 2.95, "few warps, short (13)", 2185.744, 43.7149),
+        ((1000, 400), 834.27, 25.15, 681.2025, 19.1125, "memory (11)", 8022.9025, 64.1832),
+        ((1000, 1000), 500.1, 9.0, 430.575, 7.0, "memory (11)", 3121.075, 24.9686),
+    ],
+)
+def test_first_worked_example(
+    clocks: tuple[float, float],
+    dram_latency: float,
+    dram_service: float,
+    latency: float,
+    service: float,
+    case: str,
+    active: float,
+    us: float,
+) -> None:
+    found = case_form(W1, GTX_980, ClockPair(*clocks))
+    assert found.delays == pytest.approx((dram_latency, dram_service, latency, service))
+    assert found.compute_cycles == 2.5
+    assert found.case == case
+    assert found.active_cycles == pytest.approx(active)
+    assert found.rounds.rounds == 8
+    assert found.cycles == pytest.approx(8 * active)
+    assert found.seconds * 1e6 == pytest.approx(us, abs=5e-5)
+
+
+def test_cycles_of_the_first_worked_example_as_printed() -> None:
+    printed = {
+        (700, 700): 25682.84,
+        (400, 1000): 17485.952,
+        (1000, 400): 64183.22,
+        (1000, 1000): 24968.6,
+    }
+    for clocks, cycles in printed.items():
+        assert case_form(W1, GTX_980, ClockPair(*clocks)).cycles == pytest.approx(cycles)
+
+
+@pytest.mark.parametrize(
+    ("clocks", "active", "us"),
+    [
+        ((700, 700), 10030.575, 114.6351),
+        ((400, 1000), 9930.324, 198.6065),
+        ((1000, 400), 10281.2025, 82.2496),
+    ],
+)
+def test_second_worked_example(clocks: tuple[float, float], active: float, us: float) -> None:
+    found = case_form(W2, GTX_980, ClockPair(*clocks))
+    assert found.compute_cycles == 25
+    assert found.case == "compute (9)"
+    assert found.active_cycles == pytest.approx(active)
+    assert found.seconds * 1e6 == pytest.approx(us, abs=5e-5)
+
+
+def test_third_worked_example() -> None:
+    found = case_form(W3, GTX_980, ClockPair(700, 700))
+    assert found.case == "few warps, long (15)"
+    assert found.active_cycles == pytest.approx(2908.45)
+    assert found.rounds.rounds == 1
+    assert found.seconds * 1e6 == pytest.approx(4.1549, abs=5e-5)
+
+
+def test_fourth_worked_example() -> None:
+    found = case_form(W4, GTX_980, ClockPair(700, 700))
+    assert found.case == "shared, infrequent (17)"
+    assert found.active_cycles == pytest.approx(3210.355)
+
+
+def test_fifth_worked_example() -> None:
+    """P1 = 4 + 7.2325 x 128 + 430.575 + 28, P2 = 2 x 7 + 30 x 32, P3 = 4 + 7.2325 x 16 + ..."""
+    found = case_form(W5, GTX_980, ClockPair(700, 700))
+    assert found.case == "shared, intensive (21)"
+    assert found.compute_cycles == 2
+    phases = (1388.335, 974.0, 578.295)
+    assert found.active_cycles == pytest.approx(phases[0] + (phases[1] + phases[2]) * 32)
+    assert found.active_cycles == pytest.approx(51061.775)
+
+
+def test_without_loop_counts_shared_memory_is_left_out() -> None:
+    unknown = replace(W5, outer_iterations=None, inner_iterations=None)
+    plain = replace(W5, shared_transactions=0)
+    pair = ClockPair(700, 700)
+    assert case_form(unknown, GTX_980, pair) == case_form(plain, GTX_980, pair)
+
+
+def test_a_launch_without_global_memory_only_issues() -> None:
+    found = case_form(replace(W1, transactions=0), GTX_980, ClockPair(700, 700))
+    assert found.case == "no global memory"
+    assert found.cycles == 8 * 64 * 15
+
+
+# --- what each correction does ---------------------------------------------------------------
+
+
+def test_the_print_takes_a_saturated_memory_for_an_idle_one() -> None:
+    """Q (Aw - 1) = 456 covers a + L = 433: saturated, but the print sends it to Eq. 13."""
+    found = case_form(W1, GTX_980, ClockPair(700, 700), PRINTED)
+    assert found.case == "few warps, short (13)"
+    exchanged = PRINTED._replace(saturated_by_other_warps=True)
+    assert case_form(W1, GTX_980, ClockPair(700, 700), exchanged).case == "memory (11)"
+
+
+def test_eq_11_as_printed_serves_one_block() -> None:
+    reading = CORRECTED._replace(round_of_active_warps=False)
+    found = case_form(W1, GTX_980, ClockPair(700, 700), reading)
+    assert found.active_cycles == pytest.approx(430.575 + 2.5 + 7.2325 * 8 * 6)
+
+
+def test_eq_5a_as_printed_scales_the_core_clocked_part_of_the_latency_too() -> None:
+    reading = CORRECTED._replace(latency_of_eq_4=False)
+    found = case_form(replace(W1, hit_rate=0), GTX_980, ClockPair(400, 1000), reading)
+    assert found.delays.latency == pytest.approx(200.04)
+    right = case_form(replace(W1, hit_rate=0), GTX_980, ClockPair(400, 1000))
+    assert right.delays.latency == pytest.approx(366.432)
+
+
+# --- continuity ------------------------------------------------------------------------------
+
+
+def at_boundary(service: float, latency: float) -> QueueingGpu:
+    """A GPU with these agl_del and agl_lat at equal clocks, for launches that never hit L2."""
+    return replace(
+        GTX_980,
+        latency_core_cycles=latency,
+        latency_memory_cycles=1e-12,
+        service=replace(GTX_980.service, memory_mhz=(700.0,), cycles=(service,)),
+    )
+
+
+def launch(compute: float, warps: float, transactions: float) -> QueueingLaunch:
+    return replace(
+        W1,
+        instructions=compute * transactions / 0.25,
+        transactions=transactions,
+        hit_rate=0,
+        resident_warps=warps,
+    )
+
+
+PAIR = ClockPair(700, 700)
+EDGE = 1e-7
+
+
+@given(st.floats(1, 50), st.integers(2, 64), st.integers(1, 40))
+def test_eq_9_and_15_meet_where_compute_just_hides_the_latency(
+    compute: float, warps: int, transactions: int
+) -> None:
+    latency = compute * (warps - 1)
+    gpu = at_boundary(compute / 2, latency)
+    below = case_form(launch(compute * (1 - EDGE), warps, transactions), gpu, PAIR)
+    above = case_form(launch(compute * (1 + EDGE), warps, transactions), gpu, PAIR)
+    assert (below.case, above.case) == ("few warps, long (15)", "compute (9)")
+    assert below.active_cycles == pytest.approx(above.active_cycles, rel=1e-5)
+
+
+@given(st.floats(1, 50), st.integers(3, 64), st.integers(1, 40))
+def test_eq_9_and_11_differ_by_one_compute_period(
+    compute: float, warps: int, transactions: int
+) -> None:
+    gpu = at_boundary(compute, compute * (warps - 1) / 4)
+    memory = case_form(launch(compute * (1 - EDGE), warps, transactions), gpu, PAIR)
+    busy = case_form(launch(compute * (1 + EDGE), warps, transactions), gpu, PAIR)
+    assert (memory.case, busy.case) == ("memory (11)", "compute (9)")
+    assert memory.active_cycles - busy.active_cycles == pytest.approx(
+        compute, rel=1e-3, abs=1e-5 * busy.active_cycles
+    )
+
+
+@given(st.floats(1, 50), st.integers(2, 64), st.integers(1, 40))
+def test_eq_11_and_13_differ_by_a_service_per_further_transaction(
+    service: float, warps: int, transactions: int
+) -> None:
+    compute = service / 2
+    latency = service * (warps - 1) - compute
+    short = at_boundary(service * (1 - EDGE), latency)
+    long = at_boundary(service * (1 + EDGE), latency)
+    idle = case_form(launch(compute, warps, transactions), short, PAIR)
+    saturated = case_form(launch(compute, warps, transactions), long, PAIR)
+    assert (idle.case, saturated.case) == ("few warps, short (13)", "memory (11)")
+    assert saturated.active_cycles - idle.active_cycles == pytest.approx(
+        service * (transactions - 1), rel=1e-3, abs=1e-5 * saturated.active_cycles
+    )
+
+
+# --- clocks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("work", "slow", "fast", "cases", "ratio"),
+    [
+        # Eq. 11 lies (g - 1) agl_del above Eq. 13 where they meet.
+        (W1, (969, 1000), (970, 1000), ("few warps, short (13)", "memory (11)"), 1.011),
+        # So does Eq. 9, by (g - 1) avr_comp.
+        (
+            replace(W1, instructions=1740, transactions=36, hit_rate=0.174, resident_warps=47),
+            (1000, 653),
+            (1000, 654),
+            ("few warps, short (13)", "compute (9)"),
+            1.010,
+        ),
+        # Eq. 21 charges each block for all it waits, Eq. 17 for none of it.
+        (
+            replace(W1, shared_transactions=48, outer_iterations=6, inner_iterations=8),
+            (700, 1150),
+            (700, 1151),
+            ("shared, infrequent (17)", "shared, intensive (21)"),
+            2.373,
+        ),
+    ],
+)
+def test_where_one_case_gives_way_to_another_a_higher_clock_can_cost_time(
+    work: QueueingLaunch,
+    slow: tuple[float, float],
+    fast: tuple[float, float],
+    cases: tuple[str, str],
+    ratio: float,
+) -> None:
+    """docs/frequency.md: the case form is not monotone in the clocks; the other two are."""
+    below, above = (case_form(work, GTX_980, ClockPair(*pair)) for pair in (slow, fast))
+    assert (below.case, above.case) == cases
+    assert above.seconds / below.seconds == pytest.approx(ratio, abs=1e-3)
+
+
+@given(
+    st.builds(
+        QueueingLaunch,
+        instructions=st.floats(0, 2000),
+        transactions=st.floats(0.01, 60),
+        hit_rate=st.floats(0, 1),
+        resident_warps=st.floats(1, 64),
+        warps_per_block=st.integers(1, 32),
+        blocks=st.integers(1, 4096),
+        shared_transactions=st.floats(0, 100),
+        outer_iterations=st.floats(1, 60),
+        inner_iterations=st.floats(0, 100),
+    ),
+    st.floats(300, 1500),
+    st.floats(300, 1500),
+    st.floats(1, 3),
+    st.floats(1, 3),
+)
+def test_within_a_case_no_clock_that_rises_costs_time(
+    work: QueueingLaunch, core: float, memory: float, core_rise: float, memory_rise: float
+) -> None:
+    slow = case_form(work, GTX_980, ClockPair(core, memory))
+    fast = case_form(work, GTX_980, ClockPair(core * core_rise, memory * memory_rise))
+    assume(slow.case == fast.case)
+    assert fast.seconds <= slow.seconds * (1 + 1e-9)

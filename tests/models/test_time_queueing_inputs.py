@@ -1,0 +1,265 @@
+"""What a launch is to Wang and Chu's model: by hand from PTX, from counters, and parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from features.analysis import KernelAnalysis, analyse
+from features.errors import DataError, ModelError
+from features.gpus import GpuProfile, load_gpu
+from features.gpus.memory_timing import MemoryTiming
+from features.launch import Launch
+from features.ptx import read_module
+from models.clocks import ClockPair
+from models.time.queueing import delays
+from models.time.queueing_gpu import gpu_parameters
+from models.time.queueing_inputs import chain_of, counters_to_inputs, launch_of
+from tests.models.time_works import KERNELS
+
+GTX_980 = load_gpu("gtx-980")
+V100 = load_gpu("tesla-v100")
+
+
+def analysed(
+    name: str, launch: Launch, gpu: GpuProfile = GTX_980, **options: Any
+) -> KernelAnalysis:
+    module = read_module((KERNELS / name).read_text(encoding="utf-8"))
+    return analyse(module, None, launch, gpu, analysis="symbolic", **options)
+
+
+def kernel(body: str, launch: Launch, gpu: GpuProfile, target: str = "sm_52") -> KernelAnalysis:
+    text = (
+        f".version 7.0\n.target {target}\n.address_size 64\n"
+        ".visible .entry k(.param .u64 p, .param .u32 n)\n{\n"
+        ".reg .pred %p<9>;\n.reg .f32 %f<99>;\n.reg .f64 %fd<9>;\n.reg .b32 %r<99>;\n"
+        f".reg .b64 %rd<99>;\n.shared .align 4 .b8 s[4096];\n{body}\nret;\n}}\n"
+    )
+    return analyse(read_module(text), None, launch, gpu, analysis="symbolic")
+
+
+ADDRESS = (
+    "ld.param.u64 %rd1, [p];\ncvta.to.global.u64 %rd2, %rd1;\nmov.u32 %r1, %tid.x;\n"
+    "mul.wide.u32 %rd3, %r1, 4;\nadd.s64 %rd4, %rd2, %rd3;\n"
+)
+
+
+# --- from an analysis ------------------------------------------------------------------------
+
+
+def test_a_vector_addition_by_hand() -> None:
+    """Two loads and a store of 4 sectors each; both loads wait together; all data stay in L2."""
+    found = launch_of(analysed("vector_add.ptx", Launch.of(196, 256)), GTX_980, 28)
+    assert found.transactions == 12
+    assert found.hit_rate == 1
+    assert (found.blocks, found.warps_per_block) == (196, 8)
+    assert found.resident_warps == pytest.approx(0.9 * 64)
+    # 17.45 machine instructions of a warp (docs/activity.md), three of them accesses
+    assert found.instructions == pytest.approx(14.45)
+    assert found.mlp == 12
+    assert found.shared_transactions == found.extra_cycles == found.texture_cycles == 0
+    assert found.outer_iterations == 1
+
+
+def test_a_tiled_multiplication_works_through_shared_memory() -> None:
+    analysis = analysed(
+        "tiled_matmul.ptx", Launch.of((32, 32), (32, 32)), loops={"default": 32},
+        registers_per_thread=32,
+    )  # fmt: skip
+    found = launch_of(analysis, GTX_980, 28)
+    # 32 tiles, each of two transfers, two shared stores and 64 shared loads
+    assert found.outer_iterations == 32
+    assert found.inner_iterations == 66
+    assert found.shared_transactions == 32 * 66
+    # Each tile: one wait for both loads; then a shared load and 32 dependent multiply-adds.
+    chain = chain_of(analysis, GTX_980, 28)
+    assert chain.waits == 32
+    assert chain.cycles >= 32 * (28 + 32 * 6)
+    assert found.mlp == pytest.approx(found.transactions / 32)
+
+
+def test_dependent_loads_wait_one_after_the_other() -> None:
+    body = ADDRESS + (
+        "ld.global.u32 %r2, [%rd4];\nmul.wide.u32 %rd5, %r2, 4;\nadd.s64 %rd6, %rd2, %rd5;\n"
+        "ld.global.u32 %r3, [%rd6];\nst.global.u32 [%rd4], %r3;"
+    )
+    assert chain_of(kernel(body, Launch.of(1, 32), GTX_980), GTX_980, 28).waits == 2
+
+
+def test_conversions_to_doubles_take_the_fp64_pipe_as_arithmetic_does() -> None:
+    body = ADDRESS + (
+        "ld.global.f32 %f1, [%rd4];\ncvt.f64.f32 %fd1, %f1;\nadd.f64 %fd2, %fd1, %fd1;\n"
+        "cvt.rn.f32.f64 %f2, %fd2;\nst.global.f32 [%rd4], %f2;"
+    )
+    found = launch_of(kernel(body, Launch.of(64, 256), GTX_980), GTX_980, 28)
+    assert found.extra_cycles == pytest.approx(3 * 32 / 4)  # 4 FP64 lanes
+
+
+def test_arithmetic_on_64_lanes_takes_longer_than_its_issue() -> None:
+    body = ADDRESS + "ld.global.f32 %f1, [%rd4];\n" + "fma.rn.f32 %f1, %f1, %f1, %f1;\n" * 1000
+    body += "st.global.f32 [%rd4], %f1;"
+    on_980 = launch_of(kernel(body, Launch.of(64, 256), GTX_980), GTX_980, 28)
+    on_v100 = launch_of(kernel(body, Launch.of(64, 256), V100), V100, 19)
+    assert on_980.extra_cycles == 0
+    assert on_v100.instructions == on_980.instructions
+    # Two cycles a schedule of four: half a cycle each of 1000 on top of a quarter's issue
+    assert on_v100.extra_cycles == pytest.approx(1000 / 2 - on_v100.instructions / 4, rel=0.01)
+
+
+def test_matrices_without_tensor_cores_are_refused() -> None:
+    body = ADDRESS + (
+        "mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 {%f1, %f2, %f3, %f4}, {%r2, %r3}, "
+        "{%r4}, {%f1, %f2, %f3, %f4};\nst.global.f32 [%rd4], %f1;"
+    )
+    with pytest.raises(ModelError, match="no tensor cores"):
+        launch_of(kernel(body, Launch.of(1, 32), GTX_980, "sm_80"), GTX_980, 28)
+    found = launch_of(kernel(body, Launch.of(1, 32), V100, "sm_80"), V100, 19)
+    # 16 x 8 x 8 multiply-adds at 512 a cycle and SM
+    assert found.extra_cycles == pytest.approx(1024 / 512)
+
+
+# --- from counters ---------------------------------------------------------------------------
+
+COUNTERS: dict[str, object] = {
+    "blocks": "(100 2 1) (48 2 1)",
+    "warps": 600,
+    "inst_per_warp": 200.0,
+    "achieved_occupancy": 0.5,
+    "l2_read_transactions": 6000,
+    "l2_write_transactions": 3000,
+    "dram_read_transactions": 2000,
+    "dram_write_transactions": 1000,
+    "gld_transactions": 4800,
+    "gld_transactions_per_request": 8,
+    "gst_transactions": 2400,
+    "gst_transactions_per_request": 4,
+    "shared_load_transactions": 12000,
+    "shared_load_transactions_per_request": 2,
+    "shared_store_transactions": 600,
+    "shared_store_transactions_per_request": 1.0,
+    "inst_fp_64": 12800,
+    "flop_count_sp_special": 19200,
+    "tex_cache_transactions": 1200,
+    "warp_execution_efficiency": 0.5,
+}
+
+
+def test_counters_by_hand() -> None:
+    """200 blocks of 96 threads: 600 warps."""
+    found = counters_to_inputs(COUNTERS, GTX_980)
+    assert (found.blocks, found.warps_per_block) == (200, 3)
+    assert found.transactions == 15
+    assert found.hit_rate == pytest.approx(2 / 3)
+    assert found.resident_warps == 32
+    assert found.shared_transactions == 21
+    # requests of a warp: 1 and 1 of global memory, 10 and 1 of shared
+    assert found.instructions == 187
+    # threads' instructions, of which half a warp's lanes are on: 4 FP64 and 32 SFU lanes
+    assert found.extra_cycles == pytest.approx((12800 / 4 + 19200 / 32) / 0.5 / 600)
+    assert found.texture_cycles == pytest.approx(1200 * 4 / 8 / 600)
+    assert found.mlp is None
+    assert found.outer_iterations is None
+
+
+def test_a_partial_warp_is_a_warp() -> None:
+    found = counters_to_inputs({**COUNTERS, "blocks": "(600 1 1) (4 4 1)", "warps": 300}, GTX_980)
+    assert (found.blocks, found.warps_per_block) == (600, 1)
+
+
+def test_without_a_launch_blocks_of_256_threads_are_taken() -> None:
+    counters = {name: value for name, value in COUNTERS.items() if name != "blocks"}
+    found = counters_to_inputs(counters, GTX_980)
+    assert (found.blocks, found.warps_per_block) == (75, 8)
+
+
+def test_double_precision_from_operations_where_instructions_are_not_counted() -> None:
+    counters = {name: value for name, value in COUNTERS.items() if name != "inst_fp_64"}
+    operations = {"flop_count_dp": 16000, "flop_count_dp_fma": 3200}
+    assert counters_to_inputs({**counters, **operations}, GTX_980) == counters_to_inputs(
+        COUNTERS, GTX_980
+    )
+
+
+def test_more_memory_than_l2_traffic_counts_as_passing_l2() -> None:
+    found = counters_to_inputs({**COUNTERS, "dram_read_transactions": 11000}, GTX_980)
+    assert found.transactions == 20
+    assert found.hit_rate == 0
+
+
+def test_missing_values_are_those_not_given() -> None:
+    empty = {**COUNTERS, "flop_count_dp": "", "inst_integer": float("nan"), "inst_fp_32": None}
+    assert counters_to_inputs(empty, GTX_980) == counters_to_inputs(COUNTERS, GTX_980)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("inst_per_warp", None, "missing"),
+        ("achieved_occupancy", "", "missing"),
+        ("l2_read_transactions", "many", "no number"),
+        ("dram_write_transactions", -1, "not negative"),
+        ("blocks", "(100 2 1)", "grid and block"),
+        ("blocks", "(100 2 1) (0 1 1)", "grid and block"),
+    ],
+)
+def test_counters_that_do_not_do_are_named(name: str, value: object, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        counters_to_inputs({**COUNTERS, name: value}, GTX_980)
+    assert caught.value.context["column"] == name
+
+
+# --- parameters of GPUs ------------------------------------------------------------------------
+
+
+def test_the_gtx_980_has_the_papers_parameters_and_no_stand_in_but_the_start() -> None:
+    found = gpu_parameters(GTX_980)
+    gpu = found.gpu
+    assert (gpu.sm_count, gpu.issue_cycles) == (16, 0.25)
+    assert (gpu.latency_core_cycles, gpu.latency_memory_cycles) == (277.32, 222.78)
+    assert (gpu.l2_latency, gpu.l2_service, gpu.shared_latency, gpu.shared_service) == (
+        222,
+        1,
+        28,
+        1,
+    )
+    assert gpu.launch_seconds == pytest.approx(1.4489e-6)  # thesis section 3.4, Tesla K20
+    assert [each.code for each in found.diagnostics] == ["launch_overhead_assumed"]
+
+
+def test_another_gpu_has_its_own_latency_at_its_default_clocks() -> None:
+    gpu = gpu_parameters(V100).gpu
+    default = ClockPair(V100.core_mhz, V100.memory_mhz)
+    assert delays(gpu, default, 0).dram_latency == pytest.approx(V100.dram_latency_cycles)
+    # The share of the memory clock is that of the GTX 980 at its own default clocks.
+    halved = delays(gpu, ClockPair(V100.core_mhz, V100.memory_mhz / 2), 0).dram_latency
+    share = 222.78 * 1216 / 3505 / (277.32 + 222.78 * 1216 / 3505)
+    assert halved == pytest.approx(V100.dram_latency_cycles * (1 + share))
+
+
+def test_another_gpu_serves_at_the_bandwidth_its_streams_reach() -> None:
+    gpu = gpu_parameters(V100).gpu
+    assert V100.streaming_share is not None
+    peak = 80 * 32 / (4096 / 8 * 2)
+    assert gpu.service.at(V100.memory_mhz) == pytest.approx(peak / V100.streaming_share)
+    # Table III: 9.0 cycles at the top, a little more at two fifths of it
+    assert gpu.service.at(V100.memory_mhz * 0.4) / gpu.service.at(V100.memory_mhz) == pytest.approx(
+        10.06 / 9.0, rel=0.01
+    )
+
+
+def test_a_gpu_without_a_published_latency_says_whose_it_uses() -> None:
+    nothing_timed = load_gpu("gtx-1080-ti").model_copy(update={"memory_timing": MemoryTiming()})
+    found = gpu_parameters(nothing_timed)
+    assert (found.gpu.l2_latency, found.gpu.shared_latency) == (222, 28)
+    default = ClockPair(nothing_timed.core_mhz, nothing_timed.memory_mhz)
+    assert delays(found.gpu, default, 0).dram_latency == pytest.approx(
+        277.32 + 222.78 * 1216 / 3505
+    )
+    assert "latency_assumed" in [each.code for each in found.diagnostics]
+    assert any("gtx-980" in each.detail for each in found.diagnostics)
+
+
+def test_what_an_sm_issues_is_not_what_its_fp32_lanes_do() -> None:
+    assert gpu_parameters(load_gpu("tesla-p100")).gpu.issue_cycles == 0.5
+    assert gpu_parameters(V100).gpu.issue_cycles == 0.25  # 64 lanes, but four schedulers

@@ -1,0 +1,142 @@
+"""Wang and Chu's model as two families of time models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.analysis import KernelAnalysis, analyse
+from features.errors import DataError
+from features.gpus import GpuProfile, load_gpu
+from features.launch import Launch
+from features.ptx import read_module
+from models.clocks import ClockPair, default_clocks
+from models.time import queueing_model
+from models.time.queueing import network_form
+from models.time.queueing_gpu import gpu_parameters
+from models.time.queueing_inputs import launch_of
+from models.time.queueing_model import QueueingCasesTimeModel, QueueingTimeModel, spread
+from models.time.registry import get_time_model
+from tests.models.time_works import KERNELS
+
+GTX_980 = load_gpu("gtx-980")
+SERVERS = ("sm", "texture", "l2", "dram")
+
+
+def analysed(name: str, launch: Launch, gpu: GpuProfile, trips: float = 32) -> KernelAnalysis:
+    module = read_module((KERNELS / name).read_text(encoding="utf-8"))
+    return analyse(
+        module, None, launch, gpu, loops={"default": trips}, registers_per_thread=32,
+        analysis="symbolic",
+    )  # fmt: skip
+
+
+MATMUL = analysed("tiled_matmul.ptx", Launch.of((32, 32), (32, 32)), GTX_980)
+SMALL = analysed("vector_add.ptx", Launch.of(1, 256), GTX_980)
+LARGE = analysed("vector_add.ptx", Launch.of(200_000, 256), GTX_980)
+
+
+def test_both_families_are_registered() -> None:
+    assert isinstance(get_time_model("queueing"), QueueingTimeModel)
+    assert isinstance(get_time_model("queueing-cases"), QueueingCasesTimeModel)
+
+
+def test_queueing_is_the_network_form_and_the_start_of_the_kernel() -> None:
+    found = QueueingTimeModel().predict(MATMUL, GTX_980)
+    gpu = gpu_parameters(GTX_980).gpu
+    form = network_form(launch_of(MATMUL, GTX_980, 28), gpu, default_clocks(GTX_980))
+    assert found.estimate.value == pytest.approx(form.seconds + gpu.launch_seconds)
+    assert found.clocks == default_clocks(GTX_980)
+    assert found.family == "queueing"
+
+
+@pytest.mark.parametrize("analysis", [MATMUL, SMALL, LARGE])
+def test_parts_of_queueing_add_up_as_it_says(analysis: KernelAnalysis) -> None:
+    found = QueueingTimeModel().predict(analysis, GTX_980)
+    parts = found.parts
+    busy = max(parts[name] for name in SERVERS) + parts["overlap"] + parts["latency"]
+    assert found.estimate.value == pytest.approx(max(busy, parts["chain"]) + parts["launch"])
+
+
+def test_parts_of_queueing_cases_add_up_and_name_the_case() -> None:
+    found = QueueingCasesTimeModel().predict(MATMUL, GTX_980)
+    assert set(found.parts) == {"shared, intensive (21)", "launch"}
+    assert found.estimate.value == pytest.approx(sum(found.parts.values()))
+    assert found.regime == "compute"
+
+
+def test_regimes() -> None:
+    model = QueueingTimeModel()
+    assert model.predict(SMALL, GTX_980).regime == "launch"
+    assert model.predict(LARGE, GTX_980).regime == "memory"
+    assert model.predict(MATMUL, GTX_980, ClockPair(100, 3505)).regime == "compute"
+
+
+def test_a_stream_takes_its_bytes_over_the_bandwidth() -> None:
+    """200,000 blocks of 256 floats, twice read and once written, at 8 / 9 of 224 GB/s."""
+    found = QueueingTimeModel().predict(LARGE, GTX_980)
+    bytes_moved = 200_000 * 256 * 12
+    assert found.parts["dram"] == pytest.approx(bytes_moved / (3505e6 * 64 * 8 / 9), rel=0.01)
+    assert found.estimate.value == pytest.approx(found.parts["dram"], rel=0.2)
+
+
+def test_the_interval_is_that_of_programs_left_out() -> None:
+    for family in ("queueing", "queueing-cases"):
+        found = get_time_model(family).predict(MATMUL, GTX_980).estimate
+        width, basis = spread(family, "gtx-980")
+        assert found.basis == basis == "unseen_kernel"
+        assert found.low == pytest.approx(found.value * width.low_factor)
+        assert found.high == pytest.approx(found.value * width.high_factor)
+        assert found.level == 0.9
+
+
+def test_a_gpu_without_measured_times_gets_a_wider_interval() -> None:
+    a100 = load_gpu("a100-sxm4-80gb")
+    analysis = analysed("vector_add.ptx", Launch.of(1000, 256), a100)
+    found = QueueingTimeModel().predict(analysis, a100).estimate
+    assert found.basis == "extrapolated"
+    pooled, _ = spread("queueing", "any")
+    assert found.high / found.value == pytest.approx(pooled.high_factor**1.5)
+
+
+def test_guessed_trip_counts_widen_the_interval() -> None:
+    module = read_module((KERNELS / "tiled_matmul.ptx").read_text(encoding="utf-8"))
+    guessed = analyse(
+        module, None, Launch.of((32, 32), (32, 32)), GTX_980, registers_per_thread=32,
+        analysis="symbolic",
+    )  # fmt: skip
+    assert guessed.trips_assumed
+    found = QueueingTimeModel().predict(guessed, GTX_980).estimate
+    width, _ = spread("queueing", "gtx-980")
+    assert found.low < found.value * width.low_factor
+    assert found.high > found.value * width.high_factor
+
+
+def test_no_factors_of_a_family_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    empty = tmp_path / "queueing_spread.csv"
+    empty.write_text("gpu,family,low_factor,high_factor,groups,rows\n", encoding="utf-8")
+    monkeypatch.setattr(queueing_model, "SPREAD_FILE", empty)
+    with pytest.raises(DataError, match="no factors of nothing"):
+        spread("nothing", "gtx-980")
+
+
+@given(
+    st.sampled_from([MATMUL, SMALL, LARGE]),
+    st.floats(200, 2000),
+    st.floats(200, 5000),
+    st.floats(1, 4),
+    st.floats(1, 4),
+)
+def test_no_clock_that_rises_costs_time(
+    analysis: KernelAnalysis, core: float, memory: float, core_rise: float, memory_rise: float
+) -> None:
+    model = QueueingTimeModel()
+    slow = model.predict(analysis, GTX_980, ClockPair(core, memory)).estimate.value
+    faster = ClockPair(core * core_rise, memory * memory_rise)
+    fast = model.predict(analysis, GTX_980, faster).estimate.value
+    assert fast <= slow * (1 + 1e-9)

@@ -1,0 +1,100 @@
+"""All time models by name: one interface, one set of promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from math import isfinite
+
+import pytest
+
+from features.analysis import KernelAnalysis, analyse
+from features.errors import LaunchError, ModelError
+from features.launch import Launch
+from features.ptx import read_module
+from models.clocks import ClockPair, default_clocks
+from models.time.registry import get_time_model, time_models
+from models.time.scheduling import SchedulingTimeModel, work_of
+from models.time.thesis import ThesisTimeModel
+from tests.models.time_works import K20, KERNELS
+
+CLASSIC = ("delay", "scheduling", "roofline", "volkov")
+
+
+@pytest.fixture(scope="module")
+def analysis() -> KernelAnalysis:
+    module = read_module((KERNELS / "tiled_matmul.ptx").read_text(encoding="utf-8"))
+    return analyse(
+        module, None, Launch.of((32, 32), (32, 32)), K20, loops={"default": 32},
+        registers_per_thread=32, analysis="symbolic",
+    )  # fmt: skip
+
+
+def test_the_classic_models_are_there() -> None:
+    models = time_models()
+    assert set(CLASSIC) <= set(models)
+    assert len(models) == len(list(models))
+    assert "delay" in models
+    assert "oracle" not in models
+
+
+def test_an_unknown_name_lists_the_known_ones() -> None:
+    with pytest.raises(ModelError, match=r"'oracle'.*delay, .*volkov") as caught:
+        get_time_model("oracle")
+    assert caught.value.context["known"] == sorted(time_models())
+    with pytest.raises(KeyError):
+        time_models()["oracle"]
+
+
+def test_a_model_is_built_once_and_when_asked_for() -> None:
+    assert get_time_model("delay") is time_models()["delay"]
+    code = (
+        "import sys, models.time.registry as r; r.time_models(); "
+        "before = 'models.time.roofline' in sys.modules; r.get_time_model('roofline'); "
+        "print(before, 'models.time.roofline' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize("name", list(time_models()))
+def test_every_model_keeps_the_interface(name: str, analysis: KernelAnalysis) -> None:
+    model = get_time_model(name)
+    assert model.family == name
+    prediction = model.predict(analysis, K20)
+    assert prediction.family == name
+    assert prediction.clocks == default_clocks(K20)
+    estimate = prediction.estimate
+    assert 0 < estimate.low <= estimate.value <= estimate.high
+    assert isfinite(estimate.high)
+    assert prediction.parts
+    assert all(isfinite(part) and part >= 0 for part in prediction.parts.values())
+    half = ClockPair(K20.core_mhz / 2, K20.memory_mhz / 2)
+    slower = model.predict(analysis, K20, half)
+    assert slower.clocks == half
+    assert slower.estimate.value >= estimate.value
+    with pytest.raises(LaunchError):
+        model.predict(analysis, K20, ClockPair(0, K20.memory_mhz))
+
+
+def test_the_second_model_of_the_thesis_is_the_same_behind_the_interface(
+    analysis: KernelAnalysis,
+) -> None:
+    prediction = ThesisTimeModel().predict(analysis, K20)
+    result = SchedulingTimeModel().predict(work_of(analysis), K20)
+    assert prediction.estimate == result.estimate
+    assert prediction.diagnostics == result.diagnostics
+    assert sum(prediction.parts.values()) == pytest.approx(result.estimate.value, rel=1e-12)
+    assert prediction.parts["shared_penalty"] == pytest.approx(
+        result.cycles.shared_penalty / 706e6, rel=1e-12
+    )
+
+
+def test_it_says_that_it_does_not_know_the_memory_clock(analysis: KernelAnalysis) -> None:
+    other = ClockPair(640, 1300)
+    prediction = ThesisTimeModel().predict(analysis, K20, other)
+    assert (
+        prediction.estimate == SchedulingTimeModel().predict(work_of(analysis), K20, 640).estimate
+    )
+    assert prediction.diagnostics[-1].code == "memory_clock_unused"
+    assert "2600 MHz" in prediction.diagnostics[-1].detail

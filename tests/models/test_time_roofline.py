@@ -1,0 +1,231 @@
+"""The roofline of time: peaks as vendors print them, bounds by hand, the appendix' variant."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.analysis import KernelAnalysis, analyse
+from features.errors import LaunchError, ModelError
+from features.gpus import load_gpu
+from features.launch import Launch
+from features.ptx import read_module
+from models.clocks import ClockPair, default_clocks
+from models.time.roofline import (
+    RooflineTimeModel,
+    attainable,
+    instruction_roofline,
+    matrix_flops,
+    peaks_per_second,
+    roofline_parts,
+    roofline_seconds,
+)
+from tests.models.time_works import K20, KERNELS
+
+MODEL = RooflineTimeModel()
+V100 = load_gpu("tesla-v100")
+PTX = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
+
+
+@cache
+def analysed(
+    path: Path,
+    gpu_id: str,
+    grid: int | tuple[int, int],
+    block: int | tuple[int, int],
+    arguments: tuple[tuple[str, int], ...] = (),
+    trips: int = 0,
+) -> KernelAnalysis:
+    """``trips`` of every loop, 0 for none given."""
+    module = read_module(path.read_text(encoding="utf-8"))
+    return analyse(
+        module,
+        module.kernel(),
+        Launch.of(grid, block, arguments=dict(arguments)),
+        load_gpu(gpu_id),
+        loops={"default": trips} if trips else None,
+        analysis="symbolic",
+    )
+
+
+def vector_add(elements: int) -> KernelAnalysis:
+    path = KERNELS / "vector_add.ptx"
+    return analysed(path, "tesla-k20", elements // 256, 256, (("3", elements),))
+
+
+def matmul(trips: int) -> KernelAnalysis:
+    return analysed(KERNELS / "tiled_matmul.ptx", "tesla-k20", (32, 32), (32, 32), trips=trips)
+
+
+def empty(gpu_id: str) -> KernelAnalysis:
+    return analysed(KERNELS / "empty.ptx", gpu_id, 196, 256)
+
+
+def matrices() -> KernelAnalysis:
+    """C (256 x 256) += A B over 128 columns, FP16 in, FP32 out: 256 warps of 8 steps each."""
+    sides = (("3", 256), ("4", 256), ("5", 128))
+    return analysed(PTX / "wmma_matmul.sm_70.ptx", "tesla-v100", 64, 128, sides, 8)
+
+
+# --- on plain numbers ----------------------------------------------------------------------
+
+
+def test_the_longer_of_the_two_counts() -> None:
+    """1e9 operations at 2e12 a second: 0.5 ms. 3e8 bytes at 2e11 a second: 1.5 ms."""
+    assert roofline_seconds(1e9, 2e12, 3e8, 2e11) == pytest.approx(1.5e-3)
+    assert roofline_seconds(1e9, 2e12, 3e7, 2e11) == pytest.approx(0.5e-3)
+    assert roofline_seconds(0, 2e12, 0, 2e11) == 0
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "precision", "tera"),
+    [
+        # 192 x 13 x 2 x 706 MHz and 64 x 13 x 2 x 706 MHz; NVIDIA prints 3.52 and 1.17
+        ("tesla-k20", "fp32", 3.524),
+        ("tesla-k20", "fp64", 1.175),
+        # no FP16 lanes: the compiler converts
+        ("tesla-k20", "fp16", 3.524),
+        ("tesla-k20", "tensor", 0.0),
+        # 64 x 80 x 2 x 1380 MHz; NVIDIA prints 14, 7, 28 and 112 for the PCIe board
+        ("tesla-v100", "fp32", 14.13),
+        ("tesla-v100", "fp64", 7.066),
+        ("tesla-v100", "fp16", 28.26),
+        ("tesla-v100", "tensor", 113.0),
+    ],
+)
+def test_peaks_are_the_vendors(gpu_id: str, precision: str, tera: float) -> None:
+    gpu = load_gpu(gpu_id)
+    peaks = {str(name): each for name, each in peaks_per_second(gpu, gpu.core_mhz).items()}
+    assert peaks[precision] / 1e12 == pytest.approx(tera, rel=1e-3)
+
+
+# --- of a launch ---------------------------------------------------------------------------
+
+
+def test_a_stream_is_bound_by_memory() -> None:
+    """2**24 elements: 3 x 4 x 2**24 bytes / 208 GB/s = 0.9679 ms; the additions take
+    2**24 / (192 x 13 x 706e6) = 9.521 us of the lanes."""
+    prediction = MODEL.predict(vector_add(2**24), K20)
+    assert prediction.parts["memory"] == pytest.approx(3 * 4 * 2**24 / 208e9, rel=1e-3)
+    assert prediction.parts["fp32"] == pytest.approx(9.521e-6, rel=1e-3)
+    assert prediction.estimate.value == prediction.parts["memory"]
+    assert prediction.regime == "memory"
+
+
+def test_what_stays_in_l2_costs_no_memory() -> None:
+    """50,176 elements are 0.6 MB: between launches they stay in the 1.25 MB of L2."""
+    prediction = MODEL.predict(vector_add(50_176), K20)
+    assert prediction.parts["memory"] == 0
+    assert prediction.regime == "compute"
+
+
+def test_multiply_adds_fill_the_lanes() -> None:
+    """1024 x 1024 threads of 1024 multiply-adds: 2**30 / (192 x 13 x 706e6) = 609.33 us."""
+    assert MODEL.predict(matmul(32), K20).parts["fp32"] == pytest.approx(609.33e-6, rel=1e-4)
+
+
+def test_matrices_run_on_tensor_cores() -> None:
+    """2 x 256 x 256 x 128 = 16.8 million operations at 113.05 TFLOPS: 0.1484 us."""
+    analysis = matrices()
+    assert matrix_flops(analysis) == 2 * 256 * 256 * 128
+    assert MODEL.predict(analysis, V100).parts["tensor"] == pytest.approx(0.1484e-6, rel=1e-3)
+    with pytest.raises(ModelError, match="tensor cores"):
+        roofline_parts(analysis.activity, matrix_flops(analysis), K20, default_clocks(K20))
+
+
+def test_every_precision_has_a_bound_of_its_own() -> None:
+    """A million warp instructions of each kind: 32e6 / (lanes x 80 x 1380 MHz), FP16 on 64 lanes
+    of pairs."""
+    nothing = empty("tesla-v100").activity
+    activity = replace(nothing, fp32_instructions=1e6, fp64_instructions=1e6, fp16_instructions=1e6)
+    parts = roofline_parts(activity, 0.0, V100, default_clocks(V100))
+    for name, lanes in (("fp32", 64), ("fp64", 32), ("fp16", 64)):
+        assert parts[name] == pytest.approx(32e6 / (lanes * 80 * 1380e6), rel=1e-9)
+    assert parts["tensor"] == 0
+
+
+@given(st.floats(0.1, 3), st.floats(0.1, 3))
+def test_bounds_follow_the_clock_that_drives_them(core: float, memory: float) -> None:
+    analysis = vector_add(2**24)
+    clocks = ClockPair(K20.core_mhz * core, K20.memory_mhz * memory)
+    at_default, parts = (MODEL.predict(analysis, K20, each).parts for each in (None, clocks))
+    assert parts["fp32"] == pytest.approx(at_default["fp32"] / core)
+    assert parts["memory"] == pytest.approx(at_default["memory"] / memory)
+
+
+def test_the_answer_says_how_little_it_claims() -> None:
+    prediction = MODEL.predict(vector_add(2**24), K20)
+    estimate = prediction.estimate
+    assert estimate.basis == "uncalibrated"
+    assert (estimate.low, estimate.high) == (estimate.value / 4, estimate.value * 4)
+    assert [d.code for d in prediction.diagnostics] == ["time_is_lower_bound"]
+    with pytest.raises(LaunchError, match="core_mhz"):
+        MODEL.predict(vector_add(2**24), K20, ClockPair(-1, 2600))
+
+
+def test_assumed_trips_widen_the_interval() -> None:
+    guessed = matmul(0)
+    assert guessed.trips_assumed
+    estimate = MODEL.predict(guessed, K20).estimate
+    assert estimate.high > 20 * 4 * estimate.value
+    assert estimate.low < estimate.value / 20 / 4
+
+
+def test_an_empty_kernel_takes_no_time_and_no_side() -> None:
+    prediction = MODEL.predict(empty("tesla-k20"), K20)
+    assert prediction.estimate.value == prediction.estimate.high == 0
+    assert prediction.regime is None
+
+
+# --- the thesis' appendix --------------------------------------------------------------------
+
+
+def test_attainable_performance_by_hand() -> None:
+    """P = min(pi, I beta): 2 x 3e9 below the roof of 1e10, 5 x 3e9 above it."""
+    assert attainable(1e10, 2, 3e9) == 6e9
+    assert attainable(1e10, 5, 3e9) == 1e10
+    assert attainable(1e10, float("inf"), 3e9) == 1e10
+
+
+def test_the_appendix_roofline_of_vector_add() -> None:
+    """13 compute instructions (3 mov, mad, setp, 3 cvta, mul, 3 add of addresses, 1 of floats)
+    and 3 memory ones a warp, 1568 warps: I = 4.3333.
+
+    Vendor: beta = 208e9 / 128 = 1.625e9, P = 7.0417e9 warp instructions/s = 225.33 GOps/s,
+    t = 13 x 1568 / P = 2.8948 us. Thesis: 3 x 1568 batches, TP = 76363.8 (1.04 -
+    exp(-0.00021342 x 4704)) = 76363.8 x 0.673563 = 51435.8 MB/s: beta = 0.40184e9.
+    """
+    analysis = vector_add(50_176)
+    vendor = instruction_roofline(analysis, K20)
+    assert vendor.intensity == pytest.approx(13 / 3)
+    assert vendor.beta == 1.625e9
+    assert vendor.performance_gops == pytest.approx(225.33, rel=1e-4)
+    assert vendor.seconds == pytest.approx(2.8948e-6, rel=1e-4)
+    thesis = instruction_roofline(analysis, K20, beta="thesis")
+    assert thesis.beta == pytest.approx(0.40184e9, rel=1e-4)
+    assert thesis.seconds == pytest.approx(13 * 1568 / (thesis.beta * 13 / 3))
+
+
+def test_the_roof_is_an_instruction_a_lane() -> None:
+    """pi = 192 / 32 x 13 x 706e6 = 55.068e9: a kernel that reads nothing runs at it."""
+    module = read_module(
+        ".version 7.0\n.target sm_35\n.address_size 64\n.visible .entry k()\n"
+        "{\n.reg .f32 %f<3>;\nadd.f32 %f1, %f2, %f2;\nret;\n}\n"
+    )
+    found = instruction_roofline(
+        analyse(module, None, Launch.of(13, 32), K20, analysis="symbolic"), K20
+    )
+    assert found.intensity == float("inf")
+    assert found.performance == found.peak == pytest.approx(55.068e9)
+
+
+def test_what_the_appendix_cannot_answer_is_refused() -> None:
+    with pytest.raises(ModelError, match="compute"):
+        instruction_roofline(empty("tesla-k20"), K20)
+    with pytest.raises(ModelError, match="tesla-v100"):
+        instruction_roofline(matrices(), V100, beta="thesis")

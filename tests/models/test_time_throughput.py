@@ -1,0 +1,242 @@
+"""Volkov's throughput model: its limits by hand, how it moves, the published comparison."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.errors import DataError, LaunchError, ModelError
+from features.gpus import load_gpu
+from features.gpus.profile import GpuProfile
+from features.launch import Launch
+from models.clocks import ClockPair, default_clocks
+from models.time.spread import published_pairs
+from models.time.throughput import (
+    SmRates,
+    Throughput,
+    VolkovTimeModel,
+    arithmetic_throughput,
+    memory_throughput,
+    published_throughputs,
+    throughput,
+)
+from models.time.work import KernelWork, known_trips
+from tests.models.time_works import (
+    K20,
+    MATMUL,
+    MEASURED_MATMUL_US,
+    MEASURED_VECTOR_ADD_US,
+    VECTOR_ADD,
+    body,
+    code_of,
+    gpus,
+    works,
+)
+
+MODEL = VolkovTimeModel()
+LIMITS = SmRates(memory=0.1, arithmetic=4.0, issue=4.0)
+
+SMALL = KernelWork(
+    body("ld.global.f32 %f1, [%rd1];\nadd.f32 %f2, %f1, %f1;\nst.global.f32 [%rd2], %f2;\nret;"),
+    Launch.of(13, 256),
+)
+
+
+def of(work: KernelWork, gpu: GpuProfile = K20) -> Throughput:
+    trips, _ = known_trips(work)
+    return throughput(work, gpu, default_clocks(gpu), trips, work.registers_per_thread)
+
+
+# --- on plain numbers ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("warps", "alpha", "expected"),
+    [
+        # 8 / (300 + 4 x 9) = 8 / 336: latency
+        (8, 4, 8 / 336),
+        # 64 / 336 = 0.19 would be more than memory gives
+        (64, 4, 0.1),
+        # 64 / (300 + 100 x 9) = 0.0533, 4 / 100 = 0.04, 4 / 101 = 0.0396: issue
+        (64, 100, 4 / 101),
+        # no arithmetic: 8 / 300
+        (8, 0, 8 / 300),
+    ],
+)
+def test_memory_throughput_by_hand(warps: float, alpha: float, expected: float) -> None:
+    assert memory_throughput(warps, alpha, 300, 9, LIMITS) == pytest.approx(expected)
+
+
+def test_arithmetic_limits_by_hand() -> None:
+    """A slow unit of 0.5 a cycle: 0.5 / 100 = 0.005 memory instructions. Without memory:
+    2 / 9 = 0.222 by latency, 64 / 9 = 7.1 cut to 0.5."""
+    slow = LIMITS._replace(arithmetic=0.5)
+    assert memory_throughput(64, 100, 300, 9, slow) == pytest.approx(0.005)
+    assert arithmetic_throughput(2, 9, slow) == pytest.approx(2 / 9)
+    assert arithmetic_throughput(64, 9, slow) == 0.5
+
+
+# --- of a launch, by hand --------------------------------------------------------------------
+
+
+def test_few_warps_wait_for_each_latency() -> None:
+    """13 blocks of 256 on Tesla K20: 8 warps on each SM, each waiting 291 + 9 + 291 = 591 cycles:
+    591 / 706 MHz = 0.83711 us. IPC = 8 x 3 / 591."""
+    found = of(SMALL)
+    assert found.warps == 8
+    assert found.seconds == pytest.approx(591 / 706e6)
+    assert found.ipc == pytest.approx(24 / 591)
+    assert MODEL.predict_work(SMALL, K20).regime == "latency"
+
+
+def test_many_warps_meet_the_bandwidth() -> None:
+    """104 blocks: 64 warps an SM, L = 321. By latency 651 / 64 = 10.17 cycles a warp; by bandwidth
+    256 bytes / (208e9 / 13 / 706e6) = 11.296; by the adder 32 / 122; by issue 3 / 4.
+    832 x 256 / 208e9 = 1.024 us."""
+    full = replace(SMALL, launch=Launch.of(104, 256))
+    found = of(full)
+    assert found.warps == 64
+    assert found.seconds == pytest.approx(1.024e-6)
+    assert found.parts["latency"] == pytest.approx(651 / 706e6)
+    assert found.parts["arithmetic"] == pytest.approx(64 * 32 / 122 / 706e6)
+    assert found.parts["issue"] == pytest.approx(64 * 0.75 / 706e6)
+    assert (found.memory, found.arithmetic) == pytest.approx((2 / 11.296, 1 / 11.296), rel=1e-4)
+    assert MODEL.predict_work(full, K20).regime == "memory"
+
+
+def test_the_kernels_with_measured_times() -> None:
+    """docs/time.md: vectorAdd 3.13 us against 2.64, tiled matmul 8,030 us against 6,998. No launch
+    overhead is in them."""
+    vector_add, matmul = (of(work).seconds * 1e6 for work in (VECTOR_ADD, MATMUL))
+    assert (vector_add, matmul) == pytest.approx((3.127, 8030.2), rel=1e-3)
+    assert vector_add / MEASURED_VECTOR_ADD_US == pytest.approx(1.18, abs=0.01)
+    assert matmul / MEASURED_MATMUL_US == pytest.approx(1.15, abs=0.01)
+
+
+def test_nothing_to_do_takes_no_time() -> None:
+    prediction = MODEL.predict_work(replace(VECTOR_ADD, code=code_of("empty.ptx")), K20)
+    assert prediction.estimate.value == 0
+    assert prediction.regime is None
+
+
+# --- how it moves ------------------------------------------------------------------------------
+
+
+@given(works, gpus)
+def test_the_time_is_that_of_the_tightest_limit(work: KernelWork, gpu: GpuProfile) -> None:
+    """The throughput formula and the four limits in seconds are two ways to say the same."""
+    found = of(work, gpu)
+    assert found.seconds == pytest.approx(max(found.parts.values()), rel=1e-9)
+    assert found.ipc <= gpu.warp_schedulers * (1 + 1e-12)
+    assert isfinite(found.seconds)
+
+
+@given(works, gpus, st.integers(1, 40_000))
+def test_more_blocks_never_shorten_it(work: KernelWork, gpu: GpuProfile, more: int) -> None:
+    larger = replace(
+        work, launch=Launch.of(work.launch.blocks + more, work.launch.threads_per_block)
+    )
+    assert of(larger, gpu).seconds >= of(work, gpu).seconds * (1 - 1e-12)
+
+
+@given(works, gpus, st.integers(0, 1), st.floats(0, 500))
+def test_more_trips_never_shorten_it(
+    work: KernelWork, gpu: GpuProfile, loop: int, more: float
+) -> None:
+    trips = list(work.trip_counts)
+    trips[loop] += more
+    longer = replace(work, trip_counts=tuple(trips))
+    before, after = (MODEL.predict_work(each, gpu).estimate.value for each in (work, longer))
+    assert after >= before * (1 - 1e-12)
+
+
+@given(works, gpus, st.floats(0.1, 3), st.floats(0.05, 1), st.floats(0.05, 1))
+def test_lower_clocks_never_shorten_it(
+    work: KernelWork, gpu: GpuProfile, fast: float, core: float, memory: float
+) -> None:
+    quick = ClockPair(gpu.core_mhz * fast, gpu.memory_mhz * fast)
+    slow = ClockPair(quick.core_mhz * core, quick.memory_mhz * memory)
+    before, after = (MODEL.predict_work(work, gpu, each).estimate.value for each in (quick, slow))
+    assert after >= before * (1 - 1e-12)
+
+
+# --- what is guessed, what is refused -----------------------------------------------------------
+
+
+def test_the_answer_says_how_little_it_claims() -> None:
+    prediction = MODEL.predict_work(MATMUL, load_gpu("tesla-m60"))
+    estimate = prediction.estimate
+    assert estimate.basis == "uncalibrated"
+    assert (estimate.low, estimate.high) == pytest.approx((estimate.value / 4, estimate.value * 4))
+    assert {d.code for d in prediction.diagnostics} == {"latency_assumed", "throughput_assumed"}
+    wide = MODEL.predict_work(replace(MATMUL, trip_ranges=((1.0, 1000.0),)), K20).estimate
+    assert wide.high > 20 * 4 * wide.value
+
+
+def test_what_cannot_be_is_refused() -> None:
+    bare = K20.model_copy(update={"latencies": {}, "id": "bare"})
+    bare.__dict__.pop("latency_cycles", None)
+    with pytest.raises(ModelError, match="bare"):
+        MODEL.predict_work(VECTOR_ADD, bare)
+    with pytest.raises(LaunchError, match="fits on an SM"):
+        MODEL.predict_work(replace(MATMUL, registers_per_thread=65), K20)
+    with pytest.raises(LaunchError, match="memory_mhz"):
+        MODEL.predict_work(MATMUL, K20, ClockPair(706, 0))
+
+
+# --- thesis Table 4.10 ---------------------------------------------------------------------------
+
+
+def test_the_proposed_throughputs_are_the_predicted_times_of_table_4_8() -> None:
+    """What of Table 4.10 can be recomputed: proposed / actual throughput is measured / predicted
+    time of Table 4.8, in all 12 rows on both GPUs, to what four printed digits allow."""
+    times = {
+        (pair.benchmark, pair.kernel, pair.gpu): pair.actual_us / pair.predicted_us
+        for pair in published_pairs()
+    }
+    names = {"CFDSolver": "CFD Solver", "MergeSort": "Merge Sort"}
+    rows = published_throughputs()
+    assert len(rows) == 24
+    for row in rows:
+        ratio = times[names.get(row.benchmark, row.benchmark), row.kernel, row.gpu]
+        assert row.proposed / row.actual == pytest.approx(ratio, rel=5e-4), row
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "volkov", "proposed"), [("tesla-k20", 304.5, 24.2), ("tesla-m60", 389.0, 33.4)]
+)
+def test_the_published_errors(gpu_id: str, volkov: float, proposed: float) -> None:
+    """Mean absolute error of both columns against the actual one, in percent (docs/time.md)."""
+    rows = [row for row in published_throughputs() if row.gpu == gpu_id]
+    of_volkov = [abs(row.volkov / row.actual - 1) for row in rows]
+    of_proposed = [abs(row.proposed / row.actual - 1) for row in rows]
+    assert 100 * sum(of_volkov) / len(rows) == pytest.approx(volkov, abs=0.1)
+    assert 100 * sum(of_proposed) / len(rows) == pytest.approx(proposed, abs=0.1)
+
+
+def test_six_rows_of_volkov_meet_one_limit() -> None:
+    """Where both GPUs are at the same kind of limit their ratio is that of the limits: 1.6437 in
+    six of twelve rows. The others lie below it."""
+    value = {(row.kernel, row.gpu): row.volkov for row in published_throughputs()}
+    ratios = [
+        value[kernel, "tesla-k20"] / value[kernel, "tesla-m60"]
+        for kernel in dict.fromkeys(kernel for kernel, _ in value)
+    ]
+    assert sum(ratio == pytest.approx(1.6437, abs=2e-4) for ratio in ratios) == 6
+    assert all(ratio < 1.6440 for ratio in ratios)
+
+
+def test_a_broken_table_is_named(tmp_path: Path) -> None:
+    broken = tmp_path / "table.csv"
+    columns = [
+        f"{g}_{n}" for g in ("tesla-k20", "tesla-m60") for n in ("volkov", "proposed", "actual")
+    ]
+    broken.write_text(f"benchmark,kernel,{','.join(columns)}\nb,k,1,2,3,4,x,6\n", encoding="utf-8")
+    with pytest.raises(DataError) as caught:
+        published_throughputs(broken)
+    assert caught.value.context["column"] == "tesla-m60_proposed"

@@ -1,0 +1,79 @@
+"""Reads a data table and checks every cell: a defect names file, row and column."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pandera.pandas as pa
+from pandera.errors import SchemaErrors
+
+from features.errors import DataError
+
+FIRST_ROW = 2
+"""Line of a CSV file that holds its first row: the names stand on line 1."""
+
+
+def text(*, nullable: bool = False, choices: tuple[str, ...] = ()) -> pa.Column:
+    """A text column; ``choices`` are all it may hold."""
+    checks = [pa.Check.isin(choices)] if choices else []
+    return pa.Column(str, checks, nullable=nullable, coerce=True)
+
+
+def number(
+    *,
+    positive: bool = False,
+    nullable: bool = False,
+    low: float | None = 0.0,
+    high: float | None = None,
+    required: bool = True,
+) -> pa.Column:
+    """A finite number, not negative unless ``low`` says so; ``positive`` excludes 0."""
+    checks = []
+    if positive:
+        checks.append(pa.Check.gt(0))
+    elif low is not None:
+        checks.append(pa.Check.ge(low))
+    if high is not None:
+        checks.append(pa.Check.le(high))
+    checks.append(pa.Check.lt(float("inf")))
+    return pa.Column(float, checks, nullable=nullable, coerce=True, required=required)
+
+
+def read_table(path: Path, columns: dict[str, pa.Column]) -> pd.DataFrame:
+    """A CSV file with at least ``columns``; further ones come along unchecked.
+
+    Raises DataError for a file that cannot be read, a missing column, and the first cell that
+    does not fit, naming file, row (line of the file) and column.
+    """
+    try:
+        frame = pd.read_csv(path, dtype=dict.fromkeys(columns, str), keep_default_na=False)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path.name} cannot be read: {error}", file=path.name) from error
+    if frame.empty:
+        raise DataError(f"{path.name} has no rows", file=path.name)
+    for name in columns:
+        if name in frame:
+            frame[name] = frame[name].mask(frame[name] == "")
+    try:
+        return pa.DataFrameSchema(columns).validate(frame, lazy=True)
+    except SchemaErrors as error:
+        raise _defect(path, error.failure_cases) from error
+
+
+def _defect(path: Path, cases: pd.DataFrame) -> DataError:
+    missing = cases[cases["check"] == "column_in_dataframe"]
+    if len(missing):
+        names = ", ".join(str(name) for name in missing["failure_case"])
+        return DataError(f"{path.name} has no column {names}", file=path.name, column=names)
+    first: Any = cases.sort_values("index", na_position="last").iloc[0]
+    line = None if pd.isna(first["index"]) else int(first["index"]) + FIRST_ROW
+    where = f", row {line}" if line is not None else ""
+    value = "nothing" if pd.isna(first["failure_case"]) else repr(first["failure_case"])
+    return DataError(
+        f"{path.name}{where}, column {first['column']!r}: {value} does not fit ({first['check']})",
+        file=path.name,
+        row=line,
+        column=first["column"],
+    )

@@ -19,14 +19,13 @@ from models.intervals import (
 )
 from training.protocols import (
     FOLDS,
-    FitPredict,
     OutOfFold,
-    Rows,
     averaged,
     cross_validate,
     fold_assignment,
     outside_range,
 )
+from training.rows import FitPredict, Rows
 
 Floats = NDArray[np.float64]
 

@@ -49,14 +49,13 @@ from training.families import FAMILIES, Family, get_family, library_versions
 from training.protocols import (
     ASSIGNMENTS,
     FOLDS,
-    FitPredict,
     OutOfFold,
     Protocol,
-    Rows,
     averaged,
     cross_validate,
 )
 from training.recompute import recompute, reproduced_shares
+from training.rows import FitPredict, Rows
 from training.summary import fingerprint, summarise
 
 SCHEMA = "alavani2023"

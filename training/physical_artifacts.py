@@ -56,7 +56,9 @@ from training.physical import (
     pooled_parameters,
     row_folds,
 )
-from training.protocols import ASSIGNMENTS, FOLDS, Rows, outside_range, scores
+from training.protocols import ASSIGNMENTS, FOLDS, outside_range
+from training.rows import Rows
+from training.scores import point_scores, spread_of
 from training.summary import fingerprint
 
 Floats = NDArray[np.float64]
@@ -199,14 +201,7 @@ def _scores(
 
 
 def _spread(rows: Rows, watts: Floats) -> dict[ScoreName, Spread]:
-    each = [scores(rows, one) for one in watts]
-    return {
-        name: Spread(
-            mean=round(float(np.mean([one[name] for one in each])), 6),
-            std=round(float(np.std([one[name] for one in each])), 6),
-        )
-        for name in each[0]
-    }
+    return spread_of([point_scores(rows.watts, one, rows.groups) for one in watts])
 
 
 def _coverage(residuals: Residuals, floor_watts: float) -> Coverage:

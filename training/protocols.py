@@ -9,49 +9,24 @@ assignment; mean and spread are over seeded assignments, since fold luck is larg
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from models.cards import ScoreName, Spread
 from models.intervals import Residuals
+from training.rows import FitPredict, Floats, Indices, Rows
+from training.scores import point_scores, spread_of
 
-Floats = NDArray[np.float64]
-Indices = NDArray[np.int64]
 Protocol = Literal["random", "grouped"]
-FitPredict = Callable[[Floats, Floats, Floats], Floats]
-"""(training vectors [n, k], training watts [n], test vectors [m, k]) -> test watts [m]."""
 
 FOLDS = 5
 ASSIGNMENTS = 10
 """Seeded fold assignments of a full evaluation."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """What a model is fitted on and scored by: vectors ``[n, k]``, watts and groups ``[n]``."""
-
-    vectors: Floats
-    watts: Floats
-    groups: Indices
-
-    @classmethod
-    def of(cls, vectors: ArrayLike, watts: ArrayLike, group_names: ArrayLike) -> Rows:
-        """Rows with groups numbered in the order of their sorted names."""
-        _, groups = np.unique(np.asarray(group_names, dtype=str), return_inverse=True)
-        return cls(
-            np.asarray(vectors, dtype=np.float64),
-            np.asarray(watts, dtype=np.float64),
-            groups.astype(np.int64),
-        )
-
-    def take(self, rows: Indices) -> Rows:
-        """The chosen rows; group numbers stay as they are."""
-        return Rows(self.vectors[rows], self.watts[rows], self.groups[rows])
 
 
 @dataclass(frozen=True)
@@ -69,11 +44,11 @@ class OutOfFold:
 
     def scores(self) -> dict[ScoreName, Spread]:
         """Mean and spread of the model's scores over the assignments."""
-        return _spread([scores(self.rows, watts) for watts in self.predicted_watts])
+        return self._spread(self.predicted_watts)
 
     def baseline_scores(self) -> dict[ScoreName, Spread]:
         """The same of the median power of the training rows of each fold."""
-        return _spread([scores(self.rows, watts) for watts in self.baseline_watts])
+        return self._spread(self.baseline_watts)
 
     def residuals(self) -> Residuals:
         """All assignments' predictions in one list, for interval calibration."""
@@ -83,6 +58,10 @@ class OutOfFold:
             self.predicted_watts.ravel(),
             np.tile(self.rows.groups, count),
         )
+
+    def _spread(self, each: Floats) -> dict[ScoreName, Spread]:
+        measured, groups = self.rows.watts, self.rows.groups
+        return spread_of([point_scores(measured, watts, groups) for watts in each])
 
 
 def fold_assignment(rows: Rows, protocol: Protocol, seed: int, folds: int = FOLDS) -> Indices:
@@ -154,34 +133,3 @@ def averaged(parts: Sequence[OutOfFold]) -> OutOfFold:
     """The average of several models on the same folds."""
     mean = np.mean([part.predicted_watts for part in parts], axis=0)
     return OutOfFold(parts[0].rows, mean, parts[0].baseline_watts, parts[0].outside)
-
-
-def scores(rows: Rows, predicted_watts: Floats) -> dict[ScoreName, float]:
-    """R2, RMSE and MAE in watts, MAPE, and MAPE averaged over kernel groups, in percent."""
-    error = predicted_watts - rows.watts
-    relative = np.abs(error) / rows.watts * 100
-    total = float(np.sum((rows.watts - rows.watts.mean()) ** 2))
-    sizes = np.bincount(rows.groups)
-    per_group = np.bincount(rows.groups, weights=relative)[sizes > 0] / sizes[sizes > 0]
-    return {
-        "r2": 1 - float(np.sum(error**2)) / total,
-        "rmse_watts": float(np.sqrt(np.mean(error**2))),
-        "mae_watts": float(np.mean(np.abs(error))),
-        "mape_percent": float(np.mean(relative)),
-        "kernel_macro_mape_percent": float(np.mean(per_group)),
-    }
-
-
-def _spread(each: Sequence[dict[ScoreName, float]]) -> dict[ScoreName, Spread]:
-    return {
-        name: Spread(
-            mean=_rounded(np.mean([one[name] for one in each])),
-            std=_rounded(np.std([one[name] for one in each])),
-        )
-        for name in each[0]
-    }
-
-
-def _rounded(value: float | np.floating) -> float:
-    # Six digits are far more than the spread supports, and steady against summation order.
-    return round(float(value), 6)

@@ -26,7 +26,8 @@ from models.time.work_schema import WorkConstants, work_schema
 from models.trees import Float32s
 from training.families import SEED, Catboost, Hyperparameters
 from training.launches import CLOCKS, GPU, MeasuredLaunch, groups_of
-from training.protocols import Rows, fold_assignment, outside_range
+from training.protocols import fold_assignment, outside_range
+from training.rows import Rows
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

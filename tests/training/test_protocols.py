@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 
 from training.calibration import averaged_folds, calibrated, nested_folds
 from training.protocols import (
-    Floats,
     Protocol,
-    Rows,
     averaged,
     cross_validate,
     fold_assignment,
     outside_range,
-    scores,
 )
+from training.rows import Floats, Rows
+from training.scores import point_scores
 
 
 def make_rows(seed: int = 0, groups: int = 30, per_group: int = 8) -> Rows:
@@ -68,10 +67,12 @@ def test_too_few_kernels_are_refused() -> None:
 
 def test_scores_of_hand_checked_rows() -> None:
     rows = Rows.of(np.zeros((4, 1)), [100.0, 100.0, 100.0, 200.0], ["a", "a", "a", "b"])
-    found = scores(rows, np.array([110.0, 90.0, 100.0, 160.0]))
+    predicted = np.array([110.0, 90.0, 100.0, 160.0])
+    found = point_scores(rows.watts, predicted, rows.groups)
     assert found["mae_watts"] == pytest.approx((10 + 10 + 0 + 40) / 4)
     assert found["rmse_watts"] == pytest.approx(np.sqrt((100 + 100 + 1600) / 4))
     assert found["mape_percent"] == pytest.approx((10 + 10 + 0 + 20) / 4)
+    assert found["median_ape_percent"] == pytest.approx(10)  # of 0, 10, 10, 20
     assert found["kernel_macro_mape_percent"] == pytest.approx((20 / 3 + 20) / 2)
     assert found["r2"] == pytest.approx(1 - 1800 / 7500)  # mean 125: 3 * 25^2 + 75^2
 

@@ -1,0 +1,130 @@
+"""The scores of predicted power: one function and one definition each.
+
+Arrays are ``[n]``: watts measured, predicted, and the lower and upper end of an interval. Errors
+in percent are of the measured value. The interval scores are ``models.intervals``' own, so that
+a card and a report cannot mean different things by one name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from models.cards import ScoreName, Spread
+from models.intervals import Coverage, measure_coverage
+
+Floats = NDArray[np.float64]
+Name = TypeVar("Name", bound=str)
+
+_DIGITS = 6
+"""Digits kept of a mean and its spread: far more than the spread supports, and steady against
+the order of summation."""
+
+
+def r2(measured: Floats, predicted: Floats) -> float:
+    """Share of the variance explained, 1 - SS_res / SS_tot about the mean of ``measured``.
+
+    0 is what that mean would score, below 0 is worse. NaN where all measured values are equal.
+    """
+    total = float(np.sum((measured - measured.mean()) ** 2))
+    return 1 - float(np.sum((predicted - measured) ** 2)) / total if total > 0 else float("nan")
+
+
+def rmse_watts(measured: Floats, predicted: Floats) -> float:
+    """Root of the mean squared error."""
+    return float(np.sqrt(np.mean((predicted - measured) ** 2)))
+
+
+def mae_watts(measured: Floats, predicted: Floats) -> float:
+    """Mean absolute error."""
+    return float(np.mean(np.abs(predicted - measured)))
+
+
+def ape_percent(measured: Floats, predicted: Floats) -> Floats:
+    """Absolute error of every row in percent of its measured value, ``[n]``."""
+    return np.asarray(np.abs(predicted - measured) / measured * 100)
+
+
+def mape_percent(measured: Floats, predicted: Floats) -> float:
+    """Mean absolute error in percent: every row counts the same."""
+    return float(np.mean(ape_percent(measured, predicted)))
+
+
+def median_ape_percent(measured: Floats, predicted: Floats) -> float:
+    """Median absolute error in percent: half of the rows are nearer."""
+    return float(np.median(ape_percent(measured, predicted)))
+
+
+def kernel_macro_mape_percent(measured: Floats, predicted: Floats, groups: ArrayLike) -> float:
+    """MAPE of every kernel group, averaged: a kernel counts the same however often it was run."""
+    return float(np.mean(_per_group(ape_percent(measured, predicted), groups)))
+
+
+def point_scores(measured: Floats, predicted: Floats, groups: ArrayLike) -> dict[ScoreName, float]:
+    """All scores of predicted watts, under the names that cards use."""
+    return {
+        "r2": r2(measured, predicted),
+        "rmse_watts": rmse_watts(measured, predicted),
+        "mae_watts": mae_watts(measured, predicted),
+        "mape_percent": mape_percent(measured, predicted),
+        "median_ape_percent": median_ape_percent(measured, predicted),
+        "kernel_macro_mape_percent": kernel_macro_mape_percent(measured, predicted, groups),
+    }
+
+
+def coverage(measured: Floats, low: Floats, high: Floats) -> float:
+    """Share of rows inside their interval."""
+    return _measured(measured, low, high).rows
+
+
+def kernel_macro_coverage(measured: Floats, low: Floats, high: Floats, groups: ArrayLike) -> float:
+    """Share of rows inside of every kernel group, averaged."""
+    return _measured(measured, low, high, groups).kernels
+
+
+def mean_width_watts(low: Floats, high: Floats) -> float:
+    """Mean width of the intervals."""
+    return _measured(low, low, high).mean_width_watts
+
+
+def interval_score_watts(measured: Floats, low: Floats, high: Floats, level: float) -> float:
+    """Mean interval score: width plus 2 / (1 - level) times the distance of a miss; less is better.
+
+    T. Gneiting and A. E. Raftery, "Strictly proper scoring rules, prediction, and estimation",
+    JASA 102 (2007), equation 43.
+    """
+    return _measured(measured, low, high, level=level).interval_score_watts
+
+
+def spread_of(each: Sequence[dict[Name, float]]) -> dict[Name, Spread]:
+    """Mean and (population) standard deviation of every score over seeded assignments."""
+    return {
+        name: Spread(
+            mean=_rounded(np.mean([one[name] for one in each])),
+            std=_rounded(np.std([one[name] for one in each])),
+        )
+        for name in each[0]
+    }
+
+
+def _measured(
+    measured: Floats,
+    low: Floats,
+    high: Floats,
+    groups: ArrayLike | None = None,
+    level: float = 0.9,
+) -> Coverage:
+    own = np.arange(len(measured)) if groups is None else groups
+    return measure_coverage("", measured, low, high, own, level)
+
+
+def _per_group(values: Floats, groups: ArrayLike) -> Floats:
+    _, index = np.unique(np.asarray(groups), return_inverse=True)
+    return np.asarray(np.bincount(index, weights=values) / np.bincount(index))
+
+
+def _rounded(value: float | np.floating) -> float:
+    return round(float(value), _DIGITS)

@@ -17,15 +17,9 @@ from models.intervals import (
     interval_bounds,
     measure_coverage,
 )
-from training.protocols import (
-    FOLDS,
-    OutOfFold,
-    averaged,
-    cross_validate,
-    fold_assignment,
-    outside_range,
-)
+from training.protocols import OutOfFold, averaged, cross_validate, outside_range
 from training.rows import FitPredict, Rows
+from training.splits import FOLDS, fold_assignment
 
 Floats = NDArray[np.float64]
 

@@ -46,16 +46,10 @@ from training.calibration import (
 from training.cleaning import MODEL_INPUTS, CleanTable, clean
 from training.datasets import data_root, sources
 from training.families import FAMILIES, Family, get_family, library_versions
-from training.protocols import (
-    ASSIGNMENTS,
-    FOLDS,
-    OutOfFold,
-    Protocol,
-    averaged,
-    cross_validate,
-)
+from training.protocols import ASSIGNMENTS, OutOfFold, averaged, cross_validate
 from training.recompute import recompute, reproduced_shares
 from training.rows import FitPredict, Rows
+from training.splits import FOLDS, Protocol
 from training.summary import fingerprint, summarise
 
 SCHEMA = "alavani2023"

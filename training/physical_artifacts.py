@@ -56,9 +56,10 @@ from training.physical import (
     pooled_parameters,
     row_folds,
 )
-from training.protocols import ASSIGNMENTS, FOLDS, outside_range
+from training.protocols import ASSIGNMENTS, outside_range
 from training.rows import Rows
 from training.scores import point_scores, spread_of
+from training.splits import FOLDS
 from training.summary import fingerprint
 
 Floats = NDArray[np.float64]

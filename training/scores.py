@@ -8,16 +8,26 @@ a card and a report cannot mean different things by one name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from models.cards import ScoreName, Spread
-from models.intervals import Coverage, measure_coverage
+from models.intervals import (
+    Coverage,
+    IntervalWidth,
+    Residuals,
+    conformal_factors,
+    interval_bounds,
+    measure_coverage,
+)
 
 Floats = NDArray[np.float64]
 Name = TypeVar("Name", bound=str)
+IntervalScoreName = Literal[
+    "coverage", "kernel_macro_coverage", "mean_width_watts", "interval_score_watts"
+]
 
 _DIGITS = 6
 """Digits kept of a mean and its spread: far more than the spread supports, and steady against
@@ -97,6 +107,49 @@ def interval_score_watts(measured: Floats, low: Floats, high: Floats, level: flo
     JASA 102 (2007), equation 43.
     """
     return _measured(measured, low, high, level=level).interval_score_watts
+
+
+def interval_scores(
+    measured: Floats, low: Floats, high: Floats, groups: ArrayLike, level: float
+) -> dict[IntervalScoreName, float]:
+    """All scores of intervals at a nominal level."""
+    return {
+        "coverage": coverage(measured, low, high),
+        "kernel_macro_coverage": kernel_macro_coverage(measured, low, high, groups),
+        "mean_width_watts": mean_width_watts(low, high),
+        "interval_score_watts": interval_score_watts(measured, low, high, level),
+    }
+
+
+def cross_conformal(
+    residuals: Residuals, folds: ArrayLike, level: float, *, constant: bool = False
+) -> tuple[Floats, Floats]:
+    """Lower and upper bounds ``[n]``, those of a fold from the residuals of the other folds.
+
+    ``residuals.groups`` says which rows count as one (``models.intervals.conformal_factors``).
+    The width is a factor of the prediction or, if ``constant``, equally many watts around each;
+    no bound is below 0. Raises ModelError for predictions that are not positive.
+    """
+    measured, predicted = residuals.measured_watts, residuals.predicted_watts
+    fold = np.asarray(folds)
+    logarithms = residuals.logarithms
+    errors = measured - predicted
+    # The quantile is one of logarithms: scaled to [-1, 1], any error can stand in for one.
+    scale = max(float(np.abs(errors).max()), 1e-9)
+    low, high = np.empty_like(predicted), np.empty_like(predicted)
+    for each in np.unique(fold):
+        test, other = fold == each, fold != each
+        groups = residuals.groups[other]
+        if constant:
+            _, factor = conformal_factors(errors[other] / scale, groups, level, symmetric=True)
+            half = float(np.log(factor)) * scale
+            low[test] = np.maximum(predicted[test] - half, 0.0)
+            high[test] = predicted[test] + half
+        else:
+            factors = conformal_factors(logarithms[other], groups, level, symmetric=True)
+            width = IntervalWidth(low_factor=factors[0], high_factor=factors[1])
+            low[test], high[test] = interval_bounds(predicted[test], width, 0.0)
+    return low, high
 
 
 def spread_of(each: Sequence[dict[Name, float]]) -> dict[Name, Spread]:

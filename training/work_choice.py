@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from models.time.card import TimeProtocol
 from training.markdown import table as markdown
-from training.protocols import fold_assignment
 from training.rows import Rows
+from training.splits import fold_assignment
 from training.work_folds import (
     FOLDS,
     RESIDUAL_SHRINKAGE,

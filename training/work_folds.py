@@ -26,8 +26,9 @@ from models.time.work_schema import WorkConstants, work_schema
 from models.trees import Float32s
 from training.families import SEED, Catboost, Hyperparameters
 from training.launches import CLOCKS, GPU, MeasuredLaunch, groups_of
-from training.protocols import fold_assignment, outside_range
+from training.protocols import outside_range
 from training.rows import Rows
+from training.splits import fold_assignment
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

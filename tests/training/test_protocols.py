@@ -8,15 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from training.calibration import averaged_folds, calibrated, nested_folds
-from training.protocols import (
-    Protocol,
-    averaged,
-    cross_validate,
-    fold_assignment,
-    outside_range,
-)
+from training.protocols import averaged, cross_validate, outside_range
 from training.rows import Floats, Rows
 from training.scores import point_scores
+from training.splits import Protocol, fold_assignment
 
 
 def make_rows(seed: int = 0, groups: int = 30, per_group: int = 8) -> Rows:

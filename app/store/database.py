@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy.engine import Connection, Engine, make_url
+from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.problems import ServiceError
 
-HEAD = "0002"
+HEAD = "0003"
 """Newest migration; a test compares it with the migrations folder.
 
 Known here so that a start on an up-to-date database needs not import Alembic.
@@ -32,28 +33,61 @@ class StoreError(ServiceError):
         super().__init__("store", detail)
 
 
-def open_database(url: str) -> Engine:
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Connections of one process to PostgreSQL: kept, and at most; when one is renewed."""
+
+    kept: int = 5
+    most: int = 20
+    recycle_seconds: float = 1800.0
+
+
+def with_driver(address: URL) -> URL:
+    """The URL with the PostgreSQL driver that the extra ``postgres`` brings, if it names none."""
+    if address.drivername in ("postgresql", "postgres"):
+        return address.set(drivername="postgresql+psycopg")
+    return address
+
+
+def open_database(url: str, pool: Pool | None = None) -> Engine:
     """The engine of a migrated database. Raises StoreError naming the database, not its password.
 
     SQLite runs in WAL mode: readers never wait for the writer.
     """
     try:
-        address = make_url(url)
+        address = with_driver(make_url(url))
     except SQLAlchemyError as error:
         raise StoreError("WATTCAST_DATABASE_URL is not an SQLAlchemy URL") from error
     shown = address.render_as_string(hide_password=True)
+    engine: Engine | None = None
     try:
         if address.get_backend_name() == "sqlite":
             engine = _sqlite(address.database, url)
         else:
-            engine = sa.create_engine(url, pool_pre_ping=True)
+            engine = _postgres(address, pool or Pool())
         migrate(engine)
     except StoreError:
+        if engine is not None:
+            engine.dispose()
         raise
     except (SQLAlchemyError, OSError, ImportError) as error:
+        if engine is not None:
+            engine.dispose()
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise StoreError(f"cannot open the database {shown}: {reason}") from error
     return engine
+
+
+def _postgres(address: URL, pool: Pool) -> Engine:
+    return sa.create_engine(
+        address,
+        pool_pre_ping=True,  # a restarted server costs one reconnect, not an error
+        pool_size=pool.kept,
+        max_overflow=max(0, pool.most - pool.kept),
+        pool_recycle=int(pool.recycle_seconds),
+        pool_timeout=10,
+        connect_args={"connect_timeout": 10, "application_name": "wattcast"},
+    )
 
 
 def _sqlite(database: str | None, url: str) -> Engine:

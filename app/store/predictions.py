@@ -234,34 +234,35 @@ class PredictionStore:
         }
         with self._engine.begin() as connection:
             if texts:
-                connection.execute(_insert_ptx(self._engine.dialect.name), _ptx_rows(texts))
+                # In one order everywhere: two writers of the same texts cannot lock each other out.
+                rows_of_ptx = [
+                    ptx_row(sha256, texts[sha256].ptx or "", texts[sha256].created)
+                    for sha256 in sorted(texts)
+                ]
+                connection.execute(insert_or_leave(self._engine.dialect.name, PTX), rows_of_ptx)
             connection.execute(sa.insert(PREDICTIONS), rows)
         if len(self._known_ptx) > 100_000:
             self._known_ptx.clear()
         self._known_ptx.update(texts)
 
 
-def _ptx_rows(texts: dict[str, PredictionRecord]) -> list[dict[str, Any]]:
-    rows = []
-    for sha256, record in texts.items():
-        encoded = (record.ptx or "").encode()
-        rows.append(
-            {
-                "sha256": sha256,
-                "size": len(encoded),
-                "compressed": zlib.compress(encoded, 6),
-                "created": record.created,
-            }
-        )
-    return rows
+def ptx_row(sha256: str, text: str, created: datetime | None = None) -> dict[str, Any]:
+    """The columns of ``PTX`` for a text."""
+    encoded = text.encode()
+    return {
+        "sha256": sha256,
+        "size": len(encoded),
+        "compressed": zlib.compress(encoded, 6),
+        "created": created or datetime.now(UTC),
+    }
 
 
-def _insert_ptx(dialect: str) -> sa.Insert:
+def insert_or_leave(dialect: str, table: sa.Table) -> sa.Insert:
     """Insert, or leave the row another process has stored (each PTX is stored once)."""
     if dialect == "postgresql":
         from sqlalchemy.dialects import postgresql
 
-        return postgresql.insert(PTX).on_conflict_do_nothing()
+        return postgresql.insert(table).on_conflict_do_nothing()
     from sqlalchemy.dialects import sqlite
 
-    return sqlite.insert(PTX).on_conflict_do_nothing()
+    return sqlite.insert(table).on_conflict_do_nothing()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,9 +16,11 @@ from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 
+from app.store.all_tables import METADATA
 from app.store.database import HEAD, MIGRATIONS, StoreError, migrate, open_database, revision
 from app.store.predictions import PredictionRecord, PredictionStore
-from app.store.tables import METADATA, PREDICTIONS, PTX
+from app.store.tables import PREDICTIONS, PTX
+from tests.app.databases import KINDS, database
 
 
 def record(ptx: str = "//", prediction_id: UUID | None = None) -> PredictionRecord:
@@ -35,9 +38,10 @@ def record(ptx: str = "//", prediction_id: UUID | None = None) -> PredictionReco
     )
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'home' / 'w.db'}"
+@pytest.fixture(params=KINDS)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with database(request.param, tmp_path) as made:
+        yield made
 
 
 def test_a_prediction_is_found_before_and_after_it_is_written(url: str) -> None:
@@ -122,10 +126,13 @@ def test_a_full_queue_is_told(url: str) -> None:
 
 def test_rows_wait_while_the_database_is_locked(url: str) -> None:
     engine = open_database(url)
-    with engine.connect() as connection:
-        connection.exec_driver_sql("PRAGMA busy_timeout=1")
-    blocker = sa.create_engine(url).connect()
-    blocker.exec_driver_sql("BEGIN EXCLUSIVE")
+    blocker = sa.create_engine(engine.url).connect()
+    if engine.dialect.name == "sqlite":
+        with engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA busy_timeout=1")
+        blocker.exec_driver_sql("BEGIN EXCLUSIVE")
+    else:
+        blocker.exec_driver_sql("LOCK TABLE predictions, ptx IN ACCESS EXCLUSIVE MODE")
     store = PredictionStore(engine)
     one = record()
     store.add(one)
@@ -145,7 +152,7 @@ def test_migrations_go_up_and_down(url: str) -> None:
     migrate(engine, "base")
     assert sa.inspect(engine).get_table_names() == ["alembic_version"]
     migrate(engine)
-    assert set(sa.inspect(engine).get_table_names()) == {"alembic_version", "predictions", "ptx"}
+    assert set(sa.inspect(engine).get_table_names()) == {"alembic_version", *METADATA.tables}
     engine.dispose()
 
 

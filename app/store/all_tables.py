@@ -1,0 +1,10 @@
+"""Every module that defines tables: importing this one makes ``METADATA`` complete."""
+
+from __future__ import annotations
+
+from app.store import access_tables, measurement_tables
+from app.store.tables import METADATA
+
+MODULES = (access_tables, measurement_tables)
+
+__all__ = ["METADATA", "MODULES"]

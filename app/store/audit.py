@@ -1,0 +1,82 @@
+"""The audit log: who uploaded, deleted, retrained, promoted.
+
+``record`` takes a connection, so that an entry is committed together with what it tells of, or
+not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import sqlalchemy as sa
+from pydantic_core import from_json, to_json
+from sqlalchemy.engine import Connection, Engine
+
+from app.logs import REQUEST_ID
+from app.store.access_tables import AUDIT_LOG
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntry:
+    """One change: ``actor`` is ``key:<id>``, or how the caller was known without a key."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    subject: str
+    detail: Mapping[str, Any]
+    request_id: str | None
+
+
+def record(
+    connection: Connection,
+    actor: str,
+    action: str,
+    subject: str,
+    detail: Mapping[str, Any] | None = None,
+) -> None:
+    """Add an entry to the caller's transaction.
+
+    ``action`` names kind and verb (``measurements.upload``), ``subject`` what it was done to (an
+    id); ``detail`` holds JSON data, and never a secret. The request's id is added by itself.
+    """
+    connection.execute(
+        sa.insert(AUDIT_LOG).values(
+            at=datetime.now(UTC),
+            actor=actor,
+            action=action,
+            subject=subject,
+            detail=to_json(detail or {}, inf_nan_mode="null").decode(),
+            request_id=REQUEST_ID.get(),
+        )
+    )
+
+
+def entries(engine: Engine, *, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
+    """The latest ``limit`` entries, newest first; ``before`` an entry's id for the page after."""
+    columns = AUDIT_LOG.c
+    query = sa.select(*columns).order_by(columns.id.desc()).limit(limit)
+    if before is not None:
+        query = query.where(columns.id < before)
+    with engine.connect() as connection:
+        return [
+            AuditEntry(
+                id=row.id,
+                at=aware(row.at),
+                actor=row.actor,
+                action=row.action,
+                subject=row.subject,
+                detail=from_json(row.detail),
+                request_id=row.request_id,
+            )
+            for row in connection.execute(query)
+        ]
+
+
+def aware(stored: datetime) -> datetime:
+    """A stored time with its zone, which SQLite leaves out: times are stored in UTC."""
+    return stored if stored.tzinfo else stored.replace(tzinfo=UTC)

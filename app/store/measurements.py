@@ -1,0 +1,274 @@
+"""Uploaded measurements: batches of rows, each batch stored whole or not at all."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+from uuid import UUID, uuid4
+
+import sqlalchemy as sa
+from pydantic_core import from_json, to_json
+from sqlalchemy.engine import Engine, Row
+
+from app.store.audit import aware, record
+from app.store.measurement_tables import MEASUREMENT_BATCHES, MEASUREMENTS
+from app.store.predictions import insert_or_leave, ptx_row
+from app.store.tables import PTX
+
+Form = Literal["ptx", "features"]
+
+_ROWS_AT_ONCE = 1000
+"""Rows fetched from the database at a time."""
+
+_NAN = float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One accepted row.
+
+    ``row`` counts the upload's rows from 1. ``kernel_group`` is what grouped protocols keep
+    together. ``launch`` (how the kernel was started, as a request of ``POST /predict`` says it:
+    ``grid``, ``block``, ``dynamic_shared_bytes``, ``arguments``, and ``loops``,
+    ``registers_per_thread``, ``static_shared_bytes`` where given) and ``ptx_sha256`` are ``None``
+    where only features were uploaded. A clock is ``None`` where none was told. At least one of
+    ``power_watts`` (mean over the launch) and ``time_seconds`` (of one launch) is there.
+    ``vectors`` holds every field of each schema in the schema's order, NaN for a missing one.
+    """
+
+    row: int
+    gpu: str
+    board: str | None
+    kernel: str
+    kernel_group: str
+    ptx_sha256: str | None
+    launch: Mapping[str, Any] | None
+    core_mhz: float | None
+    memory_mhz: float | None
+    power_watts: float | None
+    time_seconds: float | None
+    repeats: int
+    vectors: Mapping[str, tuple[float, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a row was not taken; ``column`` is ``None`` where the row as a whole is wrong."""
+
+    row: int
+    column: str | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class NewBatch:
+    """What an upload gave. ``schemas``: hash of each schema's definition by its id.
+
+    ``ptx``: texts by SHA-256 that the rows refer to and that may not be stored yet.
+    """
+
+    content_sha256: str
+    form: Form
+    schemas: Mapping[str, str]
+    rows: Sequence[Measurement]
+    rejected: int = 0
+    rejections: Sequence[Rejection] = ()
+    ptx: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A stored batch without its rows. ``rejections`` are the first of the ``rejected``."""
+
+    id: UUID
+    created: datetime
+    content_sha256: str
+    uploaded_by: str
+    form: Form
+    schemas: Mapping[str, str]
+    accepted: int
+    rejected: int
+    rejections: tuple[Rejection, ...]
+
+
+class MeasurementStore:
+    """Repository of measurements over ``engine``. Safe to call from any thread.
+
+    Every method raises sqlalchemy.exc.SQLAlchemyError where the database is gone.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add(self, new: NewBatch, actor: str) -> tuple[Batch, bool]:
+        """Store a batch in one transaction; ``False`` if these rows were stored already.
+
+        The answer to a repetition is the batch as it was first stored.
+        """
+        batch_id = uuid4()
+        values = {
+            "id": batch_id,
+            "created": datetime.now(UTC),
+            "content_sha256": new.content_sha256,
+            "uploaded_by": actor,
+            "form": new.form,
+            "schemas": _json(new.schemas),
+            "accepted": len(new.rows),
+            "rejected": new.rejected,
+            "rejections": _json(
+                [{"row": r.row, "column": r.column, "reason": r.reason} for r in new.rejections]
+            ),
+        }
+        dialect = self._engine.dialect.name
+        columns = MEASUREMENT_BATCHES.c
+        with self._engine.begin() as connection:
+            # Written before anything is read: an SQLite transaction that reads first cannot
+            # wait for another writer.
+            connection.execute(insert_or_leave(dialect, MEASUREMENT_BATCHES), values)
+            stored = connection.execute(
+                sa.select(*columns).where(columns.content_sha256 == new.content_sha256)
+            ).one()
+            is_new = bool(stored.id == batch_id)
+            if is_new:
+                if new.ptx:
+                    texts = [ptx_row(sha256, text) for sha256, text in sorted(new.ptx.items())]
+                    connection.execute(insert_or_leave(dialect, PTX), texts)
+                if new.rows:
+                    rows = [_columns(batch_id, row) for row in new.rows]
+                    connection.execute(sa.insert(MEASUREMENTS), rows)
+                facts = {"accepted": len(new.rows), "rejected": new.rejected, "form": new.form}
+                record(connection, actor, "measurements.upload", str(batch_id), facts)
+            return _batch(stored), is_new
+
+    def get(self, batch_id: UUID) -> Batch | None:
+        """A batch by its id."""
+        found = self.get_many([batch_id])
+        return found.get(batch_id)
+
+    def get_many(self, batch_ids: Sequence[UUID]) -> dict[UUID, Batch]:
+        """Batches by id; one that does not exist is missing."""
+        columns = MEASUREMENT_BATCHES.c
+        query = sa.select(*columns).where(columns.id.in_(batch_ids))
+        with self._engine.connect() as connection:
+            return {row.id: _batch(row) for row in connection.execute(query)}
+
+    def latest(self, *, limit: int = 100, before: UUID | None = None) -> list[Batch]:
+        """Batches, newest first; ``before`` is the last of the page before.
+
+        A ``before`` that does not exist gives an empty page.
+        """
+        columns = MEASUREMENT_BATCHES.c
+        query = sa.select(*columns).order_by(columns.created.desc(), columns.id.desc())
+        if before is not None:
+            last = sa.select(columns.created, columns.id).where(columns.id == before).subquery()
+            query = query.where(
+                sa.exists().where(
+                    sa.or_(
+                        columns.created < last.c.created,
+                        sa.and_(columns.created == last.c.created, columns.id < last.c.id),
+                    )
+                )
+            )
+        with self._engine.connect() as connection:
+            return [_batch(row) for row in connection.execute(query.limit(limit))]
+
+    def rows(
+        self, batch_ids: Sequence[UUID], *, gpu: str | None = None, board: str | None = None
+    ) -> Iterator[tuple[UUID, Measurement]]:
+        """Rows of batches, by batch and row, a thousand at a time; of one GPU or board if named."""
+        columns = MEASUREMENTS.c
+        query = (
+            sa.select(*columns)
+            .where(columns.batch_id.in_(batch_ids))
+            .order_by(columns.batch_id, columns.row)
+        )
+        if gpu is not None:
+            query = query.where(columns.gpu == gpu)
+        if board is not None:
+            query = query.where(columns.board == board)
+        with self._engine.connect() as connection:
+            streamed = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
+            for row in streamed:
+                yield row.batch_id, _measurement(row)
+
+    def ptx(self, sha256s: Sequence[str]) -> dict[str, str]:
+        """Stored PTX texts by hash; one that is not stored is missing."""
+        if not sha256s:
+            return {}
+        query = sa.select(PTX.c.sha256, PTX.c.compressed).where(PTX.c.sha256.in_(sha256s))
+        with self._engine.connect() as connection:
+            return {
+                row.sha256: zlib.decompress(row.compressed).decode()
+                for row in connection.execute(query)
+            }
+
+    def delete(self, batch_id: UUID, actor: str) -> bool:
+        """Delete a batch with its rows; ``False`` if there is none. Its PTX stays."""
+        columns = MEASUREMENT_BATCHES.c
+        with self._engine.begin() as connection:
+            gone = connection.execute(sa.delete(MEASUREMENT_BATCHES).where(columns.id == batch_id))
+            if gone.rowcount:
+                record(connection, actor, "measurements.delete", str(batch_id))
+            return bool(gone.rowcount)
+
+
+def _json(content: object) -> str:
+    return to_json(content, inf_nan_mode="null").decode()
+
+
+def _columns(batch_id: UUID, row: Measurement) -> dict[str, Any]:
+    return {
+        "batch_id": batch_id,
+        "row": row.row,
+        "gpu": row.gpu,
+        "board": row.board,
+        "kernel": row.kernel,
+        "kernel_group": row.kernel_group,
+        "ptx_sha256": row.ptx_sha256,
+        "launch": None if row.launch is None else _json(row.launch),
+        "core_mhz": row.core_mhz,
+        "memory_mhz": row.memory_mhz,
+        "power_watts": row.power_watts,
+        "time_seconds": row.time_seconds,
+        "repeats": row.repeats,
+        "vectors": _json(row.vectors),
+    }
+
+
+def _measurement(row: Row[Any]) -> Measurement:
+    vectors = from_json(row.vectors)
+    return Measurement(
+        row=row.row,
+        gpu=row.gpu,
+        board=row.board,
+        kernel=row.kernel,
+        kernel_group=row.kernel_group,
+        ptx_sha256=row.ptx_sha256,
+        launch=None if row.launch is None else from_json(row.launch),
+        core_mhz=row.core_mhz,
+        memory_mhz=row.memory_mhz,
+        power_watts=row.power_watts,
+        time_seconds=row.time_seconds,
+        repeats=row.repeats,
+        vectors={
+            schema: tuple(_NAN if value is None else value for value in vector)
+            for schema, vector in vectors.items()
+        },
+    )
+
+
+def _batch(row: Row[Any]) -> Batch:
+    return Batch(
+        id=row.id,
+        created=aware(row.created),
+        content_sha256=row.content_sha256,
+        uploaded_by=row.uploaded_by,
+        form=row.form,
+        schemas=from_json(row.schemas),
+        accepted=row.accepted,
+        rejected=row.rejected,
+        rejections=tuple(Rejection(**one) for one in from_json(row.rejections)),
+    )

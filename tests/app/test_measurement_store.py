@@ -1,0 +1,144 @@
+"""Batches of measurements are stored whole, once, and deleted whole; every change is audited."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from math import isnan
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import sqlalchemy as sa
+from sqlalchemy.exc import IntegrityError
+
+from app.store.audit import entries
+from app.store.database import open_database
+from app.store.measurement_tables import MEASUREMENTS
+from app.store.measurements import Measurement, MeasurementStore, NewBatch, Rejection
+from tests.app.databases import KINDS, database
+
+PTX_TEXT = "// a kernel"
+PTX_SHA = "ab" * 32
+ROW = Measurement(
+    row=1,
+    gpu="tesla-v100",
+    board="GPU-7",
+    kernel="_Z3addv",
+    kernel_group="add",
+    ptx_sha256=PTX_SHA,
+    launch={"grid": [4], "block": [32], "dynamic_shared_bytes": 0, "arguments": {"0": 7}},
+    core_mhz=1380.0,
+    memory_mhz=None,
+    power_watts=100.25,
+    time_seconds=1.5e-5,
+    repeats=3,
+    vectors={"activity1": (1.0, float("nan"), 3.5)},
+)
+
+
+def batch(content: str = "c", rows: int = 3) -> NewBatch:
+    return NewBatch(
+        content_sha256=content.ljust(64, "0"),
+        form="ptx",
+        schemas={"activity1": "5" * 64},
+        rows=[replace(ROW, row=n, board="A" if n % 2 else "B") for n in range(1, rows + 1)],
+        rejected=1,
+        rejections=[Rejection(4, "grid", "is missing")],
+        ptx={PTX_SHA: PTX_TEXT},
+    )
+
+
+@pytest.fixture(params=KINDS)
+def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sa.Engine]:
+    with database(request.param, tmp_path) as url:
+        opened = open_database(url)
+        yield opened
+        opened.dispose()
+
+
+def test_a_batch_comes_back_as_it_was_stored(engine: sa.Engine) -> None:
+    store = MeasurementStore(engine)
+    stored, new = store.add(batch(), "key:1")
+    assert new
+    assert (stored.accepted, stored.rejected, stored.uploaded_by) == (3, 1, "key:1")
+    assert stored.rejections == (Rejection(4, "grid", "is missing"),)
+    assert store.get(stored.id) == stored
+    rows = [row for _, row in store.rows([stored.id])]
+    assert [row.row for row in rows] == [1, 2, 3]
+    first, vector = rows[0], rows[0].vectors["activity1"]
+    assert replace(first, vectors={}) == replace(ROW, board="A", vectors={})
+    assert (vector[0], isnan(vector[1]), vector[2]) == (1.0, True, 3.5)
+    assert [row.row for _, row in store.rows([stored.id], board="B")] == [2]
+    assert list(store.rows([stored.id], gpu="tesla-k20")) == []
+    assert store.ptx([PTX_SHA, "0" * 64]) == {PTX_SHA: PTX_TEXT}
+    assert store.get(uuid4()) is None
+
+
+def test_the_same_content_is_the_same_batch(engine: sa.Engine) -> None:
+    store = MeasurementStore(engine)
+    first, _ = store.add(batch(), "key:1")
+    again, new = store.add(batch(), "key:2")
+    assert (again, new) == (first, False)
+    with engine.connect() as connection:
+        assert connection.scalar(sa.select(sa.func.count()).select_from(MEASUREMENTS)) == 3
+    assert [entry.action for entry in entries(engine)] == ["measurements.upload"]
+
+
+def test_uploads_of_the_same_content_at_once_make_one_batch(engine: sa.Engine) -> None:
+    store = MeasurementStore(engine)
+    ids, failures = [], []
+
+    def upload() -> None:
+        try:
+            ids.append(store.add(batch(rows=50), "key:1")[0].id)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=upload) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(set(ids)) == 1
+    assert len(list(store.rows(ids[:1]))) == 50
+
+
+def test_a_batch_is_stored_whole_or_not_at_all(engine: sa.Engine) -> None:
+    store = MeasurementStore(engine)
+    twice = replace(batch(), rows=[ROW, ROW])
+    with pytest.raises(IntegrityError):
+        store.add(twice, "key:1")
+    assert store.latest() == []
+    assert entries(engine) == []
+    assert store.ptx([PTX_SHA]) == {}
+
+
+def test_batches_are_listed_newest_first_by_page(engine: sa.Engine) -> None:
+    store = MeasurementStore(engine)
+    ids = [store.add(batch(f"{n}"), "key:1")[0].id for n in range(5)]
+    first = store.latest(limit=2)
+    second = store.latest(limit=2, before=first[-1].id)
+    third = store.latest(limit=2, before=second[-1].id)
+    assert [one.id for one in (*first, *second, *third)] == ids[::-1]
+    assert store.latest(before=uuid4()) == []
+    assert set(store.get_many([*ids[:2], uuid4()])) == set(ids[:2])
+
+
+def test_deleting_takes_the_rows_and_leaves_a_trace(engine: sa.Engine) -> None:
+    store = MeasurementStore(engine)
+    kept, _ = store.add(batch("kept"), "key:1")
+    gone, _ = store.add(batch("gone"), "key:1")
+    assert store.delete(gone.id, "key:9")
+    assert not store.delete(gone.id, "key:9")
+    assert store.get(gone.id) is None
+    assert [one for one, _ in store.rows([kept.id, gone.id])] == [kept.id] * 3
+    latest = entries(engine)[0]
+    assert (latest.actor, latest.action, latest.subject) == (
+        "key:9",
+        "measurements.delete",
+        str(gone.id),
+    )
+    assert [entry.id for entry in entries(engine, limit=1, before=latest.id)] == [latest.id - 1]

@@ -1,0 +1,213 @@
+"""Whether a retrained model may take the champion's place.
+
+A candidate is promoted only if all of this holds; otherwise it stays a candidate, and the verdict
+says why:
+
+1.  on kernels left out of its training (grouped folds over the uploaded rows that the champion was
+    not trained on either) it errs less than the champion, beyond noise;
+2.  on the same rows it errs less than the uploads' own no-information baseline (the median power
+    of each fold's training rows), beyond noise. Without this, measurements whose watts were
+    shuffled would be promoted: any model that learned their median beats the champion on them;
+3.  on old data of the same board it is not worse than the champion by more than a set margin.
+    Both were trained on those rows, so the comparison is fair although it is within sample.
+
+The error of a row is |ln(predicted / measured)|, the scale of the intervals; that of a kernel group
+is the mean over its rows. **Beyond noise** is Wilcoxon's signed-rank test (F. Wilcoxon, "Individual
+comparisons by ranking methods", 1945) of the paired differences by kernel group, since rows of one
+kernel err alike and are no independent evidence; and the mean over groups must be better, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+BASELINE = "no-information baseline"
+CHAMPION = "champion"
+
+
+class Policy(BaseModel):
+    """What a promotion takes. The defaults are conventions of ours, to be set by the operator.
+
+    ``alpha`` is the level of the one-sided test (0.025: with all groups better, six suffice);
+    ``old_margin`` the most by which the error on old data may grow, in ln(watts): 0.02 is about
+    2 percent of the power.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    alpha: float = Field(default=0.025, gt=0, lt=1)
+    old_margin: float = Field(default=0.02, ge=0)
+    least_groups: int = Field(default=6, ge=5)
+
+
+class Comparison(BaseModel):
+    """Candidate against one opponent on the hold-out, in |ln(predicted / measured)| by group."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    opponent: str
+    kernel_groups: int
+    candidate_error: float
+    opponent_error: float
+    p_value: float
+    better: bool
+
+
+class OldData(BaseModel):
+    """Candidate against champion on rows that both were trained on."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rows: int
+    candidate_error: float
+    champion_error: float
+    worse: bool
+
+
+class Verdict(BaseModel):
+    """``reasons`` are empty for a promotion, else one sentence for each condition not met."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    promoted: bool
+    reasons: tuple[str, ...]
+    comparisons: tuple[Comparison, ...] = ()
+    old: OldData | None = None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HoldOut:
+    """Rows that neither candidate nor champion was trained on: arrays ``[n]``, watts.
+
+    ``opponents`` holds the predictions of the champion (and of whatever else serves) by name;
+    empty where the GPU has no model yet.
+    """
+
+    measured_watts: Floats
+    groups: Indices
+    candidate_watts: Floats
+    baseline_watts: Floats
+    opponents: Mapping[str, Floats]
+
+
+@dataclass(frozen=True)
+class OldRows:
+    """Rows that both were trained on, each in the watts of its own board: arrays ``[n]``."""
+
+    measured_watts: Floats
+    groups: Indices
+    candidate_watts: Floats
+    champion_watts: Floats
+
+
+def log_error(measured: Floats, predicted: Floats) -> Floats:
+    """|ln(predicted / measured)| of every row; infinite where a prediction is not positive."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        error = np.abs(np.log(predicted / measured))
+    return np.where(predicted > 0, error, np.inf)
+
+
+def error_by_group(errors: Floats, groups: Indices) -> Floats:
+    """Mean error of each group, in the order of the groups' numbers."""
+    _, index = np.unique(groups, return_inverse=True)
+    return np.asarray(np.bincount(index, weights=errors) / np.bincount(index), dtype=np.float64)
+
+
+def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
+    """The verdict on a candidate. Raises ValueError for rows without positive measured watts."""
+    if not np.all(holdout.measured_watts > 0):
+        raise ValueError("measured power must be positive")
+    count = len(np.unique(holdout.groups))
+    if count < policy.least_groups:
+        reason = (
+            f"{count} kernel groups the champion does not know: at least {policy.least_groups} "
+            "are needed to tell a gain from noise"
+        )
+        return Verdict(promoted=False, reasons=(reason,))
+    against = {**holdout.opponents, BASELINE: holdout.baseline_watts}
+    comparisons = tuple(
+        compare(holdout, name, predicted, policy.alpha) for name, predicted in against.items()
+    )
+    reasons = [_not_better(one, policy.alpha) for one in comparisons if not one.better]
+    notes = [] if holdout.opponents else ["there is no champion to beat"]
+    found = None
+    if old is None or not len(old.measured_watts):
+        notes.append("no old data of this board is at hand")
+    else:
+        found = _old_data(old, policy.old_margin)
+        if found.worse:
+            reasons.append(
+                f"on {found.rows} old rows the error grows from {found.champion_error:.3f} to "
+                f"{found.candidate_error:.3f}, by more than {policy.old_margin:g}"
+            )
+    return Verdict(
+        promoted=not reasons,
+        reasons=tuple(reasons),
+        comparisons=comparisons,
+        old=found,
+        notes=tuple(notes),
+    )
+
+
+def compare(holdout: HoldOut, name: str, predicted: Floats, alpha: float) -> Comparison:
+    """Candidate against one opponent's predictions ``[n]`` on the hold-out."""
+    measured, groups = holdout.measured_watts, holdout.groups
+    own = error_by_group(log_error(measured, holdout.candidate_watts), groups)
+    other = error_by_group(log_error(measured, predicted), groups)
+    p_value = _p_value(own, other)
+    return Comparison(
+        opponent=name,
+        kernel_groups=len(own),
+        candidate_error=_finite(own),
+        opponent_error=_finite(other),
+        p_value=p_value,
+        better=bool(p_value <= alpha and own.mean() < other.mean()),
+    )
+
+
+def _p_value(own: Floats, other: Floats) -> float:
+    """Of Wilcoxon's one-sided signed-rank test that ``own`` errors are smaller; 1 if all tie."""
+    from scipy.stats import wilcoxon
+
+    # Beyond this an error is a failure, however large: ranks stay finite and comparable.
+    difference = np.minimum(own, 1e6) - np.minimum(other, 1e6)
+    if not np.any(difference):
+        return 1.0
+    return float(wilcoxon(difference, alternative="less", zero_method="wilcox").pvalue)
+
+
+def _old_data(old: OldRows, margin: float) -> OldData:
+    own = error_by_group(log_error(old.measured_watts, old.candidate_watts), old.groups)
+    champion = error_by_group(log_error(old.measured_watts, old.champion_watts), old.groups)
+    return OldData(
+        rows=len(old.measured_watts),
+        candidate_error=_finite(own),
+        champion_error=_finite(champion),
+        worse=bool(own.mean() > champion.mean() + margin),
+    )
+
+
+def _not_better(found: Comparison, alpha: float) -> str:
+    if found.candidate_error >= found.opponent_error:
+        how = "is no better than"
+    else:
+        how = f"is not better beyond noise (p = {found.p_value:.3f}, at most {alpha:g}) than"
+    return (
+        f"on {found.kernel_groups} kernel groups left out, the candidate "
+        f"(error {found.candidate_error:.3f}) {how} the {found.opponent} "
+        f"({found.opponent_error:.3f})"
+    )
+
+
+def _finite(errors: Floats) -> float:
+    """Mean as JSON can hold it."""
+    return min(float(np.mean(errors)), 1e6)

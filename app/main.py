@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from app import logs, problems
-from app.api import analyze, catalog, dvfs, explain, features, health, predict
+from app.api import analyze, catalog, dvfs, explain, features, health, hotspots, predict
 from app.api.guard import Guard
 from app.services import Services, installed_version
 from app.settings import Settings
@@ -60,6 +60,8 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         analyze.router,
         dvfs.router,
         explain.router,
+        hotspots.router,
+        hotspots.costs,
         predict.stored,
         catalog.router,
         health.router,

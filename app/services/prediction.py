@@ -16,6 +16,7 @@ from pydantic_core import from_json, to_json
 from app.messages import PredictRequest
 from app.problems import ServiceError
 from app.services import parts
+from app.services.arguments import by_position
 from app.services.clocks import clocks_of
 from app.services.power import reference_of
 from app.services.sources import Source
@@ -140,7 +141,7 @@ def _record(
         ptx_sha256=source.known.sha256,
         gpu=answer["gpu"],
         kernel=answer["kernel"]["mangled"],
-        request=_asked(request, source),
+        request=_asked(request, source, answer["kernel"]["mangled"]),
         result=to_json(answer, inf_nan_mode="null"),
         vectors=to_json(vectors, inf_nan_mode="null").decode(),
         models=to_json(answer["model"]).decode(),
@@ -148,9 +149,21 @@ def _record(
     )
 
 
-def _asked(request: PredictRequest, source: Source) -> str:
-    """The request as stored: its PTX is a row of its own, CUDA source is kept as its hash."""
+def _asked(request: PredictRequest, source: Source, kernel: str) -> str:
+    """The request as stored: its PTX is a row of its own, CUDA source is kept as its hash.
+
+    Without the source nobody knows C names: arguments are kept by position.
+    """
     asked = request.model_dump_json(exclude={"ptx", "cuda"}, exclude_defaults=True)
     if source.cuda is None:
         return asked
-    return to_json({**from_json(asked), "cuda_sha256": source.cuda.sha256}).decode()
+    body = from_json(asked)
+    if given := body["launch"].get("arguments"):
+        function, kernels = source.known.module.kernel(kernel), source.cuda.kernels
+        values = request.launch.launch().arguments
+        body["launch"]["arguments"] = {
+            position: given[name]
+            for name, value in values.items()
+            for position in by_position(function, {name: value}, kernels)
+        }
+    return to_json({**body, "cuda_sha256": source.cuda.sha256}).decode()

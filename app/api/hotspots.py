@@ -1,0 +1,61 @@
+"""Where a predicted launch spends its energy, and what a whole application costs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+
+from app import problems
+from app.api.features import BODY_PROBLEMS
+from app.api.route import JsonRoute, json_response
+from app.cost_messages import CostAnswer, CostRequest
+from app.hotspots_messages import HotspotsAnswer
+from app.services import services_of
+from app.services.cost import cost
+from app.services.hotspots import DEFAULT_ROWS, MOST_ROWS, hotspots
+
+router = APIRouter(tags=["prediction"])
+costs = APIRouter(tags=["prediction"], route_class=JsonRoute)
+
+
+@router.get(
+    "/predictions/{prediction_id}/hotspots",
+    response_model=HotspotsAnswer,
+    responses=problems.documented(
+        "unknown-prediction",
+        "no-explanation",
+        "analysis",
+        "validation",
+        "busy",
+        "time-limit",
+        "store",
+    ),
+    summary="Where a launch spends its energy and time",
+)
+async def get_hotspots(
+    request: Request,
+    prediction_id: UUID,
+    rows: Annotated[
+        int, Query(ge=1, le=MOST_ROWS, description="Rows of each ranking; others are summed up.")
+    ] = DEFAULT_ROWS,
+) -> Response:
+    """The predicted joules and seconds by basic block, PTX line and source line, ranked."""
+    services = services_of(request)
+    return json_response(await services.analyses.run(hotspots, services, prediction_id, rows))
+
+
+@costs.post(
+    "/cost",
+    response_model=CostAnswer,
+    responses=problems.documented(
+        *BODY_PROBLEMS, "analysis", "clocks", "gpu", "model", "busy", "time-limit", "store"
+    ),
+    summary="Energy, price and CO2 of an application",
+)
+async def post_cost(request: Request, body: CostRequest) -> Response:
+    """Several kernels with their launches; price and CO2 at the tariff and intensity given."""
+    services = services_of(request)
+    return json_response(await services.analyses.run(cost, services, body))

@@ -1,0 +1,244 @@
+"""Hotspots of stored predictions, and what an application costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from app.cost_messages import CostAnswer
+from app.hotspots_messages import HotspotsAnswer
+from features.cuda.toolchain import find_nvrtc
+from tests.app.test_problems import problem
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
+LAUNCH = {"grid": [64], "block": [128]}
+KERNELS = {
+    "atomics": None,
+    "black_scholes": None,
+    "bitonic": None,
+    "device_calls": "device_calls",
+    "dot_fp64": None,
+    "histogram": None,
+    "transpose": "transpose_direct",
+}
+
+
+def text_of(name: str) -> str:
+    return (FIXTURES / "ptx" / f"{name}.sm_70.ptx").read_text(encoding="utf-8")
+
+
+def predicted(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    answer = client.post("/predict", json={"gpu": "tesla-v100", "launch": LAUNCH, **body})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def hotspots(client: httpx.Client, prediction: dict[str, Any], **query: int) -> dict[str, Any]:
+    answer = client.get(f"/predictions/{prediction['id']}/hotspots", params=query)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    HotspotsAnswer.model_validate(found)
+    return found
+
+
+def summed(found: dict[str, Any], ranking: str, unit: str) -> float:
+    rows = sum(row[unit] for row in found[ranking]["rows"])
+    return float(rows + found[ranking]["rest"][unit] + found["start"][unit])
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+@pytest.mark.parametrize("model", ["physical", "catboost"])
+def test_hotspots_sum_to_the_kernel_s_energy_and_time(
+    client: httpx.Client, name: str, model: str
+) -> None:
+    prediction = predicted(client, ptx=text_of(name), kernel=KERNELS[name], model=model)
+    found = hotspots(client, prediction)
+    assert found["joules"] == prediction["energy"]["joules"]
+    assert found["seconds"] == prediction["time"]["seconds"]
+    for ranking in ("blocks", "lines"):
+        for unit in ("joules", "seconds"):
+            assert summed(found, ranking, unit) == pytest.approx(found[unit], rel=1e-9)
+        for row in found[ranking]["rows"]:
+            assert sum(row["components"].values()) == pytest.approx(row["joules"], rel=1e-9)
+            assert row["energy_share"] == pytest.approx(row["joules"] / found["joules"])
+            assert 0 <= row["active_lane_fraction"] <= 1
+
+
+def test_rankings_start_with_the_costliest_and_sum_the_rest_up(client: httpx.Client) -> None:
+    prediction = predicted(client, ptx=text_of("black_scholes"), model="physical")
+    whole, short = hotspots(client, prediction), hotspots(client, prediction, rows=3)
+    joules = [row["joules"] for row in whole["lines"]["rows"]]
+    assert joules == sorted(joules, reverse=True)
+    assert [row["rank"] for row in whole["lines"]["rows"]] == list(range(1, len(joules) + 1))
+    assert short["lines"]["rows"] == whole["lines"]["rows"][:3]
+    assert short["lines"]["rest"]["rows"] == len(joules) - 3
+    assert short["lines"]["rest"]["joules"] == pytest.approx(sum(joules[3:]))
+
+
+def test_a_streaming_kernel_spends_its_energy_on_its_loads_and_its_store(
+    client: httpx.Client, vector_add: str
+) -> None:
+    launch = {"grid": [65536], "block": [256]}
+    prediction = predicted(client, ptx=vector_add, launch=launch, model="physical")
+    found = hotspots(client, prediction)
+    top = found["lines"]["rows"][:3]
+    assert {row["text"].split()[0] for row in top} == {"ld.global.f32", "st.global.f32"}
+    assert sum(row["energy_share"] for row in top) > 0.5
+    assert all(next(iter(row["components"])) == "dram" for row in top)
+
+
+def test_a_loop_costs_more_than_what_stands_around_it(client: httpx.Client, looping: str) -> None:
+    prediction = predicted(client, ptx=looping, loops={"default": 500}, model="physical")
+    found = hotspots(client, prediction)
+    assert found["blocks"]["rows"][0]["label"] == "$LOOP"
+    assert found["blocks"]["rows"][0]["energy_share"] > 0.8
+    again = predicted(client, ptx=looping, loops={"default": 5000}, model="physical")
+    assert hotspots(client, again)["blocks"]["rows"][0]["energy_share"] > 0.9
+
+
+LOCATED = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry scale(.param .u64 p0)
+{
+ .reg .b32 %r<5>;
+ .reg .f32 %f<3>;
+ .reg .b64 %rd<5>;
+ .loc 1 10 1
+ ld.param.u64 %rd1, [p0];
+ cvta.to.global.u64 %rd2, %rd1;
+ .loc 1 11 1
+ mov.u32 %r2, %ctaid.x;
+ mov.u32 %r3, %tid.x;
+ mad.lo.s32 %r4, %r2, 256, %r3;
+ mul.wide.s32 %rd3, %r4, 4;
+ add.s64 %rd4, %rd2, %rd3;
+ .loc 1 12 1
+ ld.global.f32 %f1, [%rd4];
+ add.f32 %f2, %f1, %f1;
+ st.global.f32 [%rd4], %f2;
+ ret;
+}
+.file 1 "/somewhere/scale.cu"
+"""
+
+
+def test_source_lines_are_ranked_where_the_ptx_tells_them(
+    client: httpx.Client, vector_add: str
+) -> None:
+    launch = {"grid": [65536], "block": [256]}
+    found = hotspots(client, predicted(client, ptx=LOCATED, launch=launch, model="physical"))
+    rows = found["source_lines"]["rows"]
+    assert rows[0]["line"] == 12
+    assert rows[0]["file"] == "/somewhere/scale.cu"
+    assert {row["line"] for row in rows} == {10, 11, 12}
+    assert summed(found, "source_lines", "joules") == pytest.approx(found["joules"], rel=1e-9)
+    plain = hotspots(client, predicted(client, ptx=vector_add, model="physical"))
+    assert plain["source_lines"]["rows"] == []
+
+
+def test_each_gpu_of_a_request_has_hotspots_of_its_own(
+    client: httpx.Client, vector_add: str
+) -> None:
+    body = {"ptx": vector_add, "gpus": ["tesla-v100", "gtx-980"], "launch": LAUNCH}
+    answers = client.post("/predict", json=body).json()["predictions"]
+    found = [hotspots(client, answer) for answer in answers]
+    assert [each["gpu"] for each in found] == ["tesla-v100", "gtx-980"]
+    assert [each["joules"] for each in found] == [each["energy"]["joules"] for each in answers]
+
+
+def test_what_another_model_predicted_is_shared_out_and_says_so(
+    client: httpx.Client, vector_add: str
+) -> None:
+    boosted = predicted(client, ptx=vector_add, model="catboost", time_model="scheduling")
+    found = hotspots(client, boosted)
+    told = [w["detail"] for w in found["warnings"] if w["code"] == "shares_of_another_model"]
+    assert len(told) == 2
+    assert found["shares_by"]["family"] == "physical"
+
+
+@pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed")
+def test_cuda_source_with_arguments_by_c_name(client: httpx.Client) -> None:
+    source = "__global__ void twice(float* v, int n) {\n  int i = threadIdx.x;\n"
+    source += "  for (int k = 0; k < n; ++k)\n    v[i] += k;\n}\n"
+    launch = {"grid": [64], "block": [128], "arguments": {"n": 50, "v": {"elements": 128}}}
+    prediction = predicted(client, cuda=source, launch=launch, model="physical")
+    assert prediction["trip_counts"][0]["how"] != "assumed"
+    found = hotspots(client, prediction)
+    assert found["joules"] == prediction["energy"]["joules"]
+    assert not {w["code"] for w in found["warnings"]} & {"trip_count_assumed"}
+    files = {row["file"] for row in found["source_lines"]["rows"]}
+    assert not any("/" in file for file in files if file)
+
+
+def test_nothing_to_share_out_is_a_problem(client: httpx.Client) -> None:
+    problem(client.get(f"/predictions/{uuid4()}/hotspots"), 404, "unknown-prediction")
+    work = {"dram_bytes": 1e9, "int_ops": 1e9}
+    measured = predicted(client, work=work)
+    problem(client.get(f"/predictions/{measured['id']}/hotspots"), 422, "no-explanation")
+    path = f"/predictions/{measured['id']}/hotspots"
+    problem(client.get(path, params={"rows": 0}), 422, "validation")
+
+
+# --- an application's cost -----------------------------------------------------------------
+
+
+def cost(client: httpx.Client, **body: Any) -> dict[str, Any]:
+    answer = client.post("/cost", json={"gpu": "tesla-v100", **body})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    CostAnswer.model_validate(found)
+    return found
+
+
+def test_an_application_costs_its_launches(client: httpx.Client, vector_add: str) -> None:
+    other = text_of("black_scholes")
+    kernels = [
+        {"launch": LAUNCH, "launches": 1000},
+        {"ptx": other, "launch": LAUNCH, "launches": 7},
+    ]
+    found = cost(client, ptx=vector_add, kernels=kernels, model="physical")
+    alone = [
+        predicted(client, ptx=ptx, model="physical")["energy"]["joules"]
+        for ptx in (vector_add, other)
+    ]
+    assert [row["energy"]["joules"] for row in found["kernels"]] == alone
+    total = 1000 * alone[0] + 7 * alone[1]
+    assert found["energy"]["joules"] == pytest.approx(total)
+    assert found["kwh"] == pytest.approx(total / 3.6e6)
+    assert sum(row["energy_share"] for row in found["kernels"]) == pytest.approx(1)
+    assert found["energy"]["low"] < total < found["energy"]["high"]
+    stored = client.get(f"/predictions/{found['kernels'][0]['prediction_id']}")
+    assert stored.json()["energy"]["joules"] == alone[0]
+
+
+def test_price_and_carbon_are_only_told_at_rates_that_are_given(
+    client: httpx.Client, vector_add: str
+) -> None:
+    kernels = [{"launch": LAUNCH, "launches": 10**9}]
+    bare = cost(client, ptx=vector_add, kernels=kernels)
+    assert bare["price"] is None
+    assert bare["co2"] is None
+    tariff = {"price_per_kwh": 0.32, "currency": "EUR"}
+    found = cost(client, ptx=vector_add, kernels=kernels, tariff=tariff, grams_co2_per_kwh=380)
+    assert found["price"]["amount"] == pytest.approx(0.32 * found["kwh"])
+    assert found["price"]["currency"] == "EUR"
+    assert found["co2"]["grams"] == pytest.approx(380 * found["kwh"])
+    assert found["co2"]["low"] < found["co2"]["grams"] < found["co2"]["high"]
+
+
+def test_an_error_tells_which_kernel(client: httpx.Client, vector_add: str) -> None:
+    kernels = [
+        {"launch": LAUNCH, "launches": 1},
+        {"launch": {"grid": [1], "block": [4096]}, "launches": 1},
+    ]
+    answer = client.post("/cost", json={"ptx": vector_add, "gpu": "v100", "kernels": kernels})
+    assert problem(answer, 422, "launch")["detail"].startswith("kernels[1]: ")
+    answer = client.post("/cost", json={"gpu": "v100", "kernels": kernels})
+    assert "give exactly one of ptx and cuda" in problem(answer, 422, "validation")["detail"]

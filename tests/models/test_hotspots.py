@@ -1,0 +1,106 @@
+"""Shares of time and energy by resource and instruction."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from features.activity import Activity
+from features.activity.instructions import InstructionEvents, measure_instructions
+from features.analysis import analyse
+from features.gpus import load_gpu
+from features.launch import Launch
+from features.ptx import read_module
+from models.clocks import default_clocks
+from models.hotspots import attributed
+from models.time.attribution import resource_shares
+from models.time.bottleneck import combined_seconds, predicted_seconds, resource_seconds
+
+GPU = load_gpu("tesla-v100")
+
+HALF = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry half(.param .u64 p0)
+{
+ .reg .b32 %r<5>;
+ .reg .f64 %fd<4>;
+ .reg .f32 %f<4>;
+ .reg .b64 %rd<5>;
+ ld.param.u64 %rd1, [p0];
+ mov.u32 %r3, %tid.x;
+ cvt.rn.f32.u32 %f1, %r3;
+ fma.rn.f32 %f2, %f1, %f1, %f1;
+ cvt.f64.f32 %fd1, %f2;
+ fma.rn.f64 %fd2, %fd1, %fd1, %fd1;
+ fma.rn.f64 %fd3, %fd2, %fd1, %fd1;
+ mul.wide.u32 %rd3, %r3, 8;
+ add.s64 %rd4, %rd1, %rd3;
+ st.global.f64 [%rd4], %fd3;
+ ret;
+}
+"""
+
+seconds = st.floats(0, 1e3).map(lambda value: 0.0 if value < 1e-9 else value)
+
+
+@given(st.dictionaries(st.sampled_from(["dram", "l2", "fma", "alu", "latency"]), seconds))
+def test_shares_sum_to_the_combined_time(resources: dict[str, float]) -> None:
+    shares = resource_shares(resources)
+    assert sum(shares.values()) == pytest.approx(combined_seconds(resources))
+    assert all(share >= 0 for share in shares.values())
+
+
+def test_a_share_is_what_the_time_loses_first() -> None:
+    resources = {"dram": 3.0, "fma": 2.0, "alu": 1.0, "latency": 0.5}
+    step = 1e-6
+    for name, share in resource_shares(resources).items():
+        faster = {**resources, name: resources[name] * (1 - step)}
+        slope = (combined_seconds(resources) - combined_seconds(faster)) / step
+        assert share == pytest.approx(slope, rel=1e-4)
+
+
+def test_where_waiting_is_longest_it_accounts_for_all() -> None:
+    assert resource_shares({"dram": 1.0, "latency": 5.0}) == {"latency": 5.0}
+    assert resource_shares({"dram": 0.0}) == {}
+
+
+def events_and_activity() -> tuple[dict[str, InstructionEvents], Activity]:
+    analysis = analyse(read_module(HALF), None, Launch.of(8192, 256), GPU, analysis="symbolic")
+    functions = analysis.counts.functions(None)
+    return measure_instructions(analysis.module, functions, analysis.activity), analysis.activity
+
+
+def test_each_component_goes_to_the_instructions_that_cause_it() -> None:
+    events, activity = events_and_activity()
+    clocks = default_clocks(GPU)
+    components = {"idle": 30.0, "clock": 20.0, "fp64": 12.0, "fp32": 3.0, "dram": 40.0}
+    found = attributed(events, activity, GPU, clocks, components)
+    total = predicted_seconds(activity, GPU, clocks)
+    assert found.total_seconds == pytest.approx(total)
+    assert found.total_joules == pytest.approx(total * sum(components.values()))
+    opcodes = [one.opcode for one in read_module(HALF).kernel().body.instructions]
+    rows = found.joules["half"]
+    fp64 = rows[found.components.index("fp64")]
+    assert {opcodes[at] for at in np.flatnonzero(fp64)} <= {"fma.rn.f64", "cvt.f64.f32"}
+    dram = rows[found.components.index("dram")]
+    assert [opcodes[at] for at in np.flatnonzero(dram)] == ["st.global.f64"]
+    assert dram.sum() == pytest.approx(40.0 * total)
+    idle = rows[found.components.index("idle")]
+    assert idle / idle.sum() == pytest.approx(found.seconds["half"] / found.seconds["half"].sum())
+    shares = resource_shares(resource_seconds(activity, GPU, clocks))
+    assert found.start_seconds == pytest.approx(total - sum(shares.values()) + shares["blocks"])
+
+
+def test_an_attribution_scales_to_another_answer() -> None:
+    events, activity = events_and_activity()
+    clocks = default_clocks(GPU)
+    found = attributed(events, activity, GPU, clocks, {"idle": 30.0, "fp32": 3.0})
+    other = found.scaled(2.0, 50.0)
+    assert other.total_seconds == pytest.approx(2.0)
+    assert other.total_joules == pytest.approx(50.0)
+    ratio = other.joules["half"] / np.where(found.joules["half"] > 0, found.joules["half"], np.nan)
+    assert np.nanmin(ratio) == pytest.approx(np.nanmax(ratio))

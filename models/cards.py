@@ -15,7 +15,7 @@ import hashlib
 import json
 from datetime import date
 from pathlib import Path
-from typing import Annotated, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import (
     BaseModel,
@@ -40,8 +40,9 @@ Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 FileName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]*$")]
 """Plain file name inside the artifact's folder: no separator, so no way out of it."""
 
-Table = Literal["as_published", "as_recomputed"]
-"""Feature columns as the files print them, or recomputed by the serving rules (rule 5b)."""
+Table = Literal["as_published", "as_recomputed", "measured"]
+"""Feature columns as the files print them, or recomputed by the serving rules (rule 5b); or rows
+that users measured and uploaded (whatever other rows were in training)."""
 ScoreName = Literal[
     "r2",
     "rmse_watts",
@@ -200,16 +201,44 @@ class Card(CardPart):
 
     def to_json(self) -> str:
         """Stable text of ``card.json``."""
-        return json.dumps(self.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+        return _text(self.model_dump(mode="json"))
+
+
+class BoardFacts(CardPart):
+    """Of a model retrained on uploads: which board it is for, and how that board reads.
+
+    ``label`` is the board's, empty for uploads without one. The trees predict watts of the board
+    that the champion was trained on; ``watts_factor`` times that is the answer. ``batches`` are
+    the ids of the uploads it was trained on; ``base_data`` tells whether the rows of the model
+    before were, too.
+    """
+
+    label: str = Field(max_length=64)
+    watts_factor: float = Field(gt=0)
+    batches: tuple[str, ...]
+    base_data: bool
 
 
 class ModelCard(Card):
-    """Card of a power model."""
+    """Card of a power model. ``board`` is there for retrained models alone."""
 
     target: Literal["power"]
     training: TrainingFacts
     scores: tuple[ProtocolScores, ...]
     intervals: IntervalCalibration
+    board: BoardFacts | None = None
+
+    def to_json(self) -> str:
+        """Stable text of ``card.json``; a card without a board does not mention one."""
+        data = self.model_dump(mode="json")
+        if self.board is None:
+            del data["board"]
+        return _text(data)
+
+    @property
+    def watts_factor(self) -> float:
+        """What the trees' watts are multiplied by."""
+        return 1.0 if self.board is None else self.board.watts_factor
 
     def score(self, table: Table, protocol: str) -> ProtocolScores:
         """Scores of one table and protocol. Raises ModelError if the card has none."""
@@ -217,6 +246,10 @@ class ModelCard(Card):
             if (scores.table, scores.protocol) == (table, protocol):
                 return scores
         raise ModelError(f"the card has no {protocol} scores {table.replace('_', ' ')}")
+
+
+def _text(data: dict[str, Any]) -> str:
+    return json.dumps(data, indent=1, ensure_ascii=False) + "\n"
 
 
 AnyCard = TypeVar("AnyCard", bound=Card)

@@ -15,7 +15,11 @@ _COLUMNS: tuple[tuple[ScoreName, str, int], ...] = (
     ("kernel_macro_mape_percent", "MAPE per kernel %", 1),
 )
 _SUMMARY: tuple[tuple[ScoreName, int], ...] = (("r2", 2), ("mae_watts", 1))
-_TABLES = {"as_published": "as published", "as_recomputed": "as recomputed (served)"}
+_TABLES = {
+    "as_published": "as published",
+    "as_recomputed": "as recomputed (served)",
+    "measured": "uploads",
+}
 
 
 def score_table(cards: Iterable[ModelCard]) -> str:

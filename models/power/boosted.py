@@ -41,6 +41,7 @@ class BoostedPowerModel:
         self._singles = tuple(TreeModel(single) for single in singles)
         if not self._singles:
             raise ModelError("an average needs members")
+        self._factor = card.watts_factor
         self._minimum = np.array([f.minimum for f in card.features])
         self._maximum = np.array([f.maximum for f in card.features])
         self._may_miss = np.array([f.missing_share > 0 for f in card.features])
@@ -51,12 +52,12 @@ class BoostedPowerModel:
     def predict_watts(self, x: ArrayLike) -> Float64s:
         """Power in watts, ``[n]``, for vectors ``[n, k]``, by ONNX Runtime on one thread."""
         vectors = self._checked(x)
-        return _mean([single.score(vectors) for single in self._singles])
+        return self._factor * _mean([single.score(vectors) for single in self._singles])
 
     def native_watts(self, x: ArrayLike) -> Float64s:
         """As ``predict_watts``, by the libraries that trained the model."""
         vectors = self._checked(x)
-        return _mean([single.native.score(vectors) for single in self._singles])
+        return self._factor * _mean([single.native.score(vectors) for single in self._singles])
 
     def shap(self, x: ArrayLike) -> tuple[float, Float64s]:
         """Exact TreeSHAP (Lundberg et al., 2020): base watts and contributions ``[n, k]``.
@@ -68,7 +69,7 @@ class BoostedPowerModel:
             raise ModelError("there is no vector to explain")
         parts = [single.native.shap(vectors) for single in self._singles]
         base = sum(part[0] for part in parts) / len(parts)
-        return base, _mean([part[1] for part in parts])
+        return self._factor * base, self._factor * _mean([part[1] for part in parts])
 
     def outside_training_range(self, x: ArrayLike) -> tuple[tuple[str, ...], ...]:
         """Per row, the features whose value the training rows do not span."""

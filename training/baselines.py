@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
-from sklearn.neighbors import NearestNeighbors
+from scipy.spatial import cKDTree
 
 from training.rows import Fit, Floats, Predict, Rows, joined
 
@@ -53,17 +53,15 @@ def nearest_watts(train: Rows) -> Predict:
     at the mean, a feature that never varies has no say.
     """
     places = _Places(train.vectors)
-    neighbours = NearestNeighbors(n_neighbors=1).fit(places(train.vectors))
+    neighbours = cKDTree(places(train.vectors))
 
     def predict(known: Rows, test: Rows) -> Floats:
         at = places(test.vectors)
-        distance, index = neighbours.kneighbors(at)
-        watts: Floats = train.watts[index[:, 0]]
+        distance, index = neighbours.query(at)
+        watts: Floats = train.watts[index]
         if len(known):
-            near = NearestNeighbors(n_neighbors=1).fit(places(known.vectors))
-            known_distance, index = near.kneighbors(at)
-            nearer = known_distance[:, 0] < distance[:, 0]
-            watts = np.where(nearer, known.watts[index[:, 0]], watts)
+            known_distance, index = cKDTree(places(known.vectors)).query(at)
+            watts = np.where(known_distance < distance, known.watts[index], watts)
         return watts
 
     return predict

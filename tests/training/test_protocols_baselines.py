@@ -1,0 +1,151 @@
+"""Baselines of hand-checked rows, nested choices, and intervals of out-of-fold predictions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from models.intervals import Residuals
+from tests.training.test_protocols_splits import make_rows
+from training.baselines import BASELINES, Baseline
+from training.nested import choose, tuned
+from training.protocols import OutOfFold, averaged, evaluate
+from training.rows import Fit, Floats, Predict, Rows, plain
+from training.scores import cross_conformal, interval_scores
+
+NOTHING = np.empty(0, dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("median_watts", [], [20, 20, 20]),
+        ("median_watts", [3], [25, 25, 25]),  # of 10, 20, 30 and 100
+        ("clock_median_watts", [], [15, 30, 20]),  # of 10 and 20; 30 alone; none at the third
+        ("clock_median_watts", [3], [15, 30, 100]),
+        ("nearest_watts", [], [10, 30, 30]),
+        ("nearest_watts", [3], [10, 30, 100]),
+        ("own_median_watts", [], [20, 20, 20]),
+        ("own_median_watts", [3], [100, 100, 100]),
+    ],
+)
+def test_baselines_of_hand_checked_rows(
+    name: Baseline, known: list[int], expected: list[float]
+) -> None:
+    # The second feature, a thousand times larger, must not drown the first; the third is constant,
+    # the fourth missing throughout.
+    rows = Rows.of(
+        [
+            [x, y, 0.1, np.nan]
+            for x, y in [(1, 0), (2, 3e3), (3, 0), (9, 0), (1, 9), (4, 5), (8, 0)]
+        ],
+        [10, 20, 30, 100, 0, 0, 0],
+        list("abcdxyz"),
+        clocks=[500, 500, 700, 900, 500, 700, 900],
+    )
+    predict = BASELINES[name](rows.take(np.arange(3)))
+    test = rows.take(np.array([4, 5, 6])).hidden()
+    found = predict(rows.take(np.array(known, dtype=np.int64)), test)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_without_clocks_the_clock_median_is_the_median() -> None:
+    rows = make_rows()
+    bare = Rows(rows.vectors, rows.watts, rows.groups)
+    found = evaluate(bare, BASELINES["median_watts"], "grouped", [0])
+    np.testing.assert_array_equal(found.others["clock_median_watts"], found.baseline_watts)
+
+
+def constant(watts: float) -> Fit:
+    return plain(lambda train, measured, test: np.full(len(test), watts))
+
+
+def test_the_better_candidate_is_chosen_inside_the_training_rows() -> None:
+    rows = make_rows()
+    candidates = {"far": constant(1.0), "near": constant(float(np.median(rows.watts)))}
+    losses = choose(rows, candidates, "grouped", seeds=(0, 1))
+    assert losses["near"] < losses["far"]
+    chosen: list[str] = []
+    found = evaluate(rows, tuned(candidates, "grouped", told=chosen.append), "grouped", [0])
+    assert chosen == ["near"] * 5
+    assert found.scores()["mae_watts"].mean == pytest.approx(losses["near"], rel=1e-6)
+    with pytest.raises(ValueError, match="nothing to choose"):
+        choose(rows, {}, "grouped")
+
+
+def test_a_choice_never_sees_the_outer_test_rows() -> None:
+    rows = make_rows()
+    seen: set[float] = set()
+
+    def spy(train: Rows) -> Predict:
+        seen.update(train.watts.tolist())
+        return BASELINES["median_watts"](train)
+
+    train = rows.take(np.flatnonzero(rows.groups >= 5))
+    predict = tuned({"a": spy, "b": BASELINES["nearest_watts"]}, "grouped")(train)
+    predict(rows.take(NOTHING), rows.take(np.flatnonzero(rows.groups < 5)).hidden())
+    assert seen <= set(train.watts.tolist())
+
+
+def test_choosing_among_noise_promises_nothing_out_of_fold() -> None:
+    # Candidates that guess: the best of many looks good inside and is not outside.
+    rows = make_rows()
+    shuffled = Rows(rows.vectors, np.random.default_rng(5).permutation(rows.watts), rows.groups)
+
+    def guess(seed: int) -> Fit:
+        def predict(train: Floats, watts: Floats, test: Floats) -> Floats:
+            weights = np.random.default_rng(seed).standard_normal(train.shape[1])
+            slope = 0.05 * watts.std() * (test - train.mean(axis=0)) / train.std(axis=0)
+            return np.asarray(watts.mean() + slope @ weights)
+
+        return plain(predict)
+
+    candidates = {str(seed): guess(seed) for seed in range(12)}
+    found = evaluate(shuffled, tuned(candidates, "grouped"), "grouped", range(2))
+    assert found.scores()["r2"].mean <= 0
+
+
+def test_intervals_hold_what_they_say_and_a_factor_beats_equal_watts() -> None:
+    # Errors in proportion to the power, each group with a level of its own.
+    generator = np.random.default_rng(3)
+    groups = np.repeat(np.arange(80), 6)
+    true = np.exp(generator.uniform(3, 6, 80))[groups]
+    measured = true * np.exp(0.1 * generator.standard_normal(80))[groups]
+    rows = Rows.of(np.column_stack([true]), measured, [f"{at:03d}" for at in groups])
+    found = evaluate(rows, plain(lambda x, y, test: test[:, 0]), "grouped", range(3))
+    factor, equal = found.interval_scores("factor"), found.interval_scores("constant")
+    assert 0.86 <= factor["coverage"].mean <= 0.98
+    assert 0.86 <= factor["kernel_macro_coverage"].mean <= 0.98
+    assert factor["interval_score_watts"].mean < 0.9 * equal["interval_score_watts"].mean
+    with pytest.raises(ValueError, match="know the folds"):
+        OutOfFold(
+            rows, found.predicted_watts, found.baseline_watts, found.outside
+        ).interval_scores()
+
+
+def test_the_width_of_a_fold_comes_from_the_other_folds() -> None:
+    measured = np.array([100.0, 100.0, 100.0, 100.0])
+    residuals = Residuals(measured, np.array([100.0, 100.0, 80.0, 80.0]), np.arange(4))
+    folds = [0, 0, 1, 1]
+    low, high = cross_conformal(residuals, folds, 0.9, constant=True)
+    np.testing.assert_allclose(low, [80, 80, 80, 80])  # 20 W from the others, then 0 W
+    np.testing.assert_allclose(high, [120, 120, 80, 80])
+    scores = interval_scores(measured, low, high, [0, 0, 1, 2], 0.9)
+    assert scores["coverage"] == 0.5
+    assert scores["kernel_macro_coverage"] == pytest.approx(1 / 3)
+    assert scores["mean_width_watts"] == pytest.approx(20)
+    # 2 / 0.1 times the 20 W by which two rows are missed, and the widths.
+    assert scores["interval_score_watts"] == pytest.approx((40 + 40 + 400 + 400) / 4)
+    low, high = cross_conformal(residuals, folds, 0.9)
+    np.testing.assert_allclose(high, [125, 125, 80, 80])
+    np.testing.assert_allclose(low, [80, 80, 80, 80])
+
+
+def test_residuals_and_averages_leave_out_what_was_not_tested() -> None:
+    rows = make_rows()
+    found = evaluate(rows, BASELINES["nearest_watts"], "known", range(2), shots=3)
+    residuals = found.residuals()
+    assert len(residuals.measured_watts) == np.isfinite(found.predicted_watts).sum()
+    assert np.isfinite(residuals.predicted_watts).all()
+    assert averaged([found, found]).scores() == found.scores()
+    assert found.interval_scores()["coverage"].mean > 0.8

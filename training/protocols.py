@@ -90,6 +90,18 @@ class OutOfFold:
             ]
         )
 
+    def take(self, rows: Indices) -> OutOfFold:
+        """What was predicted of the chosen rows, one GPU's say."""
+        return replace(
+            self,
+            rows=self.rows.take(rows),
+            predicted_watts=self.predicted_watts[:, rows],
+            baseline_watts=self.baseline_watts[:, rows],
+            outside=self.outside[:, rows],
+            others={name: watts[:, rows] for name, watts in self.others.items()},
+            folds=None if self.folds is None else self.folds[:, rows],
+        )
+
     def residuals(self) -> Residuals:
         """All assignments' tested predictions in one list, for interval calibration."""
         count = len(self.predicted_watts)

@@ -29,8 +29,8 @@ class UnitActivities(NamedTuple):
     """Share of its peak, 0 to 1, at which each unit works on average over the launch.
 
     ``issue``: warp instructions of all schedulers; ``fma`` holds integer multiplication too;
-    ``tensor``: the matrix units' dense FP16 rate; ``load_store``: shared memory and load/store
-    passes; ``dram``: bandwidth of device memory.
+    ``tensor``: the matrix units' dense FP16 rate; ``sfu``: special functions; ``load_store``:
+    shared memory and load/store passes; ``dram``: bandwidth of device memory.
     """
 
     issue: float
@@ -39,6 +39,7 @@ class UnitActivities(NamedTuple):
     tensor: float
     alu: float
     fp64: float
+    sfu: float
     load_store: float
     l2: float
     texture: float
@@ -73,6 +74,7 @@ def unit_activities(
         tensor=share(more.tensor_fmas, sm.tensor_fma_per_clock),
         alu=pipe(activity.alu_pipe_instructions, sm.int_lanes),
         fp64=pipe(activity.fp64_instructions, sm.fp64_lanes),
+        sfu=pipe(activity.sfu_instructions, sm.sfu_lanes),
         load_store=pipe(
             activity.lsu_requests + conflicts, sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
         ),
@@ -87,7 +89,8 @@ def work_activities(
 ) -> UnitActivities:
     """The least activities that measured work means, where it takes ``time_seconds`` (> 0).
 
-    What it does not tell counts as nothing: loads and stores, L2 hits, texture, tensor cores.
+    What it does not tell counts as nothing: loads and stores, L2 hits, texture, special functions,
+    tensor cores.
     """
     sm = gpu.capability
     cycles = gpu.sm_count * clocks.core_hz * time_seconds
@@ -104,6 +107,7 @@ def work_activities(
         tensor=0.0,
         alu=share(work.int_ops, sm.int_lanes),
         fp64=share(fp64, sm.fp64_lanes),
+        sfu=0.0,
         load_store=0.0,
         l2=share(work.dram_bytes / SECTOR_BYTES, L2_SECTORS_PER_CLOCK_OF_SM),
         texture=0.0,

@@ -32,7 +32,7 @@ SHARED_WEIGHTS: Mapping[str, str] = MappingProxyType({"fp16": "fma", "tensor": "
 """Units without a weight of their own: no program of the data uses them, so that a full unit is
 taken to draw what a full FMA pipe draws (an assumption; docs/physical.md)."""
 
-CORE_UNITS = ("issue", "fma", "alu", "fp64", "load_store", "l2", "texture")
+CORE_UNITS = ("issue", "fma", "alu", "fp64", "sfu", "load_store", "l2", "texture")
 """Units with a weight, in the core's clock and voltage domain."""
 
 WEIGHTS = ("base", "memory_clock", "clock", *CORE_UNITS, "dram", "dram_core")
@@ -48,6 +48,7 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fp64": ("fp64",),
         "fp16": ("fp16",),
         "tensor": ("tensor",),
+        "sfu": ("sfu",),
         "shared": ("load_store",),
         "texture": ("texture",),
         "l2": ("l2",),

@@ -6,7 +6,8 @@ The rules are numbered as in the project's accuracy specification and repeated w
 2.  rows with a failed formula or a blank in one of the 15 model inputs are dropped, then
     exact duplicates (line number and bookkeeping apart);
 3.  ``_sim`` -> ``_sm`` and other spellings; ``total_threads`` = grid x block;
-4.  canonical kernel names, so that a spreadsheet-dragged counter is no new kernel;
+4.  canonical kernel names, so that a spreadsheet-dragged counter is no new kernel; by rule where
+    a complete upstream file holds kernels that ``kernel_names.csv`` does not;
 5.  V100's ``branch/branch`` draws idle power at every load: flagged ``idle_power``;
 6.  ``sm_active`` is a copy of ``block_size``: not read; empty columns stay missing;
 8.  PowerQuant: "NaN" shared latency is 0, register count 0 is missing, duplicates dropped,
@@ -36,6 +37,7 @@ from training.datasets import (
     read_kernel_names,
     read_raw,
 )
+from training.kernel_naming import NamingRules
 
 MODEL_INPUTS = (
     "avg_comp_lat",
@@ -129,13 +131,17 @@ MAX_THREADS_PER_SM = 2048
 
 @dataclass(frozen=True)
 class CleanTable:
-    """Cleaned rows of one file (uniform columns) and rows dropped per rule."""
+    """Cleaned rows of one file (uniform columns) and rows dropped per rule.
+
+    ``named_by_rule`` counts rows of kernels that ``kernel_names.csv`` does not hold (rule 4).
+    """
 
     source: SourceFile
     path: Path
     sha256: str
     frame: pd.DataFrame
     dropped: dict[str, int]
+    named_by_rule: int = 0
 
     @property
     def training_rows(self) -> pd.DataFrame:
@@ -151,7 +157,7 @@ def clean(source_id: str, root: Path | None = None) -> CleanTable:
         frame, dropped = _clean_thesis(raw)
     else:
         frame, dropped = _clean_powerquant(raw)
-    frame = _name_kernels(frame, raw, root)
+    frame, named_by_rule = _name_kernels(frame, raw, root)
     frame["gpu"] = raw.source.id
     if raw.source.layout == "thesis":
         frame["flag"] = _thesis_flags(frame, raw.source.id)
@@ -160,7 +166,7 @@ def clean(source_id: str, root: Path | None = None) -> CleanTable:
         dropped["8 merged into the median of the launch"] = merged
         frame["inst_issue_cycles"], frame["waves"] = _powerquant_issue(frame, raw.source.id)
         frame["flag"] = _powerquant_flags(frame)
-    return CleanTable(raw.source, raw.path, raw.sha256, _uniform(frame), dropped)
+    return CleanTable(raw.source, raw.path, raw.sha256, _uniform(frame), dropped, named_by_rule)
 
 
 def _clean_thesis(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
@@ -261,11 +267,20 @@ def _first_line(rows: pd.Series) -> int:
     return int(rows.index.to_numpy()[rows.to_numpy()][0])
 
 
-def _name_kernels(frame: pd.DataFrame, raw: RawTable, root: Path | None) -> pd.DataFrame:
+def _name_kernels(
+    frame: pd.DataFrame, raw: RawTable, root: Path | None
+) -> tuple[pd.DataFrame, int]:
+    """Canonical names, and the number of rows that got theirs by rule.
+
+    Only the complete upstream file may hold kernels the table does not: in any other a name nobody
+    knows is a defect.
+    """
     names = read_kernel_names(root)
+    rules = NamingRules(names)
     keys = list(zip(frame["benchmark"], frame["kernel"], strict=True))
+    by_rule = [(raw.source.names, *key) not in names for key in keys]
     for at, (benchmark, kernel) in enumerate(keys):
-        if (raw.source.names, benchmark, kernel) not in names:
+        if by_rule[at] and not raw.complete:
             line = int(frame["src_row"].iloc[at])
             raise DataError(
                 f"{raw.path.name}, row {line}: kernel_names.csv does not know "
@@ -274,12 +289,16 @@ def _name_kernels(frame: pd.DataFrame, raw: RawTable, root: Path | None) -> pd.D
                 row=line,
                 column="kernel",
             )
-    found = [names[(raw.source.names, *key)] for key in keys]
-    return frame.assign(
+    found = [
+        rules.name(*key) if ruled else names[(raw.source.names, *key)]
+        for key, ruled in zip(keys, by_rule, strict=True)
+    ]
+    named = frame.assign(
         kernel_id=[name.kernel_id for name in found],
         kernel_group=[name.group for name in found],
         family=[name.family for name in found],
     )
+    return named, sum(by_rule)
 
 
 def _thesis_flags(frame: pd.DataFrame, source_id: str) -> pd.Series:

@@ -21,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from features.errors import DataError
 from models.cards import Source, sha256_of
+from training.tables import FIRST_ROW, read_table, text
 
 SOURCES_FILE = Path(__file__).parent / "sources.toml"
 SPREADSHEET_ERRORS = frozenset({"#DIV/0!", "#REF!", "#VALUE!"})
@@ -37,8 +38,14 @@ class SourceFile(BaseModel):
     layout: Literal["thesis", "powerquant"]
     names: str
     path: str
+    commit: str
     sha256: str
     unused: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The file's own name, upstream and below ``power/raw``."""
+        return Path(self.path).name
 
 
 class Collection(BaseModel):
@@ -48,6 +55,7 @@ class Collection(BaseModel):
 
     id: str
     repository: str
+    commit: str = ""
     licence: str
     files: tuple[str, ...]
 
@@ -59,6 +67,7 @@ class Sources(BaseModel):
 
     licence: str
     repository: str
+    raw_address: str
     file: tuple[SourceFile, ...]
     collection: tuple[Collection, ...]
 
@@ -82,6 +91,11 @@ class RawTable:
     rows: tuple[tuple[str, ...], ...]
     lines: tuple[int, ...]
 
+    @property
+    def complete(self) -> bool:
+        """Whether this is the whole upstream file, and not a copy with fewer rows."""
+        return self.sha256 == self.source.sha256
+
     def column(self, name: str) -> list[str]:
         """Cells of a column, stripped. Raises DataError if the file has no such column."""
         if name not in self.columns:
@@ -90,6 +104,10 @@ class RawTable:
             )
         at = self.columns.index(name)
         return [row[at].strip() for row in self.rows]
+
+
+_SPELLING = ("source_file_stem", "benchmark", "kernel")
+_CANONICAL = ("kernel_id", "kernel_group", "family")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +168,7 @@ def data_root() -> Path:
 def read_raw(source_id: str, root: Path | None = None) -> RawTable:
     """Read one published file. Raises DataError if it is absent or a row is not rectangular."""
     source = sources().get(source_id)
-    path = (root or data_root()) / "power" / "raw" / Path(source.path).name
+    path = (root or data_root()) / "power" / "raw" / source.name
     columns, rows, lines = _read_csv(path)
     return RawTable(source, path, sha256_of(path), columns, rows, lines)
 
@@ -158,19 +176,26 @@ def read_raw(source_id: str, root: Path | None = None) -> RawTable:
 def read_kernel_names(root: Path | None = None) -> dict[tuple[str, str, str], KernelName]:
     """(source key, benchmark, kernel) as the files spell them -> canonical names.
 
-    Raises DataError for a missing file or column, or a spelling named twice.
+    Raises DataError for a missing file, column or cell, or a spelling named twice.
     """
     path = (root or data_root()) / "power" / "kernel_names.csv"
-    columns, rows, lines = _read_csv(path)
-    wanted = ("source_file_stem", "benchmark", "kernel", "kernel_id", "kernel_group", "family")
-    if columns != wanted:
-        raise DataError(f"{path.name} has other columns than {', '.join(wanted)}", file=path.name)
+    frame = read_table(path, {name: text() for name in (*_SPELLING, *_CANONICAL)})
     names: dict[tuple[str, str, str], KernelName] = {}
-    for row, line in zip(rows, lines, strict=True):
-        key = (row[0], row[1].strip(), row[2].strip())
-        name = KernelName(*row[3:6])
+    spellings = frame[list(_SPELLING)].itertuples(index=False, name=None)
+    canonical = frame[list(_CANONICAL)].itertuples(index=False, name=None)
+    for line, (spelling, named) in enumerate(
+        zip(spellings, canonical, strict=True), start=FIRST_ROW
+    ):
+        stem, benchmark, kernel = spelling
+        key = (stem, benchmark.strip(), kernel.strip())
+        name = KernelName(*named)
         if names.setdefault(key, name) != name:
-            raise DataError(f"{path.name}: {key} has two names", file=path.name, row=line)
+            raise DataError(
+                f"{path.name}, row {line}: {key} has two names",
+                file=path.name,
+                row=line,
+                column="kernel_id",
+            )
     return names
 
 

@@ -15,9 +15,11 @@ FIRST_ROW = 2
 """Line of a CSV file that holds its first row: the names stand on line 1."""
 
 
-def text(*, nullable: bool = False, choices: tuple[str, ...] = ()) -> pa.Column:
-    """A text column; ``choices`` are all it may hold."""
+def text(*, nullable: bool = False, choices: tuple[str, ...] = (), pattern: str = "") -> pa.Column:
+    """A text column; ``choices`` are all it may hold, ``pattern`` what each cell must match."""
     checks = [pa.Check.isin(choices)] if choices else []
+    if pattern:
+        checks.append(pa.Check.str_matches(pattern))
     return pa.Column(str, checks, nullable=nullable, coerce=True)
 
 

@@ -6,16 +6,14 @@ command was used wrongly.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
 from pydantic import ValidationError
-from pydantic_core import to_json
-from rich.console import Console
 
+from app.cli_data import data
 from app.cli_inputs import (
     Analysis,
     Arguments,
@@ -43,6 +41,10 @@ from app.cli_inputs import (
     pair_request,
     work_request,
 )
+from app.cli_more import register
+from app.cli_output import console as _console
+from app.cli_output import print_json as _print_json
+from app.cli_output import services as _services
 from app.cli_report import reports
 from app.settings import Settings
 from features.errors import WattcastError
@@ -58,9 +60,7 @@ app = typer.Typer(
 gpus = typer.Typer(help="GPU profiles: list, show, check.", invoke_without_command=True)
 app.add_typer(gpus, name="gpus")
 app.add_typer(reports, name="report")
-
-_PIPED_WIDTH = 240
-"""Columns when nobody looks: a line that is cut or folded cannot be searched."""
+app.add_typer(data, name="data")
 
 
 def main() -> NoReturn:
@@ -428,18 +428,7 @@ def settings() -> None:
     report.rows(_console(), rows, ("variable", "value", "meaning"))
 
 
-def _console() -> Console:
-    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
-
-
-def _services() -> Any:
-    from app.services import Services
-
-    return Services(Settings())
-
-
-def _print_json(value: Any) -> None:
-    print(json.dumps(json.loads(to_json(value, inf_nan_mode="null")), indent=2))
+register(app)
 
 
 if __name__ == "__main__":

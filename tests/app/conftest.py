@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
 
 import httpx
 import pytest
 
+from app.cli import main
 from app.settings import Settings
 from tests.app.live import running
 
@@ -71,3 +73,23 @@ $LOOP:
  ret;
 }
 """
+
+
+Run = Callable[..., tuple[str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs ``wattcast`` as its entry point does, over an empty home."""
+    monkeypatch.setenv("WATTCAST_HOME", str(tmp_path / "home"))
+
+    def command(*words: str, status: int = 0, stdin: str = "") -> tuple[str, str]:
+        monkeypatch.setattr("sys.argv", ["wattcast", *words])
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert ended.value.code == status, printed
+        return printed.out, printed.err
+
+    return command

@@ -2,41 +2,19 @@
 
 from __future__ import annotations
 
-import io
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import wattcast
-from app.cli import main
 from app.messages import EXAMPLE_CUDA
 from app.settings import Settings
 from features.cuda.toolchain import find_nvrtc
+from tests.app.conftest import Run
 
 LAUNCH = ("--gpu", "tesla-v100", "--grid", "4096", "--block", "256")
-
-
-Run = Callable[..., tuple[str, str]]
-
-
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs ``wattcast`` as its entry point does, over an empty home."""
-    monkeypatch.setenv("WATTCAST_HOME", str(tmp_path / "home"))
-
-    def command(*words: str, status: int = 0, stdin: str = "") -> tuple[str, str]:
-        monkeypatch.setattr("sys.argv", ["wattcast", *words])
-        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        with pytest.raises(SystemExit) as ended:
-            main()
-        printed = capsys.readouterr()
-        assert ended.value.code == status, printed
-        return printed.out, printed.err
-
-    return command
 
 
 @pytest.fixture

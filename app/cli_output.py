@@ -1,0 +1,32 @@
+"""What every command needs to answer: the services, a console, JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pydantic_core import to_json
+from rich.console import Console
+
+from app.settings import Settings
+
+_PIPED_WIDTH = 240
+"""Columns when nobody looks: a line that is cut or folded cannot be searched."""
+
+
+def console() -> Console:
+    """Standard output for people."""
+    return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+
+
+def services() -> Any:
+    """``app.services.Services`` without a store."""
+    from app.services import Services
+
+    return Services(Settings())
+
+
+def print_json(value: Any) -> None:
+    """An answer as HTTP gives it, indented; NaN and infinities become ``null``."""
+    print(json.dumps(json.loads(to_json(value, inf_nan_mode="null")), indent=2))

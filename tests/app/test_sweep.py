@@ -1,0 +1,245 @@
+"""POST /sweep and ``wattcast sweep``: shapes that do the same work."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.messages import PredictRequest
+from app.problems import ServiceError
+from app.services import Services
+from app.services.prediction import predict
+from app.services.sweep import sweep
+from app.sweep_messages import SweepAnswer, SweepRequest
+from features.errors import ConstraintError, LaunchError
+from features.launch import Launch
+from features.shapes import axes_of, covering_grid, usual_blocks
+from tests.app.conftest import Run, settings_at
+from tests.app.test_problems import problem
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
+MATMUL = (FIXTURES / "time" / "tiled_matmul.ptx").read_text(encoding="utf-8")
+LAUNCH = {"grid": [4096], "block": [256]}
+UNITS = (("time", "seconds"), ("power", "watts"), ("energy", "joules"))
+
+size = st.integers(1, 3000)
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
+    return Services(settings_at(tmp_path_factory.mktemp("sweep")))
+
+
+def asked(services: Services, ptx: str, /, **changes: Any) -> dict[str, Any]:
+    body = {"ptx": ptx, "gpu": "tesla-v100", "launch": LAUNCH, **changes}
+    if "gpus" in body:
+        del body["gpu"]
+    answer = sweep(services, SweepRequest.model_validate(body))
+    SweepAnswer.model_validate(answer)
+    return answer
+
+
+# --- shapes ----------------------------------------------------------------------------------
+
+
+@given(
+    grid=st.tuples(size, size, size),
+    block=st.tuples(size, size, size),
+    new=st.tuples(size, size, size),
+)
+def test_a_covering_grid_is_the_smallest_that_covers(
+    grid: tuple[int, int, int], block: tuple[int, int, int], new: tuple[int, int, int]
+) -> None:
+    found = covering_grid(Launch(grid, block), new)
+    for axis in range(3):
+        extent = grid[axis] * block[axis]
+        assert found[axis] * new[axis] >= extent > (found[axis] - 1) * new[axis]
+
+
+@pytest.mark.parametrize("axes", [1, 2, 3])
+def test_usual_blocks_are_whole_warps_that_fit(axes: int) -> None:
+    blocks = usual_blocks(axes)
+    assert len(set(blocks)) == len(blocks)
+    for block in blocks:
+        assert prod(block) % 32 == 0
+        assert 32 <= prod(block) <= 1024
+        assert all(part == 1 for part in block[axes:])
+    assert axes_of(Launch.of([5] * axes, [8] * axes)) == axes
+
+
+# --- points ----------------------------------------------------------------------------------
+
+
+def test_every_point_is_what_predict_answers_for_its_shape(
+    services: Services, vector_add: str
+) -> None:
+    answer = asked(services, vector_add, blocks=[64, 128, 256, 1024])
+    assert [point["block"] for point in answer["points"]] == [
+        [64, 1, 1], [128, 1, 1], [256, 1, 1], [1024, 1, 1],
+    ]  # fmt: skip
+    mode = answer["models"][0]["analysis"]
+    for point in answer["points"]:
+        assert point["threads"] == 4096 * 256
+        request = PredictRequest(
+            ptx=vector_add,
+            gpu="tesla-v100",
+            launch={"grid": point["grid"], "block": point["block"]},  # type: ignore[arg-type]
+            model="physical",
+            analysis=mode,
+        )
+        alone = predict(services, request)
+        for name, unit in UNITS:
+            assert point[name] == alone[name]
+            assert alone[name][unit] > 0
+
+
+def test_shapes_of_a_streaming_kernel_are_worked_out_and_those_of_a_tiled_one_executed(
+    services: Services, vector_add: str
+) -> None:
+    streaming = asked(services, vector_add, blocks=[64, 512])
+    assert streaming["models"][0]["analysis"] == "symbolic"
+    launch = {"grid": [32, 32], "block": [32, 32], "arguments": {"3": 1024}}
+    tiled = asked(services, MATMUL, launch=launch, blocks=[[32, 32]])
+    assert tiled["models"][0]["analysis"] == "executed"
+    assert asked(services, MATMUL, launch=launch, blocks=[[32, 32]], analysis="symbolic")["models"][
+        0
+    ]["analysis"] == ("symbolic")
+
+
+def test_pareto_and_best_points_are_those_of_the_points(
+    services: Services, vector_add: str
+) -> None:
+    answer = asked(services, vector_add, gpus=["tesla-v100", "tesla-p100", "gtx-1080-ti"])
+    points = answer["points"]
+    assert len(points) == 3 * len(usual_blocks(1))
+
+    def cost(point: dict[str, Any]) -> tuple[float, float]:
+        return point["time"]["seconds"], point["energy"]["joules"]
+
+    for point in points:
+        beaten = any(
+            other["time"]["seconds"] <= point["time"]["seconds"]
+            and other["energy"]["joules"] <= point["energy"]["joules"]
+            and cost(other) != cost(point)
+            for other in points
+        )
+        assert not (point["pareto"] and beaten)
+    least = min(points, key=lambda point: point["energy"]["joules"])
+    best = answer["best"]["min_energy"]
+    assert {best[name] == least[name] for name in ("gpu", "grid", "block")} == {True}
+    assert best["energy_saved_percent"] == least["energy_saved_percent"]
+    edp = min(point["edp_joule_seconds"] for point in points)
+    named = answer["best"]["min_edp"]
+    assert edp == next(
+        point["edp_joule_seconds"]
+        for point in points
+        if all(point[name] == named[name] for name in ("gpu", "grid", "block"))
+    )
+    assert [shape["gpu"] for shape in answer["pareto"]]
+
+
+def test_savings_are_against_the_request_s_own_launch(services: Services, vector_add: str) -> None:
+    answer = asked(services, vector_add, blocks=[32, 256])
+    small, own = answer["points"]
+    assert own["energy_saved_percent"] == 0
+    assert answer["reference"]["energy"] == own["energy"]
+    expected = 100 * (1 - small["energy"]["joules"] / own["energy"]["joules"])
+    assert small["energy_saved_percent"] == pytest.approx(expected)
+    assert small["energy_saved_percent"] < 0
+
+
+def test_shapes_that_cannot_be_launched_are_listed_with_the_reason(
+    services: Services, vector_add: str
+) -> None:
+    answer = asked(services, vector_add, blocks=[256, 2048, [1, 1, 128]])
+    assert [point["block"] for point in answer["points"]] == [[256, 1, 1]]
+    reasons = {tuple(shape["block"]): shape for shape in answer["infeasible"]}
+    assert "allows at most 1024" in reasons[2048, 1, 1]["reason"]
+    assert reasons[2048, 1, 1]["field"] == "block"
+    assert "block.z: 128" in reasons[1, 1, 128]["reason"]
+    with pytest.raises(LaunchError, match="none of 1 shapes"):
+        asked(services, vector_add, blocks=[2048])
+
+
+def test_a_grid_that_leaves_work_undone_is_refused_unless_the_kernel_strides(
+    services: Services, vector_add: str
+) -> None:
+    answer = asked(services, vector_add, blocks=[256], grids=[1024, 4096, 8192])
+    assert [point["grid"][0] for point in answer["points"]] == [4096, 8192]
+    assert "262144 of 1048576 threads" in answer["infeasible"][0]["reason"]
+    striding = asked(services, vector_add, blocks=[256], grids=[1024, 4096], grid_stride=True)
+    assert [point["grid"][0] for point in striding["points"]] == [1024, 4096]
+
+
+def test_fewer_registers_let_more_blocks_in_and_too_few_spill(
+    services: Services, vector_add: str
+) -> None:
+    answer = asked(services, vector_add, blocks=[256], registers=[5, 32, 128])
+    few, usual, many = answer["points"]
+    assert few["occupancy"] >= usual["occupancy"] > many["occupancy"]
+    assert many["limiter"] == "registers"
+    assert [few["spills"], usual["spills"], many["spills"]] == [True, False, False]
+    assert many["energy"]["joules"] >= usual["energy"]["joules"]
+
+
+def test_constraints_choose_among_the_shapes(services: Services, vector_add: str) -> None:
+    answer = asked(services, vector_add, blocks=[32, 64, 256, 512], constraints={"max_slowdown": 1})
+    assert [point["feasible"] for point in answer["points"]] == [
+        point["time"]["seconds"] <= answer["reference"]["time"]["seconds"] * (1 + 1e-12)
+        for point in answer["points"]
+    ]
+    with pytest.raises(ConstraintError):
+        asked(services, vector_add, blocks=[64], constraints={"deadline_seconds": 1e-9})
+
+
+def test_a_kernel_with_tiles_in_its_code_is_warned_of(services: Services, vector_add: str) -> None:
+    launch = {"grid": [8, 8], "block": [32, 32], "arguments": {"3": 256}}
+    tiled = asked(services, MATMUL, launch=launch, blocks=[[32, 32], [16, 16]], analysis="symbolic")
+    assert "block_size_in_code" in {warning["code"] for warning in tiled["warnings"]}
+    plain = asked(services, vector_add, blocks=[64, 128])
+    assert "block_size_in_code" not in {warning["code"] for warning in plain["warnings"]}
+
+
+def test_too_many_shapes_are_refused(services: Services, vector_add: str) -> None:
+    with pytest.raises(ServiceError, match="at most 1024"):
+        asked(services, vector_add, blocks=[64] * 50, grids=[4096] * 50)
+
+
+# --- over HTTP and on the command line -----------------------------------------------------
+
+
+def test_over_http(client: httpx.Client, services: Services, vector_add: str) -> None:
+    body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": LAUNCH, "blocks": [64, 2048]}
+    answer = client.post("/sweep", json=body)
+    assert answer.status_code == 200, answer.text
+    SweepAnswer.model_validate(answer.json())
+    here = asked(services, vector_add, blocks=[64, 2048])
+    assert answer.json()["points"] == json.loads(json.dumps(here["points"]))
+    for changes, told in (
+        ({"gpus": ["v100"]}, "either gpu or gpus"),
+        ({"grid_stride": True}, "give those too"),
+        ({"registers": [32], "registers_per_thread": 16}, "either registers or"),
+    ):
+        refused = problem(client.post("/sweep", json={**body, **changes}), 422, "validation")
+        assert told in refused["detail"]
+
+
+def test_on_the_command_line(run: Run, tmp_path: Path, vector_add: str) -> None:
+    file = tmp_path / "vector_add.ptx"
+    file.write_text(vector_add)
+    launch = ("--gpu", "v100", "--grid", "4096", "--block", "256", "--blocks", "64,16x16,2048")
+    out, _ = run("sweep", str(file), *launch, "--json")
+    answer = json.loads(out)
+    assert [point["block"] for point in answer["points"]] == [[64, 1, 1], [16, 16, 1]]
+    out, _ = run("sweep", str(file), *launch)
+    for word in ("reference", "min energy", "min edp", "pareto", "not tesla-v100", "at most 1024"):
+        assert word in out
+    _, err = run("sweep", str(file), *launch[:-1], "64,wide", status=2)
+    assert "--blocks" in err

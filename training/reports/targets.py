@@ -13,13 +13,17 @@ Sense = Literal["at most", "at least"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound on a number in percent. ``stretch``: one that was to be tried for, not promised."""
+    """A bound on a number, in percent unless ``unit`` says otherwise (empty: a plain number).
+
+    ``stretch``: one that was to be tried for, not promised.
+    """
 
     name: str
     found: float
     bound: float
     sense: Sense = "at most"
     stretch: bool = False
+    unit: str = "%"
 
     @property
     def short(self) -> float:
@@ -35,7 +39,25 @@ class Target:
     @property
     def verdict(self) -> str:
         """``met``, or by how much not."""
-        return "met" if self.met else f"missed by {self.short:.2f}"
+        return "met" if self.met else f"missed by {self.short:.{self._digits}f}"
+
+    @property
+    def limit(self) -> str:
+        """The bound in words, with its unit."""
+        return f"{self.sense} {self.bound:g}{self._suffix}"
+
+    @property
+    def reached(self) -> str:
+        """What was found, with its unit."""
+        return f"{self.found:.{self._digits}f}{self._suffix}"
+
+    @property
+    def _suffix(self) -> str:
+        return f" {self.unit}" if self.unit else ""
+
+    @property
+    def _digits(self) -> int:
+        return 2 if self.unit else 3
 
 
 def target_table(targets: Iterable[Target], caption: str = "") -> Table:
@@ -43,7 +65,7 @@ def target_table(targets: Iterable[Target], caption: str = "") -> Table:
     rows = [
         [
             target.name,
-            f"{target.sense} {target.bound:g} %{' (stretch)' if target.stretch else ''}",
+            f"{target.limit}{' (stretch)' if target.stretch else ''}",
             f"{target.found:.2f}",
             target.verdict,
         ]
@@ -55,8 +77,8 @@ def target_table(targets: Iterable[Target], caption: str = "") -> Table:
 def target_lines(targets: Iterable[Target]) -> list[str]:
     """The same for a terminal, a line each."""
     return [
-        f"{target.verdict:<16} {target.name}: {target.found:.2f} % ({target.sense} "
-        f"{target.bound:g} %{', stretch' if target.stretch else ''})"
+        f"{target.verdict:<16} {target.name}: {target.reached} ({target.limit}"
+        f"{', stretch' if target.stretch else ''})"
         for target in targets
     ]
 

@@ -41,6 +41,7 @@ class SourceFile(BaseModel):
     commit: str
     sha256: str
     unused: tuple[str, ...]
+    reference_only: bool = False
 
     @property
     def name(self) -> str:

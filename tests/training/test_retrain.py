@@ -1,0 +1,264 @@
+"""Retraining on measurements: a shift is learned and promoted, garbage is not, and it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from features.errors import DataError, ModelError
+from models.cards import Source
+from models.power.boosted import BoostedPowerModel
+from models.store import ArtifactStore
+from training import warm_start
+from training.board import board_factor
+from training.checkpoints import Checkpoints
+from training.engine import InProcess
+from training.families import FAMILIES, Catboost, Xgboost
+from training.gate import BASELINE, CHAMPION
+from training.retrain import Base, Champion, Order, Retrained, Uploads, retrain
+from training.rows import Rows
+from training.warm_start import FitTask, fit_predict
+
+GPU = "tesla-k20"
+KERNELS, LAUNCHES = 12, 12
+SOURCE = (
+    Source(
+        repository="uploads",
+        path="measurements/1",
+        sha256="0" * 64,
+        used_sha256="0" * 64,
+        licence="the operator's own",
+    ),
+)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_more_trees() -> Iterator[None]:
+    """A fit of little: what is tested here does not hang on how many trees are added."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(warm_start, "MORE_TREES", dict.fromkeys(warm_start.MORE_TREES, 10))
+        patch.setenv("SOURCE_DATE_EPOCH", "1767225600")
+        yield
+
+
+@pytest.fixture(scope="module")
+def champion() -> Champion:
+    return Champion(ArtifactStore().find(GPU, "power", "average", "alavani2023"))
+
+
+def measured(champion: Champion, *, shift: float = 1.15, seed: int = 0) -> Rows:
+    """Launches near the champion's background points: what it predicts, shifted, with noise."""
+    generator = np.random.default_rng(seed)
+    points = np.array(champion.model.background.points)[:KERNELS]
+    kernels = np.repeat(np.arange(KERNELS), LAUNCHES)
+    vectors = points[kernels] * generator.uniform(0.9, 1.1, (len(kernels), points.shape[1]))
+    watts = champion.model.predict_watts(vectors) * shift
+    return Rows.of(vectors, watts * np.exp(generator.normal(0, 0.01, len(kernels))), kernels)
+
+
+def shuffled(rows: Rows) -> Rows:
+    return Rows(rows.vectors, np.random.default_rng(1).permutation(rows.watts), rows.groups)
+
+
+def uploads(rows: Rows, new: bool = True) -> Uploads:
+    return Uploads(rows, np.full(len(rows), new), ("1",), SOURCE)
+
+
+def order(champion: Champion, **given: object) -> Order:
+    return Order(
+        **{  # type: ignore[arg-type]
+            "gpu": GPU,
+            "board": "board-1",
+            "schema": champion.card.feature_schema,
+            "features": champion.card.feature_names,
+            "families": ("catboost",),
+            "mode": "continue",
+            "version": 7,
+            **given,
+        }
+    )
+
+
+def run(asked: Order, rows: Rows, champion: Champion | None, out: Path, **given: object):
+    return retrain(asked, uploads(rows), None, champion, out, **given)  # type: ignore[arg-type]
+
+
+def test_a_planted_shift_is_promoted_and_the_artifact_loads(
+    champion: Champion, tmp_path: Path
+) -> None:
+    rows = measured(champion)
+    stages: list[tuple[str, float]] = []
+    asked = order(champion, families=("xgboost", "catboost"))
+    made: Retrained = run(
+        asked, rows, champion, tmp_path, progress=lambda *each: stages.append(each)
+    )
+    assert made.verdict.promoted, made.verdict.reasons
+    assert [card.family for card in made.cards] == ["xgboost", "catboost", "average"]
+    card = made.judged
+    assert card.board is not None
+    assert (card.board.label, card.board.batches) == ("board-1", ("1",))
+    assert card.board.watts_factor == pytest.approx(1.15, abs=0.01)
+    assert {(s.table, s.protocol) for s in card.scores} == {
+        ("measured", "grouped"),
+        ("measured", "random"),
+    }
+    # Of the champion's sources none is lost, and its trees are still there.
+    assert set(champion.card.sources) < set(card.sources)
+    loaded = BoostedPowerModel(
+        ArtifactStore((tmp_path,)).find(GPU, "power", "average", "alavani2023", version=7)
+    )
+    predicted = loaded.predict_watts(rows.vectors)
+    assert np.median(np.abs(predicted / rows.watts - 1)) < 0.02
+    assert loaded.native_watts(rows.vectors) == pytest.approx(predicted, abs=0.002)
+    base, parts = loaded.shap(rows.vectors[:3])
+    assert base + parts.sum(axis=1) == pytest.approx(predicted[:3], abs=0.01)
+    assert [share for _, share in stages] == sorted(share for _, share in stages)
+    assert [name for name, _ in stages][-2:] == ["final fit", "gate"]
+
+
+def test_shuffled_watts_beat_the_champion_and_stay_a_candidate(
+    champion: Champion, tmp_path: Path
+) -> None:
+    rows = shuffled(measured(champion, shift=1.5))
+    verdict = run(order(champion), rows, champion, tmp_path).verdict
+    against = {one.opponent: one.better for one in verdict.comparisons}
+    assert against == {CHAMPION: True, BASELINE: False}
+    assert not verdict.promoted
+    assert any(BASELINE in reason for reason in verdict.reasons)
+
+
+def test_the_same_measurements_again_are_no_evidence(champion: Champion, tmp_path: Path) -> None:
+    rows = measured(champion)
+    again = retrain(order(champion), uploads(rows, new=False), None, champion, tmp_path)
+    assert not again.verdict.promoted
+    assert "0 kernel groups" in again.verdict.reasons[0]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(champion: Champion, tmp_path_factory: pytest.TempPathFactory) -> Retrained:
+    """What a retraining gives that nothing interrupts."""
+    made: Retrained = run(
+        order(champion), measured(champion), champion, tmp_path_factory.mktemp("undisturbed")
+    )
+    return made
+
+
+def test_one_that_died_goes_on_where_it_was_and_gives_the_same(
+    champion: Champion, undisturbed: Retrained, tmp_path: Path
+) -> None:
+    class Dying(InProcess):
+        def map(self, function: Any, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+            for count, each in enumerate(super().map(function, items)):
+                if count == 4:
+                    raise KeyboardInterrupt
+                yield each
+
+    class Counting(InProcess):
+        def map(self, function: Any, items: Sequence[Any]) -> Iterator[tuple[int, Any]]:
+            counts.append(len(items))
+            return super().map(function, items)
+
+    counts: list[int] = []
+    rows = measured(champion)
+    kept = Checkpoints(tmp_path / "kept")
+    with pytest.raises(KeyboardInterrupt):
+        run(order(champion), rows, champion, tmp_path, engine=Dying(1), checkpoints=kept)
+    resumed = run(order(champion), rows, champion, tmp_path, engine=Counting(1), checkpoints=kept)
+    assert counts == [10 - 4]
+    assert resumed == undisturbed
+
+
+def test_a_spoiled_checkpoint_is_fitted_anew(tmp_path: Path) -> None:
+    kept = Checkpoints(tmp_path)
+    kept.put("a", np.array([1.0, 2.0]))
+    assert kept.get("b") is None
+    found = kept.get("a")
+    assert found is not None
+    assert found.tolist() == [1.0, 2.0]
+    (tmp_path / "a.npy").write_bytes(b"\x93NUMPY")
+    assert kept.get("a") is None
+    assert Checkpoints().get("a") is None
+
+
+def test_base_rows_train_with_the_uploads(
+    champion: Champion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {**FAMILIES["xgboost"].hyperparameters, "n_estimators": 60, "learning_rate": 0.2}
+    monkeypatch.setattr(Xgboost, "hyperparameters", few)
+    base = Base(measured(champion, shift=1.0, seed=9), champion.card.sources)
+    rows = measured(champion)
+    asked = order(champion, mode="full", families=("xgboost",))
+    made = retrain(asked, uploads(rows), base, champion, tmp_path)
+    assert made.judged.training.rows == 2 * len(rows)
+    assert made.judged.board is not None
+    assert made.judged.board.base_data
+    # Old rows are compared in the watts of their own board: the shift itself is no harm.
+    assert made.verdict.old is not None
+    assert made.verdict.old.rows == len(base.rows)
+    assert not made.verdict.old.worse
+    # The base rows' own vectors with other watts: the two cannot both be learned.
+    spoiled = Rows(base.rows.vectors, shuffled(rows).watts, rows.groups)
+    garbage = retrain(asked, uploads(spoiled), base, champion, tmp_path / "garbage")
+    assert garbage.verdict.old is not None
+    assert garbage.verdict.old.worse
+    assert not garbage.verdict.promoted
+
+
+def test_a_gpu_without_a_model_is_trained_from_its_uploads_alone(
+    champion: Champion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    few = {**FAMILIES["catboost"].hyperparameters, "iterations": 20}
+    monkeypatch.setattr(Catboost, "hyperparameters", few)
+    rows = measured(champion)
+    asked = order(champion, gpu="gtx-980", mode="full")
+    made = retrain(asked, uploads(rows), None, None, tmp_path)
+    assert made.judged.board is not None
+    assert made.judged.board.watts_factor == 1
+    assert not made.judged.board.base_data
+    assert "there is no champion to beat" in made.verdict.notes
+
+
+def test_what_cannot_be_trained_is_refused(champion: Champion, tmp_path: Path) -> None:
+    rows = measured(champion)
+    with pytest.raises(DataError, match="WATTCAST_DATA"):
+        run(order(champion, mode="full"), rows, champion, tmp_path)
+    with pytest.raises(ModelError, match="no model to continue from"):
+        run(order(champion), rows, None, tmp_path)
+    with pytest.raises(ModelError, match="unknown family"):
+        run(order(champion, families=("forest",)), rows, champion, tmp_path)
+    with pytest.raises(ModelError, match="no family"):
+        run(order(champion, families=()), rows, champion, tmp_path)
+    with pytest.raises(DataError, match="two kernels"):
+        run(order(champion), rows.take(np.flatnonzero(rows.groups == 0)), champion, tmp_path)
+    with pytest.raises(ModelError, match="other features"):
+        run(order(champion, features=("a",)), rows, champion, tmp_path)
+    single = Champion(ArtifactStore().find(GPU, "power", "xgboost", "alavani2023"))
+    with pytest.raises(ModelError, match="no catboost model to continue"):
+        run(order(champion), rows, single, tmp_path)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_continuing_keeps_what_was_learned(family: str, champion: Champion) -> None:
+    rows = measured(champion, shift=1.0)
+    start = champion.start(family)
+    near = fit_predict(FitTask(family, rows.vectors, rows.watts, rows.vectors, start))
+    assert np.median(np.abs(near / rows.watts - 1)) < 0.02
+    shifted = FitTask(family, rows.vectors, rows.watts * 2, rows.vectors, start)
+    assert np.median(np.abs(fit_predict(shifted) / rows.watts / 2 - 1)) < 0.4  # 0.5 at the start
+
+
+def test_a_factor_is_that_of_the_kernels_not_of_the_rows() -> None:
+    groups = np.repeat(np.arange(10), 5)
+    reference = np.linspace(20, 200, 50)
+    assert board_factor(reference * 1.15, reference, groups) == pytest.approx(1.15)
+    odd = np.where(groups == 0, 9.0, 1.15)
+    assert board_factor(reference * odd, reference, groups) == pytest.approx(1.15)
+    either = np.where(groups % 2, 1.1, 0.9)
+    assert board_factor(reference * either, reference, groups) == 1
+    assert board_factor(reference, reference, groups) == 1
+    with_gaps = np.where(groups == 3, np.nan, reference)
+    assert board_factor(reference * 1.15, with_gaps, groups) == pytest.approx(1.15)

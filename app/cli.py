@@ -1,4 +1,4 @@
-"""Command line: ``wattcast serve | predict | features | analyze | gpus | models | schemas | ...``.
+"""Command line: ``wattcast serve | predict | features | analyze | gpus | models | keys | ...``.
 
 Errors are one line on stderr; exit status 1 where the request cannot be answered, 2 where the
 command was used wrongly.
@@ -41,6 +41,7 @@ from app.cli_inputs import (
     pair_request,
     work_request,
 )
+from app.cli_keys import keys
 from app.cli_more import register
 from app.cli_output import console as _console
 from app.cli_output import print_json as _print_json
@@ -60,6 +61,7 @@ app = typer.Typer(
 gpus = typer.Typer(help="GPU profiles: list, show, check.", invoke_without_command=True)
 app.add_typer(gpus, name="gpus")
 app.add_typer(reports, name="report")
+app.add_typer(keys, name="keys")
 app.add_typer(data, name="data")
 
 

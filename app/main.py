@@ -8,7 +8,20 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from app import logs, problems
-from app.api import analyze, catalog, dvfs, explain, features, health, hotspots, predict
+from app.api import (
+    analyze,
+    catalog,
+    docs,
+    documented_access,
+    dvfs,
+    explain,
+    features,
+    health,
+    hotspots,
+    predict,
+    sweep,
+)
+from app.api.access import Access
 from app.api.guard import Guard
 from app.services import Services, installed_version
 from app.settings import Settings
@@ -49,23 +62,28 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         lifespan=lifespan,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         redirect_slashes=False,
+        docs_url=None,
         redoc_url=None,
     )
     problems.install(app)
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Access, settings=settings)
+    app.add_middleware(Guard, settings=settings)  # added last, so outermost
     # The busiest first: routes are tried in order.
     for router in (
         predict.router,
         features.router,
         analyze.router,
         dvfs.router,
+        sweep.router,
         explain.router,
         hotspots.router,
         hotspots.costs,
         predict.stored,
         catalog.router,
         health.router,
+        docs.router,
     ):
         app.include_router(router)
     problems.describe(app)
+    documented_access.describe(app)
     return app

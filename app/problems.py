@@ -79,18 +79,37 @@ TYPES: dict[str, ProblemType] = {
         ProblemType("validation", 422, "Invalid request", "Each entry of errors names a path."),
         ProblemType("json", 400, "Not JSON", "The body is not a JSON document in UTF-8."),
         ProblemType("bad-request", 400, "Bad request", "The request could not be read."),
+        ProblemType(
+            "unauthorized",
+            401,
+            "API key needed",
+            "Send Authorization: Bearer <key>; an operator makes keys with wattcast keys create.",
+        ),
+        ProblemType(
+            "forbidden", 403, "Not allowed", "The key lacks the scope that this call needs."
+        ),
+        ProblemType("unknown-batch", 404, "Unknown batch", "No measurements of this id."),
         ProblemType("unknown-gpu", 404, "Unknown GPU", "No profile of this GPU."),
         ProblemType("unknown-schema", 404, "Unknown schema", "No such feature schema."),
         ProblemType("unknown-model", 404, "No such model", "No model for this GPU and target."),
         ProblemType("unknown-prediction", 404, "Unknown prediction", "No prediction of this id."),
         ProblemType("not-found", 404, "Not found", "Nothing lives under this path."),
         ProblemType("method", 405, "Method not allowed", "The Allow header lists what is."),
+        ProblemType("slow-body", 408, "Too slow", "The body did not arrive in time."),
         ProblemType(
             "too-large", 413, "Too large", "The body, PTX or CUDA source exceeds the limit."
         ),
-        ProblemType("media-type", 415, "Unsupported media type", "Send application/json."),
+        ProblemType(
+            "media-type",
+            415,
+            "Unsupported media type",
+            "Send application/json; files, multipart/form-data.",
+        ),
         ProblemType(
             "busy", 429, "Too many requests", "Too many analyses wait; retry after the given time."
+        ),
+        ProblemType(
+            "rate", 429, "Too many requests", "This caller asks too often; see Retry-After."
         ),
         ProblemType("internal", 500, "Internal error", "The fault is ours; it has been logged."),
         ProblemType(
@@ -100,11 +119,18 @@ TYPES: dict[str, ProblemType] = {
             "Compiling CUDA source needs the extra cuda: pip install 'wattcast[cuda]'.",
         ),
         ProblemType("time-limit", 503, "Time limit", "The analysis took longer than allowed."),
+        ProblemType("not-ready", 503, "Not ready", "The service cannot answer predictions yet."),
         ProblemType("store", 503, "Store unavailable", "The database does not keep up or is gone."),
     )
 }
 
-_BY_STATUS = {400: "bad-request", 404: "not-found", 405: "method", 413: "too-large"}
+_BY_STATUS = {
+    400: "bad-request",
+    404: "not-found",
+    405: "method",
+    408: "slow-body",
+    413: "too-large",
+}
 _IN_PATH = {GpuError: "unknown-gpu", SchemaError: "unknown-schema", ModelError: "unknown-model"}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from pathlib import Path
 from typing import Literal
 
@@ -9,6 +10,14 @@ from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 MEBIBYTE = 1024 * 1024
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address is reached from this machine alone."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 class Settings(BaseSettings):
@@ -32,12 +41,43 @@ class Settings(BaseSettings):
         description="SQLAlchemy URL of the database (PostgreSQL, say); "
         "a SQLite file in WATTCAST_HOME when unset.",
     )
+    database_connections: int = Field(
+        default=20, ge=2, description="Most connections of one process to PostgreSQL."
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severe messages that are logged."
     )
     log_format: Literal["auto", "json", "console"] = Field(
         default="auto",
         description="Log lines as JSON or for people; auto asks whether stderr is a terminal.",
+    )
+    api_keys: Literal["auto", "required", "off"] = Field(
+        default="auto",
+        description="Whether calls need an API key (wattcast keys create); auto: unless the "
+        "service listens on the loopback only.",
+    )
+    key_cache_seconds: float = Field(
+        default=5.0,
+        ge=0,
+        description="How long a checked key is remembered: a revoked one works this much longer.",
+    )
+    requests_per_second: float | None = Field(
+        default=None,
+        ge=0,
+        description="Requests a second that one key (without keys: one address) may make on "
+        "average; more are answered 429. Unset: 100 where keys are required, else no limit; 0: no "
+        "limit.",
+    )
+    requests_burst: int = Field(
+        default=200, ge=1, description="Requests that one caller may make at once before that."
+    )
+    requests_at_once: int = Field(
+        default=512, ge=1, description="Requests served at the same time; more are answered 429."
+    )
+    body_seconds: float = Field(
+        default=60.0,
+        gt=0,
+        description="Longest time a request body may take to arrive; then it is answered 408.",
     )
     access_log: bool = Field(default=True, description="Whether every request is logged.")
     max_body_bytes: int = Field(
@@ -70,6 +110,38 @@ class Settings(BaseSettings):
         default="auto",
         description="Count registers with ptxas where the extra cuda is installed (once per "
         "kernel and capability, about 65 ms); off estimates them.",
+    )
+    max_upload_bytes: int = Field(
+        default=256 * MEBIBYTE,
+        ge=1,
+        description="Largest upload of measurements as it is sent; a larger one is answered 413.",
+    )
+    max_unpacked_bytes: int = Field(
+        default=1024 * MEBIBYTE,
+        ge=1,
+        description="Largest upload once unpacked; what unpacks to more is answered 413.",
+    )
+    max_upload_rows: int = Field(
+        default=100_000, ge=1, description="Most rows of one upload; more are answered 413."
+    )
+    max_upload_files: int = Field(
+        default=2_000, ge=1, description="Most files in a zip of measurements and PTX."
+    )
+    uploads_at_once: int = Field(
+        default=1, ge=1, le=64, description="Uploads that are read at the same time (threads)."
+    )
+    waiting_uploads: int = Field(
+        default=64, ge=0, description="Uploads that may wait; more are answered 429."
+    )
+    upload_seconds: float = Field(
+        default=300.0,
+        gt=0,
+        description="Longest an upload may wait and be read; then it is answered 503.",
+    )
+    parquet_memory_bytes: int = Field(
+        default=2048 * MEBIBYTE,
+        ge=1,
+        description="Most memory the process may take that reads an uploaded Parquet file.",
     )
     max_gpus: int = Field(default=16, ge=1, description="Most GPUs one request may name.")
     analyses_at_once: int = Field(
@@ -118,6 +190,13 @@ class Settings(BaseSettings):
         ge=0,
         description="How long written predictions are gathered into one transaction.",
     )
+
+    @property
+    def keys_required(self) -> bool:
+        """Whether calls need an API key."""
+        if self.api_keys == "auto":
+            return not is_loopback(self.host)
+        return self.api_keys == "required"
 
     @property
     def sqlalchemy_url(self) -> str:

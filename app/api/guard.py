@@ -1,7 +1,9 @@
-"""The outermost layer of every request, as pure ASGI: id, body limit, log line, last resort."""
+"""The outermost layer of every request, as pure ASGI: id, limits of the body, security headers,
+metrics, log line, last resort."""
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from uuid import uuid4
@@ -10,7 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app import problems
+from app import metrics, problems
+from app.api.headers import security_headers
+from app.api.scopes import UPLOADING
 from app.logs import REQUEST_ID, access, is_json, log
 from app.settings import Settings
 
@@ -22,6 +26,10 @@ class BodyTooLarge(HTTPException):
     """Raised from ``receive``: passes through frameworks as the 413 it is."""
 
 
+class SlowBody(HTTPException):
+    """Raised from ``receive`` where the body does not come in time."""
+
+
 class Guard:
     """Gives each request an id, counts its body as it streams in, logs it, hides our faults.
 
@@ -31,6 +39,8 @@ class Guard:
     def __init__(self, app: ASGIApp, settings: Settings) -> None:
         self._app = app
         self._limit = settings.max_body_bytes
+        self._upload_limit = settings.max_upload_bytes
+        self._body_seconds = settings.body_seconds
         self._logs = settings.access_log and settings.log_level in ("debug", "info")
         self._as_json = is_json(settings)
 
@@ -55,22 +65,27 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                headers = message.get("headers", ())
                 message["headers"] = [
-                    *message.get("headers", ()),
+                    *headers,
                     (b"x-request-id", request_id.encode()),
+                    *security_headers(headers),
                 ]
             await send(message)
 
         try:
             if scope["method"] in _WITH_BODY:
-                if length is not None and length > self._limit:
-                    await problems.response("too-large", self._too_large(length))(
-                        scope, receive, send_with_id
-                    )
-                elif length != 0 and not _is_json(media):
-                    await _unsupported(media)(scope, receive, send_with_id)
+                takes_files = scope["path"] in UPLOADING
+                limit = self._upload_limit if takes_files else self._limit
+                setting = "WATTCAST_MAX_UPLOAD_BYTES" if takes_files else "WATTCAST_MAX_BODY_BYTES"
+                if length is not None and length > limit:
+                    why = _too_large(length, limit, setting)
+                    await problems.response("too-large", why)(scope, receive, send_with_id)
+                elif length != 0 and not (_is_json(media) or (takes_files and _is_form(media))):
+                    await _unsupported(media, takes_files)(scope, receive, send_with_id)
                 else:
-                    await self._app(scope, self._counting(receive), send_with_id)
+                    counted = self._counting(receive, limit, setting)
+                    await self._app(scope, counted, send_with_id)
             else:
                 await self._app(scope, receive, send_with_id)
         except Exception as error:
@@ -79,28 +94,43 @@ class Guard:
                 raise  # the answer has begun; the server can only close the connection
             await problems.internal()(scope, receive, send_with_id)
         finally:
+            seconds = time.perf_counter() - start
+            metrics.served(scope, status, seconds)
             if self._logs:
-                seconds = time.perf_counter() - start
                 access(scope["method"], scope["path"], status, seconds, self._as_json)
             REQUEST_ID.reset(token)
 
-    def _counting(self, receive: Receive) -> Receive:
+    def _counting(self, receive: Receive, limit: int, setting: str) -> Receive:
         seen = 0
+        until = asyncio.get_running_loop().time() + self._body_seconds
+        complete = False
 
         async def counted() -> Message:
-            nonlocal seen
-            message = await receive()
+            nonlocal seen, complete
+            if complete:  # what comes now is the caller hanging up, at any time
+                return await receive()
+            try:
+                async with asyncio.timeout_at(until):
+                    message = await receive()
+            except TimeoutError:
+                raise SlowBody(
+                    408,
+                    f"the body did not arrive within {self._body_seconds:g} s "
+                    "(WATTCAST_BODY_SECONDS)",
+                ) from None
             if message["type"] == "http.request":
                 seen += len(message.get("body", b""))
-                if seen > self._limit:
-                    raise BodyTooLarge(413, self._too_large(None))
+                complete = not message.get("more_body", False)
+                if seen > limit:
+                    raise BodyTooLarge(413, _too_large(None, limit, setting))
             return message
 
         return counted
 
-    def _too_large(self, size: int | None) -> str:
-        what = "the body" if size is None else f"the body has {size} bytes; it"
-        return f"{what} may have at most {self._limit} bytes (WATTCAST_MAX_BODY_BYTES)"
+
+def _too_large(size: int | None, limit: int, setting: str) -> str:
+    what = "the body" if size is None else f"the body has {size} bytes; it"
+    return f"{what} may have at most {limit} bytes ({setting})"
 
 
 def _is_json(media: bytes) -> bool:
@@ -110,7 +140,12 @@ def _is_json(media: bytes) -> bool:
     )
 
 
-def _unsupported(media: bytes) -> Response:
+def _is_form(media: bytes) -> bool:
+    return media.partition(b";")[0].strip().lower() == b"multipart/form-data"
+
+
+def _unsupported(media: bytes, takes_files: bool) -> Response:
     given = media.decode("latin-1")[:100]
     said = f"the body is called {given!r}" if given else "the body has no Content-Type"
-    return problems.response("media-type", f"{said}; send application/json")
+    wanted = "multipart/form-data" if takes_files else "application/json"
+    return problems.response("media-type", f"{said}; send {wanted}")

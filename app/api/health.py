@@ -1,13 +1,13 @@
-"""Liveness and readiness, and what each kind of problem means."""
+"""Liveness, readiness and metrics, and what each kind of problem means."""
 
 from __future__ import annotations
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import Response
-from pydantic import BaseModel
+from fastapi.responses import PlainTextResponse, Response
+from pydantic import BaseModel, Field
 
-from app import problems
+from app import metrics, problems
 from app.api.route import json_response
 from app.services import services_of
 
@@ -19,6 +19,14 @@ class Health(BaseModel):
 
     status: str
     version: str
+
+
+class Readiness(Health):
+    """What was looked at, and what was found."""
+
+    checks: dict[str, str] = Field(
+        description="`database`, `migrations`, `artifacts`: `ok`, or what is weak but no obstacle."
+    )
 
 
 class ProblemKind(BaseModel):
@@ -38,15 +46,28 @@ async def healthz(request: Request) -> Response:
 
 @router.get(
     "/readyz",
-    response_model=Health,
-    responses=problems.documented("store"),
+    response_model=Readiness,
+    responses=problems.documented("store", "not-ready"),
     summary="Can it answer predictions?",
 )
 async def readyz(request: Request) -> Response:
-    """Asks the database for a sign of life and whether predictions are being written."""
+    """Asks the database for a sign of life, whether predictions are being written, whether its
+    tables are those of this program, and whether there are models that pass their checks."""
     services = services_of(request)
-    await run_in_threadpool(services.check)
-    return json_response({"status": "ok", "version": services.version})
+    checks = await run_in_threadpool(services.check)
+    return json_response({"status": "ok", "version": services.version, "checks": checks})
+
+
+@router.get(
+    "/metrics",
+    response_class=PlainTextResponse,
+    responses=problems.documented(),
+    summary="Metrics for Prometheus",
+)
+async def get_metrics() -> Response:
+    """Prometheus' text format: requests, latency, predictions by GPU and basis, and more."""
+    content, media = await run_in_threadpool(metrics.page)
+    return Response(content, media_type=media)
 
 
 @router.get("/problems", response_model=list[ProblemKind], summary="Every kind of problem")

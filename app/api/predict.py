@@ -8,7 +8,7 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
-from app import problems
+from app import metrics, problems
 from app.answers import PredictAnswer, PredictAnswers
 from app.api.features import BODY_PROBLEMS
 from app.api.route import JsonRoute, json_response
@@ -33,8 +33,11 @@ async def post_predict(request: Request, body: PredictRequest) -> Response:
     """With `gpu` the answer is one prediction, with `gpus` a list of them in that order."""
     services = services_of(request)
     if is_quick(services, body):
-        return json_response(predict(services, body))
-    return json_response(await services.analyses.run(predict, services, body))
+        answer = predict(services, body)
+    else:
+        answer = await services.analyses.run(predict, services, body)
+    metrics.predicted(answer.get("predictions", (answer,)))
+    return json_response(answer)
 
 
 @stored.get(

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 from fastapi import Request
 
 from app.logs import log
+from app.problems import ServiceError
 from app.services import parts
 from app.services.analyses import AnalysisPool
 from app.services.gpus import Gpus
@@ -36,6 +37,7 @@ from app.settings import Settings
 
 if TYPE_CHECKING:
     from app.store.predictions import PredictionStore
+    from app.store.repositories import Repositories
 
 
 def installed_version() -> str:
@@ -47,11 +49,20 @@ def installed_version() -> str:
 
 
 class Services:
-    """Everything a face needs. ``store`` is ``None`` where predictions are not kept (CLI)."""
+    """Everything a face needs.
 
-    def __init__(self, settings: Settings, store: PredictionStore | None = None) -> None:
+    ``store`` and ``data`` are ``None`` where nothing is kept (the CLI's predictions).
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        store: PredictionStore | None = None,
+        data: Repositories | None = None,
+    ) -> None:
         self.settings = settings
         self.store = store
+        self.data = data
         self.version = installed_version()
         self.gpus = Gpus(settings.home)
         self.modules = ModuleCache(settings.module_cache_bytes, settings.max_ptx_bytes)
@@ -62,29 +73,55 @@ class Services:
         self.analyses = AnalysisPool(
             settings.analyses_at_once, settings.waiting_analyses, settings.analysis_seconds
         )
+        self.uploads = AnalysisPool(
+            settings.uploads_at_once, settings.waiting_uploads, settings.upload_seconds, "upload"
+        )
 
     @classmethod
     def open(cls, settings: Settings) -> Services:
         """With the prediction store of ``settings``, migrated. Raises StoreError."""
-        from app.store.database import open_database
+        from app.store.database import Pool, open_database
         from app.store.predictions import PredictionStore
+        from app.store.repositories import Repositories
 
+        engine = open_database(settings.sqlalchemy_url, Pool(most=settings.database_connections))
         store = PredictionStore(
-            open_database(settings.sqlalchemy_url),
+            engine,
             recent=settings.recent_predictions,
             queue_rows=settings.store_queue_rows,
             flush_seconds=settings.store_flush_milliseconds / 1e3,
         )
-        return cls(settings, store)
+        return cls(settings, store, Repositories.over(engine, settings.key_cache_seconds))
 
-    def check(self) -> None:
-        """Raises StoreError when predictions cannot be stored."""
-        from app.store.database import StoreError
+    def check(self) -> dict[str, str]:
+        """What was checked: ``ok``, or what is weak but no obstacle.
 
+        Raises StoreError when predictions cannot be stored or the tables are not this program's,
+        and ServiceError ``not-ready`` where no model passes its checks.
+        """
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from app.store.database import HEAD, StoreError, revision
+
+        found: dict[str, str] = {}
         if self.store is not None:
             self.store.check()
             if not self.store.healthy:
                 raise StoreError("predictions are not being written; see the log")
+            found["database"] = "ok"
+        if self.data is not None:
+            try:
+                current = revision(self.data.engine)
+            except SQLAlchemyError as error:
+                raise StoreError("the database does not answer") from error
+            if current != HEAD:
+                raise StoreError(f"the database is at migration {current}, not at {HEAD}")
+            found["migrations"] = "ok"
+        if not self.power.cards():
+            raise ServiceError("not-ready", "no power model passes its checks; see the log")
+        left_out = self.power.problems()
+        found["artifacts"] = f"{len(left_out)} left out; see the log" if left_out else "ok"
+        return found
 
     def warm_up(self) -> threading.Thread:
         """Load the power models in the background, so that the first request need not."""
@@ -101,6 +138,7 @@ class Services:
 
     def close(self) -> None:
         """Write what is queued; let running analyses end."""
+        self.uploads.close()
         self.analyses.close()
         if self.store is not None:
             self.store.close()

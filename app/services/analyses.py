@@ -1,4 +1,5 @@
-"""Threads in which PTX is analysed: the event loop answers others meanwhile, within limits."""
+"""Threads in which PTX is analysed and uploads are read, within limits: the event loop answers
+others meanwhile."""
 
 from __future__ import annotations
 
@@ -16,10 +17,14 @@ T = TypeVar("T")
 
 
 class AnalysisPool:
-    """Runs at most ``at_once`` analyses, lets ``waiting`` more wait, each up to ``seconds``."""
+    """Runs at most ``at_once`` analyses, lets ``waiting`` more wait, each up to ``seconds``.
 
-    def __init__(self, at_once: int, waiting: int, seconds: float) -> None:
-        self._executor = ThreadPoolExecutor(at_once, thread_name_prefix="analysis")
+    ``what`` is what the work is called in errors: uploads have a pool of their own.
+    """
+
+    def __init__(self, at_once: int, waiting: int, seconds: float, what: str = "analysis") -> None:
+        self._executor = ThreadPoolExecutor(at_once, thread_name_prefix=what)
+        self._what = what
         self._most = at_once + waiting
         self._seconds = seconds
         self._pending = 0
@@ -33,7 +38,9 @@ class AnalysisPool:
         """
         with self._lock:
             if self._pending >= self._most:
-                raise ServiceError("busy", f"{self._pending} analyses wait already; try again")
+                raise ServiceError(
+                    "busy", f"{self._pending} requests of this kind wait already; try again"
+                )
             self._pending += 1
         context = contextvars.copy_context()
         job = self._executor.submit(lambda: context.run(work, *args, **kwargs))
@@ -43,7 +50,9 @@ class AnalysisPool:
         if not ended:
             waiter.add_done_callback(_seen)
             job.cancel()  # succeeds only if it still waits
-            raise ServiceError("time-limit", f"the analysis did not end within {self._seconds:g} s")
+            raise ServiceError(
+                "time-limit", f"the {self._what} did not end within {self._seconds:g} s"
+            )
         return waiter.result()
 
     def _done(self, _: Future[T]) -> None:

@@ -82,7 +82,7 @@ def _postgres(address: URL, pool: Pool) -> Engine:
     return sa.create_engine(
         address,
         pool_pre_ping=True,  # a restarted server costs one reconnect, not an error
-        pool_size=pool.kept,
+        pool_size=min(pool.kept, pool.most),
         max_overflow=max(0, pool.most - pool.kept),
         pool_recycle=int(pool.recycle_seconds),
         pool_timeout=10,

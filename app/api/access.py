@@ -1,0 +1,180 @@
+"""Who may call what, and how often: pure ASGI, between the guard and the routes.
+
+In order: a call from a web page of another site is refused, the caller's key is checked, the rate
+and the number of requests at once are limited, and the key's scope is compared with the call's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from fastapi import Request
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from app import problems
+from app.api.rates import TokenBuckets
+from app.api.scopes import LOOKING, scope_needed
+from app.logs import log
+from app.services import Services
+from app.settings import Settings, is_loopback
+from app.store.database import StoreError
+from app.store.keys import ApiKey
+
+CALLER = "wattcast.caller"
+"""Where the ASGI scope holds the ``Caller``."""
+
+DEFAULT_RATE = 100.0
+"""Requests a second of one caller where keys are required and no setting says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: the key where one was shown, and the address."""
+
+    key: ApiKey | None
+    address: str
+
+    @property
+    def name(self) -> str:
+        """The caller as the audit log and the rate limit know it."""
+        return f"key:{self.key.id}" if self.key is not None else f"address:{self.address}"
+
+
+def actor_of(request: Request) -> str:
+    """Who makes this request, for the audit log."""
+    caller = request.scope.get(CALLER)
+    return caller.name if isinstance(caller, Caller) else "unknown"
+
+
+class Access:
+    """Answers 401, 403 and 429 itself; lets everything else through."""
+
+    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+        self._app = app
+        self._required = settings.keys_required
+        self._own_names_only = settings.api_keys == "auto" and not self._required
+        per_second = settings.requests_per_second
+        if per_second is None:
+            per_second = DEFAULT_RATE if self._required else 0.0
+        self._rates = TokenBuckets(per_second, settings.requests_burst)
+        self._most = settings.requests_at_once
+        self._running = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = await self._refusal(scope)
+        if refusal is not None:
+            await refusal(scope, receive, send)
+            return
+        self._running += 1
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            self._running -= 1
+
+    async def _refusal(self, scope: Scope) -> Response | None:
+        needed = scope_needed(scope["method"], scope["path"])
+        client = scope.get("client")
+        address = client[0] if client else "local"
+        if not self._required:
+            foreign = self._foreign(scope)
+            if foreign is not None:
+                return problems.response("forbidden", foreign)
+        key = None
+        if needed is not None and self._required:
+            token = _token(scope)
+            key, refusal = await self._checked(scope, token, address)
+            if refusal is not None:
+                return refusal
+        caller = scope[CALLER] = Caller(key, address)
+        if needed is None:
+            return None
+        wait = self._rates.take(caller.name)
+        if wait:
+            return _later("too many requests (WATTCAST_REQUESTS_PER_SECOND)", wait)
+        if self._running >= self._most:
+            return _later(f"{self._running} requests are being served already", 1.0)
+        if key is not None and needed not in key.scopes:
+            return problems.response(
+                "forbidden",
+                f"the key has no scope {needed!r}",
+                {"needed": needed, "scopes": sorted(key.scopes)},
+            )
+        return None
+
+    async def _checked(
+        self, scope: Scope, token: str | None, address: str
+    ) -> tuple[ApiKey | None, Response | None]:
+        """The key that a token stands for, or why there is none."""
+        if token is None:
+            return None, _unauthorized("no API key; send Authorization: Bearer <key>")
+        services: Services = scope["app"].state.services
+        assert services.data is not None
+        ring = services.data.key_ring
+        wait = ring.read_in(token)
+        if wait is not None:
+            await asyncio.sleep(wait)
+            try:
+                await run_in_threadpool(ring.read)
+            except StoreError as error:
+                headers = {"Retry-After": "1"}
+                return None, problems.response("store", error.detail, headers=headers)
+        key = ring.find(token)
+        if key is None:
+            log().warning("wrong API key", address=address)
+            return None, _unauthorized("the API key is unknown or has been revoked")
+        return key, None
+
+    def _foreign(self, scope: Scope) -> str | None:
+        """Why a call without a key does not come from a user of this machine, if it does not.
+
+        A page of any site can make its visitor's browser post to 127.0.0.1, and through a name
+        that it points there read the answers. Browsers tell by ``Origin`` and ``Host``.
+        """
+        headers = Headers(scope=scope)
+        host = headers.get("host", "")
+        if self._own_names_only and not is_loopback(_name(host)):
+            return (
+                f"the host {host[:100]!r} is not this machine; behind a proxy set WATTCAST_API_KEYS"
+            )
+        if scope["method"] in LOOKING:
+            return None
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return "calls from web pages of other sites need an API key"
+        if headers.get("sec-fetch-site") == "cross-site":
+            return "calls from web pages of other sites need an API key"
+        return None
+
+
+def _name(host: str) -> str:
+    """The name or address of a ``Host`` header, without its port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def _token(scope: Scope) -> str | None:
+    for name, value in scope["headers"]:
+        if name == b"authorization":
+            kind, _, token = value.decode("latin-1").partition(" ")
+            return token.strip() if kind.lower() == "bearer" and token else None
+    return None
+
+
+def _unauthorized(why: str) -> Response:
+    headers = {"WWW-Authenticate": 'Bearer realm="wattcast"'}
+    return problems.response("unauthorized", why, headers=headers)
+
+
+def _later(why: str, seconds: float) -> Response:
+    headers = {"Retry-After": str(max(1, int(seconds + 0.999)))}
+    return problems.response("rate", why, headers=headers)

@@ -1,0 +1,55 @@
+"""Security headers of every answer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+SWAGGER = "https://cdn.jsdelivr.net"
+"""Where the page under ``/docs`` takes Swagger UI from."""
+
+_ALWAYS = (
+    (b"x-content-type-options", b"nosniff"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"x-frame-options", b"DENY"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+)
+
+_DATA = (
+    *_ALWAYS,
+    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
+    (b"cache-control", b"no-store"),
+)
+"""What is no page runs nothing and is kept by no cache: answers belong to whoever has the key."""
+
+_PAGE = (
+    *_ALWAYS,
+    (
+        b"content-security-policy",
+        b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+        b"font-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
+        b"frame-ancestors 'none'",
+    ),
+)
+"""Pages of our own load scripts and styles from here alone; nothing is inline."""
+
+DOCS_POLICY = (
+    f"default-src 'none'; script-src 'self' {SWAGGER}; style-src 'self' {SWAGGER}; "
+    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'"
+)
+"""The page under ``/docs`` besides loads Swagger UI."""
+
+_OF_PAGES = (b"text/html", b"text/css", b"text/javascript", b"application/javascript", b"image/")
+
+_Headers = Iterable[tuple[bytes, bytes]]
+
+
+def security_headers(headers: _Headers) -> list[tuple[bytes, bytes]]:
+    """What to add to an answer with these headers; one it has set itself stays."""
+    media, own = b"", set()
+    for name, value in headers:
+        own.add(name)
+        if name == b"content-type":
+            media = value
+    chosen = _PAGE if media.startswith(_OF_PAGES) else _DATA
+    return [(name, value) for name, value in chosen if name not in own]

@@ -27,7 +27,6 @@ TIMEOUT = httpx.Timeout(30.0, connect=10.0)
 
 ATTEMPTS = 3
 _PAUSE_SECONDS = 1.0
-_PIECE_BYTES = 64 * 1024
 
 Progress = Callable[[str], None]
 
@@ -173,7 +172,8 @@ def _one_try(
             raise _InterruptedError("the server sends another range than asked for")
         size = have if goes_on else 0
         with part.open("ab" if goes_on else "wb") as file:
-            for piece in response.iter_raw(_PIECE_BYTES):
+            # As it comes: pieces of a set size would wait in a buffer, lost if the connection is.
+            for piece in response.iter_raw():
                 size += len(piece)
                 if size > max_bytes:
                     raise refuse(f"more than {max_bytes} bytes, the most that is taken")

@@ -14,17 +14,18 @@ COLUMNS = {
     "note": text(nullable=True),
     "watts": number(positive=True),
     "share": number(high=1.0, nullable=True),
+    "flags": text(nullable=True, pattern=r"^(ok;|odd;)*$"),
 }
 
 
-def write(folder: Path, *rows: str, header: str = "kind,note,watts,share,extra") -> Path:
+def write(folder: Path, *rows: str, header: str = "kind,note,watts,share,flags,extra") -> Path:
     path = folder / "table.csv"
     path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
     return path
 
 
 def test_a_sound_table_is_read_with_types_and_further_columns(tmp_path: Path) -> None:
-    frame = read_table(write(tmp_path, "real,,70.5,0.5,7", "micro,x,1,,8"), COLUMNS)
+    frame = read_table(write(tmp_path, "real,,70.5,0.5,ok;odd;,7", "micro,x,1,,,8"), COLUMNS)
     assert frame["watts"].tolist() == [70.5, 1.0]
     assert frame["share"].isna().tolist() == [False, True]
     assert frame["note"].isna().tolist() == [True, False]
@@ -34,17 +35,18 @@ def test_a_sound_table_is_read_with_types_and_further_columns(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("row", "column", "why"),
     [
-        ("real,,x,0.5,7", "watts", "'x' does not fit"),
-        ("real,,,0.5,7", "watts", "nothing does not fit"),
-        ("real,,0,0.5,7", "watts", "greater_than(0)"),
-        ("real,,inf,0.5,7", "watts", "less_than(inf)"),
-        ("real,,70,1.5,7", "share", "less_than_or_equal_to(1.0)"),
-        ("reel,,70,0.5,7", "kind", "'reel' does not fit"),
-        (",,70,0.5,7", "kind", "nothing does not fit"),
+        ("real,,x,0.5,,7", "watts", "'x' does not fit"),
+        ("real,,,0.5,,7", "watts", "nothing does not fit"),
+        ("real,,0,0.5,,7", "watts", "greater_than(0)"),
+        ("real,,inf,0.5,,7", "watts", "less_than(inf)"),
+        ("real,,70,1.5,,7", "share", "less_than_or_equal_to(1.0)"),
+        ("reel,,70,0.5,,7", "kind", "'reel' does not fit"),
+        ("real,,70,0.5,ok;od;,7", "flags", "str_matches"),
+        (",,70,0.5,,7", "kind", "nothing does not fit"),
     ],
 )
 def test_a_defect_names_its_place(tmp_path: Path, row: str, column: str, why: str) -> None:
-    path = write(tmp_path, "real,,70,0.5,7", row)
+    path = write(tmp_path, "real,,70,0.5,,7", row)
     with pytest.raises(DataError, match=rf"table\.csv, row 3, column '{column}'") as caught:
         read_table(path, COLUMNS)
     assert why in caught.value.detail
@@ -52,7 +54,7 @@ def test_a_defect_names_its_place(tmp_path: Path, row: str, column: str, why: st
 
 
 def test_missing_columns_rows_and_files_are_named(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"table\.csv has no column share"):
+    with pytest.raises(DataError, match=r"table\.csv has no column share, flags"):
         read_table(write(tmp_path, "real,,70", header="kind,note,watts"), COLUMNS)
     with pytest.raises(DataError, match=r"table\.csv has no rows"):
         read_table(write(tmp_path), COLUMNS)

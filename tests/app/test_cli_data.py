@@ -1,0 +1,362 @@
+"""``wattcast data``: what is fetched, refused, resumed and told; checked over real HTTP."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from app.cli import main
+from training import datasets
+from training.cleaning import MODEL_INPUTS
+from training.datasets import SourceFile, sources
+from training.fetch import FetchError, address_of, fetch
+from training.inventory import inventory
+from training.reports import extra
+
+Run = Callable[..., tuple[str, str]]
+
+HEADER = ",".join(["Sr No.", "Benchmark", "Kernel Name", "grid_size", "Power", *MODEL_INPUTS])
+ROWS = "".join(
+    ",".join([str(at), "b", "vecAdd10", str(at + 1), "70.5", *["1"] * len(MODEL_INPUTS)]) + "\n"
+    for at in range(400)
+)
+CONTENT = f"{HEADER}\n{ROWS}".encode()
+NAME = "Power Model Inputs - V100_data.csv"
+PATH = f"/abc/Data sets/{NAME}"
+
+
+@dataclass
+class Upstream:
+    """A server of one file, and how it misbehaves. ``asked`` holds the Range of every request."""
+
+    url: str = ""
+    content: bytes = CONTENT
+    statuses: list[int] = field(default_factory=list)
+    break_after: list[int] = field(default_factory=list)
+    ranges: bool = True
+    wrong_range: bool = False
+    encoding: str = ""
+    asked: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    state = Upstream()
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None: ...
+
+        def do_GET(self) -> None:
+            wanted = self.headers.get("Range", "")
+            state.asked.append(wanted)
+            if unquote(self.path) != PATH:
+                self.send_error(404)
+                return
+            if state.statuses:
+                self.send_error(state.statuses.pop(0))
+                return
+            start = int(wanted.removeprefix("bytes=").rstrip("-")) if wanted else 0
+            body = state.content
+            if start and state.ranges:
+                if start >= len(body):
+                    self.send_error(416)
+                    return
+                self.send_response(206)
+                told = start + 1 if state.wrong_range else start
+                self.send_header("Content-Range", f"bytes {told}-{len(body) - 1}/{len(body)}")
+                body = body[start:]
+            else:
+                self.send_response(200)
+            if state.encoding:
+                self.send_header("Content-Encoding", state.encoding)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body[: state.break_after.pop(0)] if state.break_after else body)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    state.url = f"http://127.0.0.1:{server.server_port}"
+    yield state
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SourceFile]:
+    """``sources.toml`` with this one file."""
+    path = tmp_path / "sources.toml"
+    path.write_text(
+        f"""
+licence = "none"
+repository = "https://example.org/data"
+raw_address = "https://raw.example.org/data"
+collection = []
+[[file]]
+id = "V100"
+gpu = "tesla-v100"
+layout = "thesis"
+names = "V100_data"
+path = "Data sets/{NAME}"
+commit = "abc"
+sha256 = "{hashlib.sha256(CONTENT).hexdigest()}"
+unused = []
+"""
+    )
+    monkeypatch.setattr(datasets, "SOURCES_FILE", path)
+    sources.cache_clear()
+    yield sources().get("V100")
+    sources.cache_clear()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    monkeypatch.setenv("WATTCAST_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("WATTCAST_DATA", raising=False)
+
+    def command(*words: str, status: int = 0) -> tuple[str, str]:
+        monkeypatch.setattr("sys.argv", ["wattcast", "data", *words])
+        monkeypatch.setattr("sys.stdin", io.StringIO())
+        with pytest.raises(SystemExit) as ended:
+            main()
+        printed = capsys.readouterr()
+        assert ended.value.code == status, printed
+        return printed.out, printed.err
+
+    return command
+
+
+def names_in(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir()} if folder.exists() else set()
+
+
+def test_a_file_is_fetched_once_and_then_known(
+    run: Run, source: SourceFile, upstream: Upstream, tmp_path: Path
+) -> None:
+    there = tmp_path / "there"
+    out, err = run("fetch", "--to", str(there), "--from", upstream.url)
+    path = there / "power" / "raw" / NAME
+    assert path.read_bytes() == CONTENT
+    assert out == f"V100: fetched, {path}\ntraining looks there with WATTCAST_DATA={there}\n"
+    assert f"{upstream.url}/abc/Data%20sets/Power%20Model%20Inputs%20-%20V100_data.csv" in err
+    out, _ = run("fetch", "V100", "--to", str(there), "--from", upstream.url, "--json")
+    (told,) = json.loads(out)
+    assert told["how"] == "present"
+    assert told["received_bytes"] == 0
+    assert told["sha256"] == source.sha256
+    assert len(upstream.asked) == 1
+
+
+def test_without_a_folder_it_goes_into_the_home(
+    run: Run, source: SourceFile, upstream: Upstream, tmp_path: Path
+) -> None:
+    run("fetch", "--from", upstream.url)
+    assert (tmp_path / "home" / "data" / "power" / "raw" / source.name).is_file()
+
+
+def test_a_broken_download_goes_on_where_it_stopped(
+    source: SourceFile, upstream: Upstream, tmp_path: Path
+) -> None:
+    upstream.break_after = [5000, 3000, 1000]
+    with pytest.raises(FetchError, match=r"3 times; 9000 bytes are kept"):
+        fetch(source, tmp_path / "raw", base=upstream.url, pause_seconds=0)
+    assert names_in(tmp_path / "raw") == {f".{NAME}.part"}
+    done = fetch(source, tmp_path / "raw", base=upstream.url, pause_seconds=0)
+    assert done.how == "resumed"
+    assert done.received_bytes == len(CONTENT) - 9000
+    assert done.path.read_bytes() == CONTENT
+    assert names_in(tmp_path / "raw") == {NAME}
+    assert upstream.asked == ["", "bytes=5000-", "bytes=8000-", "bytes=9000-"]
+
+
+@pytest.mark.parametrize("part", [CONTENT[:700], CONTENT, CONTENT + b"more", b"other bytes"])
+@pytest.mark.parametrize("ranges", [True, False])
+def test_what_lies_there_from_before_is_used_or_thrown_away(
+    source: SourceFile, upstream: Upstream, tmp_path: Path, part: bytes, ranges: bool
+) -> None:
+    (tmp_path / f".{NAME}.part").write_bytes(part)
+    upstream.ranges = ranges
+    if ranges and part == b"other bytes":
+        # Only the checksum tells; nothing is kept, so that the next run starts anew.
+        with pytest.raises(FetchError, match="nothing was kept"):
+            fetch(source, tmp_path, base=upstream.url, pause_seconds=0)
+        assert not (tmp_path / f".{NAME}.part").exists()
+    done = fetch(source, tmp_path, base=upstream.url, pause_seconds=0)
+    assert done.path.read_bytes() == CONTENT
+
+
+def test_a_server_that_is_busy_or_sends_another_range_is_asked_again(
+    source: SourceFile, upstream: Upstream, tmp_path: Path
+) -> None:
+    said: list[str] = []
+    upstream.statuses = [503, 429]
+    fetch(source, tmp_path / "a", base=upstream.url, progress=said.append, pause_seconds=0)
+    assert [line for line in said if "again" in line] == [
+        "V100: the server answers 503; again",
+        "V100: the server answers 429; again",
+    ]
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / f".{NAME}.part").write_bytes(CONTENT[:10])
+    upstream.wrong_range = True
+    done = fetch(source, tmp_path / "b", base=upstream.url, pause_seconds=0)
+    assert done.path.read_bytes() == CONTENT
+
+
+def test_another_file_is_never_kept(
+    run: Run, source: SourceFile, upstream: Upstream, tmp_path: Path
+) -> None:
+    upstream.content = CONTENT.replace(b"70.5", b"71.5")
+    out, err = run("fetch", "--to", str(tmp_path), "--from", upstream.url, status=1)
+    assert out == ""
+    (error,) = (line for line in err.splitlines() if line.startswith("wattcast: "))
+    assert source.sha256 in error
+    assert names_in(tmp_path / "power" / "raw") == set()
+
+
+def test_what_cannot_be_had_is_said(
+    source: SourceFile, upstream: Upstream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(**options: object) -> str:
+        with pytest.raises(FetchError) as caught:
+            fetch(source, tmp_path / "raw", **{"base": upstream.url, "pause_seconds": 0, **options})  # type: ignore[arg-type]
+        assert NAME not in names_in(tmp_path / "raw")
+        return caught.value.detail
+
+    upstream.statuses = [403]
+    assert "answers 403 Forbidden" in refused()
+    assert "more than 100 bytes" in refused(max_bytes=100)
+    assert names_in(tmp_path / "raw") == set()
+    upstream.encoding = "gzip"
+    assert "compressed" in refused()
+    assert "no http or https address" in refused(base="file:///etc")
+    assert "404" in refused(base=f"{upstream.url}/elsewhere")
+    assert "3 times" in refused(base="http://127.0.0.1:9")  # port 9: nobody listens
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FetchError, match="cannot be written"):
+        fetch(source, tmp_path / "file" / "raw", base=upstream.url)
+
+
+def test_a_shortened_copy_stays_unless_it_may_go(
+    run: Run, source: SourceFile, upstream: Upstream, tmp_path: Path
+) -> None:
+    path = tmp_path / "power" / "raw" / NAME
+    path.parent.mkdir(parents=True)
+    path.write_bytes(CONTENT[:5000])
+    _, err = run("fetch", "--to", str(tmp_path), "--from", upstream.url, status=1)
+    assert "is not the complete upstream file" in err
+    assert path.read_bytes() == CONTENT[:5000]
+    run("fetch", "--to", str(tmp_path), "--from", upstream.url, "--replace")
+    assert path.read_bytes() == CONTENT
+
+
+def test_the_addresses_are_pinned_and_quoted() -> None:
+    for each in sources().file:
+        address = address_of(each)
+        assert address.startswith("https://raw.githubusercontent.com/santonus/energymodel/")
+        assert len(each.commit) == 40
+        assert " " not in address
+
+
+def test_an_unknown_file_is_named(run: Run) -> None:
+    _, err = run("fetch", "K40", status=1)
+    assert "unknown data source 'K40'" in err
+
+
+def folder_of(tmp_path: Path, content: bytes) -> Path:
+    root = tmp_path / "data"
+    (root / "power" / "raw").mkdir(parents=True)
+    (root / "power" / "raw" / NAME).write_bytes(content)
+    (root / "power" / "kernel_names.csv").write_text(
+        "source_file_stem,benchmark,kernel,kernel_id,kernel_group,family\n"
+        "V100_data,b,vecAdd3,vecadd/vecadd,vecadd/vecadd,vecadd\n"
+    )
+    return root
+
+
+def test_check_tells_complete_from_shortened_and_counts_by_rule(
+    run: Run, source: SourceFile, tmp_path: Path
+) -> None:
+    root = folder_of(tmp_path, CONTENT)
+    (root / "time").mkdir()
+    (root / "time" / "notes.csv").write_text("a\n1\n")
+    out, err = run("check", str(root), "--json")
+    assert err == ""
+    tables = {each["path"]: each for each in json.loads(out)}
+    raw = tables[f"power/raw/{NAME}"]
+    assert raw["state"] == "complete"
+    assert raw["sha256"] == source.sha256
+    assert (raw["rows"], raw["kept"], raw["dropped"]) == (400, 400, {})
+    assert raw["noted"] == {"4 named by rule": 400}  # the table of names holds vecAdd3 alone
+    assert tables["power/kernel_names.csv"]["state"] == "sound"
+    assert tables["power/clean/K20.csv"]["state"] == "missing"
+    assert tables["time/rtx_3080_launches.csv"]["state"] == "missing"
+    assert tables["time/notes.csv"]["state"] == "unread"
+    text, _ = run("check", str(root))
+    (line,) = (line for line in text.splitlines() if "V100_data" in line)
+    assert line.split()[5:8] == ["complete", "400", "400"]
+
+
+def test_check_counts_what_cleaning_dropped(run: Run, source: SourceFile, tmp_path: Path) -> None:
+    rows = [line.replace("vecAdd10", "vecAdd3") for line in ROWS.splitlines()]
+    failed = rows[0].replace(",70.5,1,", ",70.5,#DIV/0!,")
+    blank = "6" + "," * HEADER.count(",")
+    content = "\n".join([HEADER, *rows[:3], rows[2], failed, blank, ""])
+    root = folder_of(tmp_path, content.encode())
+    raw = {each.path: each for each in inventory(root)}[f"power/raw/{NAME}"]
+    assert raw.state == "shortened"
+    assert (raw.rows, raw.kept) == (6, 3)
+    assert raw.dropped == {
+        "1 blank rows": 1,
+        "2 failed formula or blank in a model input": 1,
+        "2 exact duplicates": 1,
+    }
+
+
+def test_a_defect_is_told_with_its_place_and_fails(
+    run: Run, source: SourceFile, tmp_path: Path
+) -> None:
+    # No complete file: a kernel nobody knows is a defect of this copy.
+    root = folder_of(tmp_path, CONTENT[:-200].rsplit(b"\n", 1)[0] + b"\n")
+    out, err = run("check", str(root), status=1)
+    assert "defective" in out
+    assert err == f"wattcast: {NAME}, row 2: kernel_names.csv does not know 'b' / 'vecAdd10'\n"
+
+
+def test_the_fingerprint_is_of_the_rows_and_not_of_the_file(
+    source: SourceFile, tmp_path: Path
+) -> None:
+    known = CONTENT.replace(b"vecAdd10", b"vecAdd3")
+
+    def found(content: bytes, name: str) -> tuple[str, str]:
+        root = folder_of(tmp_path / name, content)
+        (raw,) = (each for each in inventory(root) if each.path.endswith(NAME))
+        return raw.sha256, raw.fingerprint
+
+    one = found(known, "a")
+    same = found(known.replace(b"70.5", b"70.50"), "b")
+    other = found(known.replace(b"70.5", b"70.6", 1), "c")
+    assert one[0] != same[0]
+    assert one[1] == same[1] != other[1]
+
+
+def test_without_data_or_the_extra_it_says_so(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, err = run("check", str(tmp_path / "none"), status=1)
+    assert err == f"wattcast: there is no folder {tmp_path / 'none'}\n"
+    monkeypatch.setenv("WATTCAST_DATA", str(tmp_path))
+    _, err = run("check", status=1)
+    assert "WATTCAST_DATA" in err
+    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    _, err = run("check", status=1)
+    assert "wattcast[train]" in err

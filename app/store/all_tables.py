@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from app.store import access_tables, measurement_tables
+from app.store import access_tables, job_tables, measurement_tables, registry_tables
 from app.store.tables import METADATA
 
-MODULES = (access_tables, measurement_tables)
+MODULES = (access_tables, measurement_tables, job_tables, registry_tables)
 
 __all__ = ["METADATA", "MODULES"]

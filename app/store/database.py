@@ -14,7 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.problems import ServiceError
 
-HEAD = "0003"
+HEAD = "0004"
 """Newest migration; a test compares it with the migrations folder.
 
 Known here so that a start on an up-to-date database needs not import Alembic.

@@ -38,6 +38,7 @@ from training.datasets import (
     read_raw,
 )
 from training.kernel_naming import NamingRules
+from training.tables import number, validated
 
 MODEL_INPUTS = (
     "avg_comp_lat",
@@ -122,6 +123,9 @@ _POWERQUANT_NAMES = {
     "Loops": "loops",
 }
 _POWERQUANT_IGNORED = frozenset({"KernelName", "block_size"})  # block_size repeats BlockSize
+
+_ALWAYS = frozenset({"grid_size", "block_size", "power_w"})
+"""Numbers that every row must have, above 0."""
 
 SM_COUNT = {"K80": 13, "PQ_V100": 80, "PQ_Ampere84": 84, "PQ_Ada24": 24}
 """SMs the PowerQuant tool reckons with (specification of the features, section 4)."""
@@ -241,24 +245,20 @@ def _to_numbers(text: pd.DataFrame, names: dict[str, str], raw: RawTable) -> pd.
                 row=line,
                 column=given,
             )
-        columns[name] = numbers.astype(float)
-    frame = pd.DataFrame(columns)
-    for name in ("grid_size", "block_size", "power_w"):
-        if name not in frame:
-            raise DataError(f"{raw.path.name} has no {name}", file=raw.path.name, column=name)
-        bad = ~(frame[name] > 0)
-        if bad.any():
-            line = _first_line(bad)
-            raise DataError(
-                f"{raw.path.name}, row {line}: {name} is {frame[name][line]}; it must be positive",
-                file=raw.path.name,
-                row=line,
-                column=name,
-            )
-    if raw.source.layout == "thesis":
-        for name in MODEL_INPUTS:
-            if name not in frame:
-                raise DataError(f"{raw.path.name} has no {name}", file=raw.path.name, column=name)
+        columns[given] = numbers.astype(float)
+    # PowerQuant's issue cycles overflowed, and rule 9 computes them anew.
+    may_be_negative = {"inst_issue_cycles"} if raw.source.layout == "powerquant" else set()
+    # Failed formulas and blanks are rule 2's; what else is no power, size or count is a defect.
+    schema = {
+        given: number(positive=True)
+        if name in _ALWAYS
+        else number(nullable=True, low=None if name in may_be_negative else 0.0)
+        for given, name in names.items()
+    }
+    needed = {*_ALWAYS, *(MODEL_INPUTS if raw.source.layout == "thesis" else ())}
+    schema |= {name: number() for name in sorted(needed - set(names.values()))}
+    # The index holds the lines already.
+    frame = validated(pd.DataFrame(columns), schema, raw.path, 0).rename(columns=names)
     frame["src_row"] = np.asarray(frame.index, dtype=float)
     return frame
 

@@ -58,21 +58,32 @@ def read_table(path: Path, columns: dict[str, pa.Column]) -> pd.DataFrame:
     for name in columns:
         if name in frame:
             frame[name] = frame[name].mask(frame[name] == "")
+    return validated(frame, columns, path, FIRST_ROW)
+
+
+def validated(
+    frame: pd.DataFrame, columns: dict[str, pa.Column], path: Path, first_row: int
+) -> pd.DataFrame:
+    """``frame`` with at least ``columns``; the row of a file is its index plus ``first_row``.
+
+    Raises DataError as ``read_table`` does.
+    """
     try:
         return pa.DataFrameSchema(columns).validate(frame, lazy=True)
     except SchemaErrors as error:
-        raise _defect(path, error.failure_cases) from error
+        raise _defect(path, error.failure_cases, first_row) from error
 
 
-def _defect(path: Path, cases: pd.DataFrame) -> DataError:
+def _defect(path: Path, cases: pd.DataFrame, first_row: int) -> DataError:
     missing = cases[cases["check"] == "column_in_dataframe"]
     if len(missing):
         names = ", ".join(str(name) for name in missing["failure_case"])
         return DataError(f"{path.name} has no column {names}", file=path.name, column=names)
     first: Any = cases.sort_values("index", na_position="last").iloc[0]
-    line = None if pd.isna(first["index"]) else int(first["index"]) + FIRST_ROW
+    line = None if pd.isna(first["index"]) else int(first["index"]) + first_row
     where = f", row {line}" if line is not None else ""
-    value = "nothing" if pd.isna(first["failure_case"]) else repr(first["failure_case"])
+    cell = first["failure_case"]
+    value = "nothing" if pd.isna(cell) else repr(getattr(cell, "item", lambda: cell)())
     return DataError(
         f"{path.name}{where}, column {first['column']!r}: {value} does not fit ({first['check']})",
         file=path.name,

@@ -106,8 +106,11 @@ def test_a_failed_formula_in_a_model_input_drops_the_row(tmp_path: Path, cell: s
     ("cells", "message", "column"),
     [
         ({"branch": "many"}, r"row 2, column 'branch': 'many' is no number", "branch"),
-        ({"Power": "-3"}, r"row 2: power_w is -3.0; it must be positive", "power_w"),
-        ({"grid_size": ""}, r"row 2: grid_size is nan", "grid_size"),
+        ({"Power": "-3"}, r"row 2, column 'Power': -3.0 does not fit \(greater_than\(0\)", "Power"),
+        ({"Power": "0"}, r"row 2, column 'Power': 0.0 does not fit", "Power"),
+        ({"grid_size": ""}, r"row 2, column 'grid_size': nothing does not fit", "grid_size"),
+        ({"branch": "-1"}, r"row 2, column 'branch': -1.0 does not fit", "branch"),
+        ({"branch": "inf"}, r"row 2, column 'branch': inf does not fit", "branch"),
         ({"Voltage": "1"}, r"unexpected column 'Voltage'", "Voltage"),
         (
             {"Kernel Name": "other"},
@@ -138,7 +141,7 @@ def test_a_missing_column_or_file_is_named(tmp_path: Path) -> None:
     root = _write(tmp_path, {})
     path = root / "power" / "raw" / "Power Model Inputs - V100_data.csv"
     path.write_text(path.read_text().replace("occupancy", "sm_active"))
-    with pytest.raises(DataError, match="has no occupancy"):
+    with pytest.raises(DataError, match="has no column occupancy"):
         clean("V100", root)
     with pytest.raises(DataError, match="cannot be read"):
         clean("M60", root)

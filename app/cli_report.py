@@ -23,11 +23,6 @@ Assignments = Annotated[
 ]
 
 
-@reports.callback()
-def _root() -> None:
-    """A group even while it has one command."""
-
-
 @reports.command()
 def time(out: Out = Path("reports/time"), assignments: Assignments = 5) -> None:
     """How near predicted times come to measured ones."""
@@ -39,6 +34,21 @@ def time(out: Out = Path("reports/time"), assignments: Assignments = 5) -> None:
     from training.reports.time import time_report
 
     page, targets = time_report(assignments, _progress)
+    paths = write_page(page, out)
+    print("\n".join([*target_lines(targets), "", *map(str, paths)]))
+
+
+@reports.command()
+def dvfs(out: Out = Path("reports/dvfs")) -> None:
+    """How near predicted time, power and energy over the clocks come to measured ones."""
+    from training.reports.extra import require_train_extra
+
+    require_train_extra()
+    from training.reports.dvfs import dvfs_report
+    from training.reports.page import write_page
+    from training.reports.targets import target_lines
+
+    page, targets = dvfs_report(_progress)
     paths = write_page(page, out)
     print("\n".join([*target_lines(targets), "", *map(str, paths)]))
 

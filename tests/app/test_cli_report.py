@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from training.reports import extra, time
+from training.reports import dvfs, extra, time
 from training.reports.page import Page, Section
 from training.reports.targets import Target
 from training.work import ASSIGNMENTS
@@ -36,6 +36,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 def test_help_lists_the_reports(run: Run) -> None:
     out, _ = run("--help")
     assert "time  How near predicted times" in out
+    assert "dvfs  How near predicted time, power and energy" in out
 
 
 def test_a_report_prints_its_targets_and_where_it_lies(
@@ -62,11 +63,32 @@ def test_a_report_prints_its_targets_and_where_it_lies(
     assert (tmp_path / "there" / "time.md").is_file()
 
 
-def test_without_data_the_variable_is_named(
+def test_the_report_on_clocks_takes_no_assignments(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    def report(progress: Callable[[str], None]) -> tuple[Page, tuple[Target, ...]]:
+        progress("scaling")
+        page = Page("dvfs", "Clocks", "", [Section("Only", ("text",))])
+        return page, (Target("a", 97.0, 95.0, "at least"), Target("b", 78.1, 85.0, "at least"))
+
+    monkeypatch.setattr(dvfs, "dvfs_report", report)
+    out, err = run("dvfs")
+    assert err == "scaling\n"
+    assert out == (
+        "met              a: 97.00 % (at least 95 %)\n"
+        "missed by 6.90   b: 78.10 % (at least 85 %)\n\n"
+        "reports/dvfs/dvfs.html\nreports/dvfs/dvfs.md\n"
+    )
+    assert (tmp_path / "reports" / "dvfs" / "dvfs.md").is_file()
+    run("dvfs", "--assignments", "2", status=2)
+
+
+@pytest.mark.parametrize("name", ["time", "dvfs"])
+def test_without_data_the_variable_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
     monkeypatch.setenv("WATTCAST_DATA", str(tmp_path))
-    out, err = run("time", status=1)
+    out, err = run(name, status=1)
     assert out == ""
     (error,) = (line for line in err.splitlines() if line.startswith("wattcast: "))
     assert "WATTCAST_DATA" in error

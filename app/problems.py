@@ -88,6 +88,7 @@ TYPES: dict[str, ProblemType] = {
         ProblemType(
             "forbidden", 403, "Not allowed", "The key lacks the scope that this call needs."
         ),
+        ProblemType("unknown-job", 404, "Unknown job", "No job of this id."),
         ProblemType("unknown-batch", 404, "Unknown batch", "No measurements of this id."),
         ProblemType("unknown-gpu", 404, "Unknown GPU", "No profile of this GPU."),
         ProblemType("unknown-schema", 404, "Unknown schema", "No such feature schema."),
@@ -95,6 +96,18 @@ TYPES: dict[str, ProblemType] = {
         ProblemType("unknown-prediction", 404, "Unknown prediction", "No prediction of this id."),
         ProblemType("not-found", 404, "Not found", "Nothing lives under this path."),
         ProblemType("method", 405, "Method not allowed", "The Allow header lists what is."),
+        ProblemType(
+            "no-rollback", 409, "Nothing to roll back", "No model was promoted for this GPU."
+        ),
+        ProblemType(
+            "conflict", 409, "Changed meanwhile", "Somebody else changed it first; look again."
+        ),
+        ProblemType(
+            "idempotency-key",
+            409,
+            "Idempotency key used before",
+            "The key was sent with another request.",
+        ),
         ProblemType("slow-body", 408, "Too slow", "The body did not arrive in time."),
         ProblemType(
             "too-large", 413, "Too large", "The body, PTX or CUDA source exceeds the limit."

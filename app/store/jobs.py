@@ -1,0 +1,405 @@
+"""Durable jobs: whoever works on one holds a lease, and only who holds it can end it.
+
+    submit -> queued -> claim -> running -> finish | fail | release (queued again)
+                  \\-> cancel -> cancelled <-/
+
+A worker claims a job with a token and renews its lease by heartbeats. A worker that dies stops
+renewing; the job is claimed anew with another token, and whatever the first one still does with its
+own comes to nothing. A result counts only through ``finish``, in the transaction of its effects.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal, get_args
+from uuid import UUID, uuid4
+
+import sqlalchemy as sa
+from pydantic_core import from_json, to_json
+from sqlalchemy.engine import Connection, Engine, Row
+from sqlalchemy.exc import IntegrityError
+
+from app.problems import ServiceError
+from app.store.audit import aware, record
+from app.store.clock import database_now
+from app.store.job_tables import JOB_EVENTS, JOBS
+
+State = Literal["queued", "running", "done", "failed", "cancelled"]
+STATES: tuple[State, ...] = get_args(State)
+ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as it stands. ``progress`` is the share of ``stage``'s whole job that is done."""
+
+    id: UUID
+    kind: str
+    state: State
+    stage: str
+    progress: float
+    request: Mapping[str, Any]
+    actor: str
+    created: datetime
+    started: datetime | None
+    finished: datetime | None
+    attempts: int
+    cancel_requested: bool
+    result: Mapping[str, Any] | None
+    error: Mapping[str, Any] | None
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will happen to it."""
+        return self.state in ENDED
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """Something that happened to a job."""
+
+    id: int
+    at: datetime
+    state: str
+    stage: str
+    progress: float
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A job and the token of the lease on it."""
+
+    job: Job
+    token: str
+
+
+class LeaseLostError(ServiceError):
+    """The job is no longer this worker's: another one has it, or it was cancelled."""
+
+    def __init__(self, job_id: UUID) -> None:
+        super().__init__("internal", f"job {job_id} is no longer this worker's")
+
+
+class JobStore:
+    """Repository of jobs over ``engine``. Safe to call from any thread.
+
+    Every method raises sqlalchemy.exc.SQLAlchemyError where the database is gone.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def submit(
+        self, kind: str, request: Mapping[str, Any], actor: str, key: str | None = None
+    ) -> tuple[Job, bool]:
+        """Queue a job; ``False`` with the job that was queued under the same ``key`` before.
+
+        Raises ServiceError ``idempotency-key`` where that one was another request.
+        """
+        text = to_json(request, inf_nan_mode="null")
+        digest = hashlib.sha256(kind.encode() + b"\n" + text).hexdigest()
+        job_id = uuid4()
+        values = {
+            "id": job_id,
+            "kind": kind,
+            "state": "queued",
+            "stage": "queued",
+            "progress": 0.0,
+            "request": text.decode(),
+            "request_sha256": digest,
+            "idempotency_key": key,
+            "actor": actor,
+            "created": datetime.now(UTC),
+            "attempts": 0,
+            "not_before": 0.0,
+            "cancel_requested": False,
+        }
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(sa.insert(JOBS), values)
+                _event(connection, job_id, "queued", "queued", 0.0)
+                record(connection, actor, f"jobs.{kind}", str(job_id))
+        except IntegrityError:
+            if key is None:
+                raise
+            return self._under_key(key, digest), False
+        found = self.get(job_id)
+        assert found is not None
+        return found, True
+
+    def _under_key(self, key: str, digest: str) -> Job:
+        with self._engine.connect() as connection:
+            row = connection.execute(sa.select(JOBS).where(JOBS.c.idempotency_key == key)).one()
+        if row.request_sha256 != digest:
+            raise ServiceError(
+                "idempotency-key",
+                f"the idempotency key {key!r} was used for another request (job {row.id})",
+            )
+        return _job(row)
+
+    def get(self, job_id: UUID) -> Job | None:
+        """A job by its id."""
+        with self._engine.connect() as connection:
+            row = connection.execute(sa.select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
+        return None if row is None else _job(row)
+
+    def latest(self, limit: int = 100) -> list[Job]:
+        """Jobs, newest first."""
+        query = sa.select(JOBS).order_by(JOBS.c.created.desc(), JOBS.c.id).limit(limit)
+        with self._engine.connect() as connection:
+            return [_job(row) for row in connection.execute(query)]
+
+    def counts(self) -> dict[State, int]:
+        """Number of jobs in each state."""
+        query = sa.select(JOBS.c.state, sa.func.count()).group_by(JOBS.c.state)
+        with self._engine.connect() as connection:
+            found = {row[0]: int(row[1]) for row in connection.execute(query)}
+        return {state: found.get(state, 0) for state in STATES}
+
+    def events(self, job_id: UUID, after: int = 0, limit: int = 1000) -> list[JobEvent]:
+        """What happened to a job after the event of id ``after``, in order."""
+        columns = JOB_EVENTS.c
+        query = (
+            sa.select(JOB_EVENTS)
+            .where(columns.job_id == job_id, columns.id > after)
+            .order_by(columns.id)
+            .limit(limit)
+        )
+        with self._engine.connect() as connection:
+            return [
+                JobEvent(row.id, aware(row.at), row.state, row.stage, row.progress, row.detail)
+                for row in connection.execute(query)
+            ]
+
+    def claim(self, kinds: Sequence[str], lease_seconds: float, most_attempts: int) -> Claim | None:
+        """Take the oldest job that waits, or whose worker is gone; ``None`` if there is none.
+
+        A job whose worker died for the ``most_attempts``-th time fails instead, and one that was
+        to be cancelled when its worker died is cancelled.
+        """
+        columns = JOBS.c
+        now = database_now()
+        expired = sa.and_(columns.state == "running", columns.lease_until < now)
+        self._bury(expired, most_attempts)
+        waiting = sa.and_(columns.state == "queued", columns.not_before <= now)
+        # One statement: SQLite has one writer at a time, PostgreSQL skips rows that others hold.
+        oldest = (
+            sa.select(columns.id)
+            .where(columns.kind.in_(kinds), sa.or_(waiting, expired))
+            .order_by(columns.created, columns.id)
+            .limit(1)
+            .with_for_update(skip_locked=True)
+            .scalar_subquery()
+        )
+        token = uuid4().hex
+        claim = (
+            sa.update(JOBS)
+            .where(columns.id == oldest)
+            .values(
+                state="running",
+                stage="starting",
+                progress=0.0,
+                attempts=columns.attempts + 1,
+                lease_token=token,
+                lease_until=now + lease_seconds,
+                started=sa.func.coalesce(columns.started, datetime.now(UTC)),
+            )
+            .returning(JOBS)
+        )
+        with self._engine.begin() as connection:
+            row = connection.execute(claim).one_or_none()
+            if row is None:
+                return None
+            _event(connection, row.id, "running", "starting", 0.0, f"attempt {row.attempts}")
+            return Claim(_job(row), token)
+
+    def _bury(self, expired: sa.ColumnElement[bool], most_attempts: int) -> None:
+        """End jobs whose worker is gone and that shall not run again."""
+        columns = JOBS.c
+        gone = sa.or_(columns.cancel_requested, columns.attempts >= most_attempts)
+        with self._engine.connect() as connection:
+            found = connection.execute(
+                sa.select(columns.id, columns.lease_token).where(expired, gone)
+            ).all()
+        for job_id, token in found:  # as a rule none
+            why = f"its worker died {most_attempts} times; see the log"
+            error = {"kind": "internal", "detail": why}
+            try:
+                with self._engine.begin() as connection:
+                    job = self._held(connection, job_id, token)
+                    if job.cancel_requested:
+                        self._end(connection, job_id, "cancelled", {})
+                    else:
+                        self._end(connection, job_id, "failed", {"error": _text(error)}, why)
+            except LeaseLostError:
+                continue  # another worker came first
+
+    def beat(self, job_id: UUID, token: str, lease_seconds: float) -> bool:
+        """Renew a lease; ``True`` if the job is to be cancelled. Raises LeaseLostError."""
+        columns = JOBS.c
+        renew = (
+            sa.update(JOBS)
+            .where(columns.id == job_id, columns.lease_token == token, columns.state == "running")
+            .values(lease_until=database_now() + lease_seconds)
+            .returning(columns.cancel_requested)
+        )
+        with self._engine.begin() as connection:
+            row = connection.execute(renew).one_or_none()
+        if row is None:
+            raise LeaseLostError(job_id)
+        return bool(row.cancel_requested)
+
+    def progress(
+        self, job_id: UUID, token: str, stage: str, share: float, detail: str = ""
+    ) -> None:
+        """Tell how far a job is. Raises LeaseLostError."""
+        with self._engine.begin() as connection:
+            self._held(connection, job_id, token, stage=stage, progress=share)
+            _event(connection, job_id, "running", stage, share, detail)
+
+    def finish(
+        self, connection: Connection, job_id: UUID, token: str, result: Mapping[str, Any]
+    ) -> None:
+        """End a job well, in the transaction of its effects, as the first statement of it.
+
+        Raises LeaseLostError: then none of them may be committed.
+        """
+        job = self._held(connection, job_id, token)
+        if job.cancel_requested:
+            raise LeaseLostError(job_id)
+        self._end(connection, job_id, "done", {"result": _text(result), "progress": 1.0})
+
+    def fail(self, job_id: UUID, token: str, error: Mapping[str, Any]) -> None:
+        """End a job that cannot succeed. Raises LeaseLostError."""
+        with self._engine.begin() as connection:
+            self._held(connection, job_id, token)
+            self._end(
+                connection, job_id, "failed", {"error": _text(error)}, str(error.get("detail"))
+            )
+
+    def release(
+        self, job_id: UUID, token: str, why: str, *, wait_seconds: float = 0.0, used: bool = True
+    ) -> None:
+        """Give a job back to the queue; ``used``: the attempt counts. Raises LeaseLostError."""
+        with self._engine.begin() as connection:
+            job = self._held(connection, job_id, token)
+            if job.cancel_requested:
+                self._end(connection, job_id, "cancelled", {})
+                return
+            values = {
+                "state": "queued",
+                "stage": "queued",
+                "progress": 0.0,
+                "lease_token": None,
+                "lease_until": None,
+                "not_before": database_now() + wait_seconds,
+                "attempts": JOBS.c.attempts - (0 if used else 1),
+            }
+            connection.execute(sa.update(JOBS).where(JOBS.c.id == job_id).values(values))
+            _event(connection, job_id, "queued", "queued", 0.0, why)
+
+    def cancel(self, job_id: UUID, actor: str) -> Job | None:
+        """Cancel a job: at once where it waits, else as soon as its worker hears of it.
+
+        The job as it stands then; one that has ended stays as it is. ``None`` if there is none.
+        """
+        columns = JOBS.c
+        mark = (
+            sa.update(JOBS)
+            .where(columns.id == job_id, columns.state.in_(("queued", "running")))
+            .values(cancel_requested=True)
+            .returning(columns.state)
+        )
+        with self._engine.begin() as connection:
+            row = connection.execute(mark).one_or_none()
+            if row is not None:
+                record(connection, actor, "jobs.cancel", str(job_id))
+            if row is not None and row.state == "queued":
+                self._end(connection, job_id, "cancelled", {})
+        return self.get(job_id)
+
+    def cancelled(self, job_id: UUID, token: str) -> None:
+        """Tell that a job has stopped as asked. Raises LeaseLostError."""
+        with self._engine.begin() as connection:
+            self._held(connection, job_id, token)
+            self._end(connection, job_id, "cancelled", {})
+
+    def _held(self, connection: Connection, job_id: UUID, token: str, **values: Any) -> Job:
+        """The job under this lease, its row locked until the transaction ends.
+
+        A statement that writes comes first: on SQLite a transaction that reads first cannot wait
+        for another writer.
+        """
+        columns = JOBS.c
+        lock = (
+            sa.update(JOBS)
+            .where(columns.id == job_id, columns.lease_token == token, columns.state == "running")
+            .values(values or {"lease_token": token})
+            .returning(JOBS)
+        )
+        row = connection.execute(lock).one_or_none()
+        if row is None:
+            raise LeaseLostError(job_id)
+        return _job(row)
+
+    def _end(
+        self,
+        connection: Connection,
+        job_id: UUID,
+        state: State,
+        values: Mapping[str, Any],
+        detail: str = "",
+    ) -> None:
+        ended = {
+            "state": state,
+            "stage": state,
+            "lease_token": None,
+            "lease_until": None,
+            "finished": datetime.now(UTC),
+            **values,
+        }
+        done = sa.update(JOBS).where(JOBS.c.id == job_id).values(ended).returning(JOBS.c.progress)
+        share = connection.execute(done).scalar_one()
+        _event(connection, job_id, state, state, share, detail)
+
+
+def _event(
+    connection: Connection, job_id: UUID, state: str, stage: str, share: float, detail: str = ""
+) -> None:
+    connection.execute(
+        sa.insert(JOB_EVENTS).values(
+            job_id=job_id,
+            at=datetime.now(UTC),
+            state=state,
+            stage=stage,
+            progress=share,
+            detail=detail,
+        )
+    )
+
+
+def _text(content: object) -> str:
+    return to_json(content, inf_nan_mode="null").decode()
+
+
+def _job(row: Row[Any]) -> Job:
+    return Job(
+        id=row.id,
+        kind=row.kind,
+        state=row.state,
+        stage=row.stage,
+        progress=row.progress,
+        request=from_json(row.request),
+        actor=row.actor,
+        created=aware(row.created),
+        started=aware(row.started) if row.started else None,
+        finished=aware(row.finished) if row.finished else None,
+        attempts=row.attempts,
+        cancel_requested=row.cancel_requested,
+        result=None if row.result is None else from_json(row.result),
+        error=None if row.error is None else from_json(row.error),
+    )

@@ -1,0 +1,341 @@
+"""The model registry: every retrained version, who is champion, and the way back.
+
+For each GPU, board (empty: any) and target there is one champion: the version that the last
+promotion put there, or the packaged default where there was none. A rollback goes back to what
+stood before that promotion. Every change adds one to a generation, which replicas watch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal, NamedTuple
+from uuid import UUID
+
+import sqlalchemy as sa
+from pydantic_core import from_json, to_json
+from sqlalchemy.engine import Connection, Engine, Row
+
+from app.problems import ServiceError
+from app.store.audit import aware, record
+from app.store.registry_tables import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS, REGISTRY
+
+Origin = Literal["packaged", "retrained"]
+
+
+class Place(NamedTuple):
+    """What a champion is champion of. ``board`` is empty for any board."""
+
+    gpu: str
+    board: str
+    target: str
+
+
+class ModelName(NamedTuple):
+    """One version of one model, as its folder says it."""
+
+    gpu: str
+    target: str
+    family: str
+    schema_id: str
+    source: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewVersion:
+    """A version to register: ``card_sha256`` pins its card, which pins its files."""
+
+    name: ModelName
+    board: str
+    origin: Origin
+    card_sha256: str
+    verdict: Mapping[str, Any] | None = None
+    job_id: UUID | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A registered version."""
+
+    id: int
+    name: ModelName
+    board: str
+    origin: str
+    card_sha256: str
+    verdict: Mapping[str, Any] | None
+    job_id: UUID | None
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A promotion: which version, after which other promotion, by whom and why."""
+
+    id: int
+    place: Place
+    version: Version
+    before_id: int | None
+    at: datetime
+    actor: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Champion and candidate of a place; ``None``: the packaged default, no candidate."""
+
+    champion: Move | None
+    candidate: Version | None
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The registry at one ``generation``."""
+
+    generation: int
+    versions: tuple[Version, ...] = ()
+    standings: Mapping[Place, Standing] = field(default_factory=dict)
+
+    def champion(self, place: Place) -> Version | None:
+        """The promoted version of a place itself; ``None``: the packaged default."""
+        found = self.standings.get(place)
+        return None if found is None or found.champion is None else found.champion.version
+
+    def move_id(self, place: Place) -> int | None:
+        """The promotion that stands at a place."""
+        found = self.standings.get(place)
+        return None if found is None or found.champion is None else found.champion.id
+
+
+class ChampionMovedError(ServiceError):
+    """Another promotion came between judging a candidate and promoting it."""
+
+    def __init__(self, place: Place) -> None:
+        super().__init__("conflict", f"the champion of {place.gpu} has changed meanwhile")
+
+
+class RegistryStore:
+    """Repository of model versions and aliases over ``engine``. Safe to call from any thread.
+
+    Every method raises sqlalchemy.exc.SQLAlchemyError where the database is gone.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def generation(self) -> int:
+        """A number that grows with every change."""
+        with self._engine.connect() as connection:
+            found = connection.execute(sa.select(REGISTRY.c.generation)).scalar_one()
+        return int(found)
+
+    def reserve_version(self) -> int:
+        """A version number that nobody else gets. One that is not used leaves a gap."""
+        taken = (
+            sa.update(REGISTRY)
+            .values(next_version=REGISTRY.c.next_version + 1)
+            .returning(REGISTRY.c.next_version)
+        )
+        with self._engine.begin() as connection:
+            return int(connection.execute(taken).scalar_one()) - 1
+
+    def snapshot(self) -> Snapshot:
+        """Everything, as of one moment."""
+        with self._engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            else:
+                connection.exec_driver_sql("BEGIN")  # or each query would see a moment of its own
+            generation = connection.execute(sa.select(REGISTRY.c.generation)).scalar_one()
+            versions = {
+                row.id: _version(row)
+                for row in connection.execute(
+                    sa.select(MODEL_VERSIONS).order_by(MODEL_VERSIONS.c.id)
+                )
+            }
+            current = sa.select(MODEL_ALIASES.c.champion_move_id)
+            moves = {
+                row.id: _move(row, versions)
+                for row in connection.execute(
+                    sa.select(ALIAS_MOVES).where(ALIAS_MOVES.c.id.in_(current))
+                )
+            }
+            standings = {
+                Place(row.gpu, row.board, row.target): Standing(
+                    moves.get(row.champion_move_id), versions.get(row.candidate_id)
+                )
+                for row in connection.execute(sa.select(MODEL_ALIASES))
+            }
+        return Snapshot(int(generation), tuple(versions.values()), standings)
+
+    def history(self, gpu: str, target: str, limit: int = 100) -> list[Move]:
+        """Promotions of a GPU's target, the newest first."""
+        columns = ALIAS_MOVES.c
+        query = (
+            sa.select(ALIAS_MOVES)
+            .where(columns.gpu == gpu, columns.target == target)
+            .order_by(columns.id.desc())
+            .limit(limit)
+        )
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+            wanted = sa.select(MODEL_VERSIONS).where(
+                MODEL_VERSIONS.c.id.in_({row.version_id for row in rows})
+            )
+            versions = {row.id: _version(row) for row in connection.execute(wanted)}
+        return [_move(row, versions) for row in rows]
+
+    def register(
+        self, connection: Connection, new: Sequence[NewVersion], candidate: NewVersion | None
+    ) -> dict[ModelName, int]:
+        """Add versions in the caller's transaction, one of them as its place's candidate."""
+        _next_generation(connection)
+        ids = {one.name: _insert(connection, one) for one in new}
+        if candidate is not None:
+            place = Place(candidate.name.gpu, candidate.board, candidate.name.target)
+            _point(connection, place, candidate_id=ids[candidate.name])
+        return ids
+
+    def promote(
+        self,
+        connection: Connection,
+        place: Place,
+        version_id: int,
+        actor: str,
+        why: str,
+        *,
+        expected: int | Literal["any"] | None = "any",
+    ) -> None:
+        """Make a version champion in the caller's transaction.
+
+        ``expected`` is the promotion that must still stand there. Raises ChampionMovedError where
+        another one does: then nothing of the transaction may be committed.
+        """
+        _next_generation(connection)
+        current = _current(connection, place)
+        if expected not in ("any", current):
+            raise ChampionMovedError(place)
+        move = connection.execute(
+            sa.insert(ALIAS_MOVES)
+            .values(
+                **place._asdict(),
+                version_id=version_id,
+                before_id=current,
+                at=datetime.now(UTC),
+                actor=actor,
+                why=why,
+            )
+            .returning(ALIAS_MOVES.c.id)
+        ).scalar_one()
+        _point(connection, place, champion_move_id=move)
+        facts = {**place._asdict(), "version_id": version_id, "why": why}
+        record(connection, actor, "models.promote", _subject(place), facts)
+
+    def promote_by_hand(self, place: Place, new: NewVersion, actor: str, why: str) -> None:
+        """Make any version champion, registering it first where it never was."""
+        with self._engine.begin() as connection:
+            _next_generation(connection)
+            found = connection.execute(
+                sa.select(MODEL_VERSIONS.c.id).filter_by(**new.name._asdict())
+            ).scalar_one_or_none()
+            version_id = _insert(connection, new) if found is None else found
+            self.promote(connection, place, version_id, actor, why)
+
+    def rollback(self, place: Place, actor: str, why: str) -> Move:
+        """Return to what stood before the champion's promotion; the promotion undone.
+
+        Raises ServiceError ``no-rollback`` where nothing was promoted.
+        """
+        with self._engine.begin() as connection:
+            _next_generation(connection)
+            current = _current(connection, place)
+            if current is None:
+                raise ServiceError(
+                    "no-rollback",
+                    f"the packaged {place.target} model of {place.gpu} serves already",
+                )
+            row = connection.execute(
+                sa.select(ALIAS_MOVES).where(ALIAS_MOVES.c.id == current)
+            ).one()
+            version = connection.execute(
+                sa.select(MODEL_VERSIONS).where(MODEL_VERSIONS.c.id == row.version_id)
+            ).one()
+            _point(connection, place, champion_move_id=row.before_id)
+            facts = {**place._asdict(), "undone": row.version_id, "why": why}
+            record(connection, actor, "models.rollback", _subject(place), facts)
+        undone = _version(version)
+        return _move(row, {undone.id: undone})
+
+
+def _next_generation(connection: Connection) -> None:
+    """Locks the registry until the transaction ends, so that changes come one after the other."""
+    connection.execute(sa.update(REGISTRY).values(generation=REGISTRY.c.generation + 1))
+
+
+def _current(connection: Connection, place: Place) -> int | None:
+    found: int | None = connection.execute(
+        sa.select(MODEL_ALIASES.c.champion_move_id).filter_by(**place._asdict())
+    ).scalar_one_or_none()
+    return found
+
+
+def _point(connection: Connection, place: Place, **values: int | None) -> None:
+    """Set a place's champion or candidate; the registry is locked, so nobody else does."""
+    done = connection.execute(
+        sa.update(MODEL_ALIASES)
+        .where(
+            *(MODEL_ALIASES.c[name] == value for name, value in place._asdict().items()),
+        )
+        .values(values)
+    )
+    if not done.rowcount:
+        connection.execute(sa.insert(MODEL_ALIASES).values(**place._asdict(), **values))
+
+
+def _insert(connection: Connection, new: NewVersion) -> int:
+    verdict = None if new.verdict is None else to_json(new.verdict, inf_nan_mode="null").decode()
+    made = connection.execute(
+        sa.insert(MODEL_VERSIONS)
+        .values(
+            **new.name._asdict(),
+            board=new.board,
+            origin=new.origin,
+            card_sha256=new.card_sha256,
+            verdict=verdict,
+            job_id=new.job_id,
+            created=datetime.now(UTC),
+        )
+        .returning(MODEL_VERSIONS.c.id)
+    )
+    return int(made.scalar_one())
+
+
+def _subject(place: Place) -> str:
+    return "/".join(part for part in (place.gpu, place.target, place.board) if part)
+
+
+def _version(row: Row[Any]) -> Version:
+    return Version(
+        id=row.id,
+        name=ModelName(row.gpu, row.target, row.family, row.schema_id, row.source, row.version),
+        board=row.board,
+        origin=row.origin,
+        card_sha256=row.card_sha256,
+        verdict=None if row.verdict is None else from_json(row.verdict),
+        job_id=row.job_id,
+        created=aware(row.created),
+    )
+
+
+def _move(row: Row[Any], versions: Mapping[int, Version]) -> Move:
+    return Move(
+        id=row.id,
+        place=Place(row.gpu, row.board, row.target),
+        version=versions[row.version_id],
+        before_id=row.before_id,
+        at=aware(row.at),
+        actor=row.actor,
+        why=row.why,
+    )

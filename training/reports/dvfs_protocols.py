@@ -124,7 +124,8 @@ def _parts_section() -> Section:
             "the campaigns with targets no line is better in both than what is served, but for "
             "hundredths: no single part is to blame for a miss. The served form is not the best "
             "one everywhere: on the V100 and the 49 pairs of the GTX 980 latency would rather be "
-            "all on the core clock, which costs the P100 half its accuracy; one form serves all.",
+            "all on the core clock, which makes the error of P100 half as large again; one form "
+            "serves all.",
             parts_table(),
         ),
     )

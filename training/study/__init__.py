@@ -5,7 +5,7 @@ Every score is out of fold, by rows left out at random (what the thesis reports)
 left out, beside the median power of the training rows; the thesis' printed figures stand in
 ``printed.toml``.
 
-    data.py        the rows; judged.py: a model by both protocols
+    study.py       the rows and models that several parts need (data.py: rows; judged.py: scores)
     initial.py     the initial study: section 5.2, Tables 5.1 to 5.3
     selection.py   feature engineering: section 5.5
     regressors.py  the eight regressors: Tables 5.7 and 5.8; multi-linear baseline: section 5.7

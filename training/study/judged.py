@@ -1,8 +1,8 @@
-"""A model judged by both protocols on the same folds as its baseline, and the table of it."""
+"""A model judged by both protocols on the same folds as its baseline, and its scores as text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from models.cards import ScoreName, Spread
@@ -13,6 +13,8 @@ from training.splits import Protocol
 ASSIGNMENTS = 2
 """Seeded fold assignments unless asked otherwise: the whole study in a few minutes."""
 PROTOCOLS: tuple[Protocol, ...] = ("random", "grouped")
+LEFT_OUT: Mapping[Protocol, str] = {"random": "rows", "grouped": "kernels"}
+"""What each protocol leaves out, in words."""
 Progress = Callable[[str], None]
 
 
@@ -60,19 +62,21 @@ def judge(model: str, rows: Rows, fit_predict: FitPredict, effort: Effort) -> Ju
     return Judged(model, found["random"], found["grouped"])
 
 
-def cells(
-    judged: Judged, names: Sequence[ScoreName] = ("r2", "rmse_watts", "mae_watts")
-) -> list[str]:
-    """Scores by random, then by grouped folds, each mean ± spread (median's)."""
-    return [
-        cell(judged.scores(protocol)[name], judged.median(protocol)[name], name)
-        for protocol in PROTOCOLS
-        for name in names
-    ]
-
-
-def cell(value: Spread, median: Spread | None, name: ScoreName) -> str:
-    """A score as text, with the median-power baseline in brackets."""
+def text(value: Spread, name: ScoreName) -> str:
+    """A score: mean ± spread over fold assignments. Scores beyond all measure lose digits."""
     digits = 3 if name == "r2" else 2
-    text = f"{value.mean:.{digits}f} ± {value.std:.{digits}f}"
-    return text if median is None else f"{text} ({median.mean:.{digits}f})"
+    if abs(value.mean) >= 1000:
+        return f"{value.mean:.1e}"
+    return f"{value.mean:.{digits}f} ± {value.std:.{digits}f}"
+
+
+def mean(value: Spread, name: ScoreName) -> str:
+    """The mean alone."""
+    digits = 3 if name == "r2" else 2
+    return f"{value.mean:.{digits}f}" if abs(value.mean) < 1000 else f"{value.mean:.1e}"
+
+
+def beside_median(judged: Judged, protocol: Protocol, name: ScoreName) -> str:
+    """A score with that of the training rows' median in brackets."""
+    median = judged.median(protocol)[name]
+    return f"{text(judged.scores(protocol)[name], name)} ({mean(median, name)})"

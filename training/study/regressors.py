@@ -6,7 +6,8 @@ XGBoost and CatBoost are the families that also make the served models; trees do
 scale, and both know missing values.
 
 ``max_features = auto`` of the table is scikit-learn's old name for all features of a regressor;
-``silent`` and ``logging_level`` say nothing about the model.
+``silent`` and ``logging_level`` say nothing about the model. Gradient boosting's ``friedman_mse``
+is what scikit-learn does without being told (the parameter is deprecated).
 """
 
 from __future__ import annotations
@@ -73,7 +74,6 @@ def _gradient_boosting() -> Any:
         n_estimators=250,
         max_depth=5,
         learning_rate=0.17,
-        criterion="friedman_mse",
         random_state=SEED,
     )
 

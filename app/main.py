@@ -18,6 +18,7 @@ from app.api import (
     features,
     health,
     hotspots,
+    measurements,
     predict,
     sweep,
 )
@@ -80,6 +81,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         hotspots.costs,
         predict.stored,
         catalog.router,
+        measurements.router,
         health.router,
         docs.router,
     ):

@@ -1,0 +1,222 @@
+"""``/measurements``: what users have measured, uploaded in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+from fastapi import APIRouter, File, Form, Query, Request, UploadFile
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response, StreamingResponse
+from pydantic import BaseModel, Field, StringConstraints
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import problems
+from app.api.access import actor_of
+from app.api.route import json_response
+from app.problems import ServiceError
+from app.services import services_of
+from app.services.uploads.export import export
+from app.services.uploads.rows import Label
+from app.services.uploads.upload import UploadOptions, store_upload, vars_of
+from app.store.measurements import Batch, MeasurementStore
+
+router = APIRouter(prefix="/measurements", tags=["measurements"])
+
+T = TypeVar("T")
+Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
+
+class RejectedRow(BaseModel):
+    """Why a row was not taken."""
+
+    row: int = Field(description="From 1; the header of a CSV is none.")
+    column: str | None = Field(description="Null where the row as a whole is wrong.")
+    reason: str
+
+
+class BatchSummary(BaseModel):
+    """A batch of measurements."""
+
+    id: UUID
+    created: str
+    uploaded_by: str
+    form: str = Field(description="`ptx` or `features`.")
+    schemas: dict[str, str] = Field(description="Hash of each schema's definition, by its id.")
+    content_sha256: str = Field(description="Hash of what the accepted rows say.")
+    accepted: int
+    rejected: int
+
+
+class BatchAnswer(BatchSummary):
+    """A batch with its rejected rows."""
+
+    rejections: list[RejectedRow] = Field(description="The first of the rejected rows.")
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=BatchAnswer,
+    responses={
+        200: {"model": BatchAnswer, "description": "The same rows were uploaded before."},
+        **problems.documented(
+            "bad-request",
+            "too-large",
+            "media-type",
+            "data",
+            "validation",
+            "gpu",
+            "schema",
+            "busy",
+            "time-limit",
+            "store",
+        ),
+    },
+    summary="Upload measurements",
+)
+async def post_measurements(
+    request: Request,
+    file: Annotated[
+        UploadFile,
+        File(
+            description="CSV, JSON lines or Parquet, also gzipped; or a zip of one such table and "
+            "the PTX files that its rows name."
+        ),
+    ],
+    gpu: Annotated[Name | None, Form(description="GPU of rows that name none.")] = None,
+    board: Annotated[Label | None, Form(description="Board of rows that name none.")] = None,
+    schema_id: Annotated[
+        Name | None,
+        Form(
+            alias="schema",
+            description="The rows hold this schema's features; without it they name their PTX.",
+        ),
+    ] = None,
+) -> Response:
+    """Rows are checked one by one: what is wrong with one does not keep the others out. The same
+    rows again, in whatever format, are the batch they were. docs/measurements.md names every
+    column."""
+    services = services_of(request)
+    options = UploadOptions(gpu, board, schema_id)
+    try:
+        batch, is_new = await services.uploads.run(
+            store_upload, services, file.file, options, actor_of(request)
+        )
+    except SQLAlchemyError as error:
+        raise _gone() from error
+    answer = json_response(_answer(batch), 201 if is_new else 200)
+    answer.headers["Location"] = f"/measurements/{batch.id}"
+    return answer
+
+
+@router.get(
+    "",
+    response_model=list[BatchSummary],
+    responses=problems.documented("validation", "store"),
+    summary="Batches of measurements, newest first",
+)
+async def list_measurements(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+    before: Annotated[UUID | None, Query(description="The last of the page before.")] = None,
+) -> Response:
+    """One page of batches without their rejections."""
+    found = await _from(request, lambda store: store.latest(limit=limit, before=before))
+    return json_response([_summary(batch) for batch in found])
+
+
+@router.get(
+    "/{batch_id}",
+    response_model=BatchAnswer,
+    responses=problems.documented("unknown-batch", "validation", "store"),
+    summary="One batch of measurements",
+)
+async def get_batch(request: Request, batch_id: UUID) -> Response:
+    """A batch with the rows that were rejected."""
+    return json_response(_answer(await _batch(request, batch_id)))
+
+
+@router.get(
+    "/{batch_id}/rows",
+    response_class=Response,
+    responses={
+        200: {"content": {"text/csv": {"schema": {"type": "string"}}}},
+        **problems.documented("unknown-batch", "validation", "store"),
+    },
+    summary="The rows of a batch as CSV",
+)
+async def get_rows(request: Request, batch_id: UUID) -> Response:
+    """Every accepted row with its features. Text that a spreadsheet would execute begins with an
+    apostrophe."""
+    batch = await _batch(request, batch_id)
+    store = _store(request)
+    rows = (row for _, row in store.rows([batch.id]))
+    return StreamingResponse(
+        export(batch, rows),
+        media_type="text/csv",
+        headers={"Content-Disposition": f'attachment; filename="{batch.id}.csv"'},
+    )
+
+
+@router.delete(
+    "/{batch_id}",
+    status_code=204,
+    response_class=Response,
+    responses=problems.documented("unknown-batch", "validation", "store"),
+    summary="Delete a batch",
+)
+async def delete_batch(request: Request, batch_id: UUID) -> Response:
+    """Deletes the rows for good; that it was done, and by whom, stays in the audit log. Models
+    that were trained on them stay as they are."""
+    actor = actor_of(request)
+    if not await _from(request, lambda store: store.delete(batch_id, actor)):
+        raise _unknown(batch_id)
+    return Response(status_code=204)
+
+
+def _store(request: Request) -> MeasurementStore:
+    data = services_of(request).data
+    assert data is not None
+    return data.measurements
+
+
+async def _from(request: Request, ask: Callable[[MeasurementStore], T]) -> T:
+    """What the store says, asked in a thread. Raises ServiceError ``store``."""
+    try:
+        return await run_in_threadpool(ask, _store(request))
+    except SQLAlchemyError as error:
+        raise _gone() from error
+
+
+async def _batch(request: Request, batch_id: UUID) -> Batch:
+    found = await _from(request, lambda store: store.get(batch_id))
+    if found is None:
+        raise _unknown(batch_id)
+    return found
+
+
+def _unknown(batch_id: UUID) -> ServiceError:
+    return ServiceError("unknown-batch", f"no measurements {batch_id}")
+
+
+def _gone() -> ServiceError:
+    return ServiceError("store", "the database does not answer; nothing was stored")
+
+
+def _summary(batch: Batch) -> dict[str, Any]:
+    return {
+        "id": batch.id,
+        "created": batch.created.isoformat(),
+        "uploaded_by": batch.uploaded_by,
+        "form": batch.form,
+        "schemas": batch.schemas,
+        "content_sha256": batch.content_sha256,
+        "accepted": batch.accepted,
+        "rejected": batch.rejected,
+    }
+
+
+def _answer(batch: Batch) -> dict[str, Any]:
+    return {**_summary(batch), "rejections": [vars_of(one) for one in batch.rejections]}

@@ -287,6 +287,12 @@ class PredictRequest(KernelTiming):
         description="Power model: `auto` is the boosted one best on unseen kernels where the GPU "
         "has any, else `physical`.",
     )
+    board: str | None = Field(
+        None,
+        max_length=64,
+        description="Which of several boards of this GPU, as uploads of measurements label them: "
+        "its own champion answers where there is one.",
+    )
     explain: Literal["shap"] | None = Field(
         None, description="Adds each feature's share of the power to the answer."
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,30 @@ from models.cards import ModelCard
 from models.power.boosted import FAMILIES, BoostedPowerModel
 from models.power.physical import POOLED
 from models.power.physical_model import PhysicalPowerModel
-from models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
 
 TARGET = "power"
 PHYSICAL = "physical"
 PHYSICAL_SCHEMA = "activity1"
 
 
+Name = tuple[str, str, str, str, str, int]
+"""GPU, target, family, schema, source and version: ``app.store.registry.ModelName``."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What the registry holds: champions by (GPU, board; empty: any board), the cards of every
+    retrained version, and a way to load one."""
+
+    champions: Mapping[tuple[str, str], BoostedPowerModel] = field(default_factory=dict)
+    cards: Mapping[Name, ModelCard] = field(default_factory=dict)
+    load: Callable[[Name], BoostedPowerModel] | None = None
+
+
 class PowerModels:
-    """Boosted power models of the package and of ``home/artifacts``, loaded when first used.
+    """Boosted power models of the package and of ``home/artifacts``, loaded when first used, and
+    the champions of the registry, which come before them.
 
     Safe from any thread. What lies on disk is looked at once per process.
     """
@@ -33,9 +50,42 @@ class PowerModels:
         self._models: dict[tuple[str, str, str, str, int], BoostedPowerModel] = {}
         self._chosen: dict[tuple[str, str], BoostedPowerModel] = {}
         self._physical: dict[str, PhysicalPowerModel] = {}
+        self._serving = Serving()
+
+    @property
+    def serving(self) -> Serving:
+        """What the registry has promoted."""
+        return self._serving
+
+    def serve(self, serving: Serving) -> None:
+        """From now on answer by these champions: all change at once."""
+        self._serving = serving
+
+    def promoted(self, gpu: str, board: str = "") -> BoostedPowerModel | None:
+        """The champion of a GPU's board, else that of the GPU."""
+        champions = self._serving.champions
+        return champions.get((gpu, board)) or champions.get((gpu, ""))
 
     def cards(self) -> tuple[ModelCard, ...]:
-        """Cards of all artifacts that pass their checks."""
+        """Cards of all artifacts that pass their checks, retrained ones too."""
+        found = list(self.base_cards())
+        names = {_name(card) for card in found}
+        found += [card for name, card in self._serving.cards.items() if name not in names]
+        return tuple(found)
+
+    def artifact(self, card: ModelCard) -> Artifact[ModelCard]:
+        """The artifact of one of ``base_cards``. Raises ModelError."""
+        return self._store.find(
+            card.gpu,
+            card.target,
+            card.family,
+            card.feature_schema.id,
+            source=card.source,
+            version=card.version,
+        )
+
+    def base_cards(self) -> tuple[ModelCard, ...]:
+        """Cards of all artifacts that need no promotion."""
         with self._lock:
             if self._cards is None:
                 self._cards = tuple(self._store.list())
@@ -45,19 +95,22 @@ class PowerModels:
         """What is wrong with artifacts that are left out."""
         return self._store.problems()
 
-    def choose(self, gpu: str, choice: ModelChoice) -> BoostedPowerModel | None:
+    def choose(self, gpu: str, choice: ModelChoice, board: str = "") -> BoostedPowerModel | None:
         """The model that answers for a GPU; ``None`` if it has no power model at all.
 
-        ``auto`` is the family with the least mean absolute error on kernels left out of
-        training, by the models' own cards. Raises ModelError where the GPU has models, but
-        none of the family asked for.
+        ``auto`` is the champion of the board, or of the GPU; without a promotion the family with
+        the least mean absolute error on kernels left out of training, by the models' own cards.
+        Raises ModelError where the GPU has models, but none of the family asked for.
         """
+        champion = self.promoted(gpu, board)
+        if champion is not None and choice in ("auto", champion.card.family):
+            return champion
         found = self._chosen.get((gpu, choice))
         if found is not None:
             return found
         with self._lock:
             newest: dict[str, ModelCard] = {}
-            for card in self.cards():
+            for card in self.base_cards():
                 if card.gpu == gpu and card.target == TARGET and card.family in FAMILIES:
                     newest[card.family] = max(
                         newest.get(card.family, card), card, key=lambda c: c.version
@@ -86,7 +139,7 @@ class PowerModels:
         with self._lock:
             fitted = any(
                 (card.gpu, card.target, card.family) == (gpu.id, TARGET, PHYSICAL)
-                for card in self.cards()
+                for card in self.base_cards()
             )
             name = gpu.id if fitted else POOLED
             artifact = self._store.find(name, TARGET, PHYSICAL, PHYSICAL_SCHEMA)
@@ -95,9 +148,13 @@ class PowerModels:
 
     def referenced(self, reference: dict[str, Any]) -> BoostedPowerModel:
         """The very model that a stored prediction names. Raises ModelError if it is gone."""
-        for card in self.cards():
+        for card in self.base_cards():
             if reference_of(card) == reference:
                 return self._load(card)
+        serving = self._serving
+        for name, card in serving.cards.items():
+            if serving.load is not None and reference_of(card) == reference:
+                return serving.load(name)
         raise ModelError(
             f"the model of this prediction is gone: {reference['family']} version "
             f"{reference['version']} for {reference['gpu']}"
@@ -105,7 +162,7 @@ class PowerModels:
 
     def warm_up(self) -> None:
         """Load the model that ``auto`` picks for every GPU."""
-        for gpu in sorted({card.gpu for card in self.cards()}):
+        for gpu in sorted({card.gpu for card in self.base_cards()}):
             model = self.choose(gpu, "auto")
             if model is not None:
                 model.warm_up()
@@ -115,15 +172,7 @@ class PowerModels:
         key = (card.gpu, card.family, schema, card.source, card.version)
         with self._lock:
             if key not in self._models:
-                artifact = self._store.find(
-                    card.gpu,
-                    card.target,
-                    card.family,
-                    schema,
-                    source=card.source,
-                    version=card.version,
-                )
-                self._models[key] = BoostedPowerModel(artifact)
+                self._models[key] = BoostedPowerModel(self.artifact(card))
             return self._models[key]
 
 
@@ -132,11 +181,16 @@ def unseen_error_watts(card: ModelCard) -> float:
 
     The scores as recomputed are those of the model that is served (rule 5b).
     """
-    for table in ("as_recomputed", "as_published"):
+    for table in ("as_recomputed", "as_published", "measured"):
         for scores in card.scores:
             if scores.table == table and scores.protocol == "grouped":
                 return scores.model["mae_watts"].mean
     return float("inf")
+
+
+def _name(card: ModelCard) -> Name:
+    schema = card.feature_schema.id
+    return card.gpu, card.target, card.family, schema, card.source, card.version
 
 
 def reference_of(card: ModelCard) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def _predict_one(services: Services, request: PredictRequest, gpu: GpuProfile) -
     clocks, beside = clocks_of(request.clocks, gpu)
     uncorrected, notes = timed(request.time_model, analysis, gpu, clocks)
     duration = corrected_by_known(services, request, source, gpu, uncorrected)
-    power = predicted_watts(services, request.model, analysis, gpu, clocks)
+    power = predicted_watts(services, request.model, analysis, gpu, clocks, request.board or "")
     both = energy(power.estimate, duration.estimate) if power.estimate and duration else None
     prediction_id = uuid4()
     answer: dict[str, Any] = {

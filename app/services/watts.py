@@ -56,13 +56,15 @@ def predicted_watts(
     analysis: KernelAnalysis,
     gpu: GpuProfile,
     clocks: ClockPair,
+    board: str = "",
 ) -> Watts:
     """Power at ``clocks``, carrying uncertain registers and trip counts into the interval.
 
+    ``board`` is the label of one of several boards of this GPU, where retrained models know it.
     Raises ModelError where the GPU has boosted models, but none of the family asked for.
     """
     if choice != "physical":
-        model = services.power.choose(gpu.id, choice)
+        model = services.power.choose(gpu.id, choice, board)
         if model is not None:
             return _boosted(services, model, analysis, gpu, clocks)
     return _physical(services, analysis, gpu, clocks)

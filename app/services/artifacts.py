@@ -1,0 +1,130 @@
+"""Where retrained models lie: a local folder, and a shared place for replicas on other machines.
+
+``WATTCAST_HOME/registry`` holds artifacts as ``models.store`` reads them. With
+``WATTCAST_ARTIFACTS_URL`` (``s3://bucket/models``, say; any place fsspec knows) they are put there
+too, and fetched from there where they are not local yet. Cards pin files by checksum, and the
+database pins cards, so that a copy is either the artifact or no artifact.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from app.store.registry import ModelName
+from features.errors import ModelError
+from models.cards import CARD_NAME, ModelCard, read_card, sha256_of
+from models.store import Artifact, ArtifactStore
+
+
+def folder_of(name: ModelName) -> Path:
+    """Place of a version below an artifact root."""
+    middle = f"{name.family}-{name.schema_id}-{name.source}"
+    return Path(name.gpu) / name.target / middle / str(name.version)
+
+
+def name_of(card: ModelCard) -> ModelName:
+    """What the registry calls the model of a card."""
+    schema = card.feature_schema.id
+    return ModelName(card.gpu, card.target, card.family, schema, card.source, card.version)
+
+
+class RegistryArtifacts:
+    """Artifacts of registered versions below ``root``, and below ``url`` where one is set."""
+
+    def __init__(self, root: Path, url: str | None = None) -> None:
+        self.root = root
+        self._url = url
+
+    def adopt(self, made: Path, card: ModelCard) -> None:
+        """Move an artifact from below ``made`` to its place, to stay there whatever happens.
+
+        Raises OSError where the disk is full or the shared place does not answer.
+        """
+        source, place = made / card.folder, self.root / card.folder
+        place.parent.mkdir(parents=True, exist_ok=True)
+        for path in (*source.iterdir(), source):
+            _sync(path)
+        source.rename(place)
+        _sync(place.parent)
+        if self._url is not None:
+            files = self._files()
+            remote = f"{files.root}/{card.folder.as_posix()}"
+            files.system.makedirs(remote, exist_ok=True)
+            # The card last: whoever sees it finds the rest.
+            for name in (*sorted(card.files), CARD_NAME):
+                files.system.put_file(str(place / name), f"{remote}/{name}")
+
+    def open(self, name: ModelName, card_sha256: str) -> Artifact[ModelCard]:
+        """A registered artifact, checked. Raises ModelError where it is gone or not what it was."""
+        folder = self.root / folder_of(name)
+        if not folder.is_dir() and self._url is not None:
+            self._fetch(folder_of(name))
+        artifact = ArtifactStore((self.root,)).find(
+            name.gpu,
+            name.target,
+            name.family,
+            name.schema_id,
+            source=name.source,
+            version=name.version,
+        )
+        if sha256_of(folder / CARD_NAME) != card_sha256:
+            raise ModelError(f"the card of {folder_of(name).as_posix()} is not the registered one")
+        return artifact
+
+    def _fetch(self, relative: Path) -> None:
+        files = self._files()
+        remote = f"{files.root}/{relative.as_posix()}"
+        place = self.root / relative
+        partial = place.with_name(f".{place.name}.{uuid4().hex}")
+        partial.mkdir(parents=True)
+        try:
+            try:
+                files.system.get_file(f"{remote}/{CARD_NAME}", str(partial / CARD_NAME))
+                card = read_card(partial / CARD_NAME, ModelCard)
+                for name in card.files:
+                    files.system.get_file(f"{remote}/{name}", str(partial / name))
+            except (OSError, ModelError) as error:
+                raise ModelError(f"{relative.as_posix()} cannot be fetched: {error}") from error
+            for member in card.members:
+                schema, source = card.feature_schema.id, card.source
+                beside = ModelName(
+                    card.gpu, card.target, member.family, schema, source, member.version
+                )
+                if not (self.root / folder_of(beside)).is_dir():
+                    self._fetch(folder_of(beside))
+            try:
+                partial.rename(place)
+            except OSError:
+                if not place.is_dir():  # else another process was faster
+                    raise
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _files(self) -> _Shared:
+        assert self._url is not None
+        return _Shared(self._url)
+
+
+class _Shared:
+    """fsspec's file system of a URL and the path on it."""
+
+    def __init__(self, url: str) -> None:
+        try:
+            from fsspec.core import url_to_fs  # type: ignore[import-untyped]
+        except ImportError as error:
+            raise ModelError("WATTCAST_ARTIFACTS_URL needs fsspec: pip install fsspec") from error
+        found: tuple[Any, str] = url_to_fs(url)
+        self.system, self.root = found
+
+
+def _sync(path: Path) -> None:
+    """Make a file or folder survive a power cut."""
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

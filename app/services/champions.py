@@ -1,0 +1,154 @@
+"""Keeps this process serving the registry's champions, whoever promotes them.
+
+A thread asks for the registry's generation every half second. Where it moved, the champions' models
+are opened, checked and warmed up first, and then all of them take their places at once, between
+two predictions.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.logs import log
+from app.services.artifacts import RegistryArtifacts, name_of
+from app.services.power import TARGET, Name, PowerModels, Serving
+from app.store.registry import ModelName, RegistryStore, Snapshot, Version
+from features.errors import ModelError, WattcastError
+from models.cards import CARD_NAME, ModelCard, sha256_of
+from models.power.boosted import BoostedPowerModel
+from models.store import Artifact
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PACKAGED = "packaged"
+SPARE_MODELS = 8
+"""Loaded models kept besides the champions; each takes a few MB."""
+
+
+class Champions:
+    """Watches the registry for ``power``. ``start`` and ``close`` its thread; or ``refresh``."""
+
+    def __init__(
+        self,
+        power: PowerModels,
+        registry: RegistryStore,
+        artifacts: RegistryArtifacts,
+        poll_seconds: float = 0.5,
+        told: Callable[[Snapshot], None] | None = None,
+    ) -> None:
+        self._power = power
+        self._registry = registry
+        self._artifacts = artifacts
+        self._poll_seconds = poll_seconds
+        self._told = told
+        self._opened: dict[int, BoostedPowerModel] = {}
+        self._cards: dict[int, tuple[Name, ModelCard]] = {}
+        self._generation = -1
+        self._failing = False
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="champions", daemon=True)
+
+    def start(self) -> None:
+        """Serve what is promoted now, and watch."""
+        self._refresh_or_log()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
+
+    def refresh(self) -> None:
+        """Serve the registry's champions if they changed. Raises SQLAlchemyError."""
+        with self._lock:
+            if self._registry.generation() == self._generation:
+                return
+            snapshot = self._registry.snapshot()
+            self._power.serve(self._serving(snapshot))
+            self._generation = snapshot.generation
+        if self._told is not None:
+            self._told(snapshot)
+        log().info("serving champions", generation=snapshot.generation)
+
+    def _serving(self, snapshot: Snapshot) -> Serving:
+        before = self._power.serving
+        champions: dict[tuple[str, str], BoostedPowerModel] = {}
+        for place, standing in snapshot.standings.items():
+            if place.target != TARGET or standing.champion is None:
+                continue
+            key = place.gpu, place.board
+            try:
+                model = self._model(standing.champion.version)
+                model.warm_up()
+                champions[key] = model
+            except WattcastError as error:
+                log().error("champion does not load", place=place, why=error.detail)
+                # A model that answered well a moment ago is better than none.
+                if key in before.champions:
+                    champions[key] = before.champions[key]
+        self._forget(set(champions.values()))
+        names = {version.name: version for version in snapshot.versions}
+
+        def load(name: Name) -> BoostedPowerModel:
+            with self._lock:
+                return self._model(names[ModelName(*name)])
+
+        return Serving(champions, self._retrained(snapshot), load)
+
+    def _model(self, version: Version) -> BoostedPowerModel:
+        if version.id not in self._opened:
+            self._opened[version.id] = BoostedPowerModel(self.artifact(version))
+        return self._opened[version.id]
+
+    def _forget(self, serving: set[BoostedPowerModel]) -> None:
+        """Of models that do not serve, a few stay loaded: for rollbacks and explanations."""
+        spare = [key for key, model in self._opened.items() if model not in serving]
+        for key in spare[:-SPARE_MODELS]:
+            del self._opened[key]
+
+    def _retrained(self, snapshot: Snapshot) -> dict[Name, ModelCard]:
+        for version in snapshot.versions:
+            if version.origin == PACKAGED or version.id in self._cards:
+                continue
+            try:
+                self._cards[version.id] = version.name, self.artifact(version).card
+            except WattcastError as error:
+                log().error("retrained model left out", name=version.name, why=error.detail)
+        return dict(self._cards.values())
+
+    def artifact(self, version: Version) -> Artifact[ModelCard]:
+        """A registered artifact. Raises ModelError where it is gone or has changed."""
+        return open_version(self._power, self._artifacts, version)
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._poll_seconds):
+            self._refresh_or_log()
+
+    def _refresh_or_log(self) -> None:
+        try:
+            self.refresh()
+            self._failing = False
+        except (SQLAlchemyError, OSError) as error:
+            if not self._failing:
+                log().error("cannot ask for champions; trying again", why=str(error.args[:1]))
+            self._failing = True
+
+
+def open_version(
+    power: PowerModels, artifacts: RegistryArtifacts, version: Version
+) -> Artifact[ModelCard]:
+    """The artifact of a registered version. Raises ModelError where it is gone or has changed."""
+    if version.origin != PACKAGED:
+        return artifacts.open(version.name, version.card_sha256)
+    for card in power.base_cards():
+        if name_of(card) == version.name:
+            found = power.artifact(card)
+            if sha256_of(found.folder / CARD_NAME) == version.card_sha256:
+                return found
+    raise ModelError(f"the packaged model {version.name} is not in this release")

@@ -24,7 +24,7 @@ def test_every_call_has_a_command(client: httpx.Client) -> None:
     for path in client.get("/openapi.json").json()["paths"]:
         wanted = re.sub(r"\{prediction_id\}", "$id", path)
         wanted = wanted.replace("/models/{gpu}/{target}/{name}/{version}", "$card")
-        pattern = re.sub(r"\\\{\w+\\\}", r"[\\w-]+", re.escape(wanted))
+        pattern = re.sub(r"\\\{\w+\\\}", r"[$\\w-]+", re.escape(wanted))
         assert any(re.search(rf'\$U{pattern}(?=[\s"?]|$)', line) for line in written), path
 
 

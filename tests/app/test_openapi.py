@@ -12,7 +12,6 @@ from app.analysis_messages import EXAMPLE, AnalyzeAnswer
 from app.messages import AnalyzeRequest, FeaturesRequest, PredictRequest
 from features.cuda.toolchain import find_nvrtc
 
-
 NO_JSON = {"/metrics": "text/plain", "/measurements/{batch_id}/rows": "text/csv"}
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -255,11 +255,7 @@ def _families_section(real: Sequence[Scored]) -> Section:
     campaigns: dict[str, set[str]] = {}
     for quantity in _QUANTITIES:
         found = [(one, scale) for one in real if (scale := scale_of(one, quantity)) is not None]
-        for into, which in ((models, 0), (bases, 1)):
-            into[quantity] = _pooled(
-                found,
-                lambda scale, rows, at=which: scale.points(rows)[at],  # type: ignore[misc]
-            )
+        models[quantity], bases[quantity] = _pooled(found, 0), _pooled(found, 1)
         for one, _ in found:
             for family in np.unique(one.predictions.rows.groups).tolist():
                 campaigns.setdefault(family, set()).add(title(one))
@@ -308,14 +304,15 @@ def _families_section(real: Sequence[Scored]) -> Section:
     )
 
 
-def _pooled(
-    found: Sequence[tuple[Scored, Scale]], points: Callable[[Scale, Bools], Floats]
-) -> dict[str, Floats]:
-    """Errors of every row by program family, of all campaigns together."""
+def _pooled(found: Sequence[tuple[Scored, Scale]], which: int) -> dict[str, Floats]:
+    """Errors of every row by program family, of all campaigns together.
+
+    ``which``: 0 those of the model, 1 of the mean curve.
+    """
     parts: dict[str, list[Floats]] = {}
     for one, scale in found:
         rows = one.predictions.rows
         for family in np.unique(rows.groups).tolist():
             mine = (rows.groups == family) & ~rows.is_reference
-            parts.setdefault(family, []).append(points(scale, mine))
+            parts.setdefault(family, []).append(scale.points(mine)[which])
     return {family: np.concatenate(each) for family, each in parts.items()}

@@ -65,8 +65,9 @@ def _protocols_section(scored: Sequence[Scored], studies: Sequence[Study], jobs:
             f"training ({RANDOM_FOLDS} seeded folds; rows at the reference stay, as nothing can "
             "be scaled from without them). `grouped`: the kernel was not in training, as "
             "everywhere above. The physical model beside the mean curve, mean error in points, "
-            "of applications where there are any. The two are near each other: a form with few "
-            "parameters for a board does not remember kernels.",
+            "of applications where there are any. Where programs are left out the two are near "
+            "each other: a form with few parameters for a board does not remember kernels. From "
+            "microbenchmarks to applications is farther.",
             Table(
                 (
                     *("campaign, reference", "scale of", "random", "random, mean curve"),

@@ -11,7 +11,7 @@ import argparse
 import sys
 
 from features.errors import WattcastError
-from training.reports.extra import require_train_extra
+from training.reports.extra import NEEDED, require_train_extra
 from training.study.judged import ASSIGNMENTS, Effort
 from training.study.study import Study
 
@@ -19,7 +19,7 @@ from training.study.study import Study
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
     try:
-        require_train_extra()
+        require_train_extra((*NEEDED, "hdbscan"))
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

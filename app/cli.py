@@ -13,6 +13,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
+from app.cli_calibrate import calibrate
 from app.cli_data import data
 from app.cli_inputs import (
     Analysis,
@@ -63,6 +64,7 @@ app.add_typer(gpus, name="gpus")
 app.add_typer(reports, name="report")
 app.add_typer(keys, name="keys")
 app.add_typer(data, name="data")
+app.command()(calibrate)
 
 
 def main() -> NoReturn:

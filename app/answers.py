@@ -134,22 +134,33 @@ class WarningLine(BaseModel):
     source_line: int | None = Field(None, description="Line in the CUDA source of the request.")
 
 
-class Contribution(BaseModel):
-    """One feature's share: watts it adds to (or takes from) the base value."""
+class _Explained(BaseModel):
+    """What a part of an explanation is."""
 
     feature: str
     value: float | None = Field(description="The feature's value; null is missing.")
+    meaning: str = Field(description="What it is, in a sentence for people.")
+    changeable: bool = Field(description="Whether the programmer can change it.")
+
+
+class Contribution(_Explained):
+    """One feature's share: watts it adds to (or takes from) the base value."""
+
     watts: float
+    joules: float | None = Field(description="Watts over the predicted time; null without one.")
 
 
 class LocalContribution(Contribution):
     """One feature's weight in the local linear model, for the range ``condition``."""
 
     condition: str
+    spread: float | None = Field(
+        None, description="Standard deviation of the weight over the seeds, in watts."
+    )
 
 
 class ShapExplanation(BaseModel):
-    """Exact TreeSHAP: ``base_watts`` plus all contributions is ``prediction_watts``."""
+    """Exact SHAP: ``base_watts`` plus all contributions is ``prediction_watts``."""
 
     method: Literal["shap"]
     target: Literal["power"]
@@ -157,6 +168,20 @@ class ShapExplanation(BaseModel):
     prediction_watts: float
     base_watts: float
     contributions: list[Contribution] = Field(description="Largest first.")
+
+
+class LimeStability(BaseModel):
+    """How far other seeds say the same."""
+
+    seeds: int
+    top: int = Field(description="Features that count as the strongest.")
+    selection: float = Field(
+        description="Share of the strongest features that two seeds have in common, mean over all "
+        "pairs (variables stability index)."
+    )
+    sign_agreement: float = Field(
+        description="Share of seeds that give a strong feature its usual sign, mean over features."
+    )
 
 
 class LimeExplanation(BaseModel):
@@ -171,6 +196,9 @@ class LimeExplanation(BaseModel):
     r_squared: float = Field(description="How well the local linear model fits.")
     samples: int
     seed: int
+    stability: LimeStability | None = Field(
+        None, description="Null unless several seeds are asked for."
+    )
     contributions: list[LocalContribution] = Field(description="Largest first.")
 
 

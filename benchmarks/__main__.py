@@ -11,13 +11,14 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import analysis, execution, service, symbolic
+from benchmarks import analysis, execution, explain, service, symbolic
 from benchmarks.measure import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "analysis": analysis.rows,
     "execution": execution.rows,
     "symbolic": symbolic.rows,
+    "explain": explain.rows,
     "service": service.rows,
 }
 

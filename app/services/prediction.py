@@ -120,11 +120,11 @@ def _predict_one(services: Services, request: PredictRequest, gpu: GpuProfile) -
 
 
 def _explained(power: Watts, answer: dict[str, Any]) -> dict[str, Any]:
-    from app.services.explanation import shap_of, shap_of_components
+    from app.services.explanation import seconds_of, shap_of, shap_of_components
 
     if power.boosted is not None and power.vector is not None:
-        return shap_of(power.boosted, power.vector.model_inputs())
-    return shap_of_components(answer["model"], answer["components"])
+        return shap_of(power.boosted, power.vector.model_inputs(), answer)
+    return shap_of_components(answer["model"], answer["components"], seconds_of(answer))
 
 
 def _record(

@@ -93,7 +93,8 @@ def predict_work(
         "warnings": parts.plain_warnings((note,), physical_notes(model, found), beside),
     }
     if request.explain is not None:
-        answer["explanation"] = shap_of_components(reference, answer["components"])
+        seconds = duration.estimate.value
+        answer["explanation"] = shap_of_components(reference, answer["components"], seconds)
     if services.store is not None:
         services.store.add(_record(answer, request))
     return answer

@@ -1,0 +1,226 @@
+"""GET /explain: power and time, SHAP and LIME, as JSON, SVG, PNG and HTML."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import httpx
+import pytest
+
+from app.answers import LimeAnswer, ShapAnswer
+from app.api.explain import MEDIA
+from app.api.negotiation import chosen
+from app.explain_messages import TimeLimeAnswer, TimeShapAnswer
+from app.services.pictures import Chart, Rectangle, draw, png, svg
+from tests.app.test_problems import problem
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
+MATMUL = (FIXTURES / "time" / "tiled_matmul.ptx").read_text(encoding="utf-8")
+MATMUL_LAUNCH = {"grid": [8, 8], "block": [32, 32], "arguments": {"3": 256}}
+TIME_MODELS = (
+    "bottleneck", "scheduling", "delay", "queueing", "queueing-cases", "roofline", "volkov",
+)  # fmt: skip
+
+
+def predicted(client: httpx.Client, ptx: str, **body: Any) -> dict[str, Any]:
+    launch = {"grid": [4096], "block": [256]}
+    answer = client.post("/predict", json={"ptx": ptx, "gpu": "v100", "launch": launch, **body})
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def explain(
+    client: httpx.Client, prediction: dict[str, Any], accept: str = "*/*", **query: Any
+) -> httpx.Response:
+    asked = {"prediction_id": prediction["id"], **query}
+    return client.get("/explain", params=asked, headers={"Accept": accept})
+
+
+# --- power -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["physical", "catboost", "average"])
+def test_every_part_says_what_it_means_and_its_energy(
+    client: httpx.Client, vector_add: str, model: str
+) -> None:
+    prediction = predicted(client, vector_add, model=model)
+    found = explain(client, prediction).json()
+    ShapAnswer.model_validate(found)
+    total = found["base_watts"] + sum(part["watts"] for part in found["contributions"])
+    assert total == pytest.approx(prediction["power"]["watts"], abs=1e-3)
+    for part in found["contributions"]:
+        assert part["joules"] == pytest.approx(part["watts"] * prediction["time"]["seconds"])
+        assert ("programmer can change it" in part["meaning"]) == part["changeable"]
+
+
+def test_a_physical_answer_names_the_components_in_watts_and_joules(
+    client: httpx.Client,
+) -> None:
+    prediction = predicted(client, MATMUL, launch=MATMUL_LAUNCH, model="physical")
+    found = explain(client, prediction).json()
+    named = {part["feature"] for part in found["contributions"]}
+    assert {"dram", "l2", "shared", "fp32", "fp64", "int", "tensor", "control", "sfu"} <= named
+    idle = found["base_watts"] * prediction["time"]["seconds"]
+    joules = idle + sum(part["joules"] for part in found["contributions"])
+    assert joules == pytest.approx(prediction["energy"]["joules"])
+
+
+def test_shares_at_other_clocks_sum_to_the_power_there(
+    client: httpx.Client, vector_add: str
+) -> None:
+    prediction = predicted(client, vector_add, model="catboost", clocks={"core_mhz": 705})
+    assert "power_scaled" in {warning["code"] for warning in prediction["warnings"]}
+    found = explain(client, prediction).json()
+    total = found["base_watts"] + sum(part["watts"] for part in found["contributions"])
+    assert total == pytest.approx(prediction["power"]["watts"], abs=1e-3)
+    lime = explain(client, prediction, method="lime").json()
+    assert lime["prediction_watts"] == pytest.approx(prediction["power"]["watts"], abs=1e-3)
+
+
+@pytest.mark.parametrize("model", ["physical", "catboost"])
+def test_several_seeds_tell_how_stable_lime_is(
+    client: httpx.Client, vector_add: str, model: str
+) -> None:
+    prediction = predicted(client, vector_add, model=model)
+    alone = explain(client, prediction, method="lime").json()
+    assert alone["stability"] is None
+    found = explain(client, prediction, method="lime", seeds=3).json()
+    LimeAnswer.model_validate(found)
+    assert found["stability"]["seeds"] == 3
+    assert 0 <= found["stability"]["selection"] <= 1
+    assert all(part["spread"] >= 0 for part in found["contributions"])
+    bare = [{**part, "spread": None} for part in found["contributions"]]
+    assert bare == alone["contributions"]
+    problem(explain(client, prediction, method="lime", seeds=1000), 422, "validation")
+
+
+# --- time --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", TIME_MODELS)
+def test_parts_of_the_time_sum_to_it(client: httpx.Client, family: str) -> None:
+    prediction = predicted(client, MATMUL, launch=MATMUL_LAUNCH, time_model=family)
+    found = explain(client, prediction, target="time").json()
+    TimeShapAnswer.model_validate(found)
+    seconds = prediction["time"]["seconds"]
+    assert found["prediction_seconds"] == seconds
+    total = sum(part["seconds"] for part in found["contributions"])
+    assert total == pytest.approx(seconds, rel=1e-6)
+    lime = explain(client, prediction, target="time", method="lime").json()
+    TimeLimeAnswer.model_validate(lime)
+    shares = {part["feature"]: part["seconds"] for part in found["contributions"]}
+    strongest = [part for part in lime["contributions"] if part["seconds"]][:5]
+    assert all(part["seconds"] * shares[part["feature"]] > 0 for part in strongest)
+
+
+def test_what_binds_sums_to_the_time_too(client: httpx.Client, vector_add: str) -> None:
+    prediction = predicted(client, vector_add)
+    found = explain(client, prediction, target="time").json()
+    binding = {part["feature"]: part["binding_seconds"] for part in found["contributions"]}
+    assert sum(binding.values()) == pytest.approx(prediction["time"]["seconds"])
+    assert max(binding, key=lambda name: binding[name]) == "dram"
+    others = predicted(client, vector_add, time_model="roofline")
+    found = explain(client, others, target="time").json()
+    assert {part["binding_seconds"] for part in found["contributions"]} == {None}
+
+
+def test_known_launches_are_a_part_of_the_time(client: httpx.Client, vector_add: str) -> None:
+    known = [{"launch": {"grid": [2048], "block": [256]}, "time_seconds": 5e-5}]
+    prediction = predicted(client, vector_add, known=known)
+    found = explain(client, prediction, target="time").json()
+    parts = {part["feature"]: part["seconds"] for part in found["contributions"]}
+    assert parts["known"] > 0
+    assert sum(parts.values()) == pytest.approx(prediction["time"]["seconds"])
+
+
+# --- formats -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["power", "time"])
+@pytest.mark.parametrize("method", ["shap", "lime"])
+@pytest.mark.parametrize("chart", ["waterfall", "bar"])
+def test_pictures_and_pages(
+    client: httpx.Client, vector_add: str, target: str, method: str, chart: str
+) -> None:
+    prediction = predicted(client, vector_add, model="physical")
+    asked = {"target": target, "method": method, "chart": chart}
+    picture = explain(client, prediction, format="svg", **asked)
+    assert picture.headers["content-type"].startswith("image/svg+xml")
+    root = ElementTree.fromstring(picture.text)
+    texts = [node.text or "" for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert any(text.startswith(f"{target} in ") for text in texts)
+    assert any("dram" in text for text in texts)
+    assert ("prediction" in texts) == (chart == "waterfall" and method == "shap")
+    assert "style" not in {name for node in root.iter() for name in node.attrib}
+    image = explain(client, prediction, format="png", **asked)
+    assert image.headers["content-type"] == "image/png"
+    assert image.content.startswith(b"\x89PNG\r\n\x1a\n")
+    page = explain(client, prediction, format="html", **asked)
+    assert page.headers["content-type"].startswith("text/html")
+    assert "unsafe-inline" not in page.headers["content-security-policy"]
+    assert "<svg" in page.text
+    assert "programmer" in page.text
+    assert "<script" not in page.text
+
+
+def test_content_negotiation(client: httpx.Client, vector_add: str) -> None:
+    prediction = predicted(client, vector_add, model="physical")
+    for accept, media in (
+        ("text/html,application/xhtml+xml,*/*;q=0.8", "text/html"),
+        ("image/avif,image/webp,image/*", "image/svg+xml"),
+        ("image/png", "image/png"),
+        ("application/json", "application/json"),
+        ("*/*", "application/json"),
+        ("application/x-nothing", "application/json"),
+    ):
+        answer = explain(client, prediction, accept=accept)
+        assert answer.headers["content-type"].startswith(media), accept
+        assert "Accept" in answer.headers["vary"]
+    asked = explain(client, prediction, accept="text/html", format="json")
+    assert asked.headers["content-type"] == "application/json"
+
+
+@pytest.mark.parametrize(
+    ("accept", "name"),
+    [
+        (None, "json"),
+        ("", "json"),
+        ("image/png;q=0.9, image/svg+xml;q=0.2", "png"),
+        ("*/*;q=0.1, text/html", "html"),
+        ("application/json;q=0, */*", "svg"),
+        ("text/html;q=nonsense, image/*;q=0.5", "svg"),
+    ],
+)
+def test_the_accept_header_is_read_as_rfc_9110_says(accept: str | None, name: str) -> None:
+    assert chosen(accept, MEDIA) == name
+
+
+def test_hostile_names_are_text_in_pictures_and_pages(
+    client: httpx.Client, vector_add: str
+) -> None:
+    assert ".entry vector_add(" in vector_add
+    hostile = vector_add.replace("vector_add", "$script$alert$1$")
+    prediction = predicted(client, hostile, model="physical")
+    for format_ in ("svg", "html"):
+        answer = explain(client, prediction, format=format_)
+        assert answer.status_code == 200
+        assert "$script$alert$1$" in answer.text
+    assert explain(client, prediction, format="png").status_code == 200
+    chart = Chart("<script>\x00&", "\x1b", "power", "W", ("a", 1.0), [("<b>", 1.0)], ("c", 2.0))
+    ElementTree.fromstring(svg(draw(chart)))
+    assert "<script>" not in svg(draw(chart))
+    assert png(draw(chart)).startswith(b"\x89PNG")
+
+
+def test_a_waterfall_goes_from_start_to_end() -> None:
+    bars = [(f"part {number}", 1.0) for number in range(40)]
+    drawing = draw(Chart("t", "s", "power", "W", ("base", 10.0), bars, ("end", 50.0)))
+    drawn = [shape for shape in drawing.shapes if isinstance(shape, Rectangle)][1:]
+    assert len(drawn) == 1 + 15 + 1 + 1  # base, parts, the others together, end
+    for before, after in pairwise(drawn[1:-1]):
+        assert after.x == pytest.approx(before.x + before.width)
+    assert drawn[-1].x + drawn[-1].width == pytest.approx(drawn[-2].x + drawn[-2].width)

@@ -1,0 +1,163 @@
+"""What operators rely on: metrics, readiness, limits of time and of requests at once."""
+
+from __future__ import annotations
+
+import re
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from app import metrics
+from app.api.rates import TokenBuckets
+from app.services.power import PowerModels
+from app.settings import Settings
+from tests.app.conftest import settings_at
+from tests.app.live import running
+
+
+def samples(client: httpx.Client) -> dict[tuple[str, ...], float]:
+    """Every sample by its name and its labels' values, in the order of the labels' names."""
+    answer = client.get("/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+
+
+def test_requests_and_predictions_are_counted(client: httpx.Client, vector_add: str) -> None:
+    before = samples(client)
+    body = {"ptx": vector_add, "gpu": "v100", "launch": {"grid": [64], "block": [128]}}
+    answer = client.post("/predict", json=body).json()
+    client.get("/gpus/tesla-v100")
+    client.get("/gpus/no-such-gpu")
+    client.get("/no/such/path")
+    after = samples(client)
+
+    def grown(*key: str) -> float:
+        return after.get(key, 0) - before.get(key, 0)
+
+    basis = answer["power"]["basis"]
+    assert grown("wattcast_predictions_total", basis, "tesla-v100") == 1
+    assert grown("wattcast_requests_total", "POST", "/predict", "200") == 1
+    assert grown("wattcast_request_seconds_count", "POST", "/predict") == 1
+    assert grown("wattcast_requests_total", "GET", "/gpus/{gpu}", "200") == 1
+    assert grown("wattcast_requests_total", "GET", "/gpus/{gpu}", "404") == 1
+    assert grown("wattcast_requests_total", "GET", "none", "404") == 1
+    assert after[("process_resident_memory_bytes",)] > 0
+
+
+def test_paths_and_methods_of_callers_make_no_time_series(client: httpx.Client) -> None:
+    before = len(samples(client))
+    for n in range(20):
+        client.get(f"/unheard/of/{n}")
+        client.get(f"/gpus/gpu-{n}")
+        client.request(f"VERB{n}", "/gpus")
+    # One series each for other methods and for what is no route, and their histograms.
+    assert len(samples(client)) - before < 60
+
+
+def test_a_watched_value_is_looked_up_when_asked(client: httpx.Client) -> None:
+    metrics.watch("test_watched", "A value of this test.", lambda: 3)
+    assert samples(client)[("wattcast_test_watched",)] == 3
+    metrics.watch("test_watched", "A value of this test.", lambda: 4)
+    assert samples(client)[("wattcast_test_watched",)] == 4
+
+
+def test_readiness_tells_what_was_checked(client: httpx.Client) -> None:
+    answer = client.get("/readyz").json()
+    assert answer["checks"] == {"database": "ok", "migrations": "ok", "artifacts": "ok"}
+
+
+def test_a_service_over_tables_of_another_program_is_not_ready(tmp_path: Path) -> None:
+    import sqlalchemy as sa
+
+    settings = settings_at(tmp_path)
+    with running(settings) as client:
+        assert client.get("/readyz").status_code == 200
+        engine = sa.create_engine(settings.sqlalchemy_url)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        engine.dispose()
+        answer = client.get("/readyz")
+        assert answer.status_code == 503
+        assert "9999" in answer.json()["detail"]
+        assert client.get("/healthz").status_code == 200
+
+
+def test_a_service_without_models_is_not_ready(
+    client: httpx.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PowerModels, "cards", lambda self: ())
+    answer = client.get("/readyz")
+    assert answer.status_code == 503
+    assert answer.json()["type"] == "/problems/not-ready"
+
+
+def test_a_body_that_does_not_arrive_is_given_up(tmp_path: Path) -> None:
+    with (
+        running(settings_at(tmp_path, body_seconds=0.2)) as client,
+        socket.create_connection((client.base_url.host, client.base_url.port)) as sock,
+    ):
+        sock.settimeout(20)
+        sock.sendall(
+            b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+            b'Content-Length: 100\r\n\r\n{"ptx"'
+        )
+        answer = b""
+        while b"slow-body" not in answer and (part := sock.recv(65536)):
+            answer += part
+    assert answer.startswith(b"HTTP/1.1 408")
+    assert b"/problems/slow-body" in answer
+
+
+def test_more_requests_at_once_than_allowed_are_told_to_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(self: object) -> dict[str, str]:
+        entered.set()
+        assert leave.wait(20)
+        return {}
+
+    monkeypatch.setattr("app.services.Services.check", slow)
+    with running(settings_at(tmp_path, requests_at_once=1)) as client, ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.get, "/readyz")
+        assert entered.wait(20)
+        answer = client.get("/gpus")
+        leave.set()
+        assert waiting.result().status_code == 200
+        assert answer.status_code == 429
+        assert answer.headers["Retry-After"] == "1"
+        assert client.get("/gpus").status_code == 200
+
+
+def test_a_bucket_refills_and_the_oldest_is_forgotten() -> None:
+    now = 0.0
+    buckets = TokenBuckets(2.0, 2, most=2, clock=lambda: now)
+    assert [buckets.take("a") for _ in range(3)] == [0.0, 0.0, 0.5]
+    now = 0.5
+    assert [buckets.take("a") for _ in range(2)] == [0.0, 0.5]
+    assert buckets.take("b") == 0.0
+    assert buckets.take("c") == 0.0
+    assert buckets.take("a") == 0.0  # forgotten, so it starts anew
+    assert TokenBuckets(0.0, 1).take("a") == 0.0
+
+
+def test_every_setting_is_documented() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"WATTCAST_([A-Z_]+[A-Z])", text))
+    known: dict[str, Any] = {name.upper(): field for name, field in Settings.model_fields.items()}
+    assert named <= set(known) | {"TEST_POSTGRES"}
+    for name, field in known.items():
+        assert field.description, name
+    for name in ("HOST", "HOME", "DATABASE_URL", "API_KEYS", "REQUESTS_PER_SECOND"):
+        assert name in named

@@ -1,0 +1,55 @@
+"""Requests made up from the OpenAPI document: none is a fault of ours, none is answered in a way
+that the document does not tell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from app.main import create_app
+from app.settings import Settings
+from tests.app.conftest import settings_at
+from tests.app.live import running
+
+schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi())
+
+EXAMPLES = int(os.environ.get("WATTCAST_TEST_EXAMPLES", "4"))
+"""Requests made up for each call; a hunt takes hundreds."""
+
+CHECKS = (
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    home = tmp_path_factory.mktemp("home")
+    with running(settings_at(home, max_execution_seconds=0.2, execution_seconds=0.1)) as client:
+        yield client
+
+
+@schema.parametrize()
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    phases=(Phase.explicit, Phase.generate),
+    suppress_health_check=list(HealthCheck),
+)
+def test_no_made_up_request_surprises(case: schemathesis.Case, service: httpx.Client) -> None:
+    case.call_and_validate(checks=CHECKS, base_url=str(service.base_url), timeout=30)

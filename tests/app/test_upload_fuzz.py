@@ -1,0 +1,249 @@
+"""Uploads that nobody foresaw: accepted or refused with a reason, never a fault, never a trace."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from pydantic_core import to_json
+
+from app.problems import ServiceError
+from app.services import Services
+from app.services.uploads.unpack import Limits, unpacked
+from app.services.uploads.upload import UploadOptions, read_upload, store_upload
+from app.store.measurements import NewBatch
+from features.errors import DataError, WattcastError
+from features.schemas import get_schema
+from tests.app.conftest import settings_at
+
+SCHEMA = "alavani2023"
+FIELDS = get_schema(SCHEMA).model_fields
+FEW = settings(
+    max_examples=40,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+LIMIT = 256 * 1024
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Services]:
+    opened = Services.open(
+        settings_at(
+            tmp_path_factory.mktemp("home"),
+            max_unpacked_bytes=LIMIT,
+            max_upload_rows=200,
+            max_upload_files=10,
+            max_ptx_bytes=20_000,
+        )
+    )
+    yield opened
+    opened.close()
+
+
+def tried(services: Services, content: bytes, schema: str | None = SCHEMA) -> NewBatch | None:
+    """The batch of an upload, or ``None`` if it is refused as a user's mistake."""
+    try:
+        new = read_upload(services, io.BytesIO(content), UploadOptions(schema=schema))
+    except WattcastError as error:
+        to_json({"detail": error.detail, **error.context})
+        return None
+    assert new.rows
+    # Whatever was accepted, the database takes.
+    stored, _ = store_upload(services, io.BytesIO(content), UploadOptions(schema=schema), "test")
+    assert stored.accepted == len(new.rows)
+    assert services.data is not None
+    read = [row for _, row in services.data.measurements.rows([stored.id])]
+    assert [row.row for row in read] == [row.row for row in new.rows]
+    return new
+
+
+cells = st.one_of(
+    st.text(max_size=12),
+    st.integers(-(10**25), 10**25).map(str),
+    st.floats().map(str),
+    st.sampled_from(["", "tesla-v100", "64x8", "[1]", "{}", "1e400", "-0", "1_000", "٣", "true"]),
+)
+names = st.one_of(
+    st.sampled_from(["gpu", "kernel", "power_watts", "time_seconds", "board", "grid", "block"]),
+    st.sampled_from(FIELDS),
+    st.text(max_size=8),
+)
+
+
+@FEW
+@given(st.binary(max_size=300), st.sampled_from([b"", b"PK\x03\x04", b"\x1f\x8b\x08\x00", b"{"]))
+def test_bytes(services: Services, content: bytes, start: bytes) -> None:
+    tried(services, start + content)
+
+
+@FEW
+@given(st.lists(names, max_size=8), st.lists(st.lists(cells, max_size=8), max_size=5))
+@example(["gpu", "kernel"], [['"', "\r"], ["\0", "\ud7ff"]])
+def test_csv(services: Services, header: list[str], rows: list[list[str]]) -> None:
+    text = "\n".join(",".join(cell for cell in row) for row in (header, *rows))
+    tried(services, text.encode("utf-8", "surrogatepass"))
+
+
+values = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(10**25), 10**25), st.floats(), cells),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=5,
+)
+good_row = st.fixed_dictionaries(
+    {"gpu": st.just("v100"), "kernel": st.just("k"), "power_watts": st.just(100.0)}
+    | {name: st.floats(0, 1e6) for name in FIELDS}
+)
+
+
+@FEW
+@given(good_row, st.dictionaries(names, values, max_size=3))
+def test_json_rows_with_some_cells_replaced(
+    services: Services, row: dict[str, object], change: dict[str, object]
+) -> None:
+    lines = [to_json(one, inf_nan_mode="constants") for one in (row, {**row, **change})]
+    new = tried(services, b"\n".join(lines))
+    assert new is not None
+    assert new.rows[0].vectors[SCHEMA]
+    assert new.rejected + len(new.rows) == 2
+    assert bool(new.rejected) == bool(new.rejections)
+
+
+@FEW
+@given(
+    change=st.dictionaries(
+        st.sampled_from(
+            ["grid", "block", "arguments", "loops", "kernel", "registers_per_thread", "core_mhz"]
+        ),
+        values,
+        max_size=3,
+    )
+)
+def test_launches_with_some_cells_replaced(
+    services: Services, vector_add: str, change: dict[str, object]
+) -> None:
+    row = {"ptx": "a.ptx", "gpu": "k20", "grid": 4, "block": 32, "time_seconds": 1e-5}
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        lines = [to_json(one, inf_nan_mode="constants") for one in (row, {**row, **change})]
+        archive.writestr("m.jsonl", b"\n".join(lines))
+        archive.writestr("a.ptx", vector_add)
+    new = tried(services, out.getvalue(), schema=None)
+    assert new is not None
+    assert new.rejected + len(new.rows) == 2
+
+
+def archive_of(content: bytes) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("rows.csv", content)
+        archive.writestr("folder/kernel.ptx", b"// " + content)
+    return out.getvalue()
+
+
+@FEW
+@given(
+    st.sampled_from([archive_of, gzip.compress]),
+    st.binary(max_size=2000),
+    st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=4)), max_size=4),
+    st.floats(0.1, 1),
+)
+def test_archives_with_some_bytes_replaced(
+    services: Services,
+    pack: object,
+    content: bytes,
+    changes: list[tuple[float, bytes]],
+    length: float,
+) -> None:
+    assert callable(pack)
+    packed = bytearray(pack(content))
+    for at, new in changes:
+        start = int(at * len(packed))
+        packed[start : start + len(new)] = new
+    tried(services, bytes(packed[: int(length * len(packed))]))
+
+
+@FEW
+@given(
+    st.lists(st.text("./\\:ab\n", min_size=1, max_size=8), max_size=4),
+    st.binary(max_size=50),
+    st.integers(0, 400_000),
+)
+def test_members_leave_no_trace_and_stay_within_the_limit(
+    tmp_path_factory: pytest.TempPathFactory, members: list[str], content: bytes, zeros: int
+) -> None:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in dict.fromkeys(members):
+            archive.writestr(f"{name}.ptx", content)
+        archive.writestr("t.csv", b"\0" * zeros)
+    folder = tmp_path_factory.mktemp("empty")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        with contextlib.suppress(DataError):
+            refused = zeros + len(content) * len(set(members)) > LIMIT
+            expected = pytest.raises(ServiceError) if refused else contextlib.nullcontext()
+            limits = Limits(LIMIT, files=10, ptx_bytes=100)
+            with expected, unpacked(io.BytesIO(out.getvalue()), limits) as found:
+                assert len(found.table.read()) == zeros
+                assert set(found.ptx.values()) <= {content.decode("utf-8", "replace")}
+    assert list(folder.iterdir()) == []
+
+
+def parquet(columns: dict[str, list[object]]) -> bytes:
+    out = io.BytesIO()
+    pq.write_table(pa.table(columns), out)
+    return out.getvalue()
+
+
+WHOLE = parquet(
+    {
+        "gpu": ["v100"] * 3,
+        "kernel": ["k"] * 3,
+        "power_watts": [1.0, 2.0, float("nan")],
+        **{name: [1.0, 2.0, 3.0] for name in FIELDS},
+    }
+)
+
+
+# Each example starts a process.
+@settings(FEW, max_examples=5)
+@given(
+    st.lists(st.tuples(st.floats(0, 1), st.binary(min_size=1, max_size=8)), max_size=3),
+    st.floats(0.5, 1),
+)
+@example([], 1.0)
+def test_parquet_with_some_bytes_replaced(
+    services: Services, changes: list[tuple[float, bytes]], length: float
+) -> None:
+    content = bytearray(WHOLE)
+    for at, new in changes:
+        start = 4 + int(at * (len(content) - 8))
+        content[start : start + len(new)] = new
+    new_batch = tried(services, bytes(content[: int(length * len(content))]))
+    if not changes and length == 1:
+        assert new_batch is not None
+        assert (len(new_batch.rows), new_batch.rejected) == (2, 1)
+
+
+def test_parquet_of_odd_types_is_no_fault(services: Services, tmp_path: Path) -> None:
+    odd: dict[str, list[object]] = {
+        "gpu": [b"\xff", b"v100"],
+        "kernel": [{"a": 1}, {"a": 2}],
+        "power_watts": [[1.0], [2.0]],
+        "board": [None, None],
+    }
+    assert tried(services, parquet(odd)) is None

@@ -1,156 +1,188 @@
-"""Fits the physical power model, and tells how far it is off on programs left out.
+"""Fits the physical power model, and predicts programs and GPUs left out.
 
-Rows are programs at many clocks (``training.activity_tables``); activities are taken at the
-PREDICTED time, as they are when the model serves. Weights are non-negative least squares on
-relative residuals, drawn towards the pooled weights of the other GPUs: fifteen programs do not
-tell fifteen weights apart. docs/physical.md.
+Rows are programs at many clocks (``training.physical_rows``). Weights are non-negative least
+squares on relative residuals, drawn towards the pooled weights of the other GPUs: fifteen programs
+do not tell thirteen weights apart. Every fit goes through normal equations, summed program by
+program, so that leaving some out costs a subtraction. docs/physical.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from features.gpus import GpuProfile, load_gpu
-from models.clocks import ClockPair
-from models.power.activities import UnitActivities, unit_activities
 from models.power.physical import (
     IDLE_SHARE,
     POOLED,
     WEIGHTS,
     PhysicalParameters,
     VoltageCurve,
-    regressors,
 )
-from models.time.bottleneck import predicted_seconds
-from training.activity_tables import (
-    ACTIVITY_GPUS,
-    TABLE_CONSTANTS,
-    MeasuredProgram,
-    read_activity_table,
-    reference_clocks,
-)
+from training.physical_rows import VOLTAGES, Floats, GpuRows, scaling
 
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
+Programs = frozenset[str]
+NOBODY: Programs = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class FitSettings:
-    """Hyperparameters; the defaults were set once, from the ranges the prototype found good.
+    """Hyperparameters. ``training.physical_choice`` chooses them inside the training programs.
 
-    ``micro_weight``: weight of all microbenchmark rows over that of all application rows.
-    ``ridge``: pull towards the prior (pooled weights), in units of one program's rows.
-    ``pooled_ridge``: the pooled fit's own pull towards 0.
+    ``micro_weight``: weight of all microbenchmark rows together over that of all scored rows.
+    ``counter_weight``: weight of a row whose activities were counted over that of one with the
+    activities the model is served. ``ridge``: pull towards the prior (pooled weights), in units of
+    one program's rows. ``pooled_ridge``: the pooled fit's own pull towards 0.
     """
 
     micro_weight: float = 0.3
+    counter_weight: float = 0.5
     ridge: float = 2.0
     pooled_ridge: float = 0.5
 
 
-VOLTAGES = tuple(
-    VoltageCurve(floor=floor, slope=slope)
-    for floor, slope in product((0.5, 0.6, 0.7, 0.8, 0.9), (0.0, 0.3, 0.5, 0.7, 0.9, 1.1))
-)
-"""Curves tried for each GPU; they span those measured on three boards (dvfs data, Titan X 1.16
-over a clock ratio of 1.48, Titan Xp 1.45 over 2.1, Tesla K40c 1.17 over 1.31)."""
+Averaged = tuple[FitSettings, ...]
+"""Settings whose weights are averaged: no choice among near equals is left to chance."""
+
+SettingsOf = Callable[[str], Averaged]
+"""Settings to fit with where a program is left out."""
 
 
-@dataclass(frozen=True, eq=False)
-class GpuRows:
-    """All rows of one GPU as the fit takes them. Arrays are ``[n]``."""
+class Fits:
+    """Fits on any choice of the tables' programs. Not safe to share between threads."""
 
-    gpu: GpuProfile
-    rows: tuple[MeasuredProgram, ...]
-    seconds: Floats
-    activities: tuple[UnitActivities, ...]
-    watts: Floats
-    programs: NDArray[np.str_]
-    real: Bools
-    idle_watts: float
-    limit_watts: float
-    reference: ClockPair
+    def __init__(self, tables: Mapping[str, GpuRows]) -> None:
+        self.tables = tables
+        self._moments: dict[tuple[str, VoltageCurve], _Moments] = {}
+        self._voltages: dict[tuple[str, Programs], VoltageCurve] = {}
+        self._priors: dict[tuple[tuple[str, ...], FitSettings, Programs], Floats] = {}
 
-    @property
-    def scale_watts(self) -> float:
-        """What weights are multiplied by."""
-        return self.limit_watts - self.idle_watts
+    def voltage(self, gpu_id: str, without: Programs = NOBODY) -> VoltageCurve:
+        """The curve under which application rows scale best with the clocks, but for some.
 
-    @cached_property
-    def designs(self) -> dict[VoltageCurve, Floats]:
-        """Regressors of every row under each curve of ``VOLTAGES``, ``[n, len(WEIGHTS)]``."""
-        return {voltage: self.design(voltage) for voltage in VOLTAGES}
+        Always by ``FitSettings()``: a choice of settings is not to drag voltages along.
+        """
+        table = self.tables[gpu_id]
+        known = without & set(table.programs)
+        if (gpu_id, known) not in self._voltages:
+            rows = table.real & ~np.isin(table.programs, list(known))
+            measured = scaling(table, table.watts)
 
-    def design(self, voltage: VoltageCurve) -> Floats:
-        """Regressors of every row, ``[n, len(WEIGHTS)]``."""
-        terms = [
-            regressors(activities, row.clocks, self.reference, voltage)
-            for activities, row in zip(self.activities, self.rows, strict=True)
+            def error(voltage: VoltageCurve) -> float:
+                weights = self.solve([(gpu_id, voltage, 1.0)], known, 2.0, FitSettings())
+                wrong = scaling(table, predict(table, weights, voltage)) - measured
+                return float(np.mean(np.abs(wrong[rows])))
+
+            self._voltages[gpu_id, known] = min(VOLTAGES, key=error)
+        return self._voltages[gpu_id, known]
+
+    def pooled(self, gpus: Iterable[str], settings: Averaged, without: Programs = NOBODY) -> Floats:
+        """Weights common to several GPUs, every GPU weighing the same, ``[len(WEIGHTS)]``."""
+        known = list(gpus)
+        return np.asarray(np.mean([self._pooled(known, one, without) for one in settings], axis=0))
+
+    def fit(
+        self, gpu_id: str, settings: Averaged, without: Programs = NOBODY
+    ) -> tuple[Floats, VoltageCurve]:
+        """Weights and voltage curve of one GPU; programs left out are so on every GPU."""
+        others = [other for other in self.tables if other != gpu_id]
+        voltage = self.voltage(gpu_id, without)
+        parts = [(gpu_id, voltage, 1.0)]
+        each = [
+            self.solve(parts, without, one.ridge, one, self._pooled(others, one, without))
+            for one in settings
         ]
-        return np.array([[each[name] for name in WEIGHTS] for each in terms])
+        return np.mean(each, axis=0), voltage
 
-    def weights(self, settings: FitSettings) -> Floats:
-        """Weight of every row in the fit."""
-        micro = settings.micro_weight * np.sqrt(self.real.sum() / max(1, (~self.real).sum()))
-        return np.where(self.real, 1.0, micro)
+    def _pooled(self, gpus: Sequence[str], settings: FitSettings, without: Programs) -> Floats:
+        if not gpus:
+            return np.zeros(len(WEIGHTS))
+        key = (tuple(gpus), settings, without)
+        if key not in self._priors:
+            parts = []
+            for gpu_id in gpus:
+                voltage = self.voltage(gpu_id, without)
+                mass = self._moment(gpu_id, voltage).mass(settings, without)
+                parts.append((gpu_id, voltage, 7 / np.sqrt(mass)))
+            self._priors[key] = self.solve(parts, without, settings.pooled_ridge, settings)
+        return self._priors[key]
+
+    def solve(
+        self,
+        parts: Iterable[tuple[str, VoltageCurve, float]],
+        without: Programs,
+        ridge: float,
+        settings: FitSettings,
+        prior: Floats | None = None,
+    ) -> Floats:
+        """Weights that fit several GPUs' rows; ``prior`` (else 0) is what they are drawn to.
+
+        Each part brings the GPU, its voltage curve and a factor on its rows.
+        """
+        size = len(WEIGHTS) + 1
+        total, mass = np.zeros((size, size)), 0.0
+        for gpu_id, voltage, factor in parts:
+            moments = self._moment(gpu_id, voltage)
+            total += factor**2 * moments.total(settings, without)
+            mass += factor**2 * moments.mass(settings, without)
+        # A program's rows weigh mass / programs; the constant makes ridge 1 about a tenth of that.
+        pull = 0.09 * ridge**2 * mass / 50
+        centre = np.zeros(len(WEIGHTS)) if prior is None else prior
+        towards = np.column_stack([np.eye(len(WEIGHTS)), centre])
+        total += pull * towards.T @ towards
+        total[-1, -1] += 1e-9 * mass  # keeps a target that fits exactly positive definite
+        return solved(total)
+
+    def _moment(self, gpu_id: str, voltage: VoltageCurve) -> _Moments:
+        key = (gpu_id, voltage)
+        if key not in self._moments:
+            self._moments[key] = _Moments(self.tables[gpu_id], voltage)
+        return self._moments[key]
 
 
-def gpu_rows(gpu_id: str) -> GpuRows:
-    """The activity table of a GPU with predicted times and activities. Raises DataError."""
-    gpu, rows = load_gpu(gpu_id), read_activity_table(gpu_id)
-    seconds = [predicted_seconds(row.activity, gpu, row.clocks, TABLE_CONSTANTS) for row in rows]
-    return GpuRows(
-        gpu=gpu,
-        rows=rows,
-        seconds=np.array(seconds),
-        activities=tuple(
-            unit_activities(row.activity, gpu, row.clocks, time, constants=TABLE_CONSTANTS)
-            for row, time in zip(rows, seconds, strict=True)
-        ),
-        watts=np.array([row.power_watts for row in rows]),
-        programs=np.array([row.program for row in rows]),
-        real=np.array([row.kind == "real" for row in rows]),
-        idle_watts=gpu.idle_watts or IDLE_SHARE * gpu.tdp_watts,
-        limit_watts=gpu.tdp_watts,
-        reference=reference_clocks(rows),
-    )
+def solved(moments: Floats) -> Floats:
+    """Non-negative least squares from ``[X y]' [X y]``, ``[k + 1, k + 1]``, positive definite."""
+    upper = np.linalg.cholesky(moments).T
+    return np.asarray(nnls(upper[:-1, :-1], upper[:-1, -1])[0])
 
 
-def all_rows() -> dict[str, GpuRows]:
-    """Every GPU with an activity table. Raises DataError."""
-    return {gpu: gpu_rows(gpu) for gpu in ACTIVITY_GPUS}
+class _Moments:
+    """``[X y]' [X y]`` of one GPU's rows under one voltage curve, by program and kind of row."""
 
+    def __init__(self, table: GpuRows, voltage: VoltageCurve) -> None:
+        relative = (table.scale_watts / table.watts)[:, np.newaxis]
+        target = (table.watts - table.idle_watts) / table.watts
+        rows = np.column_stack([table.designs[voltage] * relative, target])
+        self._names, program = np.unique(table.programs, return_inverse=True)
+        kind = np.where(table.scored, 0, np.where(table.real, 1, 2))
+        self._rows = np.zeros((len(self._names), 3))
+        self._sums = np.zeros((len(self._names), 3, rows.shape[1], rows.shape[1]))
+        for at, of in {(int(a), int(k)) for a, k in zip(program, kind, strict=True)}:
+            mine = rows[(program == at) & (kind == of)]
+            self._rows[at, of] = len(mine)
+            self._sums[at, of] = mine.T @ mine
+        self._share = float(self._rows[:, 0].sum() / max(1.0, self._rows[:, 2].sum()))
+        self._at = {str(name): at for at, name in enumerate(self._names)}
+        self._all_rows, self._all_sums = self._rows.sum(axis=0), self._sums.sum(axis=0)
 
-def solve(
-    parts: Iterable[tuple[GpuRows, Bools, VoltageCurve, float]],
-    ridge: float,
-    settings: FitSettings,
-    prior: Floats | None = None,
-) -> Floats:
-    """Weights that fit the chosen rows of several GPUs; ``prior`` (else 0) is what they are
-    drawn to. Each part brings the rows' mask, the GPU's voltage curve and a factor."""
-    blocks, targets, mass = [], [], 0.0
-    for table, mask, voltage, factor in parts:
-        weight = table.weights(settings)[mask] * factor
-        watts = table.watts[mask]
-        blocks.append(
-            table.designs[voltage][mask] * (table.scale_watts / watts * weight)[:, np.newaxis]
-        )
-        targets.append((watts - table.idle_watts) / watts * weight)
-        mass += float((weight**2).sum())
-    # A program's rows weigh mass / programs; the constant makes ridge 1 about a tenth of that.
-    pull = 0.3 * ridge * np.sqrt(mass / 50)
-    centre = np.zeros(len(WEIGHTS)) if prior is None else prior
-    blocks.append(np.eye(len(WEIGHTS)) * pull)
-    targets.append(centre * pull)
-    return np.asarray(nnls(np.vstack(blocks), np.concatenate(targets))[0])
+    def total(self, settings: FitSettings, without: Programs) -> Floats:
+        """The sums but for some programs, kinds of rows weighed by the settings."""
+        kept = self._all_sums - self._sums[self._left_out(without)].sum(axis=0)
+        return np.asarray(np.tensordot(self._factors(settings), kept, 1))
+
+    def mass(self, settings: FitSettings, without: Programs) -> float:
+        """Sum of the rows' weights."""
+        kept = self._all_rows - self._rows[self._left_out(without)].sum(axis=0)
+        return float(self._factors(settings) @ kept)
+
+    def _left_out(self, without: Programs) -> list[int]:
+        return [self._at[name] for name in without if name in self._at]
+
+    def _factors(self, settings: FitSettings) -> Floats:
+        micro = settings.micro_weight**2 * self._share
+        return np.array([1.0, settings.counter_weight**2, micro])
 
 
 def predict(table: GpuRows, weights: Floats, voltage: VoltageCurve) -> Floats:
@@ -161,118 +193,89 @@ def predict(table: GpuRows, weights: Floats, voltage: VoltageCurve) -> Floats:
     return np.asarray(table.idle_watts + table.scale_watts * (design @ weights))
 
 
-@lru_cache(maxsize=1024)
-def choose_voltage(table: GpuRows, without: str | None, settings: FitSettings) -> VoltageCurve:
-    """The curve under which application rows scale best with the clocks, but for one program."""
-    mask = table.programs != without
-
-    def error(voltage: VoltageCurve) -> float:
-        weights = solve([(table, mask, voltage, 1.0)], settings.ridge, settings)
-        watts = predict(table, weights, voltage)
-        wrong = scaling(table, watts) - scaling(table, table.watts)
-        return float(np.mean(np.abs(wrong[mask & table.real])))
-
-    return min(VOLTAGES, key=error)
-
-
-def scaling(table: GpuRows, values: Floats) -> Floats:
-    """Each row's value over that of the same program and input at the reference clocks."""
-    at_reference = {
-        row.label: value
-        for row, value in zip(table.rows, values, strict=True)
-        if row.clocks == table.reference
-    }
-    return np.array(
-        [value / at_reference[row.label] for row, value in zip(table.rows, values, strict=True)]
-    )
-
-
-def pooled_weights(
-    tables: Sequence[GpuRows], without: str | None, settings: FitSettings
-) -> tuple[Floats, dict[str, VoltageCurve]]:
-    """Weights common to several GPUs, every GPU weighing the same, and each one's voltage curve.
-
-    Rows of the program ``without`` take no part.
-    """
-    voltages = {table.gpu.id: choose_voltage(table, without, settings) for table in tables}
-    parts = []
-    for table in tables:
-        mask = table.programs != without
-        mass = float((table.weights(settings)[mask] ** 2).sum())
-        parts.append((table, mask, voltages[table.gpu.id], 7 / np.sqrt(mass)))
-    return solve(parts, settings.pooled_ridge, settings), voltages
-
-
 @dataclass(frozen=True)
 class LeftOut:
-    """Predictions of every application row by a model that saw nothing of its program.
+    """Predictions of every scored row by a model that saw nothing of its program, on any GPU.
 
-    ``watts`` is NaN for microbenchmarks; ``median_watts`` is what the other programs' median at
-    the same clocks would say.
+    ``watts`` is NaN for other rows, and so is ``median_watts``: what the other programs' median
+    at the same clocks would say.
     """
 
     table: GpuRows
     watts: Floats
     median_watts: Floats
 
+    @property
+    def error_percent(self) -> float:
+        """Mean absolute percentage error over the scored rows."""
+        return error_percent(self.table, self.watts)
 
-def leave_program_out(tables: Mapping[str, GpuRows], gpu_id: str, settings: FitSettings) -> LeftOut:
+    @property
+    def median_error_percent(self) -> float:
+        """The same of the median."""
+        return error_percent(self.table, self.median_watts)
+
+
+def error_percent(table: GpuRows, watts: Floats) -> float:
+    """Mean absolute percentage error over the scored rows."""
+    return float(np.mean(np.abs(watts / table.watts - 1)[table.scored]) * 100)
+
+
+def scored_programs(table: GpuRows) -> list[str]:
+    """Programs that scores stand on, sorted."""
+    return [str(name) for name in np.unique(table.programs[table.scored])]
+
+
+def leave_program_out(fits: Fits, gpu_id: str, settings: Averaged | SettingsOf) -> LeftOut:
     """Predict each program of a GPU by weights fitted without it, on any GPU."""
-    table = tables[gpu_id]
-    others = [tables[other] for other in tables if other != gpu_id]
-    watts = np.full(len(table.rows), np.nan)
-    median = np.full(len(table.rows), np.nan)
-    for program in np.unique(table.programs[table.real]):
-        left_out = table.programs == program
-        prior, _ = pooled_weights(others, str(program), settings)
-        voltage = choose_voltage(table, str(program), settings)
-        weights = solve([(table, ~left_out, voltage, 1.0)], settings.ridge, settings, prior)
-        watts[left_out] = predict(table, weights, voltage)[left_out]
-        median[left_out] = [
-            _median_at(table, ~left_out & table.real, row.clocks)
-            for row, out in zip(table.rows, left_out, strict=True)
-            if out
-        ]
-    return LeftOut(table, watts, median)
+    table = fits.tables[gpu_id]
+    watts = np.full(len(table.watts), np.nan)
+    for program in scored_programs(table):
+        mine = settings(program) if callable(settings) else settings
+        weights, voltage = fits.fit(gpu_id, mine, frozenset({program}))
+        rows = (table.programs == program) & table.scored
+        watts[rows] = predict(table, weights, voltage)[rows]
+    return LeftOut(table, watts, clock_medians(table))
 
 
-def _median_at(table: GpuRows, mask: Bools, clocks: ClockPair) -> float:
-    same = [
-        row.power_watts
-        for row, chosen in zip(table.rows, mask, strict=True)
-        if chosen and row.clocks == clocks
-    ]
-    return float(np.median(same))
+def clock_medians(table: GpuRows) -> Floats:
+    """The median of the other programs' scored rows at the same clocks, ``[n]``."""
+    median = np.full(len(table.watts), np.nan)
+    for row in np.flatnonzero(table.scored):
+        same = table.scored & (table.clock_numbers == table.clock_numbers[row])
+        median[row] = np.median(table.watts[same & (table.programs != table.programs[row])])
+    return median
 
 
 def row_folds(
-    tables: Mapping[str, GpuRows], gpu_id: str, settings: FitSettings, seed: int, folds: int
+    tables: Mapping[str, GpuRows], gpu_id: str, settings: Averaged, seed: int, folds: int
 ) -> tuple[Floats, Floats]:
-    """Predict single rows left out at random: other clocks of their program are known.
+    """Predict single readings left out at random: other clocks of their program are known.
 
-    Returns watts and the training rows' median watts of every application row, NaN elsewhere.
+    Returns watts and the training rows' median watts of every scored row, NaN elsewhere.
     """
-    table = tables[gpu_id]
-    prior, _ = pooled_weights([tables[o] for o in tables if o != gpu_id], None, settings)
-    voltage = choose_voltage(table, None, settings)
-    real = np.flatnonzero(table.real)
-    fold = np.random.default_rng(seed).permutation(len(real)) % folds
-    watts = np.full(len(table.rows), np.nan)
-    median = np.full(len(table.rows), np.nan)
+    table, everything = tables[gpu_id], Fits(tables)
+    others = [other for other in tables if other != gpu_id]
+    priors = [everything.pooled(others, (one,)) for one in settings]
+    voltage = everything.voltage(gpu_id)
+    names = np.unique(table.measurements[table.scored])
+    fold_of = dict(
+        zip(names, np.random.default_rng(seed).permutation(len(names)) % folds, strict=True)
+    )
+    fold = np.array([fold_of.get(name, -1) for name in table.measurements])
+    watts, median = np.full((2, len(table.watts)), np.nan)
     for number in range(folds):
-        left_out = np.zeros(len(table.rows), dtype=np.bool_)
-        left_out[real[fold == number]] = True
-        weights = solve([(table, ~left_out, voltage, 1.0)], settings.ridge, settings, prior)
-        watts[left_out] = predict(table, weights, voltage)[left_out]
-        median[left_out] = np.median(table.watts[table.real & ~left_out])
+        left_out = fold == number
+        part = Fits({gpu_id: table.take(~left_out)})
+        each = [
+            part.solve([(gpu_id, voltage, 1.0)], NOBODY, one.ridge, one, prior)
+            for one, prior in zip(settings, priors, strict=True)
+        ]
+        weights = np.mean(each, axis=0)
+        tested = left_out & table.scored
+        watts[tested] = predict(table, weights, voltage)[tested]
+        median[tested] = np.median(table.watts[table.scored & ~left_out])
     return watts, median
-
-
-def leave_gpu_out(tables: Mapping[str, GpuRows], gpu_id: str, settings: FitSettings) -> Floats:
-    """Watts of every row of a GPU by the other GPUs' pooled weights and its datasheet facts."""
-    others = [tables[other] for other in tables if other != gpu_id]
-    weights, voltages = pooled_weights(others, None, settings)
-    return predict(tables[gpu_id], weights, typical_voltage(voltages.values()))
 
 
 def typical_voltage(curves: Iterable[VoltageCurve]) -> VoltageCurve:
@@ -284,40 +287,38 @@ def typical_voltage(curves: Iterable[VoltageCurve]) -> VoltageCurve:
     )
 
 
-def fitted_parameters(
-    tables: Mapping[str, GpuRows], gpu_id: str, settings: FitSettings
-) -> PhysicalParameters:
+def fitted_parameters(fits: Fits, gpu_id: str, settings: Averaged) -> PhysicalParameters:
     """The parameters that serve: fitted on all rows of the GPU, the other GPUs as prior."""
-    table = tables[gpu_id]
-    prior, _ = pooled_weights([tables[o] for o in tables if o != gpu_id], None, settings)
-    everything = np.ones(len(table.rows), dtype=np.bool_)
-    voltage = choose_voltage(table, None, settings)
-    weights = solve([(table, everything, voltage, 1.0)], settings.ridge, settings, prior)
-    return _parameters(gpu_id, table, voltage, weights)
+    weights, voltage = fits.fit(gpu_id, settings)
+    return parameters_of(fits.tables[gpu_id], weights, voltage)
 
 
-def pooled_parameters(tables: Mapping[str, GpuRows], settings: FitSettings) -> PhysicalParameters:
+def pooled_parameters(
+    fits: Fits,
+    settings: Averaged,
+    gpus: Iterable[str] | None = None,
+    without: Programs = NOBODY,
+) -> PhysicalParameters:
     """The parameters for GPUs that nobody measured; their watts are those of a typical board."""
-    weights, voltages = pooled_weights(list(tables.values()), None, settings)
-    known = list(tables.values())
-    limit = float(np.median([table.limit_watts for table in known]))
+    known = list(fits.tables if gpus is None else gpus)
+    tables = [fits.tables[gpu_id] for gpu_id in known]
+    limit = float(np.median([table.limit_watts for table in tables]))
     return PhysicalParameters(
         gpu=POOLED,
         idle_watts=IDLE_SHARE * limit,
         limit_watts=limit,
         highest_watts=limit,
-        reference_core_mhz=float(np.median([table.reference.core_mhz for table in known])),
-        reference_memory_mhz=float(np.median([table.reference.memory_mhz for table in known])),
-        voltage=typical_voltage(voltages.values()),
-        weights=_named(weights),
+        reference_core_mhz=float(np.median([table.reference.core_mhz for table in tables])),
+        reference_memory_mhz=float(np.median([table.reference.memory_mhz for table in tables])),
+        voltage=typical_voltage(fits.voltage(gpu_id, without) for gpu_id in known),
+        weights=_named(fits.pooled(known, settings, without)),
     )
 
 
-def _parameters(
-    gpu_id: str, table: GpuRows, voltage: VoltageCurve, weights: Floats
-) -> PhysicalParameters:
+def parameters_of(table: GpuRows, weights: Floats, voltage: VoltageCurve) -> PhysicalParameters:
+    """Parameters of one GPU from fitted weights."""
     return PhysicalParameters(
-        gpu=gpu_id,
+        gpu=table.gpu.id,
         idle_watts=table.idle_watts,
         limit_watts=table.limit_watts,
         highest_watts=float(table.watts.max()),

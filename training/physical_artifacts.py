@@ -2,16 +2,18 @@
 
     python -m training.physical_artifacts          fits, writes the artifacts, prints the table
 
-One artifact for every GPU with an activity table, and ``pooled``, which serves the others with
-their datasheet facts. Scores of the grouped protocol leave whole programs out (for ``pooled``
-whole GPUs); the random one leaves single rows out, so that a program's other clocks are known.
+One artifact for every GPU of ``training.physical_rows``, and ``pooled``, which serves the others
+with their datasheet facts. Scores of the grouped protocol leave whole programs out, settings
+chosen without them (for ``pooled`` whole GPUs and the program); the random one leaves single
+readings out, so that a program's other clocks are known. Two GPUs were fitted on counted activities
+alone: their intervals are widened by what serving from PTX costs where both are known.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -38,24 +40,26 @@ from models.intervals import (
     conformal_factors,
     interval_bounds,
     measure_coverage,
+    widen,
 )
 from models.power.activities import UnitActivities
 from models.power.physical import PARAMETERS_NAME, POOLED, PhysicalParameters
 from models.store import PACKAGED_ARTIFACTS
-from training.activity_tables import activity_path
 from training.datasets import source_of_table
 from training.families import library_versions
 from training.fit import code_revision, today, write_artifact
 from training.physical import (
-    FitSettings,
-    GpuRows,
-    all_rows,
+    Averaged,
+    Fits,
     fitted_parameters,
-    leave_gpu_out,
     leave_program_out,
     pooled_parameters,
     row_folds,
 )
+from training.physical_choice import Choice, choose
+from training.physical_rows import GpuRows, all_rows
+from training.physical_served import served_widening
+from training.physical_transfer import leave_gpu_out
 from training.protocols import ASSIGNMENTS, outside_range
 from training.rows import Rows
 from training.scores import point_scores, spread_of
@@ -74,16 +78,20 @@ def train(
     out_dir: Path = PACKAGED_ARTIFACTS, progress: Callable[[str], None] = print
 ) -> list[ModelCard]:
     """Fit, evaluate and write all physical power models below ``out_dir``. Raises DataError."""
-    tables, settings = all_rows(), FitSettings()
+    fits = Fits(all_rows())
+    progress("settings, by programs left out of programs left out")
+    choice = choose(fits)
+    progress("what serving from PTX costs a model fitted on counters")
+    widening = served_widening(fits, choice.best)
     cards = []
-    for gpu_id, table in tables.items():
-        progress(f"{gpu_id}: {int(table.real.sum())} rows of applications")
-        card = _card(gpu_id, [table], _gpu_evaluation(tables, gpu_id, settings), settings)
-        cards.append(_written(card, fitted_parameters(tables, gpu_id, settings), out_dir))
+    for gpu_id, table in fits.tables.items():
+        progress(f"{gpu_id}: {int(table.scored.sum())} rows of applications")
+        evaluation = _gpu_evaluation(fits, gpu_id, choice, widening)
+        card = _card(gpu_id, [table], evaluation, choice.best)
+        cards.append(_written(card, fitted_parameters(fits, gpu_id, choice.best), out_dir))
     progress("pooled: for GPUs that nobody measured")
-    everything = list(tables.values())
-    card = _card(POOLED, everything, _pooled_evaluation(tables, settings), settings)
-    cards.append(_written(card, pooled_parameters(tables, settings), out_dir))
+    card = _card(POOLED, [*fits.tables.values()], _pooled_evaluation(fits, choice), choice.best)
+    cards.append(_written(card, pooled_parameters(fits, choice.best), out_dir))
     return cards
 
 
@@ -97,8 +105,10 @@ class _Evaluation:
         random: tuple[Floats, Floats],
         groups: int,
         outside: NDArray[np.bool_],
+        widening: float = 1.0,
     ) -> None:
         self.rows, self.groups, self.outside = rows, groups, outside
+        self.widening = widening
         self.grouped, self.random = grouped, random
 
     def scores(self) -> tuple[ProtocolScores, ...]:
@@ -114,7 +124,7 @@ class _Evaluation:
         floor = float(rows.watts.min())
         residuals = Residuals(rows.watts, watts, rows.groups)
         random = Residuals(rows.watts, self.random[0][0], rows.groups)
-        return calibrate(
+        found = calibrate(
             grouped=residuals,
             random=random,
             outside=self.outside,
@@ -122,45 +132,65 @@ class _Evaluation:
             level=LEVEL,
             unseen_coverage=_coverage(residuals, floor),
         )
+        if self.widening == 1.0:
+            return found
+        names = ("seen_kernel", "unseen_kernel", "extrapolated")
+        return found.model_copy(
+            update={name: self._widened(getattr(found, name)) for name in names}
+        )
+
+    def _widened(self, width: IntervalWidth) -> IntervalWidth:
+        """The width with activities from PTX; the coverage stays that of counted ones."""
+        wide = widen(width, self.widening)
+        if width.coverage is None:
+            return wide
+        note = f"{width.coverage.protocol}; activities counted, before widening for PTX"
+        return wide.model_copy(
+            update={"coverage": width.coverage.model_copy(update={"protocol": note})}
+        )
 
 
-def _gpu_evaluation(
-    tables: Mapping[str, GpuRows], gpu_id: str, settings: FitSettings
-) -> _Evaluation:
-    table = tables[gpu_id]
-    real = table.real
-    left_out = leave_program_out(tables, gpu_id, settings)
-    folds = [row_folds(tables, gpu_id, settings, seed, FOLDS) for seed in range(ASSIGNMENTS)]
+def _gpu_evaluation(fits: Fits, gpu_id: str, choice: Choice, widening: float) -> _Evaluation:
+    table = fits.tables[gpu_id]
+    scored = table.scored
+    left_out = leave_program_out(fits, gpu_id, choice.settings)
+    folds = [
+        row_folds(fits.tables, gpu_id, choice.best, seed, FOLDS) for seed in range(ASSIGNMENTS)
+    ]
     rows = _rows([table])
+    programs = table.programs[scored]
     outside = np.zeros(len(rows.watts), dtype=np.bool_)
-    for group in np.unique(rows.groups):
-        test = rows.groups == group
+    for program in np.unique(programs):
+        test = programs == program
         # Microbenchmarks are training rows too: their activities count as known.
-        known = np.vstack([rows.vectors[~test], _vectors(table)[~real]])
+        known = table.activities[table.programs != program]
         outside[test] = outside_range(known, rows.vectors[test])
     return _Evaluation(
         rows,
-        (left_out.watts[real][np.newaxis], left_out.median_watts[real][np.newaxis]),
+        (left_out.watts[scored][np.newaxis], left_out.median_watts[scored][np.newaxis]),
         (
-            np.array([watts[real] for watts, _ in folds]),
-            np.array([median[real] for _, median in folds]),
+            np.array([watts[scored] for watts, _ in folds]),
+            np.array([median[scored] for _, median in folds]),
         ),
         len(np.unique(rows.groups)),
         outside,
+        widening if table.counted[scored].all() else 1.0,
     )
 
 
-def _pooled_evaluation(tables: Mapping[str, GpuRows], settings: FitSettings) -> _Evaluation:
-    """Each GPU by the others' weights. There is no random split of four GPUs: the same figures
+def _pooled_evaluation(fits: Fits, choice: Choice) -> _Evaluation:
+    """Each GPU by the others' weights. There is no random split of a few GPUs: the same figures
     stand for both protocols."""
-    known = list(tables.values())
+    known = list(fits.tables.values())
     rows = _rows(known, by_gpu=True)
     watts = np.concatenate(
-        [leave_gpu_out(tables, gpu_id, settings)[table.real] for gpu_id, table in tables.items()]
+        [
+            leave_gpu_out(fits, gpu_id, choice.best)[table.scored]
+            for gpu_id, table in fits.tables.items()
+        ]
     )
-    limits = np.concatenate([np.full(int(table.real.sum()), table.limit_watts) for table in known])
-    share = np.concatenate([table.watts[table.real] / table.limit_watts for table in known])
-    gpu = rows.groups
+    limits = np.concatenate([np.full(int(t.scored.sum()), t.limit_watts) for t in known])
+    gpu, share = rows.groups, rows.watts / limits
     median = np.array(
         [np.median(share[gpu != own]) * limit for own, limit in zip(gpu, limits, strict=True)]
     )
@@ -171,21 +201,17 @@ def _pooled_evaluation(tables: Mapping[str, GpuRows], settings: FitSettings) -> 
 def _rows(tables: Sequence[GpuRows], *, by_gpu: bool = False) -> Rows:
     """Application rows; groups are programs, or GPUs."""
     return Rows.of(
-        np.vstack([_vectors(table)[table.real] for table in tables]),
-        np.concatenate([table.watts[table.real] for table in tables]),
+        np.vstack([table.activities[table.scored] for table in tables]),
+        np.concatenate([table.watts[table.scored] for table in tables]),
         np.concatenate(
             [
-                np.full(int(table.real.sum()), table.gpu.id)
+                np.full(int(table.scored.sum()), table.gpu.id)
                 if by_gpu
-                else table.programs[table.real]
+                else table.programs[table.scored]
                 for table in tables
             ]
         ),
     )
-
-
-def _vectors(table: GpuRows) -> Floats:
-    return np.array(table.activities)
 
 
 def _scores(
@@ -227,9 +253,9 @@ def _coverage(residuals: Residuals, floor_watts: float) -> Coverage:
 
 
 def _card(
-    gpu_id: str, tables: Sequence[GpuRows], evaluation: _Evaluation, settings: FitSettings
+    gpu_id: str, tables: Sequence[GpuRows], evaluation: _Evaluation, settings: Averaged
 ) -> ModelCard:
-    vectors = np.vstack([_vectors(table) for table in tables])
+    vectors = np.vstack([table.activities for table in tables])
     watts = np.concatenate([table.watts for table in tables])
     programs = [str(name) for table in tables for name in table.programs]
     return ModelCard(
@@ -245,13 +271,13 @@ def _card(
                 minimum=round(float(vectors[:, at].min()), 6),
                 maximum=round(float(vectors[:, at].max()), 6),
                 missing_share=0.0,
-                reproduced_note="share of the unit's peak at the predicted time",
+                reproduced_note=_note(tables),
             )
             for at, name in enumerate(UnitActivities._fields)
         ),
         training=TrainingFacts(
             rows=len(watts),
-            kernels=len({row.label for table in tables for row in table.rows}),
+            kernels=len({(table.gpu.id, str(label)) for table in tables for label in table.labels}),
             kernel_groups=len(set(programs)),
             power_minimum_watts=float(watts.min()),
             power_median_watts=float(np.median(watts)),
@@ -260,11 +286,14 @@ def _card(
             dropped={},
             recomputed={},
         ),
-        sources=tuple(source_of_table(activity_path(table.gpu.id)) for table in tables),
+        sources=tuple(source_of_table(path) for table in tables for path in table.paths),
         hyperparameters={
-            "micro_weight": settings.micro_weight,
-            "ridge": settings.ridge,
-            "pooled_ridge": settings.pooled_ridge,
+            "averaged_settings": len(settings),
+            "settings": "; ".join(
+                f"micro {one.micro_weight:g}, counted {one.counter_weight:g}, ridge {one.ridge:g}"
+                for one in settings
+            ),
+            "pooled_ridge": settings[0].pooled_ridge,
         },
         libraries=library_versions(("numpy", "scipy")),
         scores=evaluation.scores(),
@@ -273,6 +302,13 @@ def _card(
         created=today(),
         code_revision=code_revision(),
     )
+
+
+def _note(tables: Sequence[GpuRows]) -> str:
+    note = "share of the unit's peak at the predicted time"
+    if all(table.counted.all() for table in tables):
+        return f"fitted on hardware counters, served as {note}"
+    return note
 
 
 def _written(card: ModelCard, parameters: PhysicalParameters, out_dir: Path) -> ModelCard:

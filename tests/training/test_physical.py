@@ -7,116 +7,215 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.power.physical import WEIGHTS
-from training.activity_tables import ACTIVITY_GPUS
+from models.clocks import ClockPair
+from models.power.activities import UnitActivities
+from models.power.physical import WEIGHTS, VoltageCurve, regressors
 from training.datasets import find_data
 from training.physical import (
+    Fits,
     FitSettings,
-    GpuRows,
-    all_rows,
+    LeftOut,
+    clock_medians,
+    error_percent,
     fitted_parameters,
-    leave_gpu_out,
     leave_program_out,
+    predict,
     row_folds,
-    scaling,
+    scored_programs,
 )
+from training.physical_choice import choose
+from training.physical_rows import GpuRows, all_rows, counter_rows, joined, scaling, served_rows
 
 if find_data() is None:
     pytest.skip("no data: set WATTCAST_DATA", allow_module_level=True)
 
-SETTINGS = FitSettings()
+SETTINGS = (
+    FitSettings(micro_weight=0.3, counter_weight=0.5, ridge=4.0),
+    FitSettings(micro_weight=1.0, counter_weight=0.5, ridge=2.0),
+    FitSettings(micro_weight=1.0, counter_weight=0.5, ridge=4.0),
+)
+"""Some of those the nested choice averages; the choice itself takes a minute
+(``python -m training.physical_report``)."""
+
+SERVED = ("gtx-1080-ti", "quadro-rtx-8000", "tesla-p100", "tesla-v100")
 
 
 @pytest.fixture(scope="module")
-def tables() -> dict[str, GpuRows]:
-    return all_rows()
+def fits() -> Fits:
+    return Fits(all_rows())
 
 
-def percent(table: GpuRows, watts: np.ndarray) -> float:
-    error = np.abs(watts / table.watts - 1)[table.real]
-    return float(error.mean() * 100)
+@pytest.fixture(scope="module")
+def small() -> Fits:
+    """Two GPUs that load at once."""
+    both = joined(served_rows("tesla-p100"), counter_rows("wang_tesla_p100"))
+    return Fits({"tesla-p100": both, "gtx-1080-ti": served_rows("gtx-1080-ti")})
 
 
-LIMITS = {"tesla-v100": 17.0, "quadro-rtx-8000": 15.0, "gtx-1080-ti": 12.5, "tesla-p100": 14.5}
-"""Percent over all clocks. The medians of the other programs stand at 17.4, 17.2, 14.5, 17.5."""
+LIMITS = {
+    "tesla-v100": 17.0,
+    "quadro-rtx-8000": 14.0,
+    "gtx-titan-x": 9.0,
+    "gtx-980": 11.4,
+}
+"""Percent over all clocks; the medians of the other programs stand at 17.4, 17.2, 19.0, 11.4."""
 
 
-@pytest.mark.parametrize("gpu", ACTIVITY_GPUS)
-def test_programs_left_out_are_met_better_than_by_their_median(
-    tables: dict[str, GpuRows], gpu: str
-) -> None:
-    found = leave_program_out(tables, gpu, SETTINGS)
-    model, median = percent(found.table, found.watts), percent(found.table, found.median_watts)
-    print(f"{gpu}: {model:.1f} %, per-clock median {median:.1f} %")
-    assert model <= LIMITS[gpu]
-    assert model <= 0.85 * median
+@pytest.mark.parametrize("gpu", [*SERVED, "gtx-980", "gtx-titan-x"])
+def test_programs_left_out_are_met_better_than_by_their_median(fits: Fits, gpu: str) -> None:
+    found = leave_program_out(fits, gpu, SETTINGS)
+    print(f"{gpu}: {found.error_percent:.1f} %, median {found.median_error_percent:.1f} %")
+    assert found.error_percent <= LIMITS.get(gpu, 100.0)
+    assert found.error_percent < found.median_error_percent
+    if gpu != "gtx-980":
+        assert found.error_percent <= 0.85 * found.median_error_percent
 
 
 @pytest.mark.parametrize("gpu", ["tesla-v100", "quadro-rtx-8000"])
-def test_scaling_with_the_clocks_beats_the_mean_curve(tables: dict[str, GpuRows], gpu: str) -> None:
-    found = leave_program_out(tables, gpu, SETTINGS)
+def test_scaling_with_the_clocks_beats_the_mean_curve(fits: Fits, gpu: str) -> None:
+    found = leave_program_out(fits, gpu, SETTINGS)
     table = found.table
-    measured = scaling(table, table.watts)
-    predicted = scaling(table, np.where(table.real, found.watts, table.watts))
-    below = np.array([row.clocks != table.reference for row in table.rows]) & table.real
-    model = float(np.abs(predicted - measured)[below].mean() * 100)
+    watts = np.where(table.scored, found.watts, table.watts)
+    measured, predicted = scaling(table, table.watts), scaling(table, watts)
+    below = table.scored & (table.at_reference != np.arange(len(watts)))
     curve = []
     for at in np.flatnonzero(below):
-        row = table.rows[at]
-        others = [
-            measured[index]
-            for index in np.flatnonzero(below)
-            if table.rows[index].clocks == row.clocks and table.rows[index].program != row.program
-        ]
-        curve.append(abs(float(np.mean(others)) - measured[at]) * 100)
-    mean = float(np.mean(curve))
-    print(f"{gpu}: {model:.2f} points, mean curve {mean:.2f}")
+        same = below & (table.clock_numbers == table.clock_numbers[at])
+        others = same & (table.programs != table.programs[at])
+        curve.append(abs(float(measured[others].mean()) - measured[at]))
+    model, mean = float(np.abs(predicted - measured)[below].mean()), float(np.mean(curve))
+    print(f"{gpu}: {100 * model:.2f} points, mean curve {100 * mean:.2f}")
     assert model <= 0.9 * mean
 
 
-def test_shuffled_watts_teach_nothing(tables: dict[str, GpuRows]) -> None:
-    table = tables["tesla-v100"]
-    order = np.arange(len(table.rows))
+def test_shuffled_watts_teach_nothing(fits: Fits) -> None:
+    table = fits.tables["tesla-v100"]
+    order = np.arange(len(table.watts))
     real = np.flatnonzero(table.real)
     order[real] = np.random.default_rng(3).permutation(real)
     shuffled = replace(table, watts=table.watts[order])
-    found = leave_program_out({**tables, "tesla-v100": shuffled}, "tesla-v100", SETTINGS)
-    watts = found.watts[table.real]
-    truth = shuffled.watts[table.real]
-    residual = float(np.sum((watts - truth) ** 2) / np.sum((truth - truth.mean()) ** 2))
-    assert 1 - residual <= 0
+    found = leave_program_out(Fits({**fits.tables, "tesla-v100": shuffled}), "tesla-v100", SETTINGS)
+    watts, truth = found.watts[table.scored], shuffled.watts[table.scored]
+    assert np.sum((watts - truth) ** 2) >= np.sum((truth - truth.mean()) ** 2)
 
 
-def test_a_program_left_out_leaves_no_trace(tables: dict[str, GpuRows]) -> None:
-    """Whatever its watts are, on whichever GPU: predictions of it do not move."""
-    name = "transpose"
-    changed = {
-        gpu: replace(table, watts=np.where(table.programs == name, table.watts * 3.0, table.watts))
-        for gpu, table in tables.items()
-    }
-    gpu = "tesla-p100"
-    chosen = tables[gpu].programs == name
-    before = leave_program_out(tables, gpu, SETTINGS).watts[chosen]
-    after = leave_program_out(changed, gpu, SETTINGS).watts[chosen]
+def test_a_program_left_out_leaves_no_trace(small: Fits) -> None:
+    """Whatever its watts are, on whichever GPU and by whichever counters."""
+    changed = Fits(
+        {
+            gpu: replace(
+                table, watts=np.where(table.programs == "transpose", 3.0, 1.0) * table.watts
+            )
+            for gpu, table in small.tables.items()
+        }
+    )
+    chosen = small.tables["tesla-p100"].scored & (
+        small.tables["tesla-p100"].programs == "transpose"
+    )
+    before = leave_program_out(small, "tesla-p100", SETTINGS).watts[chosen]
+    after = leave_program_out(changed, "tesla-p100", SETTINGS).watts[chosen]
+    assert len(before) == 5
     assert before == pytest.approx(after)
 
 
-def test_rows_left_out_at_random_are_easier(tables: dict[str, GpuRows]) -> None:
-    table = tables["quadro-rtx-8000"]
-    random, _ = row_folds(tables, "quadro-rtx-8000", SETTINGS, seed=0, folds=5)
-    grouped = leave_program_out(tables, "quadro-rtx-8000", SETTINGS).watts
-    assert percent(table, random) < percent(table, grouped)
+def test_settings_for_a_program_are_chosen_without_it(small: Fits) -> None:
+    candidates = [FitSettings(micro_weight=1.0, ridge=ridge) for ridge in (0.5, 2.0, 4.0)]
+    before = choose(small, candidates)
+    changed = Fits(
+        {
+            gpu: replace(table, watts=np.where(table.programs == "cfd", 5.0, 1.0) * table.watts)
+            for gpu, table in small.tables.items()
+        }
+    )
+    assert choose(changed, candidates).settings("cfd") == before.settings("cfd")
 
 
-def test_an_unseen_gpu_is_predicted_from_the_others_alone(tables: dict[str, GpuRows]) -> None:
-    table = tables["tesla-v100"]
-    before = leave_gpu_out(tables, "tesla-v100", SETTINGS)
-    changed = {**tables, "tesla-v100": replace(table, watts=table.watts * 3.0)}
-    assert leave_gpu_out(changed, "tesla-v100", SETTINGS) == pytest.approx(before)
+def test_variants_of_a_program_are_one(fits: Fits) -> None:
+    names = set(fits.tables["gtx-1080-ti"].programs)
+    assert "backprop" in names
+    assert not {"backpropBackward", "backpropForward"} & names
+    assert "backprop" in fits.tables["tesla-v100"].programs  # nnForward there
 
 
-def test_fitted_parameters_are_sound(tables: dict[str, GpuRows]) -> None:
-    found = fitted_parameters(tables, "tesla-v100", SETTINGS)
-    assert tuple(found.weights) == WEIGHTS
-    assert found.reference == tables["tesla-v100"].reference
-    assert sum(found.weights.values()) > 0.5
+def test_a_reading_is_never_on_both_sides_of_a_random_fold(small: Fits) -> None:
+    """Counted rows share their reading with served ones: they leave together."""
+    table = small.tables["tesla-p100"]
+    assert len(set(table.measurements)) < len(table.measurements)
+    watts, median = row_folds(small.tables, "tesla-p100", SETTINGS, seed=0, folds=5)
+    assert np.isfinite(watts[table.scored]).all()
+    assert np.isnan(watts[~table.scored]).all()
+    assert error_percent(table, watts) < error_percent(table, median)
+    one = table.measurements == table.measurements[0]
+    moved = replace(table, watts=np.where(one, 2.0, 1.0) * table.watts)
+    again, _ = row_folds({**small.tables, "tesla-p100": moved}, "tesla-p100", SETTINGS, 0, 5)
+    # Voltage and prior are those of all rows; the reading itself teaches its own row nothing.
+    assert again[0] == pytest.approx(watts[0], rel=0.05)
+
+
+def test_rows_left_out_at_random_are_easier(small: Fits) -> None:
+    table = small.tables["tesla-p100"]
+    random, _ = row_folds(small.tables, "tesla-p100", SETTINGS, seed=0, folds=5)
+    grouped = leave_program_out(small, "tesla-p100", SETTINGS)
+    assert error_percent(table, random) < grouped.error_percent
+
+
+def test_regressors_of_arrays_are_those_of_the_model(small: Fits) -> None:
+    table, voltage = small.tables["gtx-1080-ti"], VoltageCurve(floor=0.7, slope=0.5)
+    design = table.design(voltage)
+    for row in (0, 57, 200):
+        activities = UnitActivities(*table.activities[row])
+        clocks = ClockPair(*table.clocks_mhz[row])
+        terms = regressors(activities, clocks, table.reference, voltage)
+        assert design[row] == pytest.approx([terms[name] for name in WEIGHTS])
+
+
+def test_the_fit_finds_weights_that_made_the_watts(small: Fits) -> None:
+    """Exact watts of known weights: predictions of programs left out come out right."""
+    table = small.tables["gtx-1080-ti"]
+    voltage = VoltageCurve(floor=0.5, slope=0.3)
+    weights = np.linspace(0.02, 0.3, len(WEIGHTS))
+    exact = replace(table, watts=predict(table, weights, voltage))
+    found = leave_program_out(
+        Fits({"gtx-1080-ti": exact}), "gtx-1080-ti", (FitSettings(ridge=0.02),)
+    )
+    # Nothing but convolution uses texture: its weight cannot be known without it.
+    others = exact.scored & (exact.programs != "convolution")
+    assert (np.abs(found.watts / exact.watts - 1)[others] < 0.01).mean() > 0.9
+
+
+def test_counted_and_served_activities_of_a_program_agree(small: Fits) -> None:
+    table = small.tables["tesla-p100"]
+    dram = UnitActivities._fields.index("dram")
+    pairs = []
+    for program in scored_programs(table):
+        mine = table.programs == program
+        pairs.append(
+            [table.activities[mine & (table.counted == kind), dram].mean() for kind in (0, 1)]
+        )
+    served, counted = np.array(pairs).T
+    assert np.corrcoef(served, counted)[0, 1] > 0.95
+    assert abs(served.mean() - counted.mean()) < 0.05
+
+
+def test_medians_are_of_other_programs_at_the_same_clocks(small: Fits) -> None:
+    table = small.tables["tesla-p100"]
+    rows = table.scored & (table.clock_numbers == table.clock_numbers[0])
+    others = rows & (table.programs != table.programs[0])
+    found = LeftOut(table, table.watts, clock_medians(table))
+    assert found.median_watts[0] == pytest.approx(np.median(table.watts[others]))
+
+
+def test_fitted_parameters_are_sound(fits: Fits) -> None:
+    for gpu, table in fits.tables.items():
+        found = fitted_parameters(fits, gpu, SETTINGS)
+        assert tuple(found.weights) == WEIGHTS
+        assert found.reference == table.reference
+        assert 0.3 < sum(found.weights.values()) < 4
+
+
+def test_all_rows_are_of_six_gpus(fits: Fits) -> None:
+    kinds: dict[str, GpuRows] = dict(fits.tables)
+    assert list(kinds) == sorted([*SERVED, "gtx-980", "gtx-titan-x"])
+    for gpu, table in kinds.items():
+        assert ((table.activities >= 0) & (table.activities <= 1)).all()
+        assert table.counted[table.scored].any() == (gpu in ("gtx-980", "gtx-titan-x"))

@@ -16,7 +16,8 @@ from training.dvfs_abe import PLAIN, AbeRows, counter_rows, leave_benchmarks_out
 from training.dvfs_protocols import Predictions
 from training.dvfs_rows import Floats, ScalingRows
 from training.dvfs_studies import Scored, Study, run_studies
-from training.physical import FitSettings, GpuRows, LeftOut
+from training.physical import Averaged, Fits, LeftOut
+from training.physical_rows import GpuRows, all_rows
 from training.queueing import DATA_SETS
 from training.reports import (
     dvfs,
@@ -188,15 +189,15 @@ def test_queueing_scales_are_those_of_the_same_kernel_and_clocks() -> None:
 
 @needs_data
 def test_families_are_never_split_by_static_folds() -> None:
-    tables = dvfs_static.family_tables()
+    tables = all_rows()
     assert {"backprop"} == {
         str(program) for program in tables["gtx-1080-ti"].programs if "backprop" in program.lower()
     }
 
 
-def measured_watts(tables: Mapping[str, GpuRows], gpu: str, settings: FitSettings) -> LeftOut:
+def measured_watts(fits: Fits, gpu: str, settings: Averaged) -> LeftOut:
     """In the place of the fit: twice the measured watts, which scale as measured."""
-    table = tables[gpu]
+    table = fits.tables[gpu]
     return LeftOut(table, table.watts * 2, table.watts)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -11,13 +11,8 @@ from training.activity_tables import ACTIVITY_GPUS
 from training.dvfs_rows import Bools, Floats, Integers
 from training.dvfs_scores import choice_scores
 from training.frequency_names import kernel_group
-from training.physical import (
-    FitSettings,
-    GpuRows,
-    all_rows,
-    leave_program_out,
-    row_folds,
-)
+from training.physical import Fits, FitSettings, leave_program_out, row_folds
+from training.physical_rows import GpuRows, all_rows
 from training.reports.activity_errors import ActivityErrors
 from training.reports.baselines import mean_curve_of_others
 from training.reports.dvfs_counters import Scale
@@ -54,17 +49,6 @@ class StaticScaling:
         return np.unique(self.errors.labels, return_inverse=True)[1].astype(np.int64)
 
 
-def family_tables() -> dict[str, GpuRows]:
-    """The activity tables with program families for programs, so that folds never split one.
-
-    Raises DataError.
-    """
-    return {
-        gpu: replace(table, programs=np.array([kernel_group(name) for name in table.programs]))
-        for gpu, table in all_rows().items()
-    }
-
-
 def static_scaling(gpu: str, tables: Mapping[str, GpuRows]) -> StaticScaling:
     """Predict every application row of a GPU. Raises DataError."""
     errors = ActivityErrors.of(gpu)
@@ -85,15 +69,15 @@ def static_scaling(gpu: str, tables: Mapping[str, GpuRows]) -> StaticScaling:
 
 def _power_left_out(gpu: str, tables: Mapping[str, GpuRows]) -> tuple[Floats, Floats, Floats]:
     """Watts of the application rows: measured, family left out, and row left out at random."""
-    table, settings = tables[gpu], FitSettings()
-    grouped = leave_program_out(tables, gpu, settings).watts
+    table, settings = tables[gpu], (FitSettings(),)
+    grouped = leave_program_out(Fits(tables), gpu, settings).watts
     random, _ = row_folds(tables, gpu, settings, 0, RANDOM_FOLDS)
-    return table.watts[table.real], grouped[table.real], random[table.real]
+    return table.watts[table.scored], grouped[table.scored], random[table.scored]
 
 
 def static_chapter(gpus: Sequence[str] = ACTIVITY_GPUS) -> DvfsChapter:
     """Scores and curves of static scaling, and its targets. Raises DataError."""
-    tables = family_tables()
+    tables = all_rows()
     found = [static_scaling(gpu, tables) for gpu in gpus]
     judged = [judged for each in found if each.errors.gpu in ASKED for judged in _targets(each)]
     return DvfsChapter((_scores_section(found), _curves_section(found)), judged)
@@ -140,7 +124,7 @@ def _scores_section(found: Sequence[StaticScaling]) -> Section:
             "by `bottleneck` (nothing fitted to these times), power by the physical model at the "
             "predicted time (docs/physical.md). Activities are those of the tables, estimated "
             "from PTX by this project's prototype. `grouped`: all kernels of the program's family "
-            "left out, on all four GPUs, the voltage curve's choice included. `random`: other "
+            "left out, on all GPUs, the voltage curve's choice included. `random`: other "
             f"clocks of the same program were in training ({RANDOM_FOLDS} folds of single rows). "
             "The mean curve is that of the other families at the same clocks.",
             Table(

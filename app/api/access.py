@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import urlsplit
 
 from fastapi import Request
 from starlette.concurrency import run_in_threadpool
-from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -138,28 +138,39 @@ class Access:
         A page of any site can make its visitor's browser post to 127.0.0.1, and through a name
         that it points there read the answers. Browsers tell by ``Origin`` and ``Host``.
         """
-        headers = Headers(scope=scope)
-        host = headers.get("host", "")
-        if self._own_names_only and not is_loopback(_name(host)):
-            return (
-                f"the host {host[:100]!r} is not this machine; behind a proxy set WATTCAST_API_KEYS"
-            )
+        host, origin, site = b"", None, b""
+        for name, value in scope["headers"]:
+            if name == b"host":
+                host = value
+            elif name == b"origin":
+                origin = value
+            elif name == b"sec-fetch-site":
+                site = value
+        if self._own_names_only and not _is_own(host):
+            said = host[:100].decode("latin-1")
+            return f"the host {said!r} is not this machine; behind a proxy set WATTCAST_API_KEYS"
         if scope["method"] in LOOKING:
             return None
-        origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
-            return "calls from web pages of other sites need an API key"
-        if headers.get("sec-fetch-site") == "cross-site":
+        if site == b"cross-site" or (origin is not None and not _is_same(origin, host)):
             return "calls from web pages of other sites need an API key"
         return None
 
 
-def _name(host: str) -> str:
-    """The name or address of a ``Host`` header, without its port."""
+@lru_cache(maxsize=1024)
+def _is_own(host: bytes) -> bool:
+    """Whether a ``Host`` header names the loopback."""
     try:
-        return urlsplit(f"//{host}").hostname or ""
+        return is_loopback(urlsplit(f"//{host.decode('latin-1')}").hostname or "")
     except ValueError:
-        return ""
+        return False
+
+
+def _is_same(origin: bytes, host: bytes) -> bool:
+    """Whether an ``Origin`` is the page's own: that of the ``Host`` it calls."""
+    try:
+        return urlsplit(origin.decode("latin-1")).netloc.lower() == host.decode("latin-1").lower()
+    except ValueError:
+        return False
 
 
 def _token(scope: Scope) -> str | None:

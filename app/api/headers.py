@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 SWAGGER = "https://cdn.jsdelivr.net"
 """Where the page under ``/docs`` takes Swagger UI from."""
@@ -41,15 +41,19 @@ DOCS_POLICY = (
 
 _OF_PAGES = (b"text/html", b"text/css", b"text/javascript", b"application/javascript", b"image/")
 
-_Headers = Iterable[tuple[bytes, bytes]]
+_NAMES = frozenset(name for name, _ in (*_DATA, *_PAGE))
 
 
-def security_headers(headers: _Headers) -> list[tuple[bytes, bytes]]:
+def security_headers(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
     """What to add to an answer with these headers; one it has set itself stays."""
-    media, own = b"", set()
+    media, has_own = b"", False
     for name, value in headers:
-        own.add(name)
         if name == b"content-type":
             media = value
+        elif name in _NAMES:
+            has_own = True
     chosen = _PAGE if media.startswith(_OF_PAGES) else _DATA
-    return [(name, value) for name, value in chosen if name not in own]
+    if not has_own:
+        return chosen
+    own = {name for name, _ in headers}
+    return tuple((name, value) for name, value in chosen if name not in own)

@@ -8,14 +8,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from features.errors import WattcastError
+from training.activity_tables import ACTIVITY_GPUS, read_activity_table
 from training.baselines import nearest_watts
 from training.cleaning import MODEL_INPUTS, clean
+from training.frequency_names import kernel_group
 from training.markdown import table
 from training.protocols import ASSIGNMENTS, OutOfFold, evaluate
 from training.rows import Rows
@@ -62,19 +65,44 @@ def power_rows(
     )
 
 
-def score_lines(label: Sequence[str], result: OutOfFold, model: str) -> Iterator[list[str]]:
-    """Lines of a table: the model's scores, then those of every baseline."""
-    each = {model: result.scores(), "median_watts": result.baseline_scores()}
-    for name, scores in {**each, **result.other_scores()}.items():
-        yield [
-            *label,
-            name,
-            *(f"{one.mean:.2f} ± {one.std:.2f}" for one in scores.values()),
-        ]
+def activity_rows(gpu: str, root: Path | None = None) -> Rows:
+    """The applications of an activity table at all their clocks.
+
+    Vectors are the logarithms of 1 + each quantity and of the measured seconds, then both clocks.
+
+    Groups are programs, variants of one counting as one. Raises DataError for a missing or
+    defective table.
+    """
+    measured = [row for row in read_activity_table(gpu, root) if row.kind == "real"]
+    counts = np.array([[*asdict(row.activity).values()] for row in measured])
+    seconds = np.array([row.time_seconds for row in measured])
+    clocks = np.array([[row.clocks.core_mhz, row.clocks.memory_mhz] for row in measured])
+    return Rows.of(
+        np.column_stack([np.log1p(counts), np.log(seconds), clocks]),
+        [row.power_watts for row in measured],
+        [kernel_group(row.program) for row in measured],
+        kernels=[" ".join(row.label) for row in measured],
+        clocks=clocks,
+        gpus=[gpu] * len(measured),
+    )
 
 
-TITLES = ("R2", "RMSE W", "MAE W", "MAPE %", "median APE %", "kernel-macro MAPE %")
-"""Titles of the scores in ``score_lines``."""
+def baseline_lines(label: Sequence[str], result: OutOfFold) -> Iterator[list[str]]:
+    """Lines of a table, one for each baseline: its point scores, coverage and interval score."""
+    each = {"median_watts": result.baseline_scores(), **result.other_scores()}
+    for name, scores in each.items():
+        if name == "clock_median_watts" and result.rows.clocks is None:
+            continue  # one clock: its median is the median
+        intervals = result.interval_scores(of=name)
+        shown = [*scores.values(), intervals["coverage"], intervals["interval_score_watts"]]
+        yield [*label, name, *(f"{one.mean:.2f} ± {one.std:.2f}" for one in shown)]
+
+
+TITLES = (
+    *("source", "protocol", "predictor", "R2", "RMSE W", "MAE W", "MAPE %", "median APE %"),
+    *("kernel-macro MAPE %", "coverage at 90 %", "interval score W"),
+)
+"""Titles of ``baseline_lines`` with a label of two."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -86,28 +114,37 @@ def main(arguments: list[str] | None = None) -> int:
     lines: list[list[str]] = []
     try:
         for source_id in SOURCES:
-            rows = power_rows([source_id])
-            for protocol in _PROTOCOLS:
-                shots = _SHOTS if protocol in WITH_SHOTS else 0
-                found = evaluate(rows, nearest_watts, protocol, seeds, shots=shots)
-                lines += _baseline_lines(source_id, protocol, found)
+            lines += _lines(source_id, power_rows([source_id]), _PROTOCOLS, seeds)
+        for gpu in ACTIVITY_GPUS:
+            lines += _lines(f"activity {gpu}", activity_rows(gpu), ("random", "grouped"), seeds)
         pooled = power_rows()
+        # Without a seed's say: one assignment tells all.
         found = evaluate(pooled, nearest_watts, "gpu", [0])
         for source_id in SOURCES:
             own = np.flatnonzero(pooled.gpus == source_id)
-            lines += _baseline_lines(source_id, "gpu", found.take(own))
+            # One GPU is one fold: there is none other to calibrate an interval on.
+            lines += [
+                [source_id, "gpu", name, *(f"{one.mean:.2f}" for one in scores.values()), "", ""]
+                for name, scores in {
+                    "median_watts": found.take(own).baseline_scores(),
+                    "nearest_watts": found.take(own).scores(),
+                }.items()
+            ]
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(table(["source", "protocol", "predictor", *TITLES], lines), end="")
+    print(table(TITLES, lines), end="")
     return 0
 
 
-def _baseline_lines(source_id: str, protocol: str, result: OutOfFold) -> list[list[str]]:
-    # The model is the nearest neighbour itself, so that it would stand there twice; and these rows
-    # have one clock, which makes the clock's median the median.
-    lines = score_lines([source_id, protocol], result, "")
-    return [line for line in lines if line[2] not in ("", "clock_median_watts")]
+def _lines(
+    label: str, rows: Rows, protocols: Sequence[AnyProtocol], seeds: Sequence[int]
+) -> Iterator[list[str]]:
+    for protocol in protocols:
+        shots = _SHOTS if protocol in WITH_SHOTS else 0
+        # The model asked is a baseline itself: only the baselines are shown.
+        found = evaluate(rows, nearest_watts, protocol, seeds, shots=shots)
+        yield from baseline_lines([label, protocol], found)
 
 
 if __name__ == "__main__":

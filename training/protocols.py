@@ -73,9 +73,11 @@ class OutOfFold:
         return {name: self._spread(watts) for name, watts in self.others.items()}
 
     def interval_scores(
-        self, shape: Shape = "factor", level: float = LEVEL
+        self, shape: Shape = "factor", level: float = LEVEL, *, of: Baseline | None = None
     ) -> dict[IntervalScoreName, Spread]:
         """What intervals hold whose width comes from the residuals of the other folds alone.
+
+        They are around the model's predictions, or around those ``of`` a baseline.
 
         The residuals were left by models that saw the fold under test, as in cross-conformal
         prediction; ``training.calibration`` nests that away too, at six times the fits. Raises
@@ -86,7 +88,7 @@ class OutOfFold:
         return spread_of(
             [
                 self._interval_scores(watts, folds, shape, level)
-                for watts, folds in zip(self.predicted_watts, self.folds, strict=True)
+                for watts, folds in zip(self._predicted(of), self.folds, strict=True)
             ]
         )
 
@@ -112,6 +114,11 @@ class OutOfFold:
             predicted[tested],
             np.tile(self.rows.groups, count)[tested],
         )
+
+    def _predicted(self, of: Baseline | None) -> Floats:
+        if of is None:
+            return self.predicted_watts
+        return self.baseline_watts if of == "median_watts" else self.others[of]
 
     def _spread(self, each: Floats) -> dict[ScoreName, Spread]:
         return spread_of([self._point_scores(watts) for watts in each])

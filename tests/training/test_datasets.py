@@ -9,11 +9,13 @@ import pytest
 
 from features.errors import DataError
 from training import clean_tables
+from training.baselines import median_watts
 from training.clean_tables import read_clean
 from training.cleaning import MODEL_INPUTS, clean
 from training.datasets import KernelName, find_data, read_kernel_names
 from training.kernel_naming import NamingRules, plain_name
-from training.power_rows import power_rows
+from training.power_rows import activity_rows, baseline_lines, power_rows
+from training.protocols import evaluate
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
@@ -153,3 +155,21 @@ def test_pooled_rows_keep_sources_and_kernels_apart() -> None:
     assert k20 & m60
     pairs = set(zip(pooled.groups.tolist(), pooled.families.tolist(), strict=True))
     assert len(pairs) == len(np.unique(pooled.groups))
+
+
+@needs_data
+def test_at_many_clocks_the_clock_median_is_the_baseline_to_beat() -> None:
+    rows = activity_rows("tesla-v100")
+    assert rows.clocks is not None
+    assert len(np.unique(rows.clocks)) > 5
+    assert np.isfinite(rows.vectors).all()
+    found = evaluate(rows, median_watts, "grouped", range(2))
+    at_clock = found.other_scores()["clock_median_watts"]["mape_percent"].mean
+    assert at_clock < 0.8 * found.baseline_scores()["mape_percent"].mean
+    lines = list(baseline_lines(["a", "b"], found))
+    assert [line[2] for line in lines] == ["median_watts", "clock_median_watts", "nearest_watts"]
+    one_clock = evaluate(power_rows(["V100"]), median_watts, "grouped", [0])
+    assert [line[2] for line in baseline_lines(["a", "b"], one_clock)] == [
+        "median_watts",
+        "nearest_watts",
+    ]

@@ -116,6 +116,10 @@ def test_intervals_hold_what_they_say_and_a_factor_beats_equal_watts() -> None:
     factor, equal = found.interval_scores("factor"), found.interval_scores("constant")
     assert 0.86 <= factor["coverage"].mean <= 0.98
     assert 0.86 <= factor["kernel_macro_coverage"].mean <= 0.98
+    median = found.interval_scores(of="median_watts")
+    assert 0.86 <= median["coverage"].mean <= 0.98
+    assert median["interval_score_watts"].mean > 2 * factor["interval_score_watts"].mean
+    assert found.interval_scores(of="nearest_watts") != median
     assert factor["interval_score_watts"].mean < 0.9 * equal["interval_score_watts"].mean
     with pytest.raises(ValueError, match="know the folds"):
         OutOfFold(

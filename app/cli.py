@@ -43,6 +43,7 @@ from app.cli_inputs import (
     work_request,
 )
 from app.cli_keys import keys
+from app.cli_models import models, worker
 from app.cli_more import register
 from app.cli_output import console as _console
 from app.cli_output import print_json as _print_json
@@ -63,6 +64,8 @@ gpus = typer.Typer(help="GPU profiles: list, show, check.", invoke_without_comma
 app.add_typer(gpus, name="gpus")
 app.add_typer(reports, name="report")
 app.add_typer(keys, name="keys")
+app.add_typer(models, name="models")
+app.command()(worker)
 app.add_typer(data, name="data")
 app.command()(calibrate)
 
@@ -372,23 +375,6 @@ def gpus_check(
             _console().print(f"{path}: holds", highlight=False)
     if broken:
         raise typer.Exit(1)
-
-
-@app.command()
-def models(as_json: AsJson = False) -> None:
-    """Trained models and their error on kernels they were not trained on."""
-    from app import report
-    from app.services import catalog
-
-    power = _services().power
-    found = [catalog.model_summary(card) for card in power.cards()]
-    if as_json:
-        _print_json(found)
-    else:
-        columns = ("gpu", "target", "family", "version", "schema", "unseen_kernel_mae_watts")
-        report.rows(_console(), found, columns)
-    for problem in power.problems():
-        print(f"wattcast: left out: {problem}", file=sys.stderr)
 
 
 @app.command()

@@ -18,8 +18,11 @@ from app.api import (
     features,
     health,
     hotspots,
+    jobs,
     measurements,
+    models,
     predict,
+    retrain,
     sweep,
 )
 from app.api.access import Access
@@ -82,6 +85,9 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         predict.stored,
         catalog.router,
         measurements.router,
+        retrain.router,
+        jobs.router,
+        models.router,
         health.router,
         docs.router,
     ):

@@ -191,12 +191,67 @@ class Settings(BaseSettings):
         description="How long written predictions are gathered into one transaction.",
     )
 
+    job_workers: int = Field(
+        default=1,
+        ge=0,
+        le=16,
+        description="Jobs that this process runs at the same time, each in a child process; 0 "
+        "leaves them to wattcast worker.",
+    )
+    job_lease_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="How long a job belongs to a worker that gives no sign of life.",
+    )
+    job_attempts: int = Field(
+        default=5, ge=1, description="How often a job is started whose workers die."
+    )
+    job_seconds: float = Field(
+        default=3600.0, gt=0, description="Longest run of a job; then it fails."
+    )
+    job_threads: int = Field(
+        default=2, ge=1, le=256, description="Fits that one job runs at the same time."
+    )
+    job_poll_seconds: float = Field(
+        default=0.5, gt=0, description="How often a worker that has nothing to do looks for jobs."
+    )
+    registry_poll_seconds: float = Field(
+        default=0.5, gt=0, description="How often a service looks for promoted models."
+    )
+    artifacts_url: str | None = Field(
+        default=None,
+        description="Where retrained models are put besides WATTCAST_HOME/registry, for services "
+        "on other machines: s3://bucket/models, or any place that fsspec knows.",
+    )
+    gate_alpha: float = Field(
+        default=0.025,
+        gt=0,
+        lt=1,
+        description="Level of the test that a retrained model is better (training/gate.py).",
+    )
+    gate_old_margin: float = Field(
+        default=0.02,
+        ge=0,
+        description="Most by which its error on old data may grow, in ln(watts).",
+    )
+
     @property
     def keys_required(self) -> bool:
         """Whether calls need an API key."""
         if self.api_keys == "auto":
             return not is_loopback(self.host)
         return self.api_keys == "required"
+
+    def environment(self) -> dict[str, str]:
+        """These settings as variables for a process of one's own; holds the database's password."""
+        found: dict[str, str] = {}
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            if isinstance(value, SecretStr):
+                value = value.get_secret_value()
+            if value is not None:
+                found[f"WATTCAST_{name.upper()}"] = str(value)
+        return found
 
     @property
     def sqlalchemy_url(self) -> str:

@@ -44,7 +44,16 @@ from training.rows import Floats, Rows
 from training.upload_folds import Judged, Plan, UploadFold, fold_plan, judged
 from training.warm_start import FitTask, fit, fit_predict
 
-__all__ = ["Base", "Champion", "Mode", "Order", "Retrained", "Uploads", "retrain"]
+__all__ = [
+    "Base",
+    "Champion",
+    "Mode",
+    "Order",
+    "Retrained",
+    "Uploads",
+    "knows_base",
+    "retrain",
+]
 
 Progress = Callable[[str, float], None]
 """Told the stage and the share of all work done."""

@@ -13,6 +13,8 @@ work          the same from measured work
 dvfs          POST /dvfs
 features      POST /features
 explanation   GET /explain
+retraining    POST /retrain, as a job; retrain_rows: which measurements count
+champions     serving what the registry has promoted; artifacts: where those models lie
 analyses      threads in which PTX is analysed, with limits
 """
 
@@ -36,6 +38,8 @@ from app.services.work import WorkTimeModels
 from app.settings import Settings
 
 if TYPE_CHECKING:
+    from app.jobs.worker import Worker
+    from app.services.champions import Champions
     from app.store.predictions import PredictionStore
     from app.store.repositories import Repositories
 
@@ -73,6 +77,8 @@ class Services:
         self.analyses = AnalysisPool(
             settings.analyses_at_once, settings.waiting_analyses, settings.analysis_seconds
         )
+        self.champions: Champions | None = None
+        self.worker: Worker | None = None
         self.uploads = AnalysisPool(
             settings.uploads_at_once, settings.waiting_uploads, settings.upload_seconds, "upload"
         )
@@ -91,7 +97,25 @@ class Services:
             queue_rows=settings.store_queue_rows,
             flush_seconds=settings.store_flush_milliseconds / 1e3,
         )
-        return cls(settings, store, Repositories.over(engine, settings.key_cache_seconds))
+        services = cls(settings, store, Repositories.over(engine, settings.key_cache_seconds))
+        services._watch()
+        return services
+
+    def _watch(self) -> None:
+        """Serve the registry's champions from now on, and work on jobs."""
+        from app.jobs.worker import Worker
+        from app.services.artifacts import RegistryArtifacts
+        from app.services.champions import Champions
+
+        assert self.data is not None
+        settings = self.settings
+        artifacts = RegistryArtifacts(settings.home / "registry", settings.artifacts_url)
+        self.champions = Champions(
+            self.power, self.data.registry, artifacts, settings.registry_poll_seconds
+        )
+        self.champions.start()
+        self.worker = Worker(settings, self.data.jobs)
+        self.worker.start()
 
     def check(self) -> dict[str, str]:
         """What was checked: ``ok``, or what is weak but no obstacle.
@@ -137,7 +161,11 @@ class Services:
         return thread
 
     def close(self) -> None:
-        """Write what is queued; let running analyses end."""
+        """Write what is queued; let running analyses end. Running jobs go back to the queue."""
+        if self.worker is not None:
+            self.worker.close()
+        if self.champions is not None:
+            self.champions.close()
         self.uploads.close()
         self.analyses.close()
         if self.store is not None:

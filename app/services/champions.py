@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from app.logs import log
 from app.services.artifacts import RegistryArtifacts, name_of
 from app.services.power import TARGET, Name, PowerModels, Serving
-from app.store.registry import ModelName, RegistryStore, Snapshot, Version
+from app.store.registry import ModelName, Origin, RegistryStore, Snapshot, Version
 from features.errors import ModelError, WattcastError
 from models.cards import CARD_NAME, ModelCard, sha256_of
 from models.power.boosted import BoostedPowerModel
@@ -24,7 +24,7 @@ from models.store import Artifact
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PACKAGED = "packaged"
+PACKAGED: Origin = "packaged"
 SPARE_MODELS = 8
 """Loaded models kept besides the champions; each takes a few MB."""
 

@@ -7,8 +7,10 @@ from typing import Self
 
 from sqlalchemy.engine import Engine
 
+from app.store.jobs import JobStore
 from app.store.keys import KeyRing, KeyStore
 from app.store.measurements import MeasurementStore
+from app.store.registry import RegistryStore
 
 
 @dataclass(frozen=True)
@@ -19,9 +21,18 @@ class Repositories:
     measurements: MeasurementStore
     keys: KeyStore
     key_ring: KeyRing
+    jobs: JobStore
+    registry: RegistryStore
 
     @classmethod
     def over(cls, engine: Engine, key_cache_seconds: float = 5.0) -> Self:
         """All repositories of a migrated database."""
         keys = KeyStore(engine)
-        return cls(engine, MeasurementStore(engine), keys, KeyRing(keys, key_cache_seconds))
+        return cls(
+            engine,
+            MeasurementStore(engine),
+            keys,
+            KeyRing(keys, key_cache_seconds),
+            JobStore(engine),
+            RegistryStore(engine),
+        )

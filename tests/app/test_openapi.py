@@ -12,7 +12,11 @@ from app.analysis_messages import EXAMPLE, AnalyzeAnswer
 from app.messages import AnalyzeRequest, FeaturesRequest, PredictRequest
 from features.cuda.toolchain import find_nvrtc
 
-NO_JSON = {"/metrics": "text/plain", "/measurements/{batch_id}/rows": "text/csv"}
+NO_JSON = {
+    "/metrics": "text/plain",
+    "/measurements/{batch_id}/rows": "text/csv",
+    "/jobs/{job_id}/events": "text/event-stream",
+}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,190 @@
+"""``/jobs``: how far long work is, as it happens, and an end to it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+from fastapi import APIRouter, Header, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response, StreamingResponse
+from pydantic_core import to_json
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import problems
+from app.api.access import actor_of
+from app.api.route import json_response
+from app.problems import ServiceError
+from app.retrain_messages import JobAnswer
+from app.services import services_of
+from app.store.jobs import ENDED, Job, JobEvent, JobStore
+
+router = APIRouter(prefix="/jobs", tags=["jobs"])
+
+T = TypeVar("T")
+
+_LOOK_SECONDS = 0.3
+"""How often a stream looks for news: one indexed query each."""
+
+_ALIVE_SECONDS = 15.0
+"""A comment this often keeps proxies from closing a stream that has no news."""
+
+
+@router.get(
+    "",
+    response_model=list[JobAnswer],
+    responses=problems.documented("validation", "store"),
+    summary="Jobs, newest first",
+)
+async def list_jobs(
+    request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+) -> Response:
+    """The latest jobs, whatever became of them."""
+    found = await asked(request, lambda store: store.latest(limit))
+    return json_response([job_answer(job) for job in found])
+
+
+@router.get(
+    "/{job_id}",
+    response_model=JobAnswer,
+    responses=problems.documented("unknown-job", "validation", "store"),
+    summary="One job",
+)
+async def get_job(request: Request, job_id: UUID) -> Response:
+    """State, stage, progress, and in the end the result or the error. Once a retraining is told to
+    be done, this replica serves what it promoted."""
+    job = await _job(request, job_id)
+    if job.ended:
+        await _follow(request)
+    return json_response(job_answer(job))
+
+
+@router.get(
+    "/{job_id}/events",
+    response_class=Response,
+    responses={
+        200: {
+            "description": "Server-sent events: `event` is the job's state, `data` JSON.",
+            "content": {"text/event-stream": {"schema": {"type": "string"}}},
+        },
+        **problems.documented("unknown-job", "validation", "store"),
+    },
+    summary="A job as it happens",
+)
+async def get_events(
+    request: Request,
+    job_id: UUID,
+    last_event_id: Annotated[int | None, Header(ge=0, le=2**63 - 1)] = None,
+) -> Response:
+    """Everything that happened to the job so far, then what happens, until it has ended. A
+    client that reconnects with `Last-Event-ID` gets what came after."""
+    await _job(request, job_id)
+    return StreamingResponse(
+        _stream(request, job_id, last_event_id or 0),
+        media_type="text/event-stream",
+        headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
+    )
+
+
+@router.delete(
+    "/{job_id}",
+    status_code=202,
+    response_model=JobAnswer,
+    responses=problems.documented("unknown-job", "validation", "store"),
+    summary="Cancel a job",
+)
+async def cancel_job(request: Request, job_id: UUID) -> Response:
+    """A waiting job ends at once, a running one within a few seconds and without effect; one that
+    has ended stays as it is."""
+    actor = actor_of(request)
+    found = await asked(request, lambda store: store.cancel(job_id, actor))
+    if found is None:
+        raise _unknown(job_id)
+    return json_response(job_answer(found), 202)
+
+
+async def asked(request: Request, ask: Callable[[JobStore], T]) -> T:
+    """What the store says, asked in a thread. Raises ServiceError ``store``."""
+    data = services_of(request).data
+    assert data is not None
+    try:
+        return await run_in_threadpool(ask, data.jobs)
+    except SQLAlchemyError as error:
+        raise ServiceError("store", "the database does not answer") from error
+
+
+def job_answer(job: Job) -> dict[str, Any]:
+    """``JobAnswer``."""
+    return {
+        "id": job.id,
+        "kind": job.kind,
+        "state": job.state,
+        "stage": job.stage,
+        "progress": job.progress,
+        "attempts": job.attempts,
+        "created": job.created.isoformat(),
+        "started": job.started.isoformat() if job.started else None,
+        "finished": job.finished.isoformat() if job.finished else None,
+        "cancel_requested": job.cancel_requested,
+        "request": job.request,
+        "result": job.result,
+        "error": job.error,
+    }
+
+
+async def _job(request: Request, job_id: UUID) -> Job:
+    found = await asked(request, lambda store: store.get(job_id))
+    if found is None:
+        raise _unknown(job_id)
+    return found
+
+
+async def _follow(request: Request) -> None:
+    """Serve what the registry holds now: who hears that a job is done may count on its effects."""
+    champions = services_of(request).champions
+    if champions is not None:
+        try:
+            await run_in_threadpool(champions.refresh)
+        except SQLAlchemyError as error:
+            raise ServiceError("store", "the database does not answer") from error
+
+
+def _unknown(job_id: UUID) -> ServiceError:
+    return ServiceError("unknown-job", f"no job {job_id}")
+
+
+async def _stream(request: Request, job_id: UUID, after: int) -> AsyncIterator[bytes]:
+    quiet = 0.0
+    while not await request.is_disconnected():
+        try:
+            events = await asked(request, partial(JobStore.events, job_id=job_id, after=after))
+            if any(event.state in ENDED for event in events):
+                await _follow(request)
+        except ServiceError:
+            return  # the client comes back with the last id it has seen
+        for event in events:
+            yield _sent(event)
+            after = event.id
+            if event.state in ENDED:
+                return
+        quiet = 0.0 if events else quiet + _LOOK_SECONDS
+        if quiet >= _ALIVE_SECONDS:
+            yield b": alive\n\n"
+            quiet = 0.0
+        await asyncio.sleep(_LOOK_SECONDS)
+
+
+def _sent(event: JobEvent) -> bytes:
+    data = to_json(
+        {
+            "at": event.at.isoformat(),
+            "state": event.state,
+            "stage": event.stage,
+            "progress": event.progress,
+            "detail": event.detail,
+        }
+    )
+    return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.state.encode(), data)

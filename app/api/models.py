@@ -1,0 +1,156 @@
+"""Which model serves: versions, champion and candidate, promotion and rollback by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Path, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+from pydantic import BaseModel, ConfigDict, Field
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import problems
+from app.api.access import actor_of
+from app.api.route import json_response
+from app.problems import ServiceError
+from app.services import Services, services_of
+from app.services import registry as service
+
+router = APIRouter(prefix="/models", tags=["models"])
+
+T = TypeVar("T")
+GpuName = Annotated[str, Path(max_length=64, examples=["tesla-k20"])]
+Target = Annotated[str, Path(max_length=32, examples=["power"])]
+
+
+class VersionAnswer(BaseModel):
+    """A registered version of a model; never changed."""
+
+    family: str
+    schema_id: str = Field(alias="schema")
+    source: str
+    version: int
+    board: str
+    origin: str = Field(description="`packaged` or `retrained`.")
+    created: str
+    card: str = Field(description="Path of its card.")
+    job: str | None = Field(description="The job that made it.")
+    promoted: bool | None = Field(description="What the gate said; null where it was not asked.")
+    reasons: list[str] = Field(description="Why it was not promoted.")
+
+
+class PlaceAnswer(BaseModel):
+    """Who serves for a board, and who stands by."""
+
+    board: str
+    champion: VersionAnswer | None = Field(description="Null: the packaged default.")
+    candidate: VersionAnswer | None
+
+
+class PromotionAnswer(BaseModel):
+    """A promotion that was made."""
+
+    at: str
+    board: str
+    version: VersionAnswer
+    actor: str
+    why: str
+
+
+class RegistryAnswer(BaseModel):
+    """The registry of one GPU and target."""
+
+    gpu: str
+    target: str
+    generation: int = Field(description="Grows with every change of any champion.")
+    places: list[PlaceAnswer]
+    versions: list[VersionAnswer]
+    promotions: list[PromotionAnswer] = Field(description="Newest first, also those undone since.")
+
+
+class PromoteRequest(BaseModel):
+    """Which version is to serve, and for which board."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+
+    family: str = Field(min_length=1, max_length=32)
+    schema_id: str = Field(min_length=1, max_length=64, alias="schema")
+    source: str = Field(min_length=1, max_length=32)
+    version: int = Field(ge=1, le=2**31 - 1)
+    board: str = Field("", max_length=64, description="Empty: the GPU's general champion.")
+    why: str = Field("by hand", max_length=500)
+
+
+class RollbackRequest(BaseModel):
+    """For which board to return to the champion before."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    board: str = Field("", max_length=64)
+    why: str = Field("by hand", max_length=500)
+
+
+@router.get(
+    "/{gpu}/{target}/registry",
+    response_model=RegistryAnswer,
+    responses=problems.documented("unknown-gpu", "validation", "store"),
+    summary="Champion, candidate and versions of a GPU",
+)
+async def get_registry(request: Request, gpu: GpuName, target: Target) -> Response:
+    """Every retrained version is kept, with the gate's verdict on it."""
+    return await _done(request, lambda services: service.registry_of(services, gpu, target))
+
+
+@router.post(
+    "/{gpu}/{target}/promote",
+    response_model=RegistryAnswer,
+    responses=problems.documented(
+        "json", "too-large", "media-type", "validation", "gpu", "model", "store"
+    ),
+    summary="Let a version serve",
+)
+async def post_promote(
+    request: Request, gpu: GpuName, target: Target, body: PromoteRequest
+) -> Response:
+    """Any version, whatever the gate said. All replicas serve it within two seconds."""
+    actor = actor_of(request)
+    return await _done(
+        request,
+        lambda services: service.promote(
+            services,
+            gpu,
+            target,
+            (body.family, body.schema_id, body.source, body.version),
+            body.board,
+            actor,
+            body.why,
+        ),
+    )
+
+
+@router.post(
+    "/{gpu}/{target}/rollback",
+    response_model=RegistryAnswer,
+    responses=problems.documented(
+        "json", "no-rollback", "too-large", "media-type", "validation", "gpu", "store"
+    ),
+    summary="Return to the champion before",
+)
+async def post_rollback(
+    request: Request, gpu: GpuName, target: Target, body: RollbackRequest
+) -> Response:
+    """Undoes the last promotion that stands: answers are, bit by bit, what they were before it."""
+    actor = actor_of(request)
+    return await _done(
+        request,
+        lambda services: service.rollback(services, gpu, target, body.board, actor, body.why),
+    )
+
+
+async def _done(request: Request, act: Callable[[Services], dict[str, Any]]) -> Response:
+    try:
+        return json_response(await run_in_threadpool(act, services_of(request)))
+    except SQLAlchemyError as error:
+        raise ServiceError("store", "the database does not answer") from error

@@ -1,0 +1,133 @@
+"""``POST /retrain``: better models out of measurements."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+from pydantic import TypeAdapter, ValidationError
+from sqlalchemy.exc import SQLAlchemyError
+from starlette.datastructures import FormData, UploadFile
+
+from app import problems
+from app.api.access import actor_of
+from app.api.jobs import job_answer
+from app.api.route import json_response
+from app.problems import ServiceError
+from app.retrain_messages import JobAnswer, RetrainRequest
+from app.services import Services, services_of
+from app.services.retraining import submit
+from app.services.uploads.rows import Label
+from app.services.uploads.upload import UploadOptions, store_upload
+
+router = APIRouter(tags=["retraining"])
+
+_MULTIPART = {
+    "type": "object",
+    "required": ["file", "gpu"],
+    "properties": {
+        "file": {
+            "type": "string",
+            "format": "binary",
+            "description": "Measurements, as `POST /measurements` takes them.",
+        },
+        "gpu": {"type": "string"},
+        "board": {"type": "string"},
+        "schema": {"type": "string"},
+        "mode": {"type": "string", "enum": ["full", "continue"]},
+        "families": {
+            "type": "array",
+            "items": {"type": "string", "enum": ["xgboost", "catboost"]},
+        },
+        "targets": {"type": "array", "items": {"type": "string", "enum": ["power"]}},
+        "promote": {"type": "boolean"},
+        "batches": {"type": "array", "items": {"type": "string", "format": "uuid"}},
+    },
+}
+_LISTS = ("families", "targets", "batches")
+
+
+@router.post(
+    "/retrain",
+    status_code=202,
+    response_model=JobAnswer,
+    responses={
+        200: {"model": JobAnswer, "description": "The idempotency key named this job already."},
+        **problems.documented(
+            "bad-request",
+            "json",
+            "idempotency-key",
+            "too-large",
+            "media-type",
+            "data",
+            "validation",
+            "gpu",
+            "schema",
+            "unknown-batch",
+            "busy",
+            "time-limit",
+            "store",
+        ),
+    },
+    openapi_extra={
+        "requestBody": {
+            "required": True,
+            "content": {
+                "application/json": {"schema": RetrainRequest.model_json_schema()},
+                "multipart/form-data": {"schema": _MULTIPART},
+            },
+        }
+    },
+    summary="Retrain a GPU's power model on measurements",
+)
+async def post_retrain(
+    request: Request,
+    idempotency_key: Annotated[str | None, Header(min_length=1, max_length=200)] = None,
+) -> Response:
+    """Batches uploaded before, as JSON; or measurements as a file beside the options, stored as a
+    batch first. The answer names a job, whose result says whether the new model serves, and why if
+    it does not."""
+    services = services_of(request)
+    actor = actor_of(request)
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    try:
+        if kind == "multipart/form-data":
+            async with request.form(max_files=1, max_fields=1100) as form:
+                asked = await _uploaded(services, form, actor)
+        else:
+            asked = RetrainRequest.model_validate_json(await request.body())
+    except ValidationError as error:
+        return problems.from_validation(error.errors(include_url=False))
+    try:
+        job, is_new = await run_in_threadpool(submit, services, asked, actor, idempotency_key)
+    except SQLAlchemyError as error:
+        raise ServiceError("store", "the database does not answer; nothing was queued") from error
+    answer = json_response(job_answer(job), 202 if is_new else 200)
+    answer.headers["Location"] = f"/jobs/{job.id}"
+    return answer
+
+
+async def _uploaded(services: Services, form: FormData, actor: str) -> RetrainRequest:
+    """The request of a form, its file stored as a batch. Raises ValidationError and as uploads."""
+    file = form.get("file")
+    if not isinstance(file, UploadFile):
+        raise ServiceError("validation", "file: the form holds no file", field="file")
+    given: dict[str, Any] = {
+        name: form.getlist(name) if name in _LISTS else value
+        for name, value in form.multi_items()
+        if name != "file"
+    }
+    # Everything but the batch is checked before the file is read.
+    placeholder = "00000000-0000-0000-0000-000000000000"
+    asked = RetrainRequest.model_validate(
+        {**given, "batches": [*given.get("batches", ()), placeholder]}
+    )
+    board = TypeAdapter(Label).validate_python(asked.board) if asked.board else None
+    options = UploadOptions(asked.gpu, board, asked.schema_id)
+    try:
+        batch, _ = await services.uploads.run(store_upload, services, file.file, options, actor)
+    except SQLAlchemyError as error:
+        raise ServiceError("store", "the database does not answer; nothing was stored") from error
+    return asked.model_copy(update={"batches": [*asked.batches[:-1], batch.id]})

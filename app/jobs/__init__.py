@@ -1,0 +1,5 @@
+"""Running durable jobs (``app.store.jobs``).
+
+worker      claims jobs, runs each in a child process, keeps its lease alive, ends it
+__main__    the child: ``python -m app.jobs <job id>``
+"""

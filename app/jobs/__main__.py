@@ -1,0 +1,50 @@
+"""The process that runs one job: ``python -m app.jobs <job id>``, started by a worker.
+
+Exit status 0: the job has ended. Anything else: it has not, and the worker tries it again.
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before any numeric library starts its threads: spinning ones starve a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import sys
+import threading
+from uuid import UUID
+
+from app import logs
+from app.jobs.worker import TOKEN_VARIABLE
+from app.settings import Settings
+from app.store.jobs import LeaseLostError
+
+NICENESS = 10
+"""Predictions come first where a job shares their cores."""
+
+
+def main() -> int:
+    """Run the job named on the command line; the exit status."""
+    threading.Thread(target=_die_with_the_worker, name="worker-watch", daemon=True).start()
+    os.nice(NICENESS)
+    settings = Settings()
+    logs.configure(settings)
+    from app.services.retraining import run_job
+
+    try:
+        run_job(settings, UUID(sys.argv[1]), os.environ[TOKEN_VARIABLE])
+    except LeaseLostError as error:
+        logs.log().warning("job stopped", why=error.detail)
+        return 3
+    return 0
+
+
+def _die_with_the_worker() -> None:
+    """Read standard input, whose other end only the worker holds: it ends when the worker does."""
+    while os.read(0, 4096):  # not sys.stdin: a thread that waits in it would block our end
+        pass
+    os._exit(4)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,198 @@
+"""Workers: threads that claim jobs, and watch over the child process that runs each.
+
+The service and ``wattcast worker`` use the same one. The work is done in a child so that the
+service stays responsive, and so that whatever happens to the child happens to the child alone:
+
+    child ends well        the job has ended with it, in the transaction of its effects
+    child dies             the job goes back to the queue, up to ``job_attempts`` times
+    worker dies            the child sees its standard input close and dies with it; the lease
+                           runs out and another worker claims the job
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.logs import log
+from app.settings import Settings
+from app.store.jobs import Claim, JobStore, LeaseLostError
+
+KINDS = ("retrain",)
+
+TOKEN_VARIABLE = "WATTCAST_JOB_TOKEN"  # noqa: S105 - the variable's name
+"""Environment variable through which the child gets the lease's token."""
+
+_LOOK_SECONDS = 0.1
+"""How often a running child is looked at: what ends is noticed within this."""
+
+_RETRY_SECONDS = 1.0
+"""Pause before a job runs again whose child died, times the attempts so far."""
+
+
+class Worker:
+    """``settings.job_workers`` threads, at least one, until ``close``."""
+
+    def __init__(self, settings: Settings, jobs: JobStore, count: int | None = None) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._closing = threading.Event()
+        self._wake = threading.Event()
+        self._failing = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f"jobs-{at}", daemon=True)
+            for at in range(settings.job_workers if count is None else count)
+        ]
+
+    def start(self) -> None:
+        """Begin to look for jobs."""
+        for thread in self._threads:
+            thread.start()
+
+    def wake(self) -> None:
+        """Look for jobs now: one was submitted here."""
+        self._wake.set()
+
+    def wait(self) -> None:
+        """Until ``stop`` is called from elsewhere."""
+        self._closing.wait()
+
+    def stop(self) -> None:
+        """Ask all threads to end soon; safe in a signal handler."""
+        self._closing.set()
+        self._wake.set()
+
+    def close(self) -> None:
+        """Stop; running jobs go back to the queue, their attempt uncounted."""
+        self.stop()
+        for thread in self._threads:
+            if thread.is_alive():
+                thread.join(15)
+
+    def _run(self) -> None:
+        while not self._closing.is_set():
+            if not self._step():
+                self._wake.wait(self._settings.job_poll_seconds)
+                self._wake.clear()
+
+    def _step(self) -> bool:
+        """Run one job; ``False`` if there is none or the database is gone."""
+        settings = self._settings
+        try:
+            claim = self._jobs.claim(KINDS, settings.job_lease_seconds, settings.job_attempts)
+            self._failing = False
+            if claim is None:
+                return False
+            self._work(claim)
+        except LeaseLostError:
+            log().warning("job taken over by another worker")
+        except (SQLAlchemyError, OSError) as error:
+            if not self._failing:
+                log().error("cannot work on jobs; trying again", why=str(error.args[:1]))
+            self._failing = True
+            return False
+        return True
+
+    def _work(self, claim: Claim) -> None:
+        job = claim.job
+        log().info("job started", job=str(job.id), kind=job.kind, attempt=job.attempts)
+        start = time.monotonic()
+        with _child(self._settings, claim) as child:
+            try:
+                ended = self._watch(child, claim, start)
+            finally:
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
+        seconds = time.monotonic() - start
+        state = self._after(claim, child.returncode) if ended is None else ended
+        log().info("job left", job=str(job.id), state=state, seconds=round(seconds, 2))
+
+    def _watch(self, child: subprocess.Popen[bytes], claim: Claim, start: float) -> str | None:
+        """Wait for the child, renewing the lease; why it was stopped, ``None`` if it was not."""
+        settings, job_id, token = self._settings, claim.job.id, claim.token
+        every = min(1.0, settings.job_lease_seconds / 4)
+        beaten = held = time.monotonic()
+        while True:
+            try:
+                child.wait(_LOOK_SECONDS)
+            except subprocess.TimeoutExpired:
+                pass
+            else:
+                return None
+            now = time.monotonic()
+            if self._closing.is_set():
+                _stop(child)
+                self._jobs.release(job_id, token, "its worker was shut down", used=False)
+                return "queued"
+            if now - start > settings.job_seconds:
+                _stop(child)
+                why = f"took longer than {settings.job_seconds:g} s (WATTCAST_JOB_SECONDS)"
+                self._jobs.fail(job_id, token, {"kind": "time-limit", "detail": why})
+                return "failed"
+            if now - beaten < every:
+                continue
+            beaten = now
+            try:
+                cancel = self._jobs.beat(job_id, token, settings.job_lease_seconds)
+                held = now
+            except SQLAlchemyError:
+                # A database that restarts is no reason to lose an hour's work.
+                if now - held > settings.job_lease_seconds:
+                    raise
+                continue
+            if cancel:
+                _stop(child)
+                self._jobs.cancelled(job_id, token)
+                return "cancelled"
+
+    def _after(self, claim: Claim, returncode: int) -> str:
+        """See to a job whose child is gone."""
+        job = self._jobs.get(claim.job.id)
+        if job is not None and job.ended:
+            return job.state
+        why = f"its process died ({_exit(returncode)}) at attempt {claim.job.attempts}"
+        if claim.job.attempts >= self._settings.job_attempts:
+            error = {"kind": "internal", "detail": f"{why}; see the log"}
+            self._jobs.fail(claim.job.id, claim.token, error)
+            return "failed"
+        wait = _RETRY_SECONDS * claim.job.attempts
+        self._jobs.release(claim.job.id, claim.token, why, wait_seconds=wait)
+        return "queued"
+
+
+def _child(settings: Settings, claim: Claim) -> subprocess.Popen[bytes]:
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("WATTCAST_")},
+        **settings.environment(),
+        **_data_folder(),
+        TOKEN_VARIABLE: claim.token,
+        "OMP_NUM_THREADS": "1",
+        "OMP_WAIT_POLICY": "PASSIVE",
+    }
+    return subprocess.Popen(  # noqa: S603 - this program itself
+        [sys.executable, "-m", "app.jobs", str(claim.job.id)],
+        stdin=subprocess.PIPE,  # closes with this process: the child's sign to die
+        stdout=subprocess.DEVNULL,
+        env=environment,
+        start_new_session=True,  # Ctrl-C is for the worker, which then sees to its child
+    )
+
+
+def _data_folder() -> dict[str, str]:
+    """The training data's place, which is no setting of the service."""
+    return {"WATTCAST_DATA": os.environ["WATTCAST_DATA"]} if "WATTCAST_DATA" in os.environ else {}
+
+
+def _stop(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    child.wait()
+
+
+def _exit(returncode: int) -> str:
+    return f"signal {-returncode}" if returncode < 0 else f"exit status {returncode}"

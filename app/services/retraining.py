@@ -1,0 +1,245 @@
+"""Retraining: from a request for it to a judged candidate, as a durable job.
+
+submit    POST /retrain: checks what can be checked at once, queues a job
+run_job   the job's process: rows of the batches -> training.retrain -> one transaction that
+          registers the versions, promotes the candidate or not, and ends the job
+"""
+
+from __future__ import annotations
+
+import shutil
+from functools import partial
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from app.logs import log
+from app.problems import ServiceError, kind_of
+from app.retrain_messages import RetrainRequest
+from app.services.artifacts import RegistryArtifacts, name_of
+from app.services.champions import open_version
+from app.services.gpus import Gpus
+from app.services.power import TARGET, PowerModels
+from app.services.retrain_rows import Gathered, Rest, base_rows, gathered
+from app.settings import Settings
+from app.store.database import open_database
+from app.store.jobs import Job, LeaseLostError
+from app.store.registry import (
+    ChampionMovedError,
+    ModelName,
+    NewVersion,
+    Place,
+    Snapshot,
+)
+from app.store.repositories import Repositories
+from features.errors import WattcastError
+from models.cards import CARD_NAME, sha256_of
+
+if TYPE_CHECKING:
+    from app.services import Services
+    from training.retrain import Base, Champion, Retrained, Uploads
+
+KIND = "retrain"
+
+
+def submit(
+    services: Services,
+    request: RetrainRequest,
+    actor: str,
+    key: str | None = None,
+) -> tuple[Job, bool]:
+    """Queue a retraining; ``False`` with the job that the idempotency key already named.
+
+    Raises GpuError, ServiceError ``unknown-batch`` or ``idempotency-key``, and DataError for
+    batches that hold no power of this GPU.
+    """
+    data = services.data
+    assert data is not None
+    gpu = services.gpus.load(request.gpu)
+    found = data.measurements.get_many(request.batches)
+    missing = [str(batch) for batch in request.batches if batch not in found]
+    if missing:
+        raise ServiceError("unknown-batch", f"no measurements {', '.join(missing[:5])}")
+    stored = request.model_dump(mode="json", exclude_none=True) | {"gpu": gpu.id}
+    job, is_new = data.jobs.submit(KIND, stored, actor, key)
+    if is_new and services.worker is not None:
+        services.worker.wake()
+    return job, is_new
+
+
+def run_job(settings: Settings, job_id: UUID, token: str) -> None:
+    """Run a retraining under a lease, to its end. Raises LeaseLostError where that was lost.
+
+    What the request or its rows cannot give fails the job for good; anything unforeseen is
+    raised, so that the worker tries again.
+    """
+    engine = open_database(settings.sqlalchemy_url)
+    try:
+        data = Repositories.over(engine)
+        job = data.jobs.get(job_id)
+        if job is None or job.ended:
+            raise LeaseLostError(job_id)
+        try:
+            _Run(settings, data, job, token).run()
+        except LeaseLostError:
+            raise
+        except ChampionMovedError as error:
+            log().warning("judging again", job=str(job_id), why=error.detail)
+            data.jobs.release(job_id, token, error.detail)
+        except WattcastError as error:
+            kind = kind_of(error)
+            if kind in ("internal", "store"):
+                raise
+            told = {"kind": kind, "detail": error.detail, **error.context}
+            data.jobs.fail(job_id, token, told)
+    finally:
+        engine.dispose()
+
+
+class _Run:
+    """One attempt at a retraining."""
+
+    def __init__(self, settings: Settings, data: Repositories, job: Job, token: str) -> None:
+        self.settings = settings
+        self.data = data
+        self.job = job
+        self.token = token
+        self.request = RetrainRequest.model_validate(job.request)
+        self.power = PowerModels(settings.home)
+        self.artifacts = RegistryArtifacts(settings.home / "registry", settings.artifacts_url)
+        self.work = settings.home / "work" / str(job.id)
+
+    def run(self) -> None:
+        """Train, judge, and end the job with all its effects at once."""
+        self.tell("rows", 0.0)
+        snapshot = self.data.registry.snapshot()
+        request = self.request
+        gpu = Gpus(self.settings.home).load(request.gpu)
+        batches = self.data.measurements.get_many(request.batches)
+        rows = partial(self.data.measurements.rows, gpu=gpu.id)
+        rest = Rest()
+        found = gathered(batches, rows, gpu, request.board, request.schema_id, rest)
+        place = Place(gpu.id, found.board, TARGET)
+        champion = self._champion(snapshot, place, found.schema_id)
+        uploads = found.with_earlier(champion, place, self.data.measurements, rows, gpu, rest)
+        base = base_rows(gpu.id, champion) if request.mode == "full" else None
+        made = self._train(place, found, uploads, base, champion)
+        names = self._adopt(made)
+        self._finish(snapshot, place, made, names, rest)
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def tell(self, stage: str, share: float, detail: str = "") -> None:
+        """Tell the job's progress. Raises LeaseLostError where it is ours no more."""
+        self.data.jobs.progress(self.job.id, self.token, stage, round(share, 4), detail)
+
+    def _champion(self, snapshot: Snapshot, place: Place, schema_id: str) -> Champion | None:
+        """The model that answers for this board now, if it takes the uploads' features."""
+        from training.retrain import Champion
+
+        for board in dict.fromkeys((place.board, "")):
+            version = snapshot.champion(place._replace(board=board))
+            if version is not None and version.name.schema_id == schema_id:
+                return Champion(open_version(self.power, self.artifacts, version))
+        model = self.power.choose(place.gpu, "auto")
+        if model is None or model.card.feature_schema.id != schema_id:
+            return None
+        return Champion(self.power.artifact(model.card))
+
+    def _train(
+        self,
+        place: Place,
+        found: Gathered,
+        uploads: Uploads,
+        base: Base | None,
+        champion: Champion | None,
+    ) -> Retrained:
+        from training.checkpoints import Checkpoints
+        from training.engine import InProcess
+        from training.gate import Policy
+        from training.retrain import Order, retrain
+
+        order = Order(
+            gpu=place.gpu,
+            board=place.board,
+            schema=found.reference,
+            features=found.inputs(champion),
+            families=self._families(champion),
+            mode=self.request.mode,
+            version=self.data.registry.reserve_version(),
+            policy=Policy(alpha=self.settings.gate_alpha, old_margin=self.settings.gate_old_margin),
+        )
+        shutil.rmtree(self.work / "made", ignore_errors=True)  # of an attempt that died
+        return retrain(
+            order,
+            uploads,
+            base,
+            champion,
+            self.work / "made",
+            engine=InProcess(self.settings.job_threads),
+            checkpoints=Checkpoints(self.work / "folds"),
+            progress=self.tell,
+        )
+
+    def _families(self, champion: Champion | None) -> tuple[str, ...]:
+        if self.request.families:
+            return tuple(dict.fromkeys(self.request.families))
+        if self.request.mode == "continue" and champion is not None:
+            singles = champion.artifact.members or (champion.artifact,)
+            return tuple(single.card.family for single in singles)
+        return ("xgboost", "catboost")
+
+    def _adopt(self, made: Retrained) -> dict[ModelName, str]:
+        """Put the artifacts where they stay; names and checksums of their cards.
+
+        If we die after this, they lie there without ever being registered: no harm is done.
+        """
+        self.tell("storing", 0.99)
+        names = {}
+        for card in made.cards:
+            self.artifacts.adopt(self.work / "made", card)
+            names[name_of(card)] = sha256_of(self.artifacts.root / card.folder / CARD_NAME)
+        return names
+
+    def _finish(
+        self,
+        snapshot: Snapshot,
+        place: Place,
+        made: Retrained,
+        names: dict[ModelName, str],
+        rest: Rest,
+    ) -> None:
+        verdict = made.verdict.model_dump(mode="json")
+        promote = made.verdict.promoted and self.request.promote
+        new = {
+            name: NewVersion(name, place.board, "retrained", sha256, verdict, self.job.id)
+            for name, sha256 in names.items()
+        }
+        judged = name_of(made.judged)
+        result = {
+            "promoted": promote,
+            "gpu": place.gpu,
+            "board": place.board or None,
+            "target": place.target,
+            "versions": [name._asdict() for name in names],
+            "candidate": judged._asdict(),
+            "watts_factor": made.judged.watts_factor,
+            "verdict": verdict,
+            "scores": [scores.model_dump(mode="json") for scores in made.judged.scores],
+            "left_out": rest.reasons,
+        }
+        jobs, registry = self.data.jobs, self.data.registry
+        with self.data.engine.begin() as connection:
+            jobs.finish(connection, self.job.id, self.token, result)
+            ids = registry.register(connection, list(new.values()), new[judged])
+            if promote:
+                why = f"job {self.job.id}: better than the champion and than no information"
+                registry.promote(
+                    connection,
+                    place,
+                    ids[judged],
+                    self.job.actor,
+                    why,
+                    expected=snapshot.move_id(place),
+                )
+
+
+__all__ = ["KIND", "run_job", "submit"]

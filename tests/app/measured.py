@@ -1,0 +1,73 @@
+"""Measurements to retrain on: what a packaged model predicts, shifted as another board might be."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from functools import cache
+
+import httpx
+import numpy as np
+
+from models.power.boosted import BoostedPowerModel
+from models.store import ArtifactStore
+
+GPU = "tesla-k20"
+SCHEMA = "alavani2023"
+
+
+@cache
+def _model() -> BoostedPowerModel:
+    return BoostedPowerModel(ArtifactStore().find(GPU, "power", "average", SCHEMA))
+
+
+def table(
+    rows: int = 2000,
+    *,
+    shift: float = 1.15,
+    kernels: int = 40,
+    shuffled: bool = False,
+    seed: int = 0,
+    board: str | None = None,
+) -> bytes:
+    """CSV of ``rows`` launches of ``kernels`` kernels; ``shuffled`` deals the watts out anew."""
+    generator = np.random.default_rng(seed)
+    model = _model()
+    points = np.array(model.background.points)
+    kernel = np.arange(rows) % kernels
+    vectors = points[kernel] * generator.uniform(0.95, 1.05, (rows, points.shape[1]))
+    watts = model.predict_watts(vectors) * shift * np.exp(generator.normal(0, 0.01, rows))
+    if shuffled:
+        watts = generator.permutation(watts)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    more = [] if board is None else ["board"]
+    writer.writerow(["gpu", *more, "kernel", "power_watts", *model.card.feature_names])
+    for at in range(rows):
+        label = [] if board is None else [board]
+        values = [repr(float(value)) for value in vectors[at]]
+        writer.writerow([GPU, *label, f"kernel_{kernel[at]}", repr(float(watts[at])), *values])
+    return text.getvalue().encode()
+
+
+def upload(client: httpx.Client, content: bytes) -> str:
+    """Upload a table; the batch's id."""
+    answer = client.post(
+        "/measurements", files={"file": ("rows.csv", content)}, data={"schema": SCHEMA}
+    )
+    assert answer.status_code in (200, 201), answer.text
+    assert answer.json()["rejected"] == 0
+    batch: str = answer.json()["id"]
+    return batch
+
+
+def ended(client: httpx.Client, path: str, seconds: float = 300) -> dict[str, object]:
+    """A job once it has ended."""
+    until = time.monotonic() + seconds
+    while True:
+        job: dict[str, object] = client.get(path).json()
+        if job["state"] in ("done", "failed", "cancelled"):
+            return job
+        assert time.monotonic() < until, job
+        time.sleep(0.1)

@@ -1,0 +1,194 @@
+"""Measurements in, better models out: over HTTP, on SQLite and on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+from pydantic import SecretStr
+
+from tests.app.conftest import settings_at
+from tests.app.databases import KINDS, database
+from tests.app.live import running
+from tests.app.measured import GPU, SCHEMA, ended, table, upload
+
+OPTIONS: dict[str, Any] = {"gpu": GPU, "mode": "continue", "families": ["catboost"]}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
+    """A home folder and a database of its own, as settings."""
+    folder = tmp_path_factory.mktemp("retrain")
+    with database(request.param, folder) as url:
+        yield {"home": folder / "home", "database_url": SecretStr(url)}
+
+
+@pytest.fixture(scope="module")
+def service(home: dict[str, Any]) -> Iterator[httpx.Client]:
+    with running(settings_at(**home)) as client:
+        yield client
+
+
+def retrain(client: httpx.Client, **more: object) -> httpx.Response:
+    return client.post("/retrain", json={**OPTIONS, **more})
+
+
+def watts(client: httpx.Client, vector_add: str, board: str | None = None) -> dict[str, Any]:
+    body = {"ptx": vector_add, "gpu": GPU, "launch": {"grid": [4096], "block": [256]}}
+    answer = client.post("/predict", json=body if board is None else {**body, "board": board})
+    assert answer.status_code == 200, answer.text
+    found = answer.json()
+    return {name: found[name] for name in ("power", "energy", "model")}
+
+
+def test_a_shift_is_learned_promoted_served_and_rolled_back(
+    service: httpx.Client, home: dict[str, Any], vector_add: str
+) -> None:
+    before = watts(service, vector_add)
+    batch = upload(service, table(2000))
+    accepted = retrain(service, batches=[batch])
+    assert accepted.status_code == 202, accepted.text
+    location = accepted.headers["Location"]
+    assert location == f"/jobs/{accepted.json()['id']}"
+    job = ended(service, location)
+    assert job["state"] == "done", job["error"]
+    result: Any = job["result"]
+    assert result["promoted"], result["verdict"]["reasons"]
+    assert result["watts_factor"] == pytest.approx(1.15, abs=0.01)
+    assert {score["protocol"] for score in result["scores"]} == {"grouped", "random"}
+    after = watts(service, vector_add)
+    assert after["power"]["watts"] / before["power"]["watts"] == pytest.approx(1.15, abs=0.06)
+    assert after["model"]["source"] == "uploads"
+    card = service.get(after["model"]["card"])
+    assert card.json()["board"]["batches"] == [batch]
+    # Another service on the same database serves the same, from its start and after a change.
+    with running(settings_at(**home, job_workers=0)) as replica:
+        assert watts(replica, vector_add) == after
+        undone = service.post(f"/models/{GPU}/power/rollback", json={"why": "a test"})
+        assert undone.status_code == 200, undone.text
+        assert watts(service, vector_add) == before
+        until = time.monotonic() + 2
+        while watts(replica, vector_add) != before:
+            assert time.monotonic() < until, "the replica did not follow within two seconds"
+            time.sleep(0.05)
+    registry = service.get(f"/models/{GPU}/power/registry").json()
+    (place,) = registry["places"]
+    assert place["champion"] is None
+    assert place["candidate"]["version"] == after["model"]["version"]
+    name = {key: after["model"][key] for key in ("family", "schema", "source", "version")}
+    again = service.post(f"/models/{GPU}/power/promote", json={**name, "why": "I know better"})
+    assert again.status_code == 200, again.text
+    assert watts(service, vector_add) == after
+    service.post(f"/models/{GPU}/power/rollback", json={})
+    assert watts(service, vector_add) == before
+    refused = service.post(f"/models/{GPU}/power/rollback", json={})
+    assert (refused.status_code, refused.json()["type"]) == (409, "/problems/no-rollback")
+
+
+def test_garbage_is_not_promoted_and_the_reason_is_told(
+    service: httpx.Client, vector_add: str
+) -> None:
+    before = watts(service, vector_add)
+    batch = upload(service, table(2000, shift=1.5, shuffled=True))
+    job = ended(service, retrain(service, batches=[batch]).headers["Location"])
+    assert job["state"] == "done", job["error"]
+    result: Any = job["result"]
+    assert not result["promoted"]
+    assert any("no-information baseline" in reason for reason in result["verdict"]["reasons"])
+    assert watts(service, vector_add) == before
+    registry = service.get(f"/models/{GPU}/power/registry").json()
+    told = {one["version"]: one for one in registry["versions"]}
+    assert told[result["candidate"]["version"]]["reasons"] == result["verdict"]["reasons"]
+
+
+def test_measurements_may_come_with_the_request_and_boards_have_their_own_champion(
+    service: httpx.Client, vector_add: str
+) -> None:
+    before = watts(service, vector_add)
+    accepted = service.post(
+        "/retrain",
+        files={"file": ("rows.csv", table(400, kernels=20, shift=1.3, board="left"))},
+        data={**OPTIONS, "schema": SCHEMA},
+    )
+    assert accepted.status_code == 202, accepted.text
+    with service.stream("GET", accepted.headers["Location"] + "/events") as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        lines = list(stream.iter_lines())
+    states = [line.removeprefix("event: ") for line in lines if line.startswith("event: ")]
+    assert (states[0], states[-1]) == ("queued", "done")
+    stages = [json.loads(line[6:])["stage"] for line in lines if line.startswith("data: ")]
+    assert stages[:2] == ["queued", "starting"]
+    assert {"rows", "folds", "final fit", "gate", "storing", "done"} <= set(stages)
+    job = ended(service, accepted.headers["Location"])
+    assert job["result"]["promoted"], job["result"]["verdict"]  # type: ignore[index]
+    assert job["result"]["board"] == "left"  # type: ignore[index]
+    left = watts(service, vector_add, "left")
+    assert left["power"]["watts"] / before["power"]["watts"] == pytest.approx(1.3, abs=0.08)
+    assert watts(service, vector_add) == before
+    assert watts(service, vector_add, "right") == before
+    # What it learned once is no news the second time.
+    batch = job["request"]["batches"]  # type: ignore[index]
+    again = ended(service, retrain(service, batches=batch).headers["Location"])
+    assert not again["result"]["promoted"]  # type: ignore[index]
+    assert "does not know" in again["result"]["verdict"]["reasons"][0]  # type: ignore[index]
+
+
+def test_a_request_sent_twice_under_a_key_is_one_job(service: httpx.Client) -> None:
+    batch = upload(service, table(40, kernels=8, seed=5))
+    key = {"Idempotency-Key": uuid4().hex}
+    body = {**OPTIONS, "batches": [batch]}
+    first = service.post("/retrain", json=body, headers=key)
+    second = service.post("/retrain", json=body, headers=key)
+    assert (first.status_code, second.status_code) == (202, 200)
+    assert first.json()["id"] == second.json()["id"]
+    other = service.post("/retrain", json={**body, "promote": False}, headers=key)
+    assert (other.status_code, other.json()["type"]) == (409, "/problems/idempotency-key")
+    cancelled = service.delete(first.headers["Location"])
+    assert cancelled.status_code == 202
+    assert ended(service, first.headers["Location"])["state"] in ("cancelled", "done")
+    assert service.get("/jobs", params={"limit": 1}).json()[0]["id"] == first.json()["id"]
+
+
+def test_what_the_rows_do_not_give_fails_the_job_with_the_reason(service: httpx.Client) -> None:
+    two_boards = table(20, kernels=5, board="a") + b"\n".join(
+        table(20, kernels=5, board="b", seed=1).splitlines()[1:]
+    )
+    batch = upload(service, two_boards)
+    job = ended(service, retrain(service, batches=[batch]).headers["Location"])
+    error: Any = job["error"]
+    assert (job["state"], job["attempts"], error["kind"]) == ("failed", 1, "data")
+    assert error["known"] == ["a", "b"]
+    none = ended(service, retrain(service, batches=[batch], board="c").headers["Location"])
+    assert "of another board" in none["error"]["detail"]  # type: ignore[index]
+    other = ended(service, retrain(service, batches=[batch], gpu="tesla-m60").headers["Location"])
+    assert "no measurement of tesla-m60" in other["error"]["detail"]  # type: ignore[index]
+
+
+def test_wrong_requests_are_refused_at_once(service: httpx.Client) -> None:
+    unknown = retrain(service, batches=[str(uuid4())])
+    assert (unknown.status_code, unknown.json()["type"]) == (404, "/problems/unknown-batch")
+    assert retrain(service, batches=[]).status_code == 422
+    assert retrain(service, batches=["x"]).status_code == 422
+    assert retrain(service, batches=[str(uuid4())], gpu="gtx-1").status_code == 422
+    assert retrain(service, batches=[str(uuid4())], mode="guess").status_code == 422
+    assert service.post("/retrain", data=OPTIONS, files={"x": b""}).status_code == 422
+    for path in (f"/jobs/{uuid4()}", f"/jobs/{uuid4()}/events"):
+        assert service.get(path).json()["type"] == "/problems/unknown-job"
+    assert service.delete(f"/jobs/{uuid4()}").status_code == 404
+    nowhere = service.post(
+        f"/models/{GPU}/power/promote",
+        json={"family": "catboost", "schema": SCHEMA, "source": "uploads", "version": 99},
+    )
+    assert (nowhere.status_code, nowhere.json()["type"]) == (422, "/problems/model")
+    time_target = service.post(
+        f"/models/{GPU}/time/promote",
+        json={"family": "catboost", "schema": SCHEMA, "source": "thesis", "version": 1},
+    )
+    assert time_target.status_code == 422

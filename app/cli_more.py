@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import typer
 
+from app.cli_insight import advise, cost, hotspots
 from app.cli_sweep import sweep
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    app.command()(sweep)
+    for command in (hotspots, advise, sweep, cost):
+        app.command()(command)

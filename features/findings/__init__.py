@@ -1,0 +1,37 @@
+"""What a launch does that it need not do: findings, each with the activity of a mended launch.
+
+memory      accesses that do not coalesce, bank conflicts, local memory
+arithmetic  double precision between floats, divisions and invariants in loops
+control     branches that split warps
+"""
+
+from __future__ import annotations
+
+from features.activity.instructions import InstructionEvents, measure_instructions
+from features.analysis import KernelAnalysis
+from features.findings.arithmetic import expensive_in_loops, fp64_between_fp32
+from features.findings.control import divergent_branches
+from features.findings.finding import Evidence, Finding, Place
+from features.findings.memory import bank_conflicts, local_memory, uncoalesced
+
+__all__ = ["Evidence", "Finding", "InstructionEvents", "Place", "find"]
+
+_DETECTORS = (
+    uncoalesced,
+    bank_conflicts,
+    local_memory,
+    fp64_between_fp32,
+    expensive_in_loops,
+    divergent_branches,
+)
+
+
+def find(analysis: KernelAnalysis) -> tuple[Finding, ...]:
+    """All findings of a launch, in no order of weight.
+
+    Raises AnalysisError where the kernel cannot be analysed dynamically.
+    """
+    functions = analysis.counts.functions(analysis.counts.factors())
+    events = measure_instructions(analysis.module, functions, analysis.activity)
+    evidence = Evidence(analysis, events)
+    return tuple(finding for detect in _DETECTORS for finding in detect(evidence))

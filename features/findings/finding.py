@@ -1,0 +1,140 @@
+"""What a finding is, and the activity of a launch in which it is mended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from features.activity import Activity
+from features.activity.counts import (
+    LATENCY_PER_INSTRUCTION,
+    LATENCY_PER_LOAD,
+    Pipes,
+    pipes_of,
+)
+from features.activity.instructions import InstructionEvents
+from features.analysis import KernelAnalysis
+from features.isa import classify
+from features.launch import WARP_SIZE
+from features.ptx.ir import Function, Instruction
+
+Code = Literal[
+    "uncoalesced_access",
+    "bank_conflicts",
+    "local_memory",
+    "fp64_between_fp32",
+    "division_in_loop",
+    "invariant_in_loop",
+    "divergent_branch",
+]
+
+PIPE_FIELDS: Mapping[str, str] = {
+    "fma": "fma_pipe_instructions",
+    "fp32": "fp32_instructions",
+    "alu": "alu_pipe_instructions",
+    "fp64": "fp64_instructions",
+    "sfu": "sfu_instructions",
+    "fp16": "fp16_instructions",
+    "tensor": "tensor_instructions",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """One instruction that a finding is about."""
+
+    function: str
+    position: int
+    line: int
+    source_line: int | None
+    opcode: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something in the code that costs more than it need.
+
+    ``detail`` says what was found, in the numbers of this launch, ``remedy`` what mends it.
+    ``mended`` is the activity of a launch without it: what changes is counted, not guessed,
+    unless ``remedy`` says so.
+    """
+
+    code: Code
+    places: tuple[Place, ...]
+    detail: str
+    remedy: str
+    mended: Activity
+
+    def changes(self, activity: Activity) -> dict[str, tuple[float, float]]:
+        """Quantities of ``activity`` that differ in ``mended``: before and after."""
+        before, after = activity.values(), self.mended.values()
+        return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """A launch as findings look at it: its analysis, and events by function and position."""
+
+    analysis: KernelAnalysis
+    events: Mapping[str, InstructionEvents]
+
+    @property
+    def activity(self) -> Activity:
+        """Of the launch as it is."""
+        return self.analysis.activity
+
+    def functions(self) -> Iterable[tuple[Function, InstructionEvents]]:
+        """Every function that runs, with its events."""
+        for name, events in self.events.items():
+            function = self.analysis.module.function(name)
+            if function is not None:
+                yield function, events
+
+
+def place(function: Function, one: Instruction) -> Place:
+    """Where an instruction stands."""
+    source = one.location.line if one.location else None
+    return Place(function.name, one.position, one.line, source, one.opcode)
+
+
+@dataclass
+class Difference:
+    """What mending changes in the quantities of a launch; negative is less."""
+
+    fields: dict[str, float] = field(default_factory=dict)
+    machine: float = 0.0
+    loads: float = 0.0
+
+    def add(self, name: str, amount: float) -> None:
+        """Add ``amount`` to a quantity of ``Activity``."""
+        self.fields[name] = self.fields.get(name, 0.0) + amount
+
+    def instructions(self, opcode: str, times: float) -> None:
+        """``times`` more (or fewer) warp executions of an opcode."""
+        facts = classify(opcode)
+        self.machine += times * facts.sass_expansion
+        self.add("warp_instructions_ptx", times)
+        self._pipes(pipes_of(opcode), times)
+
+    def _pipes(self, pipes: Pipes, times: float) -> None:
+        for pipe, name in PIPE_FIELDS.items():
+            if amount := getattr(pipes, pipe):
+                self.add(name, times * amount)
+
+    def applied(self, activity: Activity) -> Activity:
+        """The activity with the difference, and what follows from instructions and loads."""
+        warps = activity.blocks * -(-activity.threads_per_block // WARP_SIZE)
+        per_warp, loads = self.machine / warps, self.loads / warps
+        waiting = LATENCY_PER_INSTRUCTION * per_warp + LATENCY_PER_LOAD * loads
+        more = {
+            **self.fields,
+            "warp_instructions_sass": self.machine,
+            "instructions_per_warp": per_warp,
+            "load_requests_per_warp": loads,
+            "latency_cycles": activity.waves * waiting,
+        }
+        values = activity.values()
+        return replace(
+            activity, **{name: max(0.0, values[name] + amount) for name, amount in more.items()}
+        )

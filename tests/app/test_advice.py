@@ -1,0 +1,291 @@
+"""Advice: grounded in the analysis, and every gain the difference of two predictions."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from app.advice_messages import AdviceAnswer
+from app.messages import PredictRequest
+from app.services import Services, parts
+from app.services.advice import LEAST_GAIN_PERCENT, advise
+from app.services.prediction import predict
+from features.analysis import KernelAnalysis
+from models.clocks import default_clocks
+from models.power.physical_model import WorkAtTime
+from models.time.bottleneck import beside, predicted_seconds
+from tests.app.conftest import Run, settings_at
+from tests.app.test_problems import problem
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
+
+HEAD = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry made(.param .u64 p0, .param .f32 p1, .param .u32 p2)
+{
+ .reg .pred %p<4>;
+ .reg .b32 %r<12>;
+ .reg .f32 %f<16>;
+ .reg .f64 %fd<12>;
+ .reg .b64 %rd<8>;
+ ld.param.u64 %rd1, [p0];
+ ld.param.f32 %f9, [p1];
+ ld.param.u32 %r9, [p2];
+ mov.u32 %r1, %ctaid.x;
+ mov.u32 %r2, %ntid.x;
+ mov.u32 %r3, %tid.x;
+ mad.lo.s32 %r4, %r1, %r2, %r3;
+ mul.wide.s32 %rd2, %r4, 4;
+ add.s64 %rd3, %rd1, %rd2;
+ mov.u32 %r5, 0;
+ cvt.rn.f32.s32 %f1, %r4;
+"""
+TAIL = """\
+ add.s32 %r5, %r5, 1;
+ setp.lt.s32 %p1, %r5, 200;
+ @%p1 bra $LOOP;
+ st.global.f32 [%rd3], %f1;
+ ret;
+}
+"""
+PROMOTED = f"""{HEAD}$LOOP:
+ cvt.f64.f32 %fd1, %f1;
+ mul.f64 %fd2, %fd1, 0d4000000000000000;
+ add.f64 %fd3, %fd2, 0d3FF0000000000000;
+ cvt.rn.f32.f64 %f1, %fd3;
+{TAIL}"""
+STORED = PROMOTED.replace(" cvt.rn.f32.f64", " st.global.f64 [%rd3], %fd3;\n cvt.rn.f32.f64")
+DIVIDING = f"""{HEAD}$LOOP:
+ div.rn.f32 %f1, %f1, %f9;
+{TAIL}"""
+DIVIDING_INTEGERS = f"""{HEAD}$LOOP:
+ rem.u32 %r6, %r5, %r9;
+ cvt.rn.f32.u32 %f2, %r6;
+ add.f32 %f1, %f1, %f2;
+{TAIL}"""
+INVARIANT = f"""{HEAD}$LOOP:
+ sqrt.rn.f32 %f2, %f9;
+ add.f32 %f1, %f1, %f2;
+{TAIL}"""
+VARYING = f"""{HEAD}$LOOP:
+ add.f32 %f2, %f1, 0f3F800000;
+ div.rn.f32 %f1, %f9, %f2;
+ sqrt.rn.f32 %f1, %f1;
+{TAIL}"""
+LOCAL = DIVIDING.replace(" .reg .pred", " .local .align 4 .b8 depot[64];\n .reg .pred").replace(
+    " div.rn.f32 %f1, %f1, %f9;", " st.local.f32 [depot], %f1;\n ld.local.f32 %f1, [depot+4];"
+)
+
+
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
+    return Services(settings_at(tmp_path_factory.mktemp("advice")))
+
+
+def request_for(ptx: str, **changes: Any) -> PredictRequest:
+    body = {"ptx": ptx, "gpu": "tesla-v100", "launch": {"grid": [640], "block": [256]}, **changes}
+    return PredictRequest.model_validate(body)
+
+
+def fixture(name: str) -> str:
+    return (FIXTURES / f"{name}.sm_70.ptx").read_text(encoding="utf-8")
+
+
+def analysed(services: Services, request: PredictRequest) -> KernelAnalysis:
+    assert request.gpu is not None
+    gpu = services.gpus.load(request.gpu)
+    return parts.analysed(services, request, services.sources.read(request, gpu), gpu, ptxas=True)
+
+
+CASES: dict[str, tuple[PredictRequest, str]] = {
+    "uncoalesced_access": (
+        request_for(
+            fixture("transpose"),
+            kernel="transpose_direct",
+            launch={"grid": [64, 64], "block": [32, 8]},
+        ),
+        "st.global.f32",
+    ),
+    "bank_conflicts": (
+        request_for(
+            fixture("transpose"),
+            kernel="transpose_shared",
+            launch={"grid": [64, 64], "block": [32, 8]},
+        ),
+        "ld.shared.f32",
+    ),
+    "divergent_branch": (request_for(fixture("collatz")), "bra"),
+    "fp64_between_fp32": (request_for(PROMOTED), "mul.f64"),
+    "division_in_loop": (request_for(DIVIDING), "div.rn.f32"),
+    "invariant_in_loop": (request_for(INVARIANT), "sqrt.rn.f32"),
+    "local_memory": (request_for(LOCAL), "st.local.f32"),
+}
+
+
+def advice_for(services: Services, request: PredictRequest) -> dict[str, Any]:
+    found = advise(services, request)
+    AdviceAnswer.model_validate(found)
+    return found
+
+
+def named(found: dict[str, Any], code: str) -> list[dict[str, Any]]:
+    return [each for each in found["advice"] if each["code"] == code]
+
+
+@pytest.mark.parametrize("code", sorted(CASES))
+def test_what_is_found_in_the_code_gains_what_the_models_say(services: Services, code: str) -> None:
+    request, opcode = CASES[code]
+    found = advice_for(services, request)
+    told = named(found, code)
+    assert told, [each["code"] for each in found["advice"]]
+    assert told[0]["places"][0]["opcode"].startswith(opcode)
+    assert told[0]["places"][0]["text"].lstrip("@!%p0123456789 ").startswith(opcode)
+    analysis = analysed(services, request)
+    model, clocks = services.power.physical(analysis.gpu), default_clocks(analysis.gpu)
+    more = beside(analysis.extras)
+    before = predict(services, request.model_copy(update={"model": "physical"}))
+    assert found["before"]["joules"] == pytest.approx(before["energy"]["joules"])
+    for each in told:
+        changed = {part["name"]: part["after"] for part in each["activity"]}
+        values = analysis.activity.values()
+        assert {p["name"]: p["before"] for p in each["activity"]} == {n: values[n] for n in changed}
+        mended = replace(analysis.activity, **changed)
+        seconds = predicted_seconds(mended, analysis.gpu, clocks, more=more)
+        watts = model.predict(WorkAtTime(mended, seconds, more), clocks).estimate.value
+        gain = before["energy"]["joules"] - seconds * watts
+        assert each["gain"]["joules"] == pytest.approx(gain, rel=1e-9)
+        assert each["gain"]["seconds"] == pytest.approx(before["time"]["seconds"] - seconds)
+        assert each["after"]["joules"] == pytest.approx(seconds * watts)
+
+
+OTHERS: dict[str, PredictRequest] = {
+    "tail_effect": request_for(fixture("collatz"), launch={"grid": [81], "block": [1024]}),
+    "lower_clocks": request_for(fixture("strided"), launch={"grid": [4096], "block": [256]}),
+    "occupancy_limiter": request_for(fixture("copy"), launch={"grid": [32768], "block": [32]}),
+}
+
+
+@pytest.mark.parametrize("code", sorted(OTHERS))
+def test_another_request_gains_what_predict_answers_for_it(services: Services, code: str) -> None:
+    request = OTHERS[code]
+    found = advice_for(services, request)
+    told = named(found, code)
+    assert told, [(each["code"], each["detail"]) for each in found["advice"]]
+    body = request.model_dump(exclude_defaults=True)
+    before = predict(services, PredictRequest.model_validate({**body, "model": "physical"}))
+    changed = {**body, **told[0]["request"], "model": "physical"}
+    after = predict(services, PredictRequest.model_validate(changed))
+    gain = told[0]["gain"]
+    joules = before["energy"]["joules"] - after["energy"]["joules"]
+    assert gain["joules"] == pytest.approx(joules, rel=1e-9)
+    seconds = before["time"]["seconds"] - after["time"]["seconds"]
+    assert gain["seconds"] == pytest.approx(seconds, rel=1e-9, abs=1e-15)
+    assert gain["energy_percent"] == pytest.approx(100 * joules / before["energy"]["joules"])
+
+
+def test_registers_that_keep_blocks_out_are_told_of(services: Services) -> None:
+    request = request_for(PROMOTED, registers_per_thread=100, launch={"grid": [80], "block": [256]})
+    found = advice_for(services, request)
+    for each in named(found, "occupancy_limiter"):
+        assert each["request"]["registers_per_thread"] < 100
+        assert each["gain"]["joules"] > 0
+
+
+# --- what is not told ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ptx", "code"),
+    [
+        (STORED, "fp64_between_fp32"),  # its double is stored: it is wanted
+        (VARYING, "division_in_loop"),  # the divisor changes in each round
+        (VARYING, "invariant_in_loop"),
+        (DIVIDING, "invariant_in_loop"),
+        (DIVIDING, "bank_conflicts"),
+        (DIVIDING, "uncoalesced_access"),
+        (DIVIDING, "divergent_branch"),
+        (DIVIDING, "local_memory"),
+    ],
+)
+def test_nothing_is_told_without_grounds(services: Services, ptx: str, code: str) -> None:
+    assert not named(advice_for(services, request_for(ptx)), code)
+
+
+def test_integer_divisions_by_an_argument_count_as_multiplications(services: Services) -> None:
+    (told,) = named(advice_for(services, request_for(DIVIDING_INTEGERS)), "division_in_loop")
+    changes = {part["name"]: part for part in told["activity"]}
+    assert changes["sfu_instructions"]["after"] < changes["sfu_instructions"]["before"]
+    assert changes["fma_pipe_instructions"]["after"] > changes["fma_pipe_instructions"]["before"]
+
+
+def test_advice_is_ranked_and_worth_it(services: Services) -> None:
+    for request, _ in CASES.values():
+        advice = advice_for(services, request)["advice"]
+        gains = [each["gain"]["joules"] for each in advice]
+        assert gains == sorted(gains, reverse=True)
+        for each in advice:
+            gain = each["gain"]
+            assert max(gain["energy_percent"], gain["time_percent"]) >= LEAST_GAIN_PERCENT
+            assert gain["joules"] >= 0
+            assert (each["request"] is None) == bool(each["activity"])
+
+
+# --- over HTTP and on the command line -----------------------------------------------------
+
+
+def test_over_http(client: httpx.Client, services: Services) -> None:
+    request, _ = CASES["uncoalesced_access"]
+    body = request.model_dump(exclude_defaults=True)
+    prediction = client.post("/predict", json=body).json()
+    answer = client.get(f"/predictions/{prediction['id']}/advice")
+    assert answer.status_code == 200, answer.text
+    AdviceAnswer.model_validate(answer.json())
+    here = json.loads(json.dumps(advise(services, request)))
+    assert answer.json()["advice"] == here["advice"]
+    problem(client.get(f"/predictions/{uuid4()}/advice"), 404, "unknown-prediction")
+    launch = {"grid": [64], "block": [64]}
+    work = {"gpu": "v100", "launch": launch, "work": {"dram_bytes": 1e9, "int_ops": 1e9}}
+    measured = client.post("/predict", json=work).json()
+    problem(client.get(f"/predictions/{measured['id']}/advice"), 422, "no-explanation")
+
+
+def test_on_the_command_line(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "strided.ptx"
+    file.write_text(fixture("strided"))
+    launch = (str(file), "--gpu", "v100", "--grid", "4096", "--block", "256")
+    out, _ = run("advise", *launch)
+    for word in ("uncoalesced access", "% energy", "sectors", "ld.global.f32"):
+        assert word in out
+    out, _ = run("advise", *launch, "--json")
+    assert json.loads(out)["advice"][0]["code"] == "uncoalesced_access"
+    out, _ = run("hotspots", *launch)
+    for word in ("PTX line", "ld.global.f32", "energy", "starting the launch"):
+        assert word in out
+    out, _ = run("hotspots", *launch, "--rows", "2", "--json")
+    assert len(json.loads(out)["lines"]["rows"]) == 2
+
+
+def test_the_cost_of_an_application_on_the_command_line(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "application.json"
+    kernel = {"launch": {"grid": [4096], "block": [256]}, "launches": 1000000}
+    file.write_text(json.dumps({"ptx": fixture("strided"), "gpu": "v100", "kernels": [kernel]}))
+    out, _ = run("cost", str(file), "--price-per-kwh", "0.3", "--currency", "EUR")
+    for word in ("kWh", "EUR", "1,000,000"):
+        assert word in out
+    assert "CO2" not in out
+    out, _ = run("cost", str(file), "--grams-co2-per-kwh", "400", "--json")
+    answer = json.loads(out)
+    assert answer["price"] is None
+    assert answer["co2"]["grams"] == pytest.approx(400 * answer["kwh"])
+    _, err = run("cost", str(file), "--price-per-kwh", "0.3", status=2)
+    assert "--currency" in err
+    _, err = run("cost", str(tmp_path / "none.json"), status=2)
+    assert "none.json" in err

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 
 from app import logs, problems
 from app.api import (
+    advice,
     analyze,
     catalog,
     docs,
@@ -81,6 +82,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         sweep.router,
         explain.router,
         hotspots.router,
+        advice.router,
         hotspots.costs,
         predict.stored,
         catalog.router,

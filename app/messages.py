@@ -24,7 +24,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 TripCount = Annotated[float, Field(ge=0, le=MAX_TRIPS, allow_inf_nan=False)]
 ArgumentNumber = Annotated[int, Field(strict=True, ge=-(2**63), le=2**64 - 1)]
 FiniteNumber = Annotated[float, Field(strict=True, allow_inf_nan=False)]
-ModelChoice = Literal["auto", "xgboost", "catboost", "average", "physical"]
+ModelChoice = Literal["auto", "xgboost", "catboost", "average", "extratrees", "physical"]
 TimeModelChoice = Literal[
     "auto",
     "bottleneck",
@@ -207,10 +207,21 @@ class KnownRequest(_Message):
     """A measured launch of the same kernel on the same GPU."""
 
     launch: LaunchRequest
-    time_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    time_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="Corrects the predicted time; give it, `power_watts` or both."
+    )
+    power_watts: Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)] | None = Field(
+        None, description="Mean power of the board while it ran; corrects the predicted power."
+    )
     clocks: Clocks | None = Field(
         None, description="What it was measured at; the request's clocks where not given."
     )
+
+    @model_validator(mode="after")
+    def _measured(self) -> KnownRequest:
+        if self.time_seconds is None and self.power_watts is None:
+            raise ValueError("a known launch tells time_seconds, power_watts or both")
+        return self
 
 
 class KernelTiming(KernelRequest):
@@ -272,8 +283,8 @@ class PredictRequest(KernelTiming):
     )
     known: Annotated[list[KnownRequest], Field(max_length=64)] = Field(
         default_factory=list[KnownRequest],
-        description="Measured launches of this kernel: they correct the predicted time, the more "
-        "the more alike they are.",
+        description="Measured launches of this kernel: they correct the predicted time and power, "
+        "the more the more alike they are.",
     )
     gpu: Name | None = Field(None, description="GPU id or alias; see GET /gpus.")
     gpus: Annotated[list[Name], Field(min_length=1)] | None = Field(

@@ -23,7 +23,7 @@ Float32s = NDArray[np.float32]
 Float64s = NDArray[np.float64]
 
 ONNX_NAME = "model.onnx"
-NATIVE_NAMES = {"xgboost": "model.ubj", "catboost": "model.cbm"}
+NATIVE_NAMES = {"xgboost": "model.ubj", "catboost": "model.cbm", "extratrees": "model.ubj"}
 
 
 class TreeModel:
@@ -75,7 +75,7 @@ class TreeModel:
     @cached_property
     def native(self) -> _Xgboost | _Catboost:
         """The library's own model: ``score(vectors)`` and ``shap(vectors)``."""
-        return (_Xgboost if self._family == "xgboost" else _Catboost)(self._native_file)
+        return (_Catboost if self._family == "catboost" else _Xgboost)(self._native_file)
 
 
 class _Xgboost:

@@ -17,8 +17,8 @@ from models.intervals import (
     interval_bounds,
     measure_coverage,
 )
-from training.protocols import OutOfFold, averaged, cross_validate, outside_range
-from training.rows import FitPredict, Rows
+from training.protocols import OutOfFold, averaged, evaluate, outside_range
+from training.rows import Fit, Rows
 from training.splits import FOLDS, fold_assignment
 
 Floats = NDArray[np.float64]
@@ -38,9 +38,7 @@ class NestedFold:
     inner: OutOfFold
 
 
-def nested_folds(
-    rows: Rows, fit_predict: FitPredict, seeds: Sequence[int], *, jobs: int = 1
-) -> list[NestedFold]:
+def nested_folds(rows: Rows, fit: Fit, seeds: Sequence[int], *, jobs: int = 1) -> list[NestedFold]:
     """Grouped folds, each with a grouped cross-validation of its own training rows."""
     folds = []
     for seed in seeds:
@@ -48,8 +46,9 @@ def nested_folds(
         for fold in range(FOLDS):
             test, train = np.flatnonzero(assignment == fold), np.flatnonzero(assignment != fold)
             known = rows.take(train)
-            inner = cross_validate(known, fit_predict, "grouped", [seed], jobs=jobs)
-            predicted = fit_predict(known.vectors, known.watts, rows.vectors[test])
+            inner = evaluate(known, fit, "grouped", [seed], jobs=jobs)
+            nothing = rows.take(np.empty(0, dtype=np.int64))
+            predicted = fit(known)(nothing, rows.take(test).hidden())
             outside = outside_range(known.vectors, rows.vectors[test])
             folds.append(NestedFold(test, outside, predicted, inner))
     return folds

@@ -2,6 +2,8 @@
 
 train() per GPU:  clean -> recompute by the serving rules -> cross-validate both tables
                   -> fit on all rows -> native and ONNX files, background, card
+
+The PowerQuant files have one table: their cleaned columns are what the serving rules give.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ import os
 import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
@@ -18,8 +20,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from features.errors import DataError, ModelError
+from features.gpus import load_gpu
 from features.schemas.tables import Definition, read_definition
 from models.background import BACKGROUND_NAME
 from models.cards import (
@@ -36,6 +40,8 @@ from models.cards import (
     sha256_of,
 )
 from models.intervals import IntervalCalibration
+from models.power.inputs import LAUNCH_FEATURES, launch_features
+from training import power_pooled
 from training.calibration import (
     NESTED_SEEDS,
     NestedFold,
@@ -43,12 +49,16 @@ from training.calibration import (
     calibrated,
     nested_folds,
 )
+from training.checkpoints import Checkpoints
 from training.cleaning import MODEL_INPUTS, CleanTable, clean
 from training.datasets import data_root, sources
 from training.families import FAMILIES, Family, get_family, library_versions
-from training.protocols import ASSIGNMENTS, OutOfFold, averaged, cross_validate
+from training.power_kept import kept
+from training.power_rows import rows_of
+from training.protocols import ASSIGNMENTS, OutOfFold, averaged
+from training.protocols import evaluate as evaluate_protocol
 from training.recompute import recompute, reproduced_shares
-from training.rows import FitPredict, Rows
+from training.rows import Fit, FitPredict, Rows, plain
 from training.splits import FOLDS, Protocol
 from training.summary import fingerprint, summarise
 
@@ -56,6 +66,25 @@ SCHEMA = "alavani2023"
 SOURCE = "thesis"
 THESIS_FILES: Mapping[str, str] = {"tesla-k20": "K20", "tesla-m60": "M60", "tesla-v100": "V100"}
 """GPU id -> the thesis' data file of it."""
+POWERQUANT_SCHEMA = "powerquant2026r"
+POWERQUANT_SOURCE = "powerquant"
+POWERQUANT_FILES: Mapping[str, str] = {
+    "tesla-k80": "K80",
+    "tesla-v100": "PQ_V100",
+    "ampere-84sm": "PQ_Ampere84",
+    "ada-24sm": "PQ_Ada24",
+}
+"""GPU id -> the PowerQuant data file of it."""
+SOURCES: Mapping[str, tuple[str, Mapping[str, str]]] = {
+    SOURCE: (SCHEMA, THESIS_FILES),
+    POWERQUANT_SOURCE: (POWERQUANT_SCHEMA, POWERQUANT_FILES),
+}
+"""Source -> its feature schema and files."""
+POOLED = power_pooled.FAMILY
+ALL_FAMILIES = (*FAMILIES, POOLED)
+TREE_SHARE: Mapping[str, float] = {SOURCE: 1.0, POWERQUANT_SOURCE: 0.5}
+"""Share of the answer that is the extra trees', the rest being the median kernel: ten kernels
+tell little of an eleventh. Fixed beforehand, docs/power.md says how."""
 
 Progress = Callable[[str], None]
 PROTOCOLS: tuple[Protocol, ...] = ("random", "grouped")
@@ -70,18 +99,42 @@ class Plan:
     nested_seeds: tuple[int, ...] = NESTED_SEEDS
     version: int = 1
     jobs: int = 2
+    checkpoints: Checkpoints = field(default_factory=Checkpoints)
 
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """Rows of one GPU in both tables, and what the card tells about them."""
+    """Rows of one GPU in one table or both, and what the card tells about them.
+
+    ``launched`` are the same rows with ``LAUNCH_FEATURES`` after the schema's inputs, and
+    ``launched_features`` the facts of all those columns.
+    """
 
     gpu: str
+    source: str
     clean: CleanTable
     rows: Mapping[Table, Rows]
+    launched: Mapping[Table, Rows]
+    group_names: Mapping[Table, NDArray[np.str_]]
     facts: TrainingFacts
     features: tuple[FeatureFacts, ...]
+    launched_features: tuple[FeatureFacts, ...]
     floor_watts: float
+
+    @property
+    def schema(self) -> str:
+        """Id of the feature schema."""
+        return SOURCES[self.source][0]
+
+    @property
+    def served(self) -> Table:
+        """The table that a model is fitted on: what serving computes."""
+        return "as_recomputed" if "as_recomputed" in self.rows else "as_published"
+
+    def part(self, name: Table) -> power_pooled.Part:
+        """One table's rows as the pooled trees take them."""
+        rows = self.launched[name]
+        return power_pooled.Part(self.gpu, rows.vectors, rows.watts, self.group_names[name])
 
 
 @dataclass(frozen=True)
@@ -90,6 +143,7 @@ class Evaluation:
 
     predictions: Mapping[tuple[Table, Protocol], OutOfFold]
     nested: Sequence[NestedFold]
+    served: Table
 
     def scores(self) -> tuple[ProtocolScores, ...]:
         """Scores of every table and protocol beside the median-watt baseline."""
@@ -106,10 +160,10 @@ class Evaluation:
         )
 
     def intervals(self, floor_watts: float) -> IntervalCalibration:
-        """Interval widths of the served model: those of the recomputed table."""
+        """Interval widths of the served model: those of the served table."""
         return calibrated(
-            self.predictions["as_recomputed", "grouped"],
-            self.predictions["as_recomputed", "random"],
+            self.predictions[self.served, "grouped"],
+            self.predictions[self.served, "random"],
             self.nested,
             floor_watts,
         )
@@ -117,16 +171,17 @@ class Evaluation:
 
 def train(
     gpus: Sequence[str] = tuple(THESIS_FILES),
-    families: Sequence[str] = tuple(FAMILIES),
+    families: Sequence[str] = ALL_FAMILIES,
     out_dir: Path | None = None,
     progress: Progress = print,
     *,
     plan: Plan | None = None,
     root: Path | None = None,
+    source: str = SOURCE,
 ) -> list[ModelCard]:
     """Train, evaluate and write artifacts below ``out_dir`` (default: the packaged ones).
 
-    With two families their average gets a card of its own. Equal data, seeds and library
+    With both boosted families their average gets a card of its own. Equal data, seeds and library
     versions give equal scores to the last printed digit. Raises DataError for missing or
     defective data, ModelError for an unknown family.
     """
@@ -135,70 +190,107 @@ def train(
 
         out_dir = PACKAGED_ARTIFACTS
     plan = plan or Plan()
-    chosen = [get_family(name) for name in dict.fromkeys(families)]
-    if not chosen:
+    asked = list(dict.fromkeys(families))
+    chosen = [get_family(name) for name in asked if name != POOLED]
+    if not asked:
         raise ModelError("no family to train")
+    peers = peer_tables(source, root) if POOLED in asked else []
     cards = []
     for gpu in gpus:
-        table = training_table(gpu, root)
+        table = training_table(gpu, root, source)
         progress(
-            f"{gpu}: {table.facts.rows} rows, {table.facts.kernels} kernels in "
+            f"{gpu}, {source}: {table.facts.rows} rows, {table.facts.kernels} kernels in "
             f"{table.facts.kernel_groups} groups"
         )
-        cards += _train_gpu(table, chosen, out_dir, plan, progress)
+        if chosen:
+            cards += _train_gpu(table, chosen, out_dir, plan, progress)
+        if POOLED in asked:
+            others = [peer for peer in peers if peer.gpu != gpu]
+            cards.append(_train_pooled(table, others, out_dir, plan, progress))
     return cards
 
 
-def training_table(gpu: str, root: Path | None = None) -> TrainingTable:
-    """Clean and recompute the thesis rows of one GPU. Raises DataError where there are none."""
-    if gpu not in THESIS_FILES:
-        known = ", ".join(THESIS_FILES)
-        raise DataError(f"no thesis rows for {gpu!r}; there are some for {known}")
-    cleaned = clean(THESIS_FILES[gpu], root or data_root())
+def peer_tables(source: str, root: Path | None = None) -> list[TrainingTable]:
+    """Tables of a source whose rows may join another GPU's training.
+
+    None of PowerQuant: its files hold the same dozen kernels, and a kernel that is left out is
+    left out of all of them. Raises DataError for missing or defective data.
+    """
+    if source != SOURCE:
+        return []
+    return [training_table(gpu, root, source) for gpu in SOURCES[source][1]]
+
+
+def training_table(gpu: str, root: Path | None = None, source: str = SOURCE) -> TrainingTable:
+    """Clean (and recompute) the rows of one GPU. Raises DataError where the source has none."""
+    schema, files = SOURCES[source]
+    if gpu not in files:
+        known = ", ".join(files)
+        raise DataError(f"no {source} rows for {gpu!r}; there are some for {known}")
+    cleaned = clean(files[gpu], root or data_root())
     published = cleaned.training_rows
-    definition = read_definition(SCHEMA)
-    served = recompute(published, definition, gpu)
-    rows: dict[Table, Rows] = {
-        "as_published": _rows(published),
-        "as_recomputed": _rows(served.frame),
-    }
-    watts = rows["as_recomputed"].watts
+    definition = read_definition(schema)
+    frames: dict[Table, pd.DataFrame] = {"as_published": published}
+    changed: dict[str, int] = {}
+    if source == SOURCE:
+        served = recompute(published, definition, gpu)
+        frames["as_recomputed"], changed = served.frame, served.changed
+    frames = {name: _launched(frame, gpu) for name, frame in frames.items()}
+    names = tuple(one.name for one in definition.fields if one.model_input)
+    rows = {name: rows_of(frame, names) for name, frame in frames.items()}
+    last = frames[list(frames)[-1]]
+    fitted = rows[list(frames)[-1]]
     facts = TrainingFacts(
-        rows=len(watts),
+        rows=len(fitted),
         kernels=int(published["kernel_id"].nunique()),
         kernel_groups=int(published["kernel_group"].nunique()),
-        power_minimum_watts=float(watts.min()),
-        power_median_watts=float(np.median(watts)),
-        power_maximum_watts=float(watts.max()),
-        fingerprint=fingerprint(
-            rows["as_recomputed"].vectors, watts, served.frame["kernel_group"].tolist()
-        ),
+        power_minimum_watts=float(fitted.watts.min()),
+        power_median_watts=float(np.median(fitted.watts)),
+        power_maximum_watts=float(fitted.watts.max()),
+        fingerprint=fingerprint(fitted.vectors, fitted.watts, last["kernel_group"].tolist()),
         dropped={**cleaned.dropped, "5 idle_power": len(cleaned.frame) - len(published)},
-        recomputed=served.changed,
+        recomputed=changed,
     )
-    features = _features(published, served.frame, definition, gpu)
-    # Idle rows are no training rows, but they do tell how little the GPU draws.
-    floor_watts = float(cleaned.frame["power_w"].min())
-    return TrainingTable(gpu, cleaned, rows, facts, features, floor_watts)
+    features = _features(frames, definition, gpu, names)
+    return TrainingTable(
+        gpu=gpu,
+        source=source,
+        clean=cleaned,
+        rows=rows,
+        launched={
+            name: rows_of(frame, (*names, *LAUNCH_FEATURES)) for name, frame in frames.items()
+        },
+        group_names={
+            name: frame["kernel_group"].to_numpy(dtype=str) for name, frame in frames.items()
+        },
+        facts=facts,
+        features=features,
+        launched_features=(*features, *(_launch_facts(last, name) for name in LAUNCH_FEATURES)),
+        # Idle rows are no training rows, but they do tell how little the GPU draws.
+        floor_watts=float(cleaned.frame["power_w"].min()),
+    )
 
 
 def evaluate(
-    table: TrainingTable, fit_predict: FitPredict, plan: Plan, progress: Progress, label: str
+    rows: Mapping[Table, Rows],
+    fits: Mapping[Table, Fit],
+    plan: Plan,
+    progress: Progress,
+    label: str,
 ) -> Evaluation:
-    """Cross-validate one family on both tables by both protocols, and nested."""
+    """Cross-validate one family on every table by both protocols, and nested."""
     seeds = range(plan.assignments)
     predictions = {}
-    for name in TABLES:
+    for name, fit in fits.items():
         for protocol in PROTOCOLS:
             progress(f"{label}: {protocol} folds, {name.replace('_', ' ')}")
-            predictions[name, protocol] = cross_validate(
-                table.rows[name], fit_predict, protocol, seeds, jobs=plan.jobs
+            predictions[name, protocol] = evaluate_protocol(
+                rows[name], fit, protocol, seeds, jobs=plan.jobs
             )
     progress(f"{label}: nested folds for the intervals")
-    nested = nested_folds(
-        table.rows["as_recomputed"], fit_predict, plan.nested_seeds, jobs=plan.jobs
-    )
-    return Evaluation(predictions, nested)
+    served = list(fits)[-1]
+    nested = nested_folds(rows[served], fits[served], plan.nested_seeds, jobs=plan.jobs)
+    return Evaluation(predictions, nested, served)
 
 
 def averaged_evaluation(parts: Sequence[Evaluation]) -> Evaluation:
@@ -206,6 +298,7 @@ def averaged_evaluation(parts: Sequence[Evaluation]) -> Evaluation:
     return Evaluation(
         {key: averaged([part.predictions[key] for part in parts]) for key in parts[0].predictions},
         averaged_folds([part.nested for part in parts]),
+        parts[0].served,
     )
 
 
@@ -222,15 +315,27 @@ def _train_gpu(
     progress: Progress,
 ) -> list[ModelCard]:
     cards, evaluations = [], []
-    rows = table.rows["as_recomputed"]
+    rows = table.rows[table.served]
+    names = [one.name for one in table.features]
     for family in families:
         label = f"{table.gpu} {family.name}"
-        evaluation = evaluate(table, fit_predictor(family), plan, progress, label)
+        settings = {**family.hyperparameters, **library_versions((family.library,))}
+        fit = kept(plain(fit_predictor(family)), plan.checkpoints, family.name, settings)
+        evaluation = evaluate(table.rows, dict.fromkeys(table.rows, fit), plan, progress, label)
         evaluations.append(evaluation)
-        card = _card(table, family.name, (family,), evaluation, plan)
+        card = _card(
+            table,
+            family.name,
+            evaluation,
+            plan,
+            hyperparameters=family.hyperparameters,
+            libraries=(family.library,),
+        )
         progress(f"{label}: final fit on {table.facts.rows} rows")
         model = family.fit(rows.vectors, rows.watts)
-        cards.append(write_artifact(card, out_dir, partial(_write_model, family, model, rows)))
+        cards.append(
+            write_artifact(card, out_dir, partial(_write_model, family, model, rows, names))
+        )
     if len(families) > 1:
         members = tuple(
             Member(
@@ -241,14 +346,83 @@ def _train_gpu(
             for card in cards
         )
         evaluation = averaged_evaluation(evaluations)
-        card = _card(table, "average", tuple(families), evaluation, plan, members=members)
+        card = _card(
+            table,
+            "average",
+            evaluation,
+            plan,
+            hyperparameters={"average_of": ", ".join(member.family for member in members)},
+            libraries=tuple(family.library for family in families),
+            members=members,
+        )
         cards.append(write_artifact(card, out_dir, lambda folder: None))
     return cards
 
 
-def _write_model(family: Family, model: Any, rows: Rows, folder: Path) -> None:
+def _train_pooled(
+    table: TrainingTable,
+    peers: Sequence[TrainingTable],
+    out_dir: Path,
+    plan: Plan,
+    progress: Progress,
+) -> ModelCard:
+    label = f"{table.gpu} {POOLED}"
+    share = TREE_SHARE[table.source]
+    fits = pooled_fits(table, peers, plan.checkpoints)
+    evaluation = evaluate(table.launched, fits, plan, progress, label)
+    others = [peer.part(table.served) for peer in peers]
+    card = _card(
+        table,
+        POOLED,
+        evaluation,
+        plan,
+        hyperparameters=power_pooled.hyperparameters(others, share),
+        libraries=power_pooled.LIBRARIES,
+        features=table.launched_features,
+        beside=[peer.clean for peer in peers],
+    )
+    progress(f"{label}: final fit")
+    forest = power_pooled.fit_pooled(table.part(table.served), others, share=share)
+    vectors = table.launched[table.served].vectors
+
+    def write(folder: Path) -> None:
+        power_pooled.save(forest, folder, vectors.shape[1])
+        _write_background(vectors, [one.name for one in table.launched_features], folder)
+
+    return write_artifact(card, out_dir, write)
+
+
+def pooled_fits(
+    table: TrainingTable, peers: Sequence[TrainingTable], checkpoints: Checkpoints | None = None
+) -> dict[Table, Fit]:
+    """How the extra trees are fitted on training rows of each table of one GPU."""
+    share = TREE_SHARE[table.source]
+    fits: dict[Table, Fit] = {}
+    for name in table.rows:
+        parts = [peer.part(name) for peer in peers]
+        settings = {
+            **power_pooled.hyperparameters(parts, share),
+            **library_versions(power_pooled.LIBRARIES[:1]),
+            "gpu": table.gpu,
+            "rows": ", ".join(
+                fingerprint(part.vectors, part.watts, part.groups.tolist())
+                for part in (table.part(name), *parts)
+            ),
+        }
+        fit = power_pooled.pooled_fit(table.part(name), parts, share=share)
+        fits[name] = kept(fit, checkpoints or Checkpoints(), POOLED, settings)
+    return fits
+
+
+def _write_model(
+    family: Family, model: Any, rows: Rows, names: Sequence[str], folder: Path
+) -> None:
     family.save(model, folder, rows.vectors.shape[1])
-    background = summarise(rows.vectors, MODEL_INPUTS)
+    _write_background(rows.vectors, names, folder)
+
+
+def _write_background(vectors: NDArray[np.float64], names: Sequence[str], folder: Path) -> None:
+    background = summarise(vectors, names)
     (folder / BACKGROUND_NAME).write_text(background.model_dump_json() + "\n", "utf-8")
 
 
@@ -270,37 +444,29 @@ def write_artifact(card: AnyCard, out_dir: Path, write_files: Callable[[Path], N
 def _card(
     table: TrainingTable,
     name: str,
-    families: tuple[Family, ...],
     evaluation: Evaluation,
     plan: Plan,
+    *,
+    hyperparameters: Mapping[str, bool | int | float | str],
+    libraries: tuple[str, ...],
     members: tuple[Member, ...] = (),
+    features: tuple[FeatureFacts, ...] = (),
+    beside: Sequence[CleanTable] = (),
 ) -> ModelCard:
-    source = table.clean.source
-    hyperparameters: dict[str, bool | int | float | str]
-    if members:
-        hyperparameters = {"average_of": ", ".join(member.family for member in members)}
-    else:
-        hyperparameters = dict(families[0].hyperparameters)
     return ModelCard(
         gpu=table.gpu,
         target="power",
         family=name,
-        source=SOURCE,
+        source=table.source,
         version=plan.version,
-        feature_schema=SchemaReference(id=SCHEMA, sha256=read_definition(SCHEMA).sha256),
-        features=table.features,
-        training=table.facts,
-        sources=(
-            Source(
-                repository=sources().repository,
-                path=source.path,
-                sha256=source.sha256,
-                used_sha256=table.clean.sha256,
-                licence=sources().licence,
-            ),
+        feature_schema=SchemaReference(
+            id=table.schema, sha256=read_definition(table.schema).sha256
         ),
-        hyperparameters=hyperparameters,
-        libraries=library_versions(tuple(family.library for family in families)),
+        features=features or table.features,
+        training=table.facts,
+        sources=tuple(_source(one) for one in (table.clean, *beside)),
+        hyperparameters=dict(hyperparameters),
+        libraries=library_versions(libraries),
         scores=evaluation.scores(),
         intervals=evaluation.intervals(table.floor_watts),
         members=members,
@@ -311,29 +477,65 @@ def _card(
     )
 
 
-def _rows(frame: pd.DataFrame) -> Rows:
-    return Rows.of(frame[list(MODEL_INPUTS)], frame["power_w"], frame["kernel_group"])
+def _source(cleaned: CleanTable) -> Source:
+    return Source(
+        repository=sources().repository,
+        path=cleaned.source.path,
+        sha256=cleaned.source.sha256,
+        used_sha256=cleaned.sha256,
+        licence=sources().licence,
+    )
+
+
+def _launched(frame: pd.DataFrame, gpu: str) -> pd.DataFrame:
+    more = launch_features(
+        frame["grid_size"], frame["block_size"], frame["occupancy"], load_gpu(gpu)
+    )
+    return frame.assign(**more)
 
 
 def _features(
-    published: pd.DataFrame, served: pd.DataFrame, definition: Definition, gpu: str
+    frames: Mapping[Table, pd.DataFrame], definition: Definition, gpu: str, names: Sequence[str]
 ) -> tuple[FeatureFacts, ...]:
-    names = tuple(field.name for field in definition.fields if field.model_input)
-    if names != MODEL_INPUTS:
+    if "as_recomputed" not in frames:
+        note = "column of the authors' newer tool, whose rules the schema follows"
+        return tuple(_facts(frames["as_published"], name, note) for name in names)
+    if tuple(names) != MODEL_INPUTS:
         raise DataError(f"schema {definition.id} has other model inputs than Table 5.4")
-    before = reproduced_shares(published, definition, gpu)
-    after = reproduced_shares(served, definition, gpu)
+    before = reproduced_shares(frames["as_published"], definition, gpu)
+    after = reproduced_shares(frames["as_recomputed"], definition, gpu)
     return tuple(
-        FeatureFacts(
-            name=name,
-            minimum=float(served[name].min()),
-            maximum=float(served[name].max()),
-            missing_share=float(served[name].isna().mean()),
-            reproduced_share=after[name].share,
-            reproduced_share_published=before[name].share,
-            reproduced_note=after[name].note,
+        _facts(
+            frames["as_recomputed"],
+            name,
+            after[name].note,
+            share=after[name].share,
+            published=before[name].share,
         )
         for name in names
+    )
+
+
+def _launch_facts(frame: pd.DataFrame, name: str) -> FeatureFacts:
+    return _facts(frame, name, "computed from grid, block and occupancy", share=1.0)
+
+
+def _facts(
+    frame: pd.DataFrame,
+    name: str,
+    note: str,
+    *,
+    share: float | None = None,
+    published: float | None = None,
+) -> FeatureFacts:
+    return FeatureFacts(
+        name=name,
+        minimum=float(frame[name].min()),
+        maximum=float(frame[name].max()),
+        missing_share=float(frame[name].isna().mean()),
+        reproduced_share=share,
+        reproduced_share_published=published,
+        reproduced_note=note,
     )
 
 

@@ -109,22 +109,19 @@ class PowerModels:
         if found is not None:
             return found
         with self._lock:
-            newest: dict[str, ModelCard] = {}
+            # A GPU may have been measured by several people, each with a schema of their own.
+            newest: dict[tuple[str, str, str], ModelCard] = {}
             for card in self.base_cards():
                 if card.gpu == gpu and card.target == TARGET and card.family in FAMILIES:
-                    newest[card.family] = max(
-                        newest.get(card.family, card), card, key=lambda c: c.version
-                    )
+                    key = card.family, card.feature_schema.id, card.source
+                    newest[key] = max(newest.get(key, card), card, key=lambda c: c.version)
             if not newest:
                 return None
-            if choice == "auto":
-                card = min(newest.values(), key=unseen_error_watts)
-            elif choice in newest:
-                card = newest[choice]
-            else:
-                raise ModelError(
-                    f"no {choice} power model for {gpu}", gpu=gpu, known=sorted(newest)
-                )
+            asked = [c for c in newest.values() if choice in ("auto", c.family)]
+            if not asked:
+                known = sorted({card.family for card in newest.values()})
+                raise ModelError(f"no {choice} power model for {gpu}", gpu=gpu, known=known)
+            card = min(asked, key=unseen_error_watts)
             model = self._chosen[gpu, choice] = self._load(card)
             return model
 

@@ -18,6 +18,7 @@ from app.problems import ServiceError
 from app.services import parts
 from app.services.arguments import by_position
 from app.services.clocks import clocks_of
+from app.services.known_power import anchored_power
 from app.services.power import reference_of
 from app.services.sources import Source
 from app.services.timing import corrected_by_known, timed
@@ -84,7 +85,10 @@ def _predict_one(services: Services, request: PredictRequest, gpu: GpuProfile) -
     clocks, beside = clocks_of(request.clocks, gpu)
     uncorrected, notes = timed(request.time_model, analysis, gpu, clocks)
     duration = corrected_by_known(services, request, source, gpu, uncorrected)
-    power = predicted_watts(services, request.model, analysis, gpu, clocks, request.board or "")
+    unanchored = predicted_watts(
+        services, request.model, analysis, gpu, clocks, request.board or ""
+    )
+    power = anchored_power(services, request, source, gpu, unanchored)
     both = energy(power.estimate, duration.estimate) if power.estimate and duration else None
     prediction_id = uuid4()
     answer: dict[str, Any] = {

@@ -52,16 +52,20 @@ def corrected_by_known(
     Each is predicted as the request itself is, but for its launch and clocks. Raises as the
     prediction of the request does; the error tells which known launch is refused.
     """
-    if found is None or not request.known:
+    if found is None:
         return found
     launches = []
     for number, known in enumerate(request.known):
+        if known.time_seconds is None:
+            continue
         try:
-            launches.append(_known(services, request, source, gpu, known))
+            launches.append(_known(services, request, source, gpu, known, known.time_seconds))
         except WattcastError as error:
             error.detail = f"known[{number}]: {error.detail}"
             error.args = (error.detail,)
             raise
+    if not launches:
+        return found
     coordinates = launch_coordinates(request.launch.launch())
     estimate = corrected(found.estimate, coordinates, launches)
     correction = estimate.value - found.estimate.value
@@ -74,6 +78,7 @@ def _known(
     source: Source,
     gpu: GpuProfile,
     known: KnownRequest,
+    seconds: float,
 ) -> KnownLaunch:
     clocks, _ = clocks_of(known.clocks or request.clocks, gpu)
     asked = request.model_copy(update={"launch": known.launch})
@@ -81,6 +86,4 @@ def _known(
     predicted, _ = timed(request.time_model, analysis, gpu, clocks)
     if predicted is None:
         raise AnalysisError("its time cannot be predicted")
-    return KnownLaunch(
-        predicted.estimate.value, known.time_seconds, launch_coordinates(known.launch.launch())
-    )
+    return KnownLaunch(predicted.estimate.value, seconds, launch_coordinates(known.launch.launch()))

@@ -25,6 +25,7 @@ from models.cards import ModelCard
 from models.clocks import ClockPair, default_clocks
 from models.estimate import Estimate, weaker
 from models.power.boosted import BoostedPowerModel
+from models.power.inputs import vector_for
 from models.power.physical_model import PhysicalPower, PhysicalPowerModel, WorkAtTime
 from models.time.bottleneck import beside, predicted_seconds
 
@@ -137,7 +138,8 @@ def _boosted(
     gpu: GpuProfile,
     clocks: ClockPair,
 ) -> Watts:
-    vector = analysis.vector(model.card.feature_schema.id)
+    names = model.card.feature_names
+    vector = vector_for(analysis.vector(model.card.feature_schema.id), names, gpu)
     inputs = vector.model_inputs()
     others = alternatives(analysis, vector)
     try:
@@ -205,7 +207,8 @@ def alternatives(analysis: KernelAnalysis, vector: FeatureVector) -> list[NDArra
         cases += [
             analysis.vector(vector.schema_id, assumed_trips=trips) for trips in ASSUMED_TRIP_RANGE
         ]
-    return [case.model_inputs() for case in cases]
+    names = vector.model_fields
+    return [vector_for(case, names, analysis.gpu).model_inputs() for case in cases]
 
 
 def with_registers(analysis: KernelAnalysis, vector: FeatureVector, count: int) -> FeatureVector:

@@ -1,4 +1,4 @@
-"""Boosted-tree power models (XGBoost, CatBoost and their average) behind one interface.
+"""Tree power models (XGBoost, CatBoost, their average, extra trees) behind one interface.
 
 Predictions run in ONNX Runtime, which scores one vector an order of magnitude faster than the
 native libraries; those load only for ``native_watts`` and ``shap``. The native file stays the
@@ -21,7 +21,7 @@ from models.trees import NATIVE_NAMES, ONNX_NAME, Float32s, Float64s, TreeModel
 
 __all__ = ["FAMILIES", "NATIVE_NAMES", "ONNX_NAME", "BoostedPowerModel"]
 
-FAMILIES = ("xgboost", "catboost", "average")
+FAMILIES = ("xgboost", "catboost", "average", "extratrees")
 
 
 class BoostedPowerModel:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from training.calibration import averaged_folds, calibrated, nested_folds
 from training.protocols import averaged, cross_validate, outside_range
-from training.rows import Floats, Rows
+from training.rows import Floats, Rows, plain
 from training.scores import point_scores
 from training.splits import Protocol, fold_assignment
 
@@ -130,7 +130,7 @@ def test_outside_the_training_range() -> None:
 
 def test_nested_folds_calibrate_without_the_kernels_they_test() -> None:
     rows = make_rows(groups=25)
-    folds = nested_folds(rows, nearest, [0])
+    folds = nested_folds(rows, plain(nearest), [0])
     assert sorted(np.concatenate([fold.test for fold in folds]).tolist()) == list(range(200))
     for fold in folds:
         assert not set(rows.groups[fold.test]) & set(fold.inner.rows.groups)
@@ -143,7 +143,7 @@ def test_unseen_kernels_are_covered_where_rows_would_promise_too_much() -> None:
     rows = make_rows(groups=60)
     grouped = cross_validate(rows, nearest, "grouped", range(3))
     random = cross_validate(rows, nearest, "random", range(3))
-    found = calibrated(grouped, random, nested_folds(rows, nearest, [0]), 40.0)
+    found = calibrated(grouped, random, nested_folds(rows, plain(nearest), [0]), 40.0)
     assert found.unseen_kernel.coverage is not None
     assert found.seen_kernel.coverage is not None
     assert found.unseen_kernel.coverage.kernels >= 0.85

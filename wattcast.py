@@ -4,8 +4,10 @@
     >>> answer = wattcast.predict(Path("kernel.ptx"), gpu="tesla-v100", grid=4096, block=256)
     >>> answer.power.watts, answer.time.seconds, answer.energy.joules
 
-``compare`` asks about several GPUs, ``features`` for the vector a model sees, ``analyze`` for
-the analysis itself. Nothing is stored; GPU profiles and models of ``WATTCAST_HOME`` count.
+``compare`` asks about several GPUs, or how new code differs from old; ``features`` for the vector
+a model sees, ``analyze`` for the analysis itself. Code is PTX text, the path of a file, or an
+object with ``.asm["ptx"]`` (a compiled Triton kernel). Nothing is stored; GPU profiles and models
+of ``WATTCAST_HOME`` count.
 Every error is a ``features.errors.WattcastError`` or, for an argument of the wrong kind,
 a ``pydantic.ValidationError``.
 """
@@ -15,11 +17,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, overload
 
 from pydantic_core import to_json
 
 from app.answers import FeaturesAnswer, PredictAnswer
+from app.compare_messages import CompareAnswer, CompareRequest
 from app.messages import (
     AnalyzeRequest,
     FeaturesRequest,
@@ -28,6 +31,7 @@ from app.messages import (
     TimeModelChoice,
 )
 from app.services import Services, parts
+from app.services import comparison as _comparison
 from app.services import features as _features
 from app.services import prediction as _prediction
 from app.settings import Settings
@@ -37,12 +41,23 @@ __all__ = ["analyze", "compare", "features", "predict"]
 
 CUDA_SUFFIXES = (".cu", ".cuh")
 
+
+class Compiled(Protocol):
+    """A compiled kernel that tells its PTX, as Triton's do."""
+
+    @property
+    def asm(self) -> Mapping[str, Any]: ...
+
+
+Code = str | Path | Compiled
+"""PTX text, the path of a file, or a compiled kernel."""
+
 Dimensions = int | Sequence[int]
 """Blocks of a grid or threads of a block: one number, or up to three."""
 
 
 def predict(
-    ptx: str | Path | None = None,
+    ptx: Code | None = None,
     *,
     cuda: str | Path | None = None,
     gpu: str,
@@ -98,8 +113,10 @@ def predict(
     return _typed(answer)
 
 
+@overload
 def compare(
-    ptx: str | Path | None = None,
+    ptx: Code | None = None,
+    new: None = None,
     *,
     cuda: str | Path | None = None,
     gpus: Sequence[str],
@@ -112,31 +129,76 @@ def compare(
     static_shared_bytes: int | None = None,
     arguments: Mapping[str, Any] | None = None,
     analysis: Mode = "auto",
-    model: ModelChoice = "auto",
-) -> list[PredictAnswer]:
-    """``predict`` for several GPUs, in their order. Raises as ``predict`` does."""
-    answer = _answered(
-        gpus=list(gpus),
-        model=model,
-        **_kernel(
-            ptx,
-            cuda,
-            grid,
-            block,
-            kernel,
-            loops,
-            dynamic_shared_bytes,
-            registers_per_thread,
-            static_shared_bytes,
-            arguments,
-            analysis,
-        ),
+    model: ModelChoice | None = None,
+) -> list[PredictAnswer]: ...
+
+
+@overload
+def compare(
+    ptx: Code,
+    new: Code,
+    *,
+    gpus: Sequence[str],
+    grid: Dimensions,
+    block: Dimensions,
+    kernel: str | None = None,
+    loops: float | Mapping[str, float] | None = None,
+    dynamic_shared_bytes: int = 0,
+    registers_per_thread: int | None = None,
+    static_shared_bytes: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    analysis: Mode = "auto",
+    model: ModelChoice | None = None,
+) -> CompareAnswer: ...
+
+
+def compare(
+    ptx: Code | None = None,
+    new: Code | None = None,
+    *,
+    cuda: str | Path | None = None,
+    gpus: Sequence[str],
+    grid: Dimensions,
+    block: Dimensions,
+    kernel: str | None = None,
+    loops: float | Mapping[str, float] | None = None,
+    dynamic_shared_bytes: int = 0,
+    registers_per_thread: int | None = None,
+    static_shared_bytes: int | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    analysis: Mode = "auto",
+    model: ModelChoice | None = None,
+) -> list[PredictAnswer] | CompareAnswer:
+    """``predict`` for several GPUs, in their order; with ``new``, old code beside new code.
+
+    Without ``model`` each GPU's own default answers; ``physical`` where ``new`` is given, which
+    sees what the code does. Raises as ``predict`` does.
+    """
+    given = (
+        grid,
+        block,
+        kernel,
+        loops,
+        dynamic_shared_bytes,
+        registers_per_thread,
+        static_shared_bytes,
+        arguments,
+        analysis,
     )
-    return [_typed(one) for one in answer["predictions"]]
+    if new is None:
+        body = _kernel(ptx, cuda, *given)
+        answer = _answered(gpus=list(gpus), model=model or "auto", **body)
+        return [_typed(one) for one in answer["predictions"]]
+    sides = {"old": _kernel(ptx, None, *given), "new": _kernel(new, None, *given)}
+    request = CompareRequest.model_validate(
+        {**sides, "gpus": list(gpus), "model": model or "physical"}
+    )
+    found = _comparison.compare(_services(), request)
+    return CompareAnswer.model_validate_json(to_json(found, inf_nan_mode="null"))
 
 
 def features(
-    ptx: str | Path | None = None,
+    ptx: Code | None = None,
     *,
     cuda: str | Path | None = None,
     gpu: str,
@@ -174,7 +236,7 @@ def features(
 
 
 def analyze(
-    ptx: str | Path | None = None,
+    ptx: Code | None = None,
     *,
     cuda: str | Path | None = None,
     gpu: str,
@@ -226,7 +288,7 @@ def _typed(answer: dict[str, Any]) -> PredictAnswer:
 
 
 def _kernel(
-    ptx: str | Path | None,
+    ptx: Code | None,
     cuda: str | Path | None,
     grid: Dimensions,
     block: Dimensions,
@@ -255,12 +317,18 @@ def _kernel(
     }
 
 
-def _source(ptx: str | Path | None, cuda: str | Path | None) -> dict[str, str]:
+def _source(ptx: Code | None, cuda: str | Path | None) -> dict[str, str]:
     """``ptx`` or ``cuda`` as requests hold it; a first argument ``kernel.cu`` is CUDA source."""
     if isinstance(ptx, Path) and ptx.suffix in CUDA_SUFFIXES and cuda is None:
         ptx, cuda = None, ptx
     return {
-        name: given.read_text(encoding="utf-8-sig") if isinstance(given, Path) else given
-        for name, given in (("ptx", ptx), ("cuda", cuda))
-        if given is not None
+        name: _text(given) for name, given in (("ptx", ptx), ("cuda", cuda)) if given is not None
     }
+
+
+def _text(given: Code) -> str:
+    if isinstance(given, str):
+        return given
+    if isinstance(given, Path):
+        return given.read_text(encoding="utf-8-sig")
+    return str(given.asm["ptx"])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import typer
 
+from app.cli_diff import diff
 from app.cli_insight import advise, cost, hotspots
 from app.cli_sweep import sweep
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    for command in (hotspots, advise, sweep, cost):
+    for command in (hotspots, advise, sweep, diff, cost):
         app.command()(command)

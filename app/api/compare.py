@@ -1,0 +1,30 @@
+"""``POST /compare``: the same launch of old and new code."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.responses import Response
+
+from app import problems
+from app.api.features import BODY_PROBLEMS
+from app.api.route import JsonRoute, json_response
+from app.compare_messages import CompareAnswer, CompareRequest
+from app.services import services_of
+from app.services.comparison import compare
+
+router = APIRouter(tags=["prediction"], route_class=JsonRoute)
+
+
+@router.post(
+    "/compare",
+    response_model=CompareAnswer,
+    responses=problems.documented(
+        *BODY_PROBLEMS, "analysis", "clocks", "gpu", "model", "busy", "time-limit"
+    ),
+    summary="Old and new code beside each other",
+)
+async def post_compare(request: Request, body: CompareRequest) -> Response:
+    """What a change of the code changes in time, power and energy, kernel by kernel and GPU by
+    GPU, whether that is within the limits given, and a table for a pull request."""
+    services = services_of(request)
+    return json_response(await services.analyses.run(compare, services, body))

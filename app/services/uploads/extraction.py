@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import IO, TYPE_CHECKING, Any
 
+from pydantic_core import from_json, to_json
+
+from app.logs import configure, log
 from app.messages import AnalyzeRequest
+from app.problems import ServiceError
 from app.services import parts
-from features.errors import AnalysisError
-from features.gpus import GpuProfile
+from app.services.uploads.tables import late
+from app.store.measurements import Rejection
+from features.errors import (
+    AnalysisError,
+    GpuError,
+    KernelError,
+    LaunchError,
+    PtxError,
+    WattcastError,
+)
 from features.schemas import activity_schema, published_schemas
 
 if TYPE_CHECKING:
     from app.services import Services
+
+ROWS_HERE = 64
+"""Launches analysed in the service itself; more go to a process of their own, whose start costs
+about as much, so that predictions need not share an interpreter with an upload of thousands."""
+
+_COLUMN_OF = {PtxError: "ptx", AnalysisError: "ptx", KernelError: "kernel", GpuError: "gpu"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,12 +49,44 @@ class Extracted:
     vectors: Mapping[str, tuple[float, ...]]
 
 
-def extract(services: Services, request: AnalyzeRequest, gpu: GpuProfile) -> Extracted:
-    """``activity1`` and every published schema with a table for the GPU.
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A measured launch: its row, the SHA-256 of its PTX, and the request about it."""
 
-    A kernel that cannot be analysed dynamically has the published ones alone. Raises PtxError,
-    KernelError and LaunchError, and AnalysisError where nothing is left.
+    number: int
+    sha256: str
+    request: AnalyzeRequest
+
+
+def extract_all(
+    services: Services, launches: Sequence[Launch], until: float
+) -> Iterator[Extracted | Rejection]:
+    """What each launch gives, in their order; a launch that cannot be analysed is rejected.
+
+    Raises ServiceError ``time-limit`` once the clock (monotonic) shows ``until``.
     """
+    if len(launches) > ROWS_HERE:
+        yield from _elsewhere(services, launches, until)
+        return
+    for launch in launches:
+        if time.monotonic() > until:
+            raise late()
+        yield extract(services, launch)
+
+
+def extract(services: Services, launch: Launch) -> Extracted | Rejection:
+    """``activity1`` and every published schema with a table for the GPU, or why there is nothing.
+
+    A kernel that cannot be analysed dynamically has the published schemas alone.
+    """
+    try:
+        return _extract(services, launch.request)
+    except WattcastError as error:
+        return Rejection(launch.number, _column_of(error), str(error)[:500])
+
+
+def _extract(services: Services, request: AnalyzeRequest) -> Extracted:
+    gpu = services.gpus.load(request.gpu)
     source = services.sources.read(request, gpu)
     analysis = parts.analysed(services, request, source, gpu, ptxas=True)
     vectors: dict[str, tuple[float, ...]] = {}
@@ -46,22 +102,91 @@ def extract(services: Services, request: AnalyzeRequest, gpu: GpuProfile) -> Ext
     return Extracted(analysis.function.name, analysis.function.demangled, vectors)
 
 
-def group_of(kernel: str) -> str:
-    """A kernel's name without namespaces, template arguments and parameters.
+def _column_of(error: WattcastError) -> str | None:
+    if isinstance(error, LaunchError):
+        return error.field.partition(".")[0]
+    return next((column for kind, column in _COLUMN_OF.items() if isinstance(error, kind)), None)
 
-    Instances of one template do nearly the same, so evaluation must not learn from one and ask
-    about another; the same name in another program joins them, which errs on the safe side.
-    """
-    name = kernel.replace("(anonymous namespace)::", "")
-    depth, plain = 0, []
-    for character in name:
-        if character == "<":
-            depth += 1
-        elif character == ">":
-            depth = max(0, depth - 1)
-        elif character == "(" and depth == 0:
-            break
-        elif depth == 0:
-            plain.append(character)
-    words = "".join(plain).split()
-    return words[-1].rpartition("::")[2] if words else kernel
+
+def _elsewhere(
+    services: Services, launches: Sequence[Launch], until: float
+) -> Iterator[Extracted | Rejection]:
+    """The same in a process of its own (``serve``), which is killed when time is over."""
+    # What it inherits is what it needs: no address of a database, no secret of another.
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith("WATTCAST_")
+    }
+    with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as errors:
+        _write(services, launches, asked)
+        asked.seek(0)
+        with subprocess.Popen(
+            [sys.executable, "-P", "-m", "app.services.uploads.extraction"],
+            stdin=asked,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            env=environment,
+        ) as child:
+            assert child.stdout is not None
+            timer = threading.Timer(until - time.monotonic(), child.kill)
+            timer.start()
+            try:
+                for _ in launches:
+                    line = child.stdout.readline()
+                    if time.monotonic() > until:
+                        raise late()
+                    if not line:
+                        errors.seek(0)
+                        said = errors.read(10_000).decode("utf-8", "replace")
+                        log().error("extraction process died", code=child.wait(), stderr=said)
+                        raise ServiceError("internal", "the analysis of the upload broke off")
+                    yield _outcome(from_json(line))
+            finally:
+                timer.cancel()
+                child.kill()
+
+
+def _write(services: Services, launches: Sequence[Launch], to: IO[bytes]) -> None:
+    settings = services.settings.model_dump(mode="json", exclude={"database_url"})
+    to.write(to_json({"settings": settings}) + b"\n")
+    written: set[str] = set()
+    for launch in launches:
+        if launch.sha256 not in written:
+            written.add(launch.sha256)
+            to.write(to_json({"sha256": launch.sha256, "ptx": launch.request.ptx}) + b"\n")
+        request = launch.request.model_dump(mode="json", exclude={"ptx"})
+        to.write(
+            to_json({"number": launch.number, "sha256": launch.sha256, "request": request}) + b"\n"
+        )
+
+
+def _outcome(said: dict[str, Any]) -> Extracted | Rejection:
+    if "reason" in said:
+        return Rejection(**said)
+    vectors = {schema: tuple(vector) for schema, vector in said.pop("vectors").items()}
+    return Extracted(**said, vectors=vectors)
+
+
+def serve(source: IO[bytes], target: IO[bytes]) -> None:
+    """Answer the launches that ``_write`` wrote, a line of JSON each."""
+    from app.services import Services
+    from app.settings import Settings
+
+    settings = Settings(**from_json(source.readline())["settings"])
+    configure(settings)  # whatever is logged goes to stderr, out of the way of the answers
+    services = Services(settings)
+    texts: dict[str, str] = {}
+    for line in source:
+        said = from_json(line)
+        if "ptx" in said:
+            texts[said["sha256"]] = said["ptx"]
+            continue
+        request = AnalyzeRequest.model_validate({**said["request"], "ptx": texts[said["sha256"]]})
+        found = extract(services, Launch(said["number"], said["sha256"], request))
+        target.write(to_json(asdict(found), inf_nan_mode="constants") + b"\n")
+        target.flush()
+    services.close()
+
+
+if __name__ == "__main__":
+    os.nice(10)  # predictions come first
+    serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -230,3 +230,24 @@ def rejections(number: int, error: ValidationError) -> list[Rejection]:
         below = ".".join(path[1:])
         found.append(Rejection(number, column, f"{below}: {reason}" if below else reason))
     return found
+
+
+def group_of(kernel: str) -> str:
+    """A kernel's name without namespaces, template arguments and parameters.
+
+    Instances of one template do nearly the same, so evaluation must not learn from one and ask
+    about another; the same name in another program joins them, which errs on the safe side.
+    """
+    name = kernel.replace("(anonymous namespace)::", "")
+    depth, plain = 0, []
+    for character in name:
+        if character == "<":
+            depth += 1
+        elif character == ">":
+            depth = max(0, depth - 1)
+        elif character == "(" and depth == 0:
+            break
+        elif depth == 0:
+            plain.append(character)
+    words = "".join(plain).split()
+    return words[-1].rpartition("::")[2] if words else kernel

@@ -14,21 +14,19 @@ from pydantic import ValidationError
 
 from app import metrics
 from app.messages import Clocks
-from app.services.uploads.extraction import extract, group_of
-from app.services.uploads.rows import FeatureColumns, FeatureRow, Measured, PtxRow, rejections
+from app.services.uploads.extraction import Extracted, Launch, extract_all
+from app.services.uploads.rows import (
+    FeatureColumns,
+    FeatureRow,
+    Measured,
+    PtxRow,
+    group_of,
+    rejections,
+)
 from app.services.uploads.tables import RawRow, TableLimits, late, read_rows
 from app.services.uploads.unpack import Limits, unpacked
 from app.store.measurements import Batch, Form, Measurement, NewBatch, Rejection
-from features.errors import (
-    AnalysisError,
-    ClockError,
-    DataError,
-    GpuError,
-    KernelError,
-    LaunchError,
-    PtxError,
-    WattcastError,
-)
+from features.errors import ClockError, DataError, GpuError
 from features.gpus import GpuProfile
 from features.schemas import get_schema
 from models.clock_grid import admitted
@@ -42,7 +40,6 @@ MOST_REJECTIONS = 1000
 """Rejections that are told and stored; all are counted."""
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_COLUMN_OF = {PtxError: "ptx", AnalysisError: "ptx", KernelError: "kernel", GpuError: "gpu"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,19 +184,31 @@ def _with_ptx(
     hash_of = {name: _sha256(text) for name, text in in_zip.items()}
     texts = {hash_of[name]: text for name, text in in_zip.items()}
     texts |= _stored(services, [row.ptx for _, row in checked], texts)
-    used: dict[str, str] = {}
+    launches: list[Launch] = []
+    rows_of: list[PtxRow] = []
     for number, row in checked:
-        _in_time(until)
         sha256 = hash_of.get(row.ptx, row.ptx)
         text = texts.get(sha256)
         if text is None:
             why = "is neither a file of the zip nor the SHA-256 of a stored PTX"
             reading.reject(number, [Rejection(number, "ptx", why)])
             continue
-        measurement = _extracted(services, number, row, sha256, text, reading)
-        if measurement is not None:
-            reading.accepted.append(measurement)
-            used[sha256] = text
+        try:
+            launches.append(Launch(number, sha256, row.request(text)))
+        except ValidationError as error:
+            reading.reject(number, rejections(number, error))
+        else:
+            rows_of.append(row)
+    used: dict[str, str] = {}
+    found = extract_all(services, launches, until)
+    for launch, row, extracted in zip(launches, rows_of, found, strict=True):
+        if isinstance(extracted, Rejection):
+            reading.reject(launch.number, [extracted])
+        else:
+            reading.accepted.append(_launched(services, launch, row, extracted))
+            used[launch.sha256] = texts[launch.sha256]
+    # Rejections come of three passes over the rows.
+    reading.rejections.sort(key=lambda one: one.row)
     return used
 
 
@@ -215,35 +224,19 @@ def _stored(services: Services, named: Sequence[str], known: dict[str, str]) -> 
     return services.data.measurements.ptx(sorted(wanted))
 
 
-def _extracted(
-    services: Services, number: int, row: PtxRow, sha256: str, text: str, reading: _Reading
-) -> Measurement | None:
-    try:
-        request = row.request(text)
-        gpu = services.gpus.load(row.gpu)
-        found = extract(services, request, gpu)
-    except ValidationError as error:
-        reading.reject(number, rejections(number, error))
-        return None
-    except WattcastError as error:
-        reading.reject(number, [Rejection(number, _column_of(error), str(error)[:500])])
-        return None
-    launch: dict[str, Any] = request.launch.model_dump(mode="json")
-    launch["grid"], launch["block"] = row.grid, row.block
+def _launched(services: Services, launch: Launch, row: PtxRow, found: Extracted) -> Measurement:
+    request = launch.request
+    started: dict[str, Any] = request.launch.model_dump(mode="json")
+    started["grid"], started["block"] = row.grid, row.block
     more = {
         "loops": dict(request.loops) or None,
         "registers_per_thread": request.registers_per_thread,
         "static_shared_bytes": request.static_shared_bytes,
     }
-    launch |= {name: value for name, value in more.items() if value is not None}
-    made = _measurement(number, row, gpu, found.kernel, found.demangled, dict(found.vectors))
-    return replace(made, ptx_sha256=sha256, launch=launch)
-
-
-def _column_of(error: WattcastError) -> str | None:
-    if isinstance(error, LaunchError):
-        return error.field.partition(".")[0]
-    return next((column for kind, column in _COLUMN_OF.items() if isinstance(error, kind)), None)
+    started |= {name: value for name, value in more.items() if value is not None}
+    gpu = services.gpus.load(row.gpu)
+    made = _measurement(launch.number, row, gpu, found.kernel, found.demangled, dict(found.vectors))
+    return replace(made, ptx_sha256=launch.sha256, launch=started)
 
 
 def _checked(

@@ -53,5 +53,20 @@ def dvfs(out: Out = Path("reports/dvfs")) -> None:
     print("\n".join([*target_lines(targets), "", *map(str, paths)]))
 
 
+@reports.command()
+def power(out: Out = Path("reports/power"), assignments: Assignments = 2) -> None:
+    """How near predicted power comes to measured power; the thesis' study done again."""
+    from training.reports.extra import NEEDED, require_train_extra
+
+    require_train_extra((*NEEDED, "hdbscan"))
+    from training.reports.page import write_page
+    from training.reports.power import power_report
+    from training.reports.targets import target_lines
+
+    page, targets = power_report(assignments, _progress)
+    paths = write_page(page, out)
+    print("\n".join([*target_lines(targets), "", *map(str, paths)]))
+
+
 def _progress(line: str) -> None:
     print(line, file=sys.stderr, flush=True)

@@ -55,7 +55,7 @@ def dvfs(out: Out = Path("reports/dvfs")) -> None:
 
 @reports.command()
 def power(out: Out = Path("reports/power"), assignments: Assignments = 2) -> None:
-    """How near predicted power comes to measured power; the thesis' study done again."""
+    """How near predicted power comes to measured power."""
     from training.reports.extra import NEEDED, require_train_extra
 
     require_train_extra((*NEEDED, "hdbscan"))

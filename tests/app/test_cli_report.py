@@ -35,8 +35,9 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 
 def test_help_lists_the_reports(run: Run) -> None:
     out, _ = run("--help")
-    assert "time  How near predicted times" in out
-    assert "dvfs  How near predicted time, power and energy" in out
+    assert "time   How near predicted times" in out
+    assert "dvfs   How near predicted time, power and energy" in out
+    assert "power  How near predicted power comes to measured power" in out
 
 
 def test_a_report_prints_its_targets_and_where_it_lies(

@@ -238,17 +238,19 @@ class Calibrator:
             gains = []
             for gpu in key[0]:
                 own = train.gpus == gpu
+                if own.sum() < 2 * shots or own.all():
+                    continue  # too few launches to stand in, or no GPU left to learn from
                 model = self._model(train.take(np.flatnonzero(~own)))
                 launches = model.launches(train.take(np.flatnonzero(own)))
                 gains += [self._drawn(launches, shots, draw) for draw in range(self.draws)]
             self._gains[key] = {
-                name: float(np.mean([gain[name] for gain in gains])) for name in self.ways
+                name: float(np.mean([gain[name] for gain in gains])) if gains else 0.0
+                for name in self.ways
             }
         return self._gains[key]
 
     def _drawn(self, launches: Launches, shots: int, draw: int) -> dict[str, float]:
         order = np.random.default_rng([_SEED, draw]).permutation(len(launches))
-        shots = min(shots, len(launches) - 1)
         known, test = launches.take(order[:shots]), launches.take(order[shots:])
         errors = {name: _errors(way(known, test), test) for name, way in self.ways.items()}
         return _gains({name: each.mean() for name, each in errors.items()})

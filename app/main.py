@@ -19,10 +19,12 @@ from app.api import (
     explain,
     features,
     health,
+    history,
     hotspots,
     jobs,
     measurements,
     models,
+    pages,
     predict,
     retrain,
     sweep,
@@ -87,6 +89,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         advice.router,
         hotspots.costs,
         predict.stored,
+        history.router,
         catalog.router,
         measurements.router,
         retrain.router,
@@ -94,6 +97,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         models.router,
         health.router,
         docs.router,
+        pages.router,
     ):
         app.include_router(router)
     problems.describe(app)

@@ -1,0 +1,96 @@
+"""Predictions answered before: the list of them, and what was asked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+from pydantic_core import from_json
+from sqlalchemy.exc import SQLAlchemyError
+
+from app import problems
+from app.api.route import json_response
+from app.messages import PredictRequest
+from app.problems import ServiceError
+from app.services import Services, services_of
+from app.services.stored import is_compiled, record_of, request_of
+from app.store.history import Past, latest
+
+router = APIRouter(tags=["prediction"])
+
+
+class PastPrediction(BaseModel):
+    """A prediction answered before, in short."""
+
+    id: UUID
+    created: str
+    gpu: str
+    kernel: str | None = Field(description="Demangled; null for measured work.")
+    watts: float | None
+    seconds: float | None
+    joules: float | None
+
+
+class Asked(BaseModel):
+    """What a prediction answered."""
+
+    compiled: bool = Field(description="Whether it came as CUDA; `request` holds the PTX of it.")
+    request: PredictRequest = Field(description="For `POST /predict`, for one GPU.")
+
+
+@router.get(
+    "/predictions",
+    response_model=list[PastPrediction],
+    responses=problems.documented("validation", "store"),
+    summary="Predictions, newest first",
+)
+async def list_predictions(
+    request: Request,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 50,
+    before: Annotated[UUID | None, Query(description="The last of the page before.")] = None,
+) -> Response:
+    """One page of what was predicted, by whoever asked."""
+    data = services_of(request).data
+    assert data is not None
+    try:
+        found = await run_in_threadpool(latest, data.engine, limit=limit, before=before)
+    except SQLAlchemyError as error:
+        raise ServiceError("store", "the database does not answer") from error
+    return json_response([_short(past) for past in found])
+
+
+@router.get(
+    "/predictions/{prediction_id}/request",
+    response_model=Asked,
+    responses=problems.documented("unknown-prediction", "no-explanation", "validation", "store"),
+    summary="What a prediction was asked",
+)
+async def get_request(request: Request, prediction_id: UUID) -> Response:
+    """The request with its PTX, to be asked again or changed. CUDA source is not kept: of it the
+    PTX stands here. Measured work has no code; of it there is nothing to show."""
+    asked = await run_in_threadpool(_asked, services_of(request), prediction_id)
+    return json_response(asked)
+
+
+def _asked(services: Services, prediction_id: UUID) -> dict[str, Any]:
+    record = record_of(services, prediction_id)
+    request = request_of(services, record).model_dump(mode="json", exclude_defaults=True)
+    return {"compiled": is_compiled(record), "request": request}
+
+
+def _short(past: Past) -> dict[str, Any]:
+    answer = from_json(past.result)
+    kernel, power, time, energy = (answer[x] for x in ("kernel", "power", "time", "energy"))
+    return {
+        "id": past.id,
+        "created": past.created.isoformat(),
+        "gpu": answer["gpu"],
+        "kernel": kernel["demangled"] if kernel else None,
+        "watts": power["watts"] if power else None,
+        "seconds": time["seconds"] if time else None,
+        "joules": energy["joules"] if energy else None,
+    }

@@ -1,0 +1,42 @@
+"""The page under ``/`` and the files it loads."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import Response
+
+from app.problems import ServiceError
+from app.services import pages
+
+router = APIRouter(include_in_schema=False)
+
+_REVALIDATE = "no-cache"
+_FOR_GOOD = "public, max-age=31536000, immutable"
+"""A file under the hash of its content never changes."""
+
+
+@router.get("/")
+async def get_page(request: Request) -> Response:
+    """The page."""
+    return _sent(request, pages.page(), _REVALIDATE)
+
+
+@router.get("/static/{version}/{name}")
+async def get_file(request: Request, version: str, name: str) -> Response:
+    """A file of the page; under an older version, which an open page may name, as it is now."""
+    found = await run_in_threadpool(pages.find, name)
+    if found is None:
+        raise ServiceError("not-found", f"the page has no file {name[:100]!r}")
+    return _sent(request, found, _FOR_GOOD if version == pages.version() else _REVALIDATE)
+
+
+def _sent(request: Request, asset: pages.Asset, caching: str) -> Response:
+    headers = {"Cache-Control": caching, "ETag": asset.etag, "Vary": "Accept-Encoding"}
+    if asset.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    content = asset.content
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        content = asset.zipped
+    return Response(content, media_type=asset.media, headers=headers)

@@ -1,0 +1,109 @@
+// Calls to the service: JSON in and out, problems as errors, the key, events of a job.
+
+const KEY = "wattcast.key";
+
+export const key = {
+  get: () => sessionStorage.getItem(KEY),
+  set: (value) => (value ? sessionStorage.setItem(KEY, value) : sessionStorage.removeItem(KEY)),
+};
+
+let askForKey = () => {};
+
+/** Who is told that the service wants a key, or another one. */
+export function onKeyNeeded(tell) {
+  askForKey = tell;
+}
+
+/** A problem that the service answered (RFC 9457), or that it did not answer. */
+export class Problem extends Error {
+  constructor(members, status) {
+    super(members.detail || members.title || "the service does not answer");
+    this.status = status;
+    this.members = members;
+    this.slug = String(members.type || "").split("/").pop();
+  }
+}
+
+function headers(more = {}) {
+  const kept = key.get();
+  return kept ? { ...more, Authorization: `Bearer ${kept}` } : more;
+}
+
+async function call(method, path, { json, form, signal, more } = {}) {
+  let answer;
+  try {
+    answer = await fetch(path, {
+      method,
+      signal,
+      headers: headers(json === undefined ? more : { "Content-Type": "application/json", ...more }),
+      body: json === undefined ? form : JSON.stringify(json),
+      credentials: "same-origin",
+      redirect: "error",
+    });
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Problem({ detail: "The service does not answer. Is it still running?" }, 0);
+  }
+  if (answer.ok) return answer;
+  const members = await answer.json().catch(() => ({ detail: `answered ${answer.status}` }));
+  const problem = new Problem(members, answer.status);
+  if (answer.status === 401 || (answer.status === 403 && key.get())) askForKey(problem.message);
+  throw problem;
+}
+
+async function data(answer) {
+  return answer.status === 204 ? null : answer.json();
+}
+
+export const get = async (path, signal) => data(await call("GET", path, { signal }));
+export const post = async (path, json, { signal, more } = {}) =>
+  data(await call("POST", path, { json, signal, more }));
+export const postForm = async (path, form, signal) =>
+  data(await call("POST", path, { form, signal }));
+export const remove = async (path) => data(await call("DELETE", path));
+
+const ENDED = new Set(["done", "failed", "cancelled"]);
+const POLL_MILLISECONDS = 1000;
+
+/**
+ * Follow a job to its end: `tell({state, stage, progress, detail})` each time something happens.
+ * Events come as a stream; where that is blocked or breaks off, the job is asked for instead.
+ * The answer is the job as it ended.
+ */
+export async function follow(id, tell) {
+  const path = `/jobs/${encodeURIComponent(id)}`;
+  try {
+    await stream(`${path}/events`, tell);
+  } catch {
+    // Whatever is wrong with the stream, asking tells whether the job can be seen at all.
+  }
+  for (;;) {
+    const job = await get(path);
+    tell({ state: job.state, stage: job.stage, progress: job.progress, detail: "" });
+    if (ENDED.has(job.state)) return job;
+    await new Promise((resolve) => setTimeout(resolve, POLL_MILLISECONDS));
+  }
+}
+
+// EventSource cannot send a key, so the stream is read here.
+async function stream(path, tell) {
+  const answer = await call("GET", path, { more: { Accept: "text/event-stream" } });
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = "";
+  for (;;) {
+    const { value, done } = await reader.read();
+    if (done) return;
+    const parts = (rest + value).split("\n\n");
+    rest = parts.pop();
+    for (const part of parts) {
+      const line = part.split("\n").find((one) => one.startsWith("data: "));
+      if (!line) continue;
+      const event = JSON.parse(line.slice(6));
+      tell(event);
+      if (ENDED.has(event.state)) {
+        reader.cancel().catch(() => {});
+        return;
+      }
+    }
+  }
+}

@@ -1,0 +1,46 @@
+// Small figures inside table cells: a bar says at a glance what the number beside it says exactly.
+
+import { svg } from "./dom.js";
+
+const share = (value) => `${Math.max(0, Math.min(100, 100 * value)).toFixed(2)}%`;
+
+/** A bar from `from` to `to`, both 0 to 1, in the style of `kind` (`plain`, `up`, `down`). */
+export function bar(from, to, kind = "plain") {
+  const low = Math.min(from, to);
+  return frame(svg("rect", {
+    class: kind, x: share(low), y: "15%", height: "70%", width: share(Math.max(from, to) - low), rx: 1.5,
+  }));
+}
+
+/** An interval with the value marked in it, all 0 to 1 on the scale of the column. */
+export function interval(low, value, high) {
+  return frame(
+    svg("rect", { class: "range", x: share(low), y: "32%", height: "36%", width: share(high - low), rx: 2 }),
+    svg("rect", { class: "mark", x: share(value), y: "10%", height: "80%", width: 3, rx: 1 }),
+  );
+}
+
+function frame(...parts) {
+  return svg("svg", { class: "bar", "aria-hidden": "true", focusable: "false" }, parts);
+}
+
+/** Where a value lies between two others, 0 to 1. */
+export function linear(low, high) {
+  return (value) => (high > low ? (value - low) / (high - low) : 0.5);
+}
+
+/** The same on a logarithmic scale. */
+export function logarithmic(low, high) {
+  const along = linear(Math.log(low), Math.log(high));
+  return (value) => along(Math.log(value));
+}
+
+/** The steps from `start` to the end: [{from, to}] in the unit of the values. */
+export function steps(start, values) {
+  let at = start;
+  return values.map((value) => {
+    const from = at;
+    at += value;
+    return { from, to: at };
+  });
+}

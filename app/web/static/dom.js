@@ -1,0 +1,115 @@
+// Elements and numbers. Text from users and kernels enters the page as text nodes, here alone.
+
+export const byId = (id) => document.getElementById(id);
+
+/** An element with properties (`class`, `on...` handlers, attributes) and children: nodes or text. */
+export function el(tag, given = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(given)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (name === "class") made.className = value;
+    else made.setAttribute(name, value === true ? "" : String(value));
+  }
+  append(made, children);
+  return made;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An SVG element with attributes and children. */
+export function svg(tag, given = {}, ...children) {
+  const made = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(given)) made.setAttribute(name, String(value));
+  append(made, children);
+  return made;
+}
+
+function append(parent, children) {
+  for (const child of children.flat(Infinity)) {
+    if (child === null || child === undefined || child === false) continue;
+    parent.append(child instanceof Node ? child : String(child));
+  }
+}
+
+/** Show `children` in `parent` instead of what is there. */
+export function show(parent, ...children) {
+  parent.replaceChildren();
+  append(parent, children);
+}
+
+/** Say something, or nothing, in an element that is hidden while it is empty. */
+export function say(element, text) {
+  element.textContent = text || "";
+  element.hidden = !text;
+}
+
+/** Tell those who cannot see it what has happened. */
+export function announce(text) {
+  byId("status").textContent = text;
+}
+
+/**
+ * A table that scrolls by itself where it is too wide.
+ * `columns`: [{title, num, of: (row) => node or text, head}]; `chosen(row)` marks rows.
+ */
+export function table(caption, columns, rows, { chosen, kind } = {}) {
+  const head = el("tr", {}, columns.map((c) =>
+    el("th", { scope: "col", class: c.num ? "num" : null }, c.title)));
+  const body = rows.map((row) => el("tr", { class: chosen && chosen(row) ? "chosen" : null },
+    columns.map((c) => el(c.head ? "th" : "td",
+      { class: c.num ? "num" : c.class || null, scope: c.head ? "row" : null }, c.of(row)))));
+  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    el("table", { class: kind || null }, el("caption", {}, caption), el("thead", {}, head),
+      el("tbody", {}, body)));
+}
+
+const PREFIXES = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
+
+/** A number with three digits and a prefixed unit: 18.3 µs. */
+export function quantity(value, unit, { sign = false, digits = 3 } = {}) {
+  if (value === null || value === undefined) return "unknown";
+  const size = Math.abs(value);
+  const mark = value < 0 ? "−" : sign && value > 0 ? "+" : "";
+  if (size === 0) return `0 ${unit}`;
+  const found = PREFIXES.find(([factor]) => size >= factor * 0.99995) || PREFIXES.at(-1);
+  return `${mark}${plain(size / found[0], digits)} ${found[1]}${unit}`;
+}
+
+/** A number with so many significant digits, never in powers of ten below a million. */
+export function plain(value, digits = 3) {
+  if (value === null || value === undefined) return "";
+  const size = Math.abs(value);
+  if (size >= 1e6 || (size > 0 && size < 1e-4)) return value.toExponential(digits - 1);
+  return size >= 10 ** digits ? String(Math.round(value)) : String(Number(value.toPrecision(digits)));
+}
+
+export const watts = (value) => quantity(value, "W");
+export const seconds = (value) => quantity(value, "s");
+export const joules = (value) => quantity(value, "J");
+
+/** A share of 1 as percent. */
+export const percent = (share, digits = 3) => `${plain(100 * share, digits)} %`;
+
+/** The dimensions of a grid or block without trailing ones: 64x8. */
+export function dimensions(values) {
+  const kept = values.slice();
+  while (kept.length > 1 && kept.at(-1) === 1) kept.pop();
+  return kept.join("x");
+}
+
+/** "64x8" as [64, 8]. */
+export function parseDimensions(text) {
+  const words = text.trim().split(/\s*[x,×]\s*|\s+/).map(Number);
+  if (!text.trim() || words.length > 3 || words.some((n) => !Number.isSafeInteger(n)))
+    throw new Error(`${text.trim() || "nothing"}: one to three whole numbers are taken, 64x8 say`);
+  return words;
+}
+
+/** When something was, in the reader's own way of writing dates. */
+export const when = (iso) => new Date(iso).toLocaleString();
+
+/** A figure's colours, as the style sheet has them now. */
+export function colour(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}

@@ -1,0 +1,299 @@
+// A prediction and all that explains it.
+
+import { get, post } from "./api.js";
+import { bar, interval, linear, steps } from "./charts.js";
+import { showCode } from "./code.js";
+import { announce, byId, el, joules, percent, plain, quantity, say, seconds, show, table, watts } from "./dom.js";
+import * as kernel from "./kernel.js";
+import { open } from "./tabs.js";
+
+const BASES = {
+  seen_kernel: ["Seen kernel", "this PTX has accepted measurements"],
+  unseen_kernel: ["Unseen kernel", "calibrated on kernels left out of training"],
+  extrapolated: ["Extrapolated", "outside what the model was trained on"],
+  uncalibrated: ["Uncalibrated", "datasheet facts only"],
+};
+const MOST_PARTS = 12;
+const HOT_ROWS = 5000;
+
+let current = null;
+let hotspots = null;
+let cudaText = null;
+
+export const shown = () => current;
+
+async function predict(event) {
+  event.preventDefault();
+  const button = byId("predict");
+  say(byId("kernel-error"), "");
+  byId("busy").textContent = "predicting";
+  button.disabled = true;
+  try {
+    const cuda = kernel.language() === "cuda" ? kernel.sourceText() : null;
+    const answer = await post("/predict", kernel.predictRequest());
+    cudaText = cuda;
+    open("predict");
+    showPrediction(answer);
+  } catch (error) {
+    kernel.complain(error);
+  } finally {
+    byId("busy").textContent = "";
+    button.disabled = false;
+  }
+}
+
+/** Show the prediction of this id, and its request in the form. */
+export async function openPrediction(id) {
+  const path = `/predictions/${encodeURIComponent(id)}`;
+  open("predict");
+  say(byId("kernel-error"), "");
+  try {
+    const answer = await get(path);
+    cudaText = null;
+    const isCode = answer.kernel !== null;
+    if (isCode) kernel.fill((await get(`${path}/request`)).request);
+    showPrediction(answer);
+  } catch (error) {
+    kernel.complain(error);
+  }
+}
+
+function showPrediction(answer) {
+  current = answer;
+  const url = `/?prediction=${answer.id}`;
+  history.replaceState(null, "", url);
+  byId("result-empty").hidden = true;
+  byId("result").hidden = false;
+  const name = answer.kernel?.demangled ?? "Measured work";
+  byId("result-title").textContent = `${name} on ${answer.gpu}`;
+  byId("share").value = new URL(url, location.href).href;
+  byId("result-sub").textContent =
+    `${plain(answer.clocks.core_mhz, 4)} MHz core, ${plain(answer.clocks.memory_mhz, 4)} MHz memory`
+    + (answer.model ? ` · power: ${answer.model.family}, version ${answer.model.version}` : "")
+    + (answer.time_model ? ` · time: ${answer.time_model.family}` : "");
+  show(byId("numbers"),
+    number("Power", answer.power, "watts", watts),
+    number("Time", answer.time, "seconds", seconds),
+    number("Energy", answer.energy, "joules", joules));
+  show(byId("facts"), facts(answer));
+  showWarnings(answer.warnings);
+  kernel.showLoops(answer.trip_counts);
+  byId("explain-target").value = answer.power ? "power" : "time";
+  explain();
+  showComponents(answer);
+  showHotspots();
+  showAdvice();
+  announce(`Predicted: ${watts(answer.power?.watts)}, ${seconds(answer.time?.seconds)}, `
+    + `${joules(answer.energy?.joules)}`);
+}
+
+function number(title, part, unit, format) {
+  if (!part) return el("div", { class: "number" }, el("h3", {}, title),
+    el("div", { class: "value" }, "unknown"), el("p", { class: "hint" }, "No model answers; see the warnings."));
+  const [name, meaning] = BASES[part.basis] ?? [part.basis, ""];
+  const at = linear(part.low, part.high);
+  return el("div", { class: `number basis-${part.basis}`, id: `number-${title.toLowerCase()}` },
+    el("h3", {}, title),
+    el("div", { class: "value" }, format(part[unit])),
+    interval(0, at(part[unit]), 1),
+    el("div", { class: "interval" }, `${format(part.low)} to ${format(part.high)}, ${percent(part.level, 2)}`),
+    el("p", { class: "hint basis" }, el("span", { class: "basis-name" }, name), ": ", meaning));
+}
+
+function facts(answer) {
+  const told = [];
+  if (answer.time_model?.regime) told.push(["Bound by", answer.time_model.regime]);
+  if (answer.occupancy) told.push(["Occupancy",
+    `${percent(answer.occupancy.occupancy)}, limited by ${answer.occupancy.limiter}`]);
+  if (answer.registers) {
+    const { value, low, high, how } = answer.registers;
+    told.push(["Registers", `${value} a thread${low < high ? `, between ${low} and ${high}` : ""} (${how})`]);
+  }
+  for (const one of answer.trip_counts.slice(0, 8))
+    told.push([`Loop ${one.loop ?? one.line}`, `${plain(one.trips)} trips (${one.how})`]);
+  if (answer.compiled) told.push(["Compiled by",
+    `${answer.compiled.compiler} for ${(answer.compiled.target / 10).toFixed(1)}`]);
+  return el("dl", { class: "facts" }, told.map(([term, text]) => [el("dt", {}, term), el("dd", {}, text)]));
+}
+
+function showWarnings(warnings) {
+  byId("warnings-box").hidden = !warnings.length;
+  byId("warnings-title").textContent =
+    `${warnings.length} ${warnings.length === 1 ? "thing was" : "things were"} guessed, assumed or unknown`;
+  show(byId("warnings"), warnings.map((one) => el("li", { class: "wrap" }, one.detail,
+    one.line ? el("span", { class: "hint" }, ` (line ${one.line})`) : null)));
+}
+
+async function explain() {
+  const asked = current.id;
+  const box = byId("explanation");
+  const query = new URLSearchParams({
+    prediction_id: asked, method: byId("explain-method").value,
+    target: byId("explain-target").value, format: "json",
+  });
+  if (!current.power && !current.time) return show(box, el("p", { class: "hint" }, "Nothing to explain."));
+  try {
+    const found = await get(`/explain?${query}`);
+    if (current.id === asked) show(box, waterfall(found));
+  } catch (error) {
+    if (current.id === asked) show(box, el("p", { class: "error" }, error.message));
+  }
+}
+
+/** From the base to the prediction, a step for each part; a table, so that it reads as one too. */
+function waterfall(found) {
+  const isPower = found.target === "power";
+  const [unit, word] = isPower ? ["W", "watts"] : ["s", "seconds"];
+  const isShap = found.method === "shap";
+  const start = found[isShap ? `base_${word}` : `intercept_${word}`];
+  const end = found[isShap ? `prediction_${word}` : `local_prediction_${word}`];
+  const parts = found.contributions.filter((one) => one[word] !== 0);
+  const first = parts.slice(0, MOST_PARTS);
+  const others = parts.slice(MOST_PARTS);
+  const rows = first.map((one) => ({
+    name: one.condition ?? (isPower && one.value !== null
+      ? `${one.feature} = ${plain(one.value, 4)}` : one.feature),
+    amount: one[word], meaning: one.meaning,
+  }));
+  if (others.length) rows.push({
+    name: `${others.length} others`, meaning: "",
+    amount: others.reduce((sum, one) => sum + one[word], 0),
+  });
+  const spans = steps(start, rows.map((row) => row.amount));
+  const values = [start, end, ...spans.flatMap((s) => [s.from, s.to])];
+  const at = linear(Math.min(...values, 0), Math.max(...values));
+  const row = (name, meaning, from, to, kind, text, total) => el("tr", { class: total ? "total" : null },
+    el("th", { scope: "row", class: "wrap" }, name, meaning ? el("span", { class: "meaning" }, meaning) : null),
+    el("td", { class: "pic" }, bar(at(from), at(to), kind)),
+    el("td", { class: "num" }, text));
+  return el("div", { id: "waterfall" },
+    el("p", { class: "hint" }, isShap
+      ? `Exact SHAP values of the ${found.model.family} model: base and parts sum to the prediction.`
+      : `LIME on the ${found.model.family} model: a local linear model, R² ${plain(found.r_squared)}; `
+        + "an approximation."),
+    el("table", { class: "bars" },
+      el("caption", {}, isPower ? "What makes the power" : "What makes the time"),
+      el("thead", { class: "visually-hidden" }, el("tr", {}, ["Part", "Figure", "Amount"].map(
+        (title) => el("th", { scope: "col" }, title)))),
+      el("tbody", {},
+        row(isShap ? "Base" : "Intercept", "", 0, start, "plain", quantity(start, unit), true),
+        rows.map((one, i) => row(one.name, one.meaning, spans[i].from, spans[i].to,
+          one.amount > 0 ? "up" : "down", quantity(one.amount, unit, { sign: true }))),
+        row(isShap ? "Prediction" : "Linear model", "", 0, end, "plain", quantity(end, unit), true))));
+}
+
+function showComponents(answer) {
+  const box = byId("components");
+  byId("components-panel").hidden = !answer.components;
+  if (answer.components) show(box, componentTable(answer.components, answer.power.watts, "W"));
+}
+
+function componentTable(parts, total, unit) {
+  const rows = Object.entries(parts).sort((a, b) => b[1] - a[1]).filter(([, value]) => value !== 0);
+  const most = Math.max(...rows.map(([, value]) => Math.abs(value)));
+  return el("table", { class: "bars" },
+    el("caption", {}, `Sums to ${quantity(total, unit)}`),
+    el("thead", { class: "visually-hidden" }, el("tr", {}, ["Component", "Figure", "Amount", "Share"].map(
+      (title) => el("th", { scope: "col" }, title)))),
+    el("tbody", {}, rows.map(([name, value]) => el("tr", {},
+      el("th", { scope: "row" }, name),
+      el("td", { class: "pic" }, bar(0, Math.abs(value) / most)),
+      el("td", { class: "num" }, quantity(value, unit)),
+      el("td", { class: "num" }, percent(value / total))))));
+}
+
+async function showHotspots() {
+  const asked = current.id;
+  hotspots = null;
+  show(byId("hot-list"));
+  show(byId("code"));
+  byId("code").hidden = true;
+  byId("code-note").textContent = "";
+  byId("code-choice").hidden = true;
+  if (!current.kernel) return;
+  try {
+    const found = await get(`/predictions/${asked}/hotspots?rows=${HOT_ROWS}`);
+    const { request } = await get(`/predictions/${asked}/request`);
+    if (current.id !== asked) return;
+    hotspots = { ...found, ptx: request.ptx };
+    byId("code-choice").hidden = !found.source_lines.rows.length;
+    byId("code-what").value = cudaText && found.source_lines.rows.length ? "cuda" : "ptx";
+    showWhat();
+    if (byId("components-panel").hidden) showEnergyByComponent(found);
+  } catch (error) {
+    if (current.id === asked) byId("code-note").textContent = error.message;
+  }
+}
+
+function showWhat() {
+  const isPtx = byId("code-what").value === "ptx";
+  const { rows, rest } = isPtx ? hotspots.lines : hotspots.source_lines;
+  showCode(isPtx ? hotspots.ptx : cudaText, rows,
+    { what: isPtx ? "PTX" : "CUDA source", complete: rest.rows === 0 });
+}
+
+/** A boosted model knows no components; the physical model that shares its answer out does. */
+function showEnergyByComponent(found) {
+  const sums = {};
+  for (const row of found.blocks.rows)
+    for (const [name, value] of Object.entries(row.components)) sums[name] = (sums[name] ?? 0) + value;
+  sums["starting blocks"] = found.start.joules;
+  byId("components-panel").hidden = false;
+  show(byId("components"),
+    el("p", { class: "hint" }, `The ${current.model?.family ?? ""} model knows no components; the physical `
+      + "model shares its energy out so."),
+    componentTable(sums, found.joules, "J"));
+}
+
+async function showAdvice() {
+  const asked = current.id;
+  byId("advice-panel").hidden = true;
+  if (!current.kernel) return;
+  let found;
+  try {
+    found = await get(`/predictions/${asked}/advice`);
+  } catch {
+    return; // nothing to advise, or nothing that can be
+  }
+  if (current.id !== asked) return;
+  byId("advice-panel").hidden = false;
+  show(byId("advice"), found.advice.length
+    ? [el("p", { class: "hint" }, "Each gain is the difference of two predictions of the "
+      + `${found.model.family} model; each stands alone, so they do not add up.`),
+      el("ol", { class: "advice" }, found.advice.map(adviceItem))]
+    : el("p", { class: "hint" }, "Nothing was found that the models would reward."));
+}
+
+function adviceItem(one) {
+  const { gain } = one;
+  return el("li", {},
+    el("p", {}, el("b", {}, one.remedy)),
+    el("p", {}, el("span", { class: gain.joules > 0 ? "good" : "" },
+      `${quantity(gain.joules, "J")} less energy (${plain(gain.energy_percent)} %)`),
+    `, ${quantity(gain.seconds, "s")} less time (${plain(gain.time_percent)} %)`),
+    el("p", { class: "hint" }, one.detail,
+      one.places.length ? ` Line ${one.places.slice(0, 5).map((place) => place.line).join(", ")}.` : ""));
+}
+
+async function copy() {
+  const field = byId("share");
+  field.select();
+  try {
+    await navigator.clipboard.writeText(field.value);
+    announce("The link is copied.");
+    byId("copy").textContent = "Copied";
+  } catch {
+    announce("The link is selected; copy it with the keyboard.");
+    byId("copy").textContent = "Selected";
+  }
+  setTimeout(() => (byId("copy").textContent = "Copy link"), 2000);
+}
+
+export function start() {
+  byId("kernel-form").addEventListener("submit", predict);
+  byId("explain-target").addEventListener("change", explain);
+  byId("explain-method").addEventListener("change", explain);
+  byId("code-what").addEventListener("change", showWhat);
+  byId("copy").addEventListener("click", copy);
+  byId("source").addEventListener("input", () => (cudaText = null));
+}

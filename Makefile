@@ -40,6 +40,12 @@ lock:  ## renew the lock files (needs uv)
 	  --no-header --extra train --extra dev --extra postgres --extra dask pyproject.toml -o requirements.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate requirements-cuda.in -o requirements-cuda.lock
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --no-annotate --extra train --extra postgres --extra dask \
+	  --constraint requirements.lock --override docker/overrides.txt docker/requirements.in \
+	  pyproject.toml -o docker/requirements.lock
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+	  --no-header --no-annotate --constraint requirements.lock docker/build.in -o docker/build.lock
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

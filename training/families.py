@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.metadata import version
+from importlib import import_module
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -136,6 +136,9 @@ def get_family(name: str) -> Family:
 
 
 def library_versions(names: tuple[str, ...]) -> dict[str, str]:
-    """Versions of the libraries that fitted and converted, by package name."""
+    """Versions of the libraries that fitted and converted, by package name.
+
+    The modules' own, since a distribution may go by another name (``xgboost-cpu``).
+    """
     converter = ("onnxmltools",) if "xgboost" in names else ()
-    return {name: version(name) for name in (*names, *converter)}
+    return {name: str(import_module(name).__version__) for name in (*names, *converter)}

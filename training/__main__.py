@@ -12,9 +12,10 @@ import sys
 from pathlib import Path
 
 from features.errors import WattcastError
+from models.cards import ModelCard
 from models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from training.families import FAMILIES
-from training.fit import THESIS_FILES, Plan, train
+from training.checkpoints import Checkpoints
+from training.fit import ALL_FAMILIES, SOURCE, SOURCES, Plan, train
 from training.protocols import ASSIGNMENTS
 from training.report import feature_table, interval_table, score_table, summary_table
 
@@ -22,24 +23,21 @@ from training.report import feature_table, interval_table, score_table, summary_
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m training", description=__doc__)
-    parser.add_argument("--gpu", action="append", choices=list(THESIS_FILES))
-    parser.add_argument("--family", action="append", choices=list(FAMILIES))
+    gpus = sorted({gpu for _, files in SOURCES.values() for gpu in files})
+    parser.add_argument("--all", action="store_true", help="every source, and the physical models")
+    parser.add_argument("--source", choices=list(SOURCES), help=f"published rows; else {SOURCE}")
+    parser.add_argument("--gpu", action="append", choices=gpus)
+    parser.add_argument("--family", action="append", choices=list(ALL_FAMILIES))
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--resume", type=Path, help="folder for finished fits: a training that died goes on there"
+    )
     parser.add_argument("--report", action="store_true", help="print the cards below --out only")
     options = parser.parse_args(arguments)
     try:
-        if options.report:
-            cards = ArtifactStore([options.out]).list()
-        else:
-            cards = train(
-                options.gpu or tuple(THESIS_FILES),
-                options.family or tuple(FAMILIES),
-                options.out,
-                lambda line: print(line, file=sys.stderr, flush=True),
-                plan=Plan(assignments=options.assignments, jobs=options.jobs),
-            )
+        cards = ArtifactStore([options.out]).list() if options.report else _trained(options)
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -50,6 +48,30 @@ def main(arguments: list[str] | None = None) -> int:
         if card.family != "average":
             print(f"{card.gpu} {card.family}\n\n{feature_table(card)}")
     return 0
+
+
+def _trained(options: argparse.Namespace) -> list[ModelCard]:
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    plan = Plan(
+        assignments=options.assignments,
+        jobs=options.jobs,
+        checkpoints=Checkpoints(options.resume),
+    )
+    cards = []
+    for source in SOURCES if options.all else (options.source or SOURCE,):
+        files = SOURCES[source][1]
+        gpus = options.gpu or tuple(files)
+        if options.all:
+            gpus = [gpu for gpu in gpus if gpu in files]
+        families = options.family or ALL_FAMILIES
+        cards += train(gpus, families, options.out, say, plan=plan, source=source)
+    if options.all and not options.gpu and not options.family:
+        from training.physical_artifacts import train as train_physical
+
+        cards += train_physical(options.out, say)
+    return cards
 
 
 if __name__ == "__main__":

@@ -135,10 +135,17 @@ def get_family(name: str) -> Family:
     return FAMILIES[name]
 
 
+MODULES = {"scikit-learn": "sklearn"}
+"""Libraries whose module has another name than their package."""
+
+
 def library_versions(names: tuple[str, ...]) -> dict[str, str]:
     """Versions of the libraries that fitted and converted, by package name.
 
     The modules' own, since a distribution may go by another name (``xgboost-cpu``).
     """
     converter = ("onnxmltools",) if "xgboost" in names else ()
-    return {name: str(import_module(name).__version__) for name in (*names, *converter)}
+    return {
+        name: str(import_module(MODULES.get(name, name)).__version__)
+        for name in (*names, *converter)
+    }

@@ -307,6 +307,12 @@ def fit_predictor(family: Family) -> FitPredict:
     return lambda vectors, watts, test: family.predict(family.fit(vectors, watts), test)
 
 
+def boosted_fit(family: Family, checkpoints: Checkpoints) -> Fit:
+    """A family as protocols take it; what it predicted before is read from the checkpoints."""
+    settings = {**family.hyperparameters, **library_versions((family.library,))}
+    return kept(plain(fit_predictor(family)), checkpoints, family.name, settings)
+
+
 def _train_gpu(
     table: TrainingTable,
     families: Sequence[Family],
@@ -319,8 +325,7 @@ def _train_gpu(
     names = [one.name for one in table.features]
     for family in families:
         label = f"{table.gpu} {family.name}"
-        settings = {**family.hyperparameters, **library_versions((family.library,))}
-        fit = kept(plain(fit_predictor(family)), plan.checkpoints, family.name, settings)
+        fit = boosted_fit(family, plan.checkpoints)
         evaluation = evaluate(table.rows, dict.fromkeys(table.rows, fit), plan, progress, label)
         evaluations.append(evaluation)
         card = _card(

@@ -150,12 +150,23 @@ def _boosted(
         return Watts(model.card, vector, None, model, diagnostics=(why,))
     found = Watts(model.card, vector, estimate, model)
     if estimate.basis == "extrapolated":
-        outside = model.outside_training_range(inputs.reshape(1, -1))[0]
-        detail = f"beyond what the model was trained on: {', '.join(outside)}"
-        found = replace(found, diagnostics=(Diagnostic("outside_training_range", detail),))
+        found = replace(found, diagnostics=(_unlike_training(model, inputs),))
     if clocks == default_clocks(gpu):
         return found
     return _at_other_clocks(services.power.physical(gpu), found, analysis, gpu, clocks)
+
+
+def _unlike_training(model: BoostedPowerModel, inputs: NDArray[np.float32]) -> Diagnostic:
+    outside = model.outside_training_range(inputs.reshape(1, -1))[0]
+    if outside:
+        detail = f"beyond what the model was trained on: {', '.join(outside)}"
+        return Diagnostic("outside_training_range", detail)
+    novelty = float(model.novelty(inputs.reshape(1, -1))[0])
+    return Diagnostic(
+        "unlike_training",
+        f"no feature leaves its range, but together they are {novelty:.1f} times as far from "
+        "anything in training as is usual there",
+    )
 
 
 def _at_other_clocks(

@@ -16,6 +16,7 @@ from features.errors import ModelError
 from models.background import BACKGROUND_NAME, Background, read_background
 from models.cards import ModelCard
 from models.estimate import Basis, Estimate
+from models.novelty import NOVEL, Novelty
 from models.store import Artifact
 from models.trees import NATIVE_NAMES, ONNX_NAME, Float32s, Float64s, TreeModel
 
@@ -80,12 +81,21 @@ class BoostedPowerModel:
         names = self.card.feature_names
         return tuple(tuple(names[at] for at in np.flatnonzero(row)) for row in outside)
 
+    def novelty(self, x: ArrayLike) -> Float64s:
+        """How unlike the training rows vectors ``[n, k]`` are, ``[n]``; 1 is unusual."""
+        return self._novelty.score(self._checked(x))
+
+    @cached_property
+    def _novelty(self) -> Novelty:
+        return Novelty(self.background)
+
     def estimate(self, x: ArrayLike, alternatives: ArrayLike | None = None) -> Estimate:
         """Power with its interval for one vector ``[k]``.
 
         ``alternatives`` ``[m, k]`` are vectors the truth may be instead (an uncertain register
         count, say): the interval spans theirs too. The basis is ``extrapolated`` when ``x``
-        leaves the training range, else ``unseen_kernel``: a model alone claims no more.
+        leaves the training range or is too unlike anything in training (``models.novelty``),
+        else ``unseen_kernel``: a model alone claims no more.
         """
         vectors = np.atleast_2d(np.asarray(x, dtype=np.float32))
         if len(vectors) != 1:
@@ -94,7 +104,7 @@ class BoostedPowerModel:
             others = np.asarray(alternatives, dtype=np.float32).reshape(-1, vectors.shape[1])
             vectors = np.vstack([vectors, others])
         basis: Basis = "unseen_kernel"
-        if any(self.outside_training_range(vectors[:1])):
+        if any(self.outside_training_range(vectors[:1])) or self.novelty(vectors[:1])[0] > NOVEL:
             basis = "extrapolated"
         calibration = self.card.intervals
         each = [calibration.estimate(float(w), basis) for w in self.predict_watts(vectors)]
@@ -111,6 +121,7 @@ class BoostedPowerModel:
         """Create the ONNX sessions now rather than at the first prediction."""
         for single in self._singles:
             _ = single.session
+        _ = self._novelty
 
     def _checked(self, x: ArrayLike) -> Float32s:
         vectors = np.ascontiguousarray(x, dtype=np.float32)

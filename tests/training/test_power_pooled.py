@@ -1,0 +1,127 @@
+"""Pooled extra trees: files that agree, no kernel known from another board, kept predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from training import power_pooled
+from training.checkpoints import Checkpoints
+from training.datasets import find_data
+from training.fit import THESIS_FILES, pooled_fits, training_table
+from training.forests import as_booster, grow
+from training.power_kept import kept
+from training.power_pooled import Part, fit_pooled, left_out, pooled_fit
+from training.protocols import evaluate
+from training.rows import Fit, Predict, Rows
+
+needs_data = pytest.mark.skipif(
+    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
+)
+
+
+def _part(gpu: str = "tesla-k20", seed: int = 0, kernels: int = 8, shift: float = 0.0) -> Part:
+    generator = np.random.default_rng(seed)
+    groups = np.repeat([f"k{at:02d}" for at in range(kernels)], 12)
+    vectors = np.column_stack(
+        [
+            np.repeat(np.arange(kernels), 12),
+            generator.integers(0, 50, len(groups)),
+            generator.normal(0, 1e6, len(groups)),
+        ]
+    ).astype(np.float32)
+    watts = 60 + shift + 5 * vectors[:, 0] + vectors[:, 1]
+    return Part(gpu, vectors.astype(float), watts.astype(float), groups)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_native_file_and_onnx_answer_what_the_forest_does(share: float, tmp_path: Path) -> None:
+    import onnxruntime
+    import xgboost
+
+    part = _part()
+    forest = fit_pooled(part, [], share=share)
+    power_pooled.save(forest, tmp_path, 3)
+    booster = xgboost.Booster(model_file=str(tmp_path / "model.ubj"))
+    session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
+    for vectors in (part.vectors, _part(seed=5).vectors + 0.5):
+        single = vectors.astype(np.float32)
+        expected = forest.predict(single)
+        native = booster.predict(xgboost.DMatrix(single))
+        assert np.abs(native - expected).max() <= 0.001
+        assert np.abs(session.run(None, {"features": single})[0].ravel() - native).max() <= 0.001
+        parts = booster.predict(xgboost.DMatrix(single), pred_contribs=True)
+        assert np.abs(parts.sum(axis=1) - native).max() <= 0.001
+
+
+def test_thresholds_part_the_very_values_they_were_found_between() -> None:
+    # Neighbouring single-precision values: a threshold rounded the wrong way swaps them.
+    low = np.float32(1.0)
+    values = np.array([low, np.nextafter(low, np.float32(2))], dtype=np.float32)
+    vectors = np.repeat(values, 20).reshape(-1, 1)
+    log_watts = np.repeat(np.log([50.0, 100.0]), 20)
+    settings = {"n_estimators": 5, "random_state": 0}
+    forest = grow(vectors, log_watts, np.ones(40), centre_watts=70.0, settings=settings)
+    import xgboost
+
+    found = as_booster(forest, 1).predict(xgboost.DMatrix(vectors))
+    np.testing.assert_allclose(found, forest.predict(vectors), atol=1e-4)
+
+
+def test_a_kernel_left_out_is_left_out_of_every_gpu() -> None:
+    own, peer = _part(), _part("tesla-m60", seed=1)
+    rows = Rows.of(own.vectors, own.watts, own.groups)
+    # On the other board the last kernel draws most absurdly: who sees it, answers so.
+    hot = peer.groups == "k07"
+    absurd = Part(peer.gpu, peer.vectors, np.where(hot, 149.0, peer.watts), peer.groups)
+    train = np.flatnonzero(own.groups != "k07")
+    test = np.flatnonzero(own.groups == "k07")
+    nothing = rows.take(np.empty(0, dtype=np.int64))
+
+    def answer(peers: list[Part]) -> np.ndarray:
+        return pooled_fit(own, peers)(rows.take(train))(nothing, rows.take(test).hidden())
+
+    np.testing.assert_array_equal(answer([absurd]), answer([peer]))
+    assert left_out(np.unique(own.groups), own.groups[train]) == {"k07"}
+
+
+def test_shuffled_power_teaches_nothing() -> None:
+    own = _part(kernels=10)
+    shuffled = np.random.default_rng(0).permutation(own.watts)
+    rows = Rows.of(own.vectors, shuffled, own.groups)
+    part = Part(own.gpu, own.vectors, shuffled, own.groups)
+    found = evaluate(rows, pooled_fit(part), "grouped", [0])
+    assert found.scores()["r2"].mean <= 0
+
+
+def test_kept_predictions_are_read_and_not_fitted_again(tmp_path: Path) -> None:
+    rows = Rows.of(_part().vectors, _part().watts, _part().groups)
+    fits: list[int] = []
+
+    def counted(train: Rows) -> Predict:
+        fits.append(len(train))
+        return lambda known, test: np.full(len(test), train.watts.mean())
+
+    def scores(label: str, fit: Fit = counted) -> object:
+        return evaluate(rows, kept(fit, Checkpoints(tmp_path), label, {"a": 1}), "random", [0])
+
+    first, again = scores("x"), scores("x")
+    assert len(fits) == 5
+    np.testing.assert_array_equal(first.predicted_watts, again.predicted_watts)  # type: ignore[attr-defined]
+    scores("another")
+    assert len(fits) == 10
+
+
+@needs_data
+def test_pooled_rows_have_one_kernel_on_one_side() -> None:
+    tables = {gpu: training_table(gpu) for gpu in THESIS_FILES}
+    own = tables["tesla-v100"]
+    fits = pooled_fits(own, [table for gpu, table in tables.items() if gpu != "tesla-v100"])
+    assert list(fits) == ["as_published", "as_recomputed"]
+    # The very kernels of this GPU are on the others too: leaving them out matters.
+    shared = set(own.group_names["as_recomputed"]) & set(
+        tables["tesla-k20"].group_names["as_recomputed"]
+    )
+    assert len(shared) == own.facts.kernel_groups

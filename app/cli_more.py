@@ -6,10 +6,11 @@ import typer
 
 from app.cli_diff import diff
 from app.cli_insight import advise, cost, hotspots
+from app.cli_kernel_tuner import rank
 from app.cli_sweep import sweep
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    for command in (hotspots, advise, sweep, diff, cost):
+    for command in (hotspots, advise, sweep, diff, cost, rank):
         app.command()(command)

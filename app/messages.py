@@ -295,8 +295,8 @@ class PredictRequest(KernelTiming):
     )
     model: ModelChoice = Field(
         "auto",
-        description="Power model: `auto` is the boosted one best on unseen kernels where the GPU "
-        "has any, else `physical`.",
+        description="Power model: `auto` is the promoted one, else the one that, by its card, does "
+        "best on kernels left out of training, against the no-information baseline.",
     )
     board: str | None = Field(
         None,

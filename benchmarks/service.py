@@ -114,6 +114,7 @@ def _bodies(count: int, *, fresh: bool, published: bool = True) -> list[bytes]:
             "loops": {"default": 10},
             "registers_per_thread": 24,
             "time_model": "scheduling" if published else "auto",
+            "model": "average" if published else "auto",
         }
         found.append(json.dumps(body).encode())
     return found

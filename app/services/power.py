@@ -11,7 +11,7 @@ from typing import Any
 from app.messages import ModelChoice
 from features.errors import ModelError
 from features.gpus import GpuProfile
-from models.cards import ModelCard
+from models.cards import ModelCard, ProtocolScores
 from models.power.boosted import FAMILIES, BoostedPowerModel
 from models.power.physical import POOLED
 from models.power.physical_model import PhysicalPowerModel
@@ -98,8 +98,8 @@ class PowerModels:
     def choose(self, gpu: str, choice: ModelChoice, board: str = "") -> BoostedPowerModel | None:
         """The model that answers for a GPU; ``None`` if it has no power model at all.
 
-        ``auto`` is the champion of the board, or of the GPU; without a promotion the family with
-        the least mean absolute error on kernels left out of training, by the models' own cards.
+        ``auto`` is the champion of the board, or of the GPU; without a promotion the one with the
+        least ``unseen_share`` by its card: models of other tables do not compare in watts.
         Raises ModelError where the GPU has models, but none of the family asked for.
         """
         champion = self.promoted(gpu, board)
@@ -121,9 +121,28 @@ class PowerModels:
             if not asked:
                 known = sorted({card.family for card in newest.values()})
                 raise ModelError(f"no {choice} power model for {gpu}", gpu=gpu, known=known)
-            card = min(asked, key=unseen_error_watts)
+            card = min(asked, key=unseen_share)
             model = self._chosen[gpu, choice] = self._load(card)
             return model
+
+    def auto_is_physical(self, gpu: str, board: str = "") -> bool:
+        """Whether the physical model answers by default.
+
+        So it is for a GPU without boosted models, and for one whose own physical model has the
+        least ``unseen_share`` of all, unless a model was promoted.
+        """
+        if self.promoted(gpu, board) is not None:
+            return False
+        boosted = self.choose(gpu, "auto")
+        if boosted is None:
+            return True
+        physical = (
+            card
+            for card in self.base_cards()
+            if (card.gpu, card.target, card.family) == (gpu, TARGET, PHYSICAL)
+        )
+        share = min(map(unseen_share, physical), default=float("inf"))
+        return share < unseen_share(boosted.card)
 
     def physical(self, gpu: GpuProfile) -> PhysicalPowerModel:
         """The physical model of a GPU: fitted on it, else pooled over those that were measured.
@@ -178,11 +197,25 @@ def unseen_error_watts(card: ModelCard) -> float:
 
     The scores as recomputed are those of the model that is served (rule 5b).
     """
+    scores = _unseen_scores(card)
+    return float("inf") if scores is None else scores.model["mae_watts"].mean
+
+
+def unseen_share(card: ModelCard) -> float:
+    """Mean error in percent on kernels left out of training, over that of the card's own
+    no-information baseline on the same rows; infinite if not measured."""
+    scores = _unseen_scores(card)
+    if scores is None:
+        return float("inf")
+    return scores.model["mape_percent"].mean / scores.baseline["mape_percent"].mean
+
+
+def _unseen_scores(card: ModelCard) -> ProtocolScores | None:
     for table in ("as_recomputed", "as_published", "measured"):
         for scores in card.scores:
             if scores.table == table and scores.protocol == "grouped":
-                return scores.model["mae_watts"].mean
-    return float("inf")
+                return scores
+    return None
 
 
 def _name(card: ModelCard) -> Name:

@@ -64,11 +64,13 @@ def predicted_watts(
     ``board`` is the label of one of several boards of this GPU, where retrained models know it.
     Raises ModelError where the GPU has boosted models, but none of the family asked for.
     """
-    if choice != "physical":
-        model = services.power.choose(gpu.id, choice, board)
-        if model is not None:
-            return _boosted(services, model, analysis, gpu, clocks)
-    return _physical(services, analysis, gpu, clocks)
+    power = services.power
+    if choice == "physical" or (choice == "auto" and power.auto_is_physical(gpu.id, board)):
+        return _physical(services, analysis, gpu, clocks)
+    model = power.choose(gpu.id, choice, board)
+    if model is None:
+        return _physical(services, analysis, gpu, clocks)
+    return _boosted(services, model, analysis, gpu, clocks)
 
 
 def _physical(

@@ -181,7 +181,7 @@ def test_a_launch_seen_before_is_not_executed_again(
     monkeypatch.setattr("features.execution.execute", counting)
     services = Services(settings_at(tmp_path))
     body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": LAUNCH}
-    published = {**body, "time_model": "scheduling"}
+    published = {**body, "time_model": "scheduling", "model": "average"}
     predict(services, PredictRequest.model_validate(published))
     assert not runs, "neither the published schema nor the thesis' time model needs execution"
     predict(services, PredictRequest.model_validate(body))

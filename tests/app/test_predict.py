@@ -46,8 +46,9 @@ def test_an_answer_is_whole(client: httpx.Client, vector_add: str, gpu: str) -> 
         answer["power"]["watts"] * answer["time"]["seconds"]
     )
     assert answer["registers"] == {"value": 12, "low": 12, "high": 12, "how": "given"}
-    assert answer["features"]["reg_thread"] == 12
-    assert answer["features"]["total_threads"] == 4096 * 256
+    counts = {"alavani2023": ("total_threads", 4096 * 256), "activity1": ("blocks", 4096)}
+    name, value = counts[answer["schema"]]
+    assert answer["features"][name] == value
     assert 0 < answer["occupancy"]["occupancy"] <= 1
     card = client.get(answer["model"]["card"]).json()
     assert (card["gpu"], card["version"]) == (gpu, answer["model"]["version"])
@@ -100,20 +101,19 @@ def test_families_differ_and_average(client: httpx.Client, vector_add: str) -> N
     mean = (watts["xgboost"] + watts["catboost"]) / 2
     assert watts["average"] == pytest.approx(mean, abs=1e-3)
     assert watts["xgboost"] != watts["catboost"]
-    chosen = ask(client, vector_add, model="auto")
-    assert chosen["power"]["watts"] == watts[chosen["model"]["family"]]
 
 
-def test_auto_is_the_boosted_family_best_on_unseen_kernels(
-    client: httpx.Client, vector_add: str
+@pytest.mark.parametrize(("gpu", "physical"), [("tesla-v100", True), ("tesla-k20", False)])
+def test_auto_is_the_model_best_on_unseen_kernels(
+    client: httpx.Client, vector_add: str, gpu: str, physical: bool
 ) -> None:
-    listed = [
-        model
-        for model in client.get("/models").json()
-        if model["gpu"] == "tesla-v100" and model["family"] != "physical"
-    ]
-    best = min(listed, key=lambda m: m["unseen_kernel_mae_watts"])
-    assert ask(client, vector_add)["model"]["family"] == best["family"]
+    listed = [model for model in client.get("/models").json() if model["gpu"] == gpu]
+    listed = [model for model in listed if model["target"] == "power"]
+    best = min(listed, key=lambda m: m["unseen_kernel_share_of_baseline"])
+    assert best["unseen_kernel_share_of_baseline"] < 1
+    answered = ask(client, vector_add, gpu=gpu)["model"]
+    assert answered == {key: best[key] for key in answered}
+    assert (best["family"] == "physical") == physical
 
 
 def test_uncertain_registers_widen_the_interval(client: httpx.Client, vector_add: str) -> None:

@@ -223,6 +223,11 @@ class Settings(BaseSettings):
         description="Where retrained models are put besides WATTCAST_HOME/registry, for services "
         "on other machines: s3://bucket/models, or any place that fsspec knows.",
     )
+    dask: str | None = Field(
+        default=None,
+        description="Address of a Dask scheduler whose workers run the fits of retrainings "
+        "(tcp://host:8786); unset: threads of the job's process.",
+    )
     gate_alpha: float = Field(
         default=0.025,
         gt=0,

@@ -1,14 +1,34 @@
-"""Where the fits of a retraining run. The results are the same bit by bit wherever it is."""
+"""Where fits and analyses run: threads of this process, or a Dask cluster.
+
+    open_engine()                   threads; the libraries release the interpreter while they fit
+    open_engine("tcp://host:8786")  the workers of a Dask scheduler (``WATTCAST_DASK``)
+
+The results are the same bit by bit wherever it is. Workers run this program's code: a scheduler is
+to be trusted like a database.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from features.errors import ModelError
+
+if TYPE_CHECKING:
+    import distributed
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+WORKERS_SECONDS = 30.0
+"""How long a scheduler may take to have a worker."""
+
+RETRIES = 3
+"""How often a task runs again that failed on a worker (not: whose worker died, which Dask counts
+by itself, ``distributed.scheduler.allowed-failures``)."""
 
 
 class Engine(Protocol):
@@ -38,3 +58,73 @@ class InProcess:
             finally:
                 for each in waiting:
                     each.cancel()
+
+
+@dataclass(frozen=True)
+class OnDask:
+    """Workers of a Dask cluster. A worker that dies costs its running tasks, which another one
+    then runs; ``client`` belongs to whoever opened it."""
+
+    client: distributed.Client
+
+    def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
+        """As ``Engine.map``."""
+        import distributed
+
+        if not items:
+            return
+        futures = self.client.map(
+            _Quiet(function), items, pure=False, retries=RETRIES, batch_size=64
+        )
+        number = {future.key: at for at, future in enumerate(futures)}
+        loop = self.client.loop
+        done = distributed.as_completed(futures, loop=loop, with_results=True)  # type: ignore[no-untyped-call]
+        try:
+            for future, result in done:
+                yield number[future.key], result
+        finally:
+            self.client.cancel(futures)  # type: ignore[no-untyped-call]
+
+
+@dataclass(frozen=True)
+class _Quiet:
+    """``function`` with one thread for each numeric library: workers share a machine's cores."""
+
+    function: Callable[[Any], Any]
+
+    def __call__(self, item: Any) -> Any:
+        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+        with threadpool_limits(1):
+            return self.function(item)
+
+
+@contextmanager
+def open_engine(address: str | None = None, jobs: int = 2) -> Iterator[Engine]:
+    """The engine of a Dask scheduler's address, or threads without one.
+
+    Raises ModelError where the scheduler does not answer or has no worker.
+    """
+    if address is None:
+        yield InProcess(jobs)
+        return
+    try:
+        import distributed
+    except ImportError as error:
+        raise ModelError("WATTCAST_DASK needs the extra dask: pip install 'wattcast[dask]'") from (
+            error
+        )
+    try:
+        client = distributed.Client(  # type: ignore[no-untyped-call]
+            address, timeout=WORKERS_SECONDS, set_as_default=False
+        )
+    except (OSError, TimeoutError, ValueError) as error:
+        raise ModelError(f"no Dask scheduler answers at {address}") from error
+    try:
+        try:
+            client.wait_for_workers(1, timeout=WORKERS_SECONDS)
+        except TimeoutError as error:
+            raise ModelError(f"the Dask scheduler at {address} has no workers") from error
+        yield OnDask(client)
+    finally:
+        client.close()  # type: ignore[no-untyped-call]

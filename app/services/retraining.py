@@ -153,7 +153,7 @@ class _Run:
         champion: Champion | None,
     ) -> Retrained:
         from training.checkpoints import Checkpoints
-        from training.engine import InProcess
+        from training.engine import open_engine
         from training.gate import Policy
         from training.retrain import Order, retrain
 
@@ -168,16 +168,17 @@ class _Run:
             policy=Policy(alpha=self.settings.gate_alpha, old_margin=self.settings.gate_old_margin),
         )
         shutil.rmtree(self.work / "made", ignore_errors=True)  # of an attempt that died
-        return retrain(
-            order,
-            uploads,
-            base,
-            champion,
-            self.work / "made",
-            engine=InProcess(self.settings.job_threads),
-            checkpoints=Checkpoints(self.work / "folds"),
-            progress=self.tell,
-        )
+        with open_engine(self.settings.dask, self.settings.job_threads) as engine:
+            return retrain(
+                order,
+                uploads,
+                base,
+                champion,
+                self.work / "made",
+                engine=engine,
+                checkpoints=Checkpoints(self.work / "folds"),
+                progress=self.tell,
+            )
 
     def _families(self, champion: Champion | None) -> tuple[str, ...]:
         if self.request.families:

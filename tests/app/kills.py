@@ -1,0 +1,287 @@
+"""Kills services, workers and training processes at random moments, and counts what is left.
+
+A round: a service on a database and home of their own, uploads and retrainings one after the
+other, and a SIGKILL at a random moment to one of its processes; what died is started again. In the
+end everything that was accepted must be there, every job ended, and every artifact whole.
+
+``python -m tests.app.kills --rounds 20 --database sqlite`` prints the counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+from uuid import UUID
+
+import httpx
+import psutil
+import sqlalchemy as sa
+
+from app.services.artifacts import RegistryArtifacts
+from app.settings import Settings
+from app.store.database import open_database
+from app.store.job_tables import JOB_EVENTS, JOBS
+from app.store.measurement_tables import MEASUREMENTS
+from app.store.registry_tables import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS
+from app.store.repositories import Repositories
+from tests.app.databases import database
+from tests.app.measured import GPU, table, upload
+
+Victim = Literal["api", "worker", "child"]
+VICTIMS: tuple[Victim, ...] = ("api", "worker", "child")
+ROWS, KERNELS = 120, 12
+LEASE_SECONDS = 2.0
+"""Short, so that a job of a dead worker is soon taken over."""
+
+
+@dataclass
+class Counts:
+    """What a run of rounds found. Everything from ``lost_rows`` on must be zero."""
+
+    rounds: int = 0
+    kills: Counter[str] = field(default_factory=Counter)
+    kills_in_stage: Counter[str] = field(default_factory=Counter)
+    uploads: int = 0
+    jobs: int = 0
+    attempts: int = 0
+    promotions: int = 0
+    lost_rows: int = 0
+    lost_jobs: int = 0
+    failed_jobs: int = 0
+    jobs_ended_twice: int = 0
+    jobs_with_effect_twice: int = 0
+    champions_too_many: int = 0
+    broken_artifacts: int = 0
+
+    def told(self) -> str:
+        """All of it as JSON."""
+        named = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return json.dumps(named, indent=1)
+
+    @property
+    def wrong(self) -> dict[str, int]:
+        """What must be zero and is not."""
+        names = list(self.__dataclass_fields__)
+        must = names[names.index("lost_rows") :]
+        return {name: getattr(self, name) for name in must if getattr(self, name)}
+
+
+class Group:
+    """A service without workers of its own and a worker, as processes that can be killed."""
+
+    def __init__(self, home: Path, url: str) -> None:
+        self.settings = Settings(
+            home=home,
+            database_url=url,  # type: ignore[arg-type]
+            port=0,
+            log_level="error",
+            access_log=False,
+            ptxas="off",
+            job_lease_seconds=LEASE_SECONDS,
+            job_attempts=50,
+            job_poll_seconds=0.1,
+        )
+        self._log = (home.parent / "log.txt").open("ab")
+        self.api = self._start_api()
+        self.worker = self._start("worker", "--jobs", "1")
+
+    def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        outside = {k: v for k, v in os.environ.items() if not k.startswith("WATTCAST_")}
+        environment = {**outside, **self.settings.environment(), "WATTCAST_JOB_WORKERS": "0"}
+        return subprocess.Popen(
+            [sys.executable, "-m", "app.cli", *arguments],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+        )
+
+    def _start_api(self) -> subprocess.Popen[bytes]:
+        api = self._start("serve")
+        assert api.stdout is not None
+        for line in api.stdout:
+            if b"serves on" in line:
+                self.url = line.split(b"serves on ")[1].split()[0].decode()
+                return api
+        raise AssertionError("the service did not start")
+
+    def kill(self, victim: Victim) -> bool:
+        """SIGKILL one process; ``False`` if there is none of the kind just now."""
+        if victim == "child":
+            children = psutil.Process(self.worker.pid).children()
+            if not children:
+                return False
+            children[0].send_signal(signal.SIGKILL)
+            return True
+        process = self.api if victim == "api" else self.worker
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+        if victim == "api":
+            self.api = self._start_api()
+        else:
+            self.worker = self._start("worker", "--jobs", "1")
+        return True
+
+    def close(self) -> None:
+        for process in (self.worker, self.api):
+            process.kill()
+            process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
+        self._log.close()
+
+
+@contextmanager
+def group(kind: str, folder: Path) -> Iterator[Group]:
+    """A group of processes on a database of ``kind``."""
+    with database(kind, folder) as url:
+        home = folder / "home"
+        home.mkdir(parents=True, exist_ok=True)
+        made = Group(home, url)
+        try:
+            yield made
+        finally:
+            made.close()
+
+
+def run(kind: str, folder: Path, rounds: int, seed: int, say: Any = lambda line: None) -> Counts:
+    """Rounds of kills on one database; what was found."""
+    chance = random.Random(seed)
+    counts = Counts()
+    accepted: dict[str, int] = {}
+    submitted: list[str] = []
+    with group(kind, folder) as processes:
+        engine = open_database(processes.settings.sqlalchemy_url)
+        repositories = Repositories.over(engine)
+        for at in range(rounds):
+            victim = VICTIMS[at % len(VICTIMS)]
+            # A board each: every retraining starts from the packaged champion, and costs alike.
+            content = table(ROWS, kernels=KERNELS, seed=at, board=f"board-{at}")
+            batch = _tried(processes, lambda client, c=content: upload(client, c))
+            accepted[batch] = ROWS
+            body = {"gpu": GPU, "mode": "continue", "families": ["catboost"], "batches": [batch]}
+            key = {"Idempotency-Key": f"round-{seed}-{at}"}
+            job = _tried(
+                processes,
+                lambda client, b=body, k=key: (
+                    client.post("/retrain", json=b, headers=k).raise_for_status().json()["id"]
+                ),
+            )
+            submitted.append(job)
+            stage = _killed(processes, repositories, victim, job, chance)
+            counts.kills[victim] += 1
+            counts.kills_in_stage[stage] += 1
+            _ended(repositories, job)
+            say(f"round {at + 1}/{rounds}: killed {victim} in stage {stage!r}")
+        counts.rounds, counts.uploads, counts.jobs = rounds, len(accepted), len(submitted)
+        _inspect(engine, processes.settings, accepted, submitted, counts)
+        engine.dispose()
+    return counts
+
+
+def _killed(
+    processes: Group, repositories: Repositories, victim: Victim, job: str, chance: random.Random
+) -> str:
+    """Kill a victim at a random moment of a job; the stage that it was in."""
+    share, pause = chance.random(), chance.uniform(0, 0.3)
+    while True:
+        found = repositories.jobs.get(UUID(job))
+        assert found is not None
+        if found.ended or found.progress >= share or found.attempts > 1:
+            time.sleep(pause)
+            if processes.kill(victim) or found.ended:
+                return found.stage
+        time.sleep(0.01)
+
+
+def _tried(processes: Group, ask: Any, seconds: float = 60) -> Any:
+    """What a call answers, made again while the service is being started."""
+    until = time.monotonic() + seconds
+    while True:
+        try:
+            with httpx.Client(base_url=processes.url, timeout=60) as client:
+                return ask(client)
+        except httpx.TransportError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.1)
+
+
+def _ended(repositories: Repositories, job: str, seconds: float = 240) -> None:
+    until = time.monotonic() + seconds
+    while not (found := repositories.jobs.get(UUID(job))) or not found.ended:
+        assert time.monotonic() < until, f"job {job} does not end: {found}"
+        time.sleep(0.1)
+
+
+def _inspect(
+    engine: sa.Engine,
+    settings: Settings,
+    accepted: dict[str, int],
+    submitted: list[str],
+    counts: Counts,
+) -> None:
+    """Compare what is there with what was accepted."""
+    with engine.connect() as connection:
+        rows = connection.scalar(sa.select(sa.func.count()).select_from(MEASUREMENTS))
+        jobs = {str(row.id): row for row in connection.execute(sa.select(JOBS))}
+        ends = Counter(
+            str(row.job_id)
+            for row in connection.execute(
+                sa.select(JOB_EVENTS).where(JOB_EVENTS.c.state.in_(("done", "failed")))
+            )
+        )
+        versions = connection.execute(sa.select(MODEL_VERSIONS)).all()
+        moves = connection.execute(sa.select(ALIAS_MOVES)).all()
+        places = connection.execute(sa.select(MODEL_ALIASES)).all()
+    counts.lost_rows = sum(accepted.values()) - int(rows or 0)
+    counts.lost_jobs = len(set(submitted) ^ set(jobs))
+    counts.failed_jobs = sum(job.state != "done" for job in jobs.values())
+    counts.attempts = sum(job.attempts for job in jobs.values())
+    counts.jobs_ended_twice = sum(ends[job] != 1 for job in jobs)
+    of_job = Counter(str(version.job_id) for version in versions)
+    promoted = sum(json.loads(job.result or "{}").get("promoted", False) for job in jobs.values())
+    counts.promotions = len(moves)
+    counts.jobs_with_effect_twice = sum(of_job[job] != 1 for job in jobs) + abs(
+        promoted - len(moves)
+    )
+    champions = [place for place in places if place.champion_move_id is not None]
+    counts.champions_too_many = abs(len(champions) - promoted)
+    artifacts = RegistryArtifacts(settings.home / "registry")
+    for version in Repositories.over(engine).registry.snapshot().versions:
+        try:
+            artifacts.open(version.name, version.card_sha256)
+        except Exception as error:
+            print(f"broken: {version.name}: {error}", file=sys.stderr)
+            counts.broken_artifacts += 1
+
+
+def main() -> int:
+    """Run from the command line; exit status 1 where anything was lost."""
+    parser = argparse.ArgumentParser(prog="python -m tests.app.kills", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=20)
+    parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        counts = run(options.database, Path(folder), options.rounds, options.seed, print)
+    print(counts.told())
+    return 1 if counts.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

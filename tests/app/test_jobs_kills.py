@@ -1,0 +1,22 @@
+"""A few kills at random moments; ``python -m tests.app.kills`` runs as many as wanted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.app import kills
+from tests.app.databases import KINDS
+
+ROUNDS = int(os.environ.get("WATTCAST_TEST_KILLS", "3"))
+"""Kills on each database: at least one of each kind of process."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_nothing_is_lost_whatever_is_killed(kind: str, tmp_path: Path) -> None:
+    counts = kills.run(kind, tmp_path, ROUNDS, seed=1)
+    print(counts.told())
+    assert sum(counts.kills.values()) == ROUNDS
+    assert counts.wrong == {}

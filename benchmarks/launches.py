@@ -1,0 +1,72 @@
+"""Answers about many launches at once, and about one launch in depth."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from benchmarks.measure import Row, at_most, fact, median_seconds
+from benchmarks.ptx_text import kernel
+
+BLOCKS = [[16 * number] for number in range(1, 65)]
+
+
+def rows() -> Iterator[Row]:
+    """Every row of this part. Registers are given or estimated: ptxas is off, as it is asked once
+    for each kernel, whatever is asked of it."""
+    vector_add = files("app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
+    streaming = {"ptx": vector_add}
+    yield at_most("64 shapes, streaming kernel never seen", 1e3 * _sweep(streaming), 150.0, "ms")
+    text = {"ptx": kernel(100), "loops": {"default": 10}, "registers_per_thread": 24}
+    quick = _sweep({**text, "analysis": "symbolic"})
+    yield fact("64 shapes, 100 instructions, symbolic", quick * 1e3, "ms")
+    slow = _sweep(text, repeats=2)
+    yield fact("64 shapes, 100 instructions with reuse, executed", slow * 1e3, "ms")
+    yield from _in_depth(vector_add)
+
+
+def _services() -> Any:
+    from app.services import Services
+    from app.settings import Settings
+
+    home = Path(tempfile.gettempdir()) / "wattcast-benchmarks"
+    return Services(Settings(home=home, ptxas="off"))
+
+
+def _sweep(body: dict[str, Any], repeats: int = 7) -> float:
+    from app.services.sweep import sweep
+    from app.sweep_messages import SweepRequest
+
+    launch = {"grid": [4096], "block": [256]}
+    asked = {"gpu": "tesla-v100", "launch": launch, "blocks": BLOCKS, **body}
+    request = SweepRequest.model_validate(asked)
+    fresh = [_services() for _ in range(repeats + 1)]
+    for services in fresh:
+        services.power.physical(services.gpus.load("tesla-v100"))
+    waiting = iter(fresh)
+
+    def once() -> None:
+        answer = sweep(next(waiting), request)
+        assert len(answer["points"]) + len(answer["infeasible"]) == len(BLOCKS)
+
+    return median_seconds(once, repeats, 1)
+
+
+def _in_depth(ptx: str) -> Iterator[Row]:
+    from app.messages import PredictRequest
+    from app.services.advice import advise
+    from app.services.hotspots import hotspots_of
+    from app.services.prediction import predict
+
+    services = _services()
+    body = {"ptx": ptx, "gpu": "tesla-v100", "launch": {"grid": [4096], "block": [256]}}
+    request = PredictRequest.model_validate({**body, "model": "physical"})
+    answer = predict(services, request)
+    hot = median_seconds(lambda: hotspots_of(services, request, answer), 20)
+    yield fact("hotspots of a launch that has been predicted", hot * 1e3, "ms")
+    advise(services, request)
+    advice = median_seconds(lambda: advise(services, request), 10)
+    yield fact("advice on a launch that has been advised on", advice * 1e3, "ms")

@@ -14,7 +14,7 @@ docs/physical.md tells how near the counted activities of a program come to the 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
 from pathlib import Path
@@ -133,21 +133,9 @@ class GpuRows:
 
     def take(self, rows: Bools) -> GpuRows:
         """The chosen rows, ``[n]``."""
-        return GpuRows(
-            gpu=self.gpu,
-            activities=self.activities[rows],
-            clocks_mhz=self.clocks_mhz[rows],
-            watts=self.watts[rows],
-            programs=self.programs[rows],
-            labels=self.labels[rows],
-            measurements=self.measurements[rows],
-            real=self.real[rows],
-            counted=self.counted[rows],
-            idle_watts=self.idle_watts,
-            limit_watts=self.limit_watts,
-            reference=self.reference,
-            paths=self.paths,
-        )
+        arrays = ("activities", "clocks_mhz", "watts", "programs", "labels", "measurements")
+        names = (*arrays, "real", "counted")
+        return replace(self, **{name: getattr(self, name)[rows] for name in names})
 
 
 _EVERY = 5

@@ -31,7 +31,11 @@ class ServedCost:
 
 def served_costs(fits: Fits, settings: Averaged) -> list[ServedCost]:
     """The cost on each GPU with both kinds of activities."""
-    return [_cost(fits, gpu_id, settings) for gpu_id in COUNTED_CAMPAIGNS if gpu_id in fits.tables]
+    return [
+        _cost(fits, gpu_id, settings)
+        for gpu_id in COUNTED_CAMPAIGNS
+        if gpu_id in fits.tables and fits.tables[gpu_id].counted.any()
+    ]
 
 
 def served_widening(fits: Fits, settings: Averaged) -> float:

@@ -7,7 +7,7 @@ what a user meets who brings a new kernel to a new board.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -30,13 +30,11 @@ SHOTS = (0, 1, 3, 5, 10)
 
 def watts_of(parameters: PhysicalParameters, table: GpuRows) -> Floats:
     """Watts of every row by any parameters, ``[n]``, not cut at the board's limit."""
-    board = GpuRows(
-        **{
-            **{name: getattr(table, name) for name in table.__dataclass_fields__},
-            "idle_watts": parameters.idle_watts,
-            "limit_watts": parameters.limit_watts,
-            "reference": parameters.reference,
-        }
+    board = replace(
+        table,
+        idle_watts=parameters.idle_watts,
+        limit_watts=parameters.limit_watts,
+        reference=parameters.reference,
     )
     weights = np.array(list(parameters.weights.values()))
     design = board.design(parameters.voltage)
@@ -66,7 +64,7 @@ def with_shots(
     """The same after ``shots`` measured launches of other programs, each at some clocks."""
     watts = np.full(len(table.watts), np.nan)
     for (program, prior), rows in zip(known.items(), _drawn(table, shots, seed), strict=True):
-        parameters = recalibrated(prior, _measured(table, rows))
+        parameters = recalibrated(prior, measured_launches(table, rows))
         mine = (table.programs == program) & table.scored
         watts[mine] = watts_of(parameters, table)[mine]
     return watts
@@ -93,7 +91,8 @@ def _drawn(table: GpuRows, shots: int, seed: int) -> list[list[int]]:
     return drawn
 
 
-def _measured(table: GpuRows, rows: Sequence[int]) -> list[MeasuredLaunch]:
+def measured_launches(table: GpuRows, rows: Sequence[int]) -> list[MeasuredLaunch]:
+    """Some rows as ``models.power.recalibration`` takes them."""
     return [
         MeasuredLaunch(
             UnitActivities(*table.activities[row]),

@@ -1,0 +1,122 @@
+"""What measured activity, tokens, a residual and a few measured launches are worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models.clocks import ClockPair
+from models.power.physical import PhysicalParameters
+from models.power.recalibration import recalibrated
+from training.datasets import find_data
+from training.physical import Fits, FitSettings, error_percent, fitted_parameters, predict
+from training.physical_measured import DcgmRows
+from training.physical_residual import with_residual
+from training.physical_rows import GpuRows, counter_rows, joined, served_rows
+from training.physical_served import served_costs
+from training.physical_tokens import GROUPS, token_shares
+from training.physical_transfer import (
+    leave_gpu_out,
+    measured_launches,
+    priors,
+    watts_of,
+    with_shots,
+)
+
+if find_data() is None:
+    pytest.skip("no data: set WATTCAST_DATA", allow_module_level=True)
+
+SETTINGS = (FitSettings(micro_weight=1.0, ridge=4.0),)
+
+
+@pytest.fixture(scope="module")
+def fits() -> Fits:
+    both = joined(served_rows("tesla-p100"), counter_rows("wang_tesla_p100"))
+    return Fits(
+        {
+            "tesla-p100": both,
+            "gtx-1080-ti": served_rows("gtx-1080-ti"),
+            "gtx-980": counter_rows("wang_gtx_980_high"),
+        }
+    )
+
+
+def p100(fits: Fits) -> GpuRows:
+    return fits.tables["tesla-p100"]
+
+
+def test_watts_of_parameters_are_those_of_the_fit(fits: Fits) -> None:
+    table = p100(fits)
+    parameters = fitted_parameters(fits, "tesla-p100", SETTINGS)
+    weights = np.array(list(parameters.weights.values()))
+    expected = predict(table, weights, parameters.voltage)
+    assert watts_of(parameters, table) == pytest.approx(expected)
+
+
+def test_a_gpu_left_out_is_predicted_from_the_others_alone(fits: Fits) -> None:
+    table = p100(fits)
+    before = leave_gpu_out(fits, "tesla-p100", SETTINGS)
+    assert np.isfinite(before[table.scored]).all()
+    changed = Fits({**fits.tables, "tesla-p100": replace(table, watts=table.watts * 3)})
+    after = leave_gpu_out(changed, "tesla-p100", SETTINGS)
+    assert after[table.scored] == pytest.approx(before[table.scored])
+
+
+def test_a_few_measured_launches_correct_the_pooled_model(fits: Fits) -> None:
+    """The P100 draws far less of its limit than the others: one launch tells most of it."""
+    table, known = p100(fits), priors(fits, "tesla-p100", SETTINGS)
+    errors = [error_percent(table, with_shots(table, known, shots, 0)) for shots in (0, 3, 10)]
+    assert errors[1] < 0.5 * errors[0]
+    assert errors[2] < errors[1] * 1.1
+
+
+def test_recalibrated_parameters_stay_sound(fits: Fits) -> None:
+    table, known = p100(fits), priors(fits, "tesla-p100", SETTINGS)
+    prior = known["cfd"]
+    assert recalibrated(prior, []) == prior
+    found = recalibrated(prior, measured_launches(table, [0, 6, 12]))
+    assert PhysicalParameters.model_validate(found.model_dump()) == found
+    assert found.idle_watts == prior.idle_watts
+    assert (found.gpu, found.reference) == ("tesla-p100", ClockPair(1328.0, 715.0))
+
+
+def test_dcgm_forms_do_not_see_the_program_left_out() -> None:
+    one = DcgmRows("quadro-rtx-8000")
+    left_out = frozenset({"transpose"})
+    mine = one.table.programs == "transpose"
+    before = one.predicted(left_out, 0.1)
+    one.table.watts[mine] *= 3
+    after = one.predicted(left_out, 0.1)
+    one.table.watts[mine] /= 3
+    for form, watts in before.items():
+        assert after[form][mine] == pytest.approx(watts[mine])
+        assert error_percent(one.table.take(mine), watts[mine]) < 25
+
+
+def test_token_shares_are_of_instructions() -> None:
+    shares = token_shares()
+    inputs = np.array(list(shares.values()))
+    assert inputs.shape[1] == len(GROUPS) + 1
+    assert (inputs >= 0).all()
+    assert (inputs[:, GROUPS.index(("ld",))] <= 1).all()
+
+
+def test_serving_from_ptx_costs_a_model_fitted_on_counters(fits: Fits) -> None:
+    (cost,) = [one for one in served_costs(fits, SETTINGS) if one.gpu_id == "tesla-p100"]
+    assert 0 < cost.counted_percent < 20
+    assert 0 < cost.served_percent < 25
+    assert cost.served_width > 0
+
+
+def test_a_residual_is_learnt_without_the_program_it_corrects(fits: Fits) -> None:
+    table = p100(fits)
+    before = with_residual(fits, "tesla-p100", lambda _: SETTINGS)
+    mine = table.scored & (table.programs == "cfd")
+    tripled = {
+        gpu: replace(rows, watts=np.where(rows.programs == "cfd", 3.0, 1.0) * rows.watts)
+        for gpu, rows in fits.tables.items()
+    }
+    after = with_residual(Fits(tripled), "tesla-p100", lambda _: SETTINGS)
+    assert after[mine] == pytest.approx(before[mine])

@@ -19,11 +19,11 @@ PUBLIC_BELOW = ("/docs/", "/problems/", "/static/")
 LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
 
 PREDICTING = frozenset(
-    {"/predict", "/predict/batch", "/features", "/analyze", "/dvfs", "/sweep", "/cost"}
+    {"/predict", "/predict/batch", "/features", "/analyze", "/dvfs", "/sweep", "/cost", "/compare"}
 )
 """Calls that take a body and change nothing."""
 
-UPLOADING = frozenset({"/measurements", "/retrain"})
+UPLOADING = frozenset({"/measurements", "/measurements/check", "/retrain"})
 """Calls that take files: their bodies may be larger, and multipart."""
 
 

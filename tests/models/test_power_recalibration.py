@@ -1,0 +1,54 @@
+"""A few measured launches draw parameters to a board, and never to nonsense."""
+
+from __future__ import annotations
+
+import pytest
+
+from features.errors import DataError
+from models.clocks import ClockPair
+from models.power.activities import UnitActivities
+from models.power.physical import predicted_power
+from models.power.recalibration import MeasuredLaunch, recalibrated
+from tests.models.test_power_physical import NOTHING, REFERENCE, parameters
+
+BUSY = NOTHING._replace(issue=0.5, fma=0.6, dram=0.3)
+PRIOR = parameters(base=0.05, clock=0.1, issue=0.2, fma=0.3, dram=0.2)
+
+
+def measured(activities: UnitActivities, watts: float) -> MeasuredLaunch:
+    return MeasuredLaunch(activities, REFERENCE, watts)
+
+
+def test_nothing_measured_changes_nothing() -> None:
+    assert recalibrated(PRIOR, []) is PRIOR
+
+
+def test_launches_as_predicted_change_nothing() -> None:
+    rows = [measured(a, predicted_power(PRIOR, a, REFERENCE).watts) for a in (BUSY, NOTHING)]
+    assert recalibrated(PRIOR, rows).weights == pytest.approx(PRIOR.weights, abs=1e-9)
+
+
+@pytest.mark.parametrize("share", [0.5, 1.5])
+def test_a_board_that_draws_another_share_is_met_the_better_the_more_is_known(share: float) -> None:
+    idle = PRIOR.idle_watts
+    truth = idle + share * (predicted_power(PRIOR, BUSY, REFERENCE).watts - idle)
+    errors = [
+        abs(
+            predicted_power(recalibrated(PRIOR, [measured(BUSY, truth)] * n), BUSY, REFERENCE).watts
+            - truth
+        )
+        for n in (0, 1, 10)
+    ]
+    assert errors[0] > 2 * errors[1] > 4 * errors[2]
+
+
+def test_no_weight_falls_below_0_however_little_a_board_draws() -> None:
+    found = recalibrated(PRIOR, [measured(BUSY, 1.0)])
+    assert min(found.weights.values()) >= 0
+    assert predicted_power(found, NOTHING, ClockPair(800.0, 400.0)).watts >= PRIOR.idle_watts
+
+
+@pytest.mark.parametrize("watts", [0.0, -3.0, float("nan")])
+def test_a_reading_that_is_not_positive_is_refused(watts: float) -> None:
+    with pytest.raises(DataError, match="not positive"):
+        recalibrated(PRIOR, [measured(BUSY, watts)])

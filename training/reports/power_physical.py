@@ -10,11 +10,11 @@ import numpy as np
 from training.physical import Averaged, Fits, LeftOut, error_percent, leave_program_out
 from training.physical_choice import cached_choice
 from training.physical_rows import all_rows
-from training.reports.figures import Points, bars, scatter
+from training.reports.figures import Points, cumulative, scatter
 from training.reports.page import Section, Table
 from training.reports.power_models import Held
 from training.reports.targets import Target
-from training.scores import mae_watts, r2
+from training.scores import ape_percent, mae_watts, r2
 
 BOUNDS: Mapping[str, float] = {"quadro-rtx-8000": 14.0, "tesla-v100": 17.0}
 """Targets: mean absolute percentage error over all clocks, programs left out."""
@@ -76,12 +76,24 @@ def _section(found: Mapping[str, LeftOut]) -> Section:
                 [_points(gpu, one) for gpu, one in found.items()],
                 "W",
             ),
-            bars(
-                "power-physical-programs",
+            cumulative(
+                "power-physical-errors",
+                "Share of rows with at most that error, programs left out.",
+                {gpu: _percents(one) for gpu, one in found.items()},
+            ),
+            Table(
+                ("program", *programs),
+                [
+                    [
+                        name,
+                        *(
+                            f"{each[name]:.1f}" if name in each else "-"
+                            for each in programs.values()
+                        ),
+                    ]
+                    for name in names
+                ],
                 "Mean absolute error over all clocks by program left out, in percent.",
-                names,
-                {gpu: [each.get(name) for name in names] for gpu, each in programs.items()},
-                "mean absolute error, %",
             ),
         ),
     )
@@ -110,6 +122,12 @@ def _by_program(one: LeftOut) -> dict[str, float]:
         str(name): float(wrong[one.table.scored & (one.table.programs == name)].mean())
         for name in np.unique(one.table.programs[one.table.scored])
     }
+
+
+def _percents(one: LeftOut) -> list[float]:
+    scored = one.table.scored
+    errors = ape_percent(one.table.watts[scored], one.watts[scored])
+    return [float(error) for error in errors]
 
 
 def _points(gpu: str, one: LeftOut) -> Points:

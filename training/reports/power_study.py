@@ -213,7 +213,8 @@ def networks_section(study: Study) -> Section:
             f"table's factor every {DECAY_EPOCHS} epochs; the thesis prints neither batch nor "
             "decay steps, and uses Keras with dropout, which this perceptron lacks. Automatic "
             "selection is the thesis' word for a method it does not name: here the 15 strongest "
-            "linear relations of the training rows. Its autoencoder is left out.",
+            "linear relations of the training rows. Its autoencoder is left out. One fold "
+            "assignment.",
             Table(
                 (
                     *("features", "layers", "rate", "data", "epochs"),

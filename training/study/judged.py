@@ -63,15 +63,15 @@ def judge(model: str, rows: Rows, fit_predict: FitPredict, effort: Effort) -> Ju
 
 
 def text(value: Spread, name: ScoreName) -> str:
-    """A score: mean ± spread over fold assignments. Scores beyond all measure lose digits."""
+    """A score: mean ± spread over fold assignments, the mean alone where there is no spread."""
+    if value.std == 0 or abs(value.mean) >= 1000:
+        return mean(value, name)
     digits = 3 if name == "r2" else 2
-    if abs(value.mean) >= 1000:
-        return f"{value.mean:.1e}"
     return f"{value.mean:.{digits}f} ± {value.std:.{digits}f}"
 
 
 def mean(value: Spread, name: ScoreName) -> str:
-    """The mean alone."""
+    """The mean alone. Scores beyond all measure lose digits."""
     digits = 3 if name == "r2" else 2
     return f"{value.mean:.{digits}f}" if abs(value.mean) < 1000 else f"{value.mean:.1e}"
 

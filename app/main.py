@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from app import logs, problems
+from app import logs, metrics, problems
 from app.api import (
     advice,
     analyze,
@@ -54,6 +54,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         opened = services or Services.open(settings)
         app.state.services = opened
+        _watch(opened)
         warming = opened.warm_up()
         logs.log().info("started", version=opened.version, home=str(settings.home))
         try:
@@ -103,3 +104,21 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     problems.describe(app)
     documented_access.describe(app)
     return app
+
+
+def _watch(services: Services) -> None:
+    """Gauges of what waits in the service."""
+    metrics.watch(
+        "waiting_analyses",
+        "Analyses that wait or run.",
+        lambda: services.analyses.pending,
+    )
+    metrics.watch(
+        "waiting_uploads", "Uploads that wait or are read.", lambda: services.uploads.pending
+    )
+    if (store := services.store) is not None:
+        metrics.watch(
+            "waiting_predictions",
+            "Predictions that are not written to the database yet.",
+            lambda: store.waiting,
+        )

@@ -30,6 +30,11 @@ class AnalysisPool:
         self._pending = 0
         self._lock = threading.Lock()
 
+    @property
+    def pending(self) -> int:
+        """How much work waits or runs."""
+        return self._pending
+
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work`` in a thread.
 

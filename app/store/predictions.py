@@ -99,6 +99,11 @@ class PredictionStore:
         """Whether the last write succeeded."""
         return not self._failing
 
+    @property
+    def waiting(self) -> int:
+        """Predictions that are not written yet."""
+        return len(self._waiting) + len(self._writing)
+
     def add(self, record: PredictionRecord) -> None:
         """Remember and queue a record. Raises StoreError when the writer has fallen behind."""
         with self._changed:

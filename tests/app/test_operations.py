@@ -52,6 +52,8 @@ def test_requests_and_predictions_are_counted(client: httpx.Client, vector_add: 
     assert grown("wattcast_requests_total", "GET", "/gpus/{gpu}", "404") == 1
     assert grown("wattcast_requests_total", "GET", "none", "404") == 1
     assert after[("process_resident_memory_bytes",)] > 0
+    for queue in ("analyses", "uploads", "predictions"):
+        assert after[(f"wattcast_waiting_{queue}",)] >= 0
 
 
 def test_paths_and_methods_of_callers_make_no_time_series(client: httpx.Client) -> None:

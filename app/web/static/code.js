@@ -65,7 +65,7 @@ function hottest(rows, lines) {
     { title: "Energy", num: true, of: (row) => joules(row.joules) },
     { title: "Share", num: true, of: (row) => percent(row.energy_share) },
     { title: "Time", num: true, of: (row) => seconds(row.seconds) },
-    { title: "Code", class: "mono wrap", of: (row) => (row.text ?? lines[row.line - 1] ?? "").trim() },
+    { title: "Code", class: "mono line", of: (row) => (row.text ?? lines[row.line - 1] ?? "").trim() },
   ], first);
 }
 

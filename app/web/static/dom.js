@@ -51,11 +51,12 @@ export function announce(text) {
 
 /**
  * A table that scrolls by itself where it is too wide.
- * `columns`: [{title, num, of: (row) => node or text, head}]; `chosen(row)` marks rows.
+ * `columns`: [{title, of: (row) => node or text, num, head, hidden}]; `chosen(row)` marks rows.
  */
 export function table(caption, columns, rows, { chosen, kind } = {}) {
   const head = el("tr", {}, columns.map((c) =>
-    el("th", { scope: "col", class: c.num ? "num" : null }, c.title)));
+    el("th", { scope: "col", class: c.num ? "num" : null },
+      c.hidden ? el("span", { class: "visually-hidden" }, c.title) : c.title)));
   const body = rows.map((row) => el("tr", { class: chosen && chosen(row) ? "chosen" : null },
     columns.map((c) => el(c.head ? "th" : "td",
       { class: c.num ? "num" : c.class || null, scope: c.head ? "row" : null }, c.of(row)))));
@@ -82,6 +83,13 @@ export function plain(value, digits = 3) {
   const size = Math.abs(value);
   if (size >= 1e6 || (size > 0 && size < 1e-4)) return value.toExponential(digits - 1);
   return size >= 10 ** digits ? String(Math.round(value)) : String(Number(value.toPrecision(digits)));
+}
+
+/** The prefixed unit that suits the largest of `values`, and what to divide by: [0.001, "mJ"]. */
+export function unitFor(values, unit) {
+  const most = Math.max(...values.map(Math.abs));
+  const [factor, prefix] = PREFIXES.find(([size]) => most >= size) ?? PREFIXES.at(-1);
+  return [factor, `${prefix}${unit}`];
 }
 
 export const watts = (value) => quantity(value, "W");

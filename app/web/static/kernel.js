@@ -1,6 +1,6 @@
 // The form on the left: source, kernel, launch, loops and arguments, as a request.
 
-import { get, post, Problem } from "./api.js";
+import { post, Problem } from "./api.js";
 import { byId, dimensions, el, parseDimensions, plain, say, show } from "./dom.js";
 import { kernelsIn, languageOf } from "./source.js";
 
@@ -245,15 +245,4 @@ export function start() {
     byId("source").focus();
   });
   byId("inspect").addEventListener("click", inspect);
-}
-
-let known = null;
-
-/** Every GPU that the service knows; asked once. */
-export function gpus() {
-  known ??= get("/gpus").catch((error) => {
-    known = null;
-    throw error;
-  });
-  return known;
 }

@@ -1,40 +1,42 @@
 // Starts the page: every view wires itself, then GPUs are listed and the address is followed.
 
-import { byId, el, show } from "./dom.js";
+import * as clocks from "./clocks.js";
+import * as compare from "./compare.js";
+import { byId } from "./dom.js";
+import { fillChecks, fillGpus, gpus } from "./gpus.js";
+import * as past from "./history.js";
 import * as kernel from "./kernel.js";
 import * as keys from "./keys.js";
+import * as measurements from "./measurements.js";
+import * as models from "./models.js";
 import * as predict from "./predict.js";
+import * as sweep from "./sweep.js";
 import * as tabs from "./tabs.js";
 
 const FIRST_GPU = "tesla-v100";
-
-async function fillGpus() {
-  const found = await kernel.gpus();
-  const field = byId("gpu");
-  const chosen = field.value || FIRST_GPU;
-  const measured = found.filter((gpu) => gpu.power_models.length);
-  const others = found.filter((gpu) => !gpu.power_models.length);
-  const options = (list) => list.map((gpu) => el("option", { value: gpu.id }, gpu.name));
-  show(field,
-    el("optgroup", { label: "Power measured on this GPU" }, options(measured)),
-    el("optgroup", { label: "Power pooled from others" }, options(others)));
-  field.value = chosen;
-}
+const COMPARED = ["tesla-p100", "tesla-v100", "quadro-rtx-8000", "gtx-1080-ti", "a100-sxm4-80gb", "h200-sxm5"];
 
 async function fill() {
+  let found;
   try {
-    await fillGpus();
+    found = await gpus();
   } catch (error) {
     kernel.complain(error);
     return;
   }
+  fillGpus(byId("gpu"), found, FIRST_GPU);
+  fillChecks(byId("compare-gpus"), found, COMPARED);
+  fillChecks(byId("sweep-gpus"), found);
+  fillGpus(byId("upload-gpu"), found);
+  const boosted = found.filter((gpu) => gpu.power_models.some((family) => family !== "physical"));
+  fillGpus(byId("retrain-gpu"), boosted);
+  fillGpus(byId("models-gpu"), found.filter((gpu) => gpu.power_models.length), FIRST_GPU);
   const id = new URLSearchParams(location.search).get("prediction");
   if (id) await predict.openPrediction(id);
   document.documentElement.dataset.ready = "true";
 }
 
-kernel.start();
-predict.start();
+for (const view of [kernel, predict, sweep, clocks, compare, past, measurements, models]) view.start();
 keys.start(() => {
   kernel.complain({ message: "" });
   fill();

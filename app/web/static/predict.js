@@ -162,24 +162,35 @@ function waterfall(found) {
   const spans = steps(start, rows.map((row) => row.amount));
   const values = [start, end, ...spans.flatMap((s) => [s.from, s.to])];
   const at = linear(Math.min(...values, 0), Math.max(...values));
-  const row = (name, meaning, from, to, kind, text, total) => el("tr", { class: total ? "total" : null },
-    el("th", { scope: "row", class: "wrap" }, name, meaning ? el("span", { class: "meaning" }, meaning) : null),
-    el("td", { class: "pic" }, bar(at(from), at(to), kind)),
-    el("td", { class: "num" }, text));
+  const row = (name, meaning, from, to, kind, text, total) => barRow(total ? "total" : null,
+    el("th", { scope: "row", role: "rowheader", class: "wrap" }, name, meaning ? el("span", { class: "meaning" }, meaning) : null),
+    [bar(at(from), at(to), kind), text]);
   return el("div", { id: "waterfall" },
     el("p", { class: "hint" }, isShap
       ? `Exact SHAP values of the ${found.model.family} model: base and parts sum to the prediction.`
       : `LIME on the ${found.model.family} model: a local linear model, R² ${plain(found.r_squared)}; `
         + "an approximation."),
-    el("table", { class: "bars" },
-      el("caption", {}, isPower ? "What makes the power" : "What makes the time"),
-      el("thead", { class: "visually-hidden" }, el("tr", {}, ["Part", "Figure", "Amount"].map(
-        (title) => el("th", { scope: "col" }, title)))),
-      el("tbody", {},
-        row(isShap ? "Base" : "Intercept", "", 0, start, "plain", quantity(start, unit), true),
-        rows.map((one, i) => row(one.name, one.meaning, spans[i].from, spans[i].to,
-          one.amount > 0 ? "up" : "down", quantity(one.amount, unit, { sign: true }))),
-        row(isShap ? "Prediction" : "Linear model", "", 0, end, "plain", quantity(end, unit), true))));
+    barTable(isPower ? "What makes the power" : "What makes the time", ["Part", "Figure", "Amount"], [
+      row(isShap ? "Base" : "Intercept", "", 0, start, "plain", quantity(start, unit), true),
+      rows.map((one, i) => row(one.name, one.meaning, spans[i].from, spans[i].to,
+        one.amount > 0 ? "up" : "down", quantity(one.amount, unit, { sign: true }))),
+      row(isShap ? "Prediction" : "Linear model", "", 0, end, "plain", quantity(end, unit), true)]));
+}
+
+/** A table whose rows hold a name, a bar and numbers. Narrow screens lay it out as a grid, which
+ *  would take its meaning from it but for the roles. */
+function barTable(caption, titles, rows) {
+  return el("table", { class: "bars", role: "table" },
+    el("caption", {}, caption),
+    el("thead", { class: "visually-hidden", role: "rowgroup" }, el("tr", { role: "row" },
+      titles.map((title) => el("th", { scope: "col", role: "columnheader" }, title)))),
+    el("tbody", { role: "rowgroup" }, rows));
+}
+
+function barRow(kind, name, [figure, ...numbers]) {
+  return el("tr", { class: kind, role: "row" }, name,
+    el("td", { class: "pic", role: "cell" }, figure),
+    numbers.map((text) => el("td", { class: "num", role: "cell" }, text)));
 }
 
 function showComponents(answer) {
@@ -191,15 +202,9 @@ function showComponents(answer) {
 function componentTable(parts, total, unit) {
   const rows = Object.entries(parts).sort((a, b) => b[1] - a[1]).filter(([, value]) => value !== 0);
   const most = Math.max(...rows.map(([, value]) => Math.abs(value)));
-  return el("table", { class: "bars" },
-    el("caption", {}, `Sums to ${quantity(total, unit)}`),
-    el("thead", { class: "visually-hidden" }, el("tr", {}, ["Component", "Figure", "Amount", "Share"].map(
-      (title) => el("th", { scope: "col" }, title)))),
-    el("tbody", {}, rows.map(([name, value]) => el("tr", {},
-      el("th", { scope: "row" }, name),
-      el("td", { class: "pic" }, bar(0, Math.abs(value) / most)),
-      el("td", { class: "num" }, quantity(value, unit)),
-      el("td", { class: "num" }, percent(value / total))))));
+  return barTable(`Sums to ${quantity(total, unit)}`, ["Component", "Figure", "Amount", "Share"],
+    rows.map(([name, value]) => barRow(null, el("th", { scope: "row", role: "rowheader" }, name),
+      [bar(0, Math.abs(value) / most), quantity(value, unit), percent(value / total)])));
 }
 
 async function showHotspots() {

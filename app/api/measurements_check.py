@@ -1,0 +1,72 @@
+"""``POST /measurements/check``: what an upload would be answered, without storing it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, File, Form, Request, UploadFile
+from fastapi.responses import Response
+from pydantic import BaseModel, Field
+
+from app import problems
+from app.api.measurements import Name, RejectedRow
+from app.api.route import json_response
+from app.services import Services, services_of
+from app.services.uploads.rows import Label
+from app.services.uploads.upload import UploadOptions, read_upload, vars_of
+from features.errors import DataError
+
+router = APIRouter(prefix="/measurements", tags=["measurements"])
+
+
+class CheckAnswer(BaseModel):
+    """What would become of an upload."""
+
+    accepted: int
+    rejected: int
+    rejections: list[RejectedRow] = Field(description="The first of the rejected rows.")
+
+
+@router.post(
+    "/check",
+    response_model=CheckAnswer,
+    responses=problems.documented(
+        "bad-request",
+        "too-large",
+        "media-type",
+        "data",
+        "validation",
+        "gpu",
+        "schema",
+        "busy",
+        "time-limit",
+    ),
+    summary="Check measurements before they are uploaded",
+)
+async def check_measurements(
+    request: Request,
+    file: Annotated[UploadFile, File(description="As `POST /measurements` takes it.")],
+    gpu: Annotated[Name | None, Form(description="GPU of rows that name none.")] = None,
+    board: Annotated[Label | None, Form(description="Board of rows that name none.")] = None,
+    schema_id: Annotated[Name | None, Form(alias="schema")] = None,
+) -> Response:
+    """The same rules as for an upload. Nothing is stored, and a table none of whose rows would be
+    accepted is answered like any other."""
+    services = services_of(request)
+    options = UploadOptions(gpu, board, schema_id)
+    return json_response(await services.uploads.run(_checked, services, file, options))
+
+
+def _checked(services: Services, file: UploadFile, options: UploadOptions) -> dict[str, Any]:
+    try:
+        found = read_upload(services, file.file, options)
+    except DataError as error:
+        if "rejections" not in error.context:
+            raise
+        rejections, rejected = error.context["rejections"], error.context["rejected"]
+        return {"accepted": 0, "rejected": rejected, "rejections": rejections}
+    return {
+        "accepted": len(found.rows),
+        "rejected": found.rejected,
+        "rejections": [vars_of(one) for one in found.rejections],
+    }

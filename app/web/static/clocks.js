@@ -1,0 +1,150 @@
+// A kernel at every pair of clocks: energy map, Pareto curve, best pairs.
+
+import { post } from "./api.js";
+import { announce, byId, colour, joules, plain, say, seconds, show, table, unitFor, watts } from "./dom.js";
+import * as kernel from "./kernel.js";
+import { HEAT, draw, load } from "./plot.js";
+import { OBJECTIVES } from "./sweep.js";
+import { whenOpened } from "./tabs.js";
+
+let found = null;
+
+function clocksRequest() {
+  const body = { ...kernel.request(), gpu: kernel.gpu(), clocks: "grid" };
+  const number = (id) => (byId(id).value.trim() ? Number(byId(id).value) : null);
+  const constraints = {};
+  if (number("clocks-slowdown") !== null) constraints.max_slowdown = 1 + number("clocks-slowdown") / 100;
+  if (number("clocks-power") !== null) constraints.max_power_watts = number("clocks-power");
+  if (number("clocks-deadline") !== null) constraints.deadline_seconds = number("clocks-deadline") / 1e3;
+  if (Object.keys(constraints).length) body.constraints = constraints;
+  return body;
+}
+
+async function compute(event) {
+  event.preventDefault();
+  say(byId("clocks-error"), "");
+  byId("clocks-busy").textContent = "computing";
+  load().catch(() => {});
+  try {
+    found = await post("/dvfs", clocksRequest());
+    byId("clocks-result").hidden = false;
+    draw(byId("clocks-map"), map);
+    draw(byId("clocks-pareto"), curve);
+    showTables();
+    announce(`${found.points.length} pairs of clocks computed`);
+  } catch (error) {
+    say(byId("clocks-error"), error.message);
+  } finally {
+    byId("clocks-busy").textContent = "";
+  }
+}
+
+const told = (point) => `${plain(point.core_mhz, 4)} MHz core, ${plain(point.memory_mhz, 4)} MHz memory<br>`
+  + `${joules(point.energy.joules)}, ${seconds(point.time.seconds)}, ${watts(point.power.watts)}`;
+
+/** Energy over both clocks; over the core clock alone where the memory clock is one. */
+function map() {
+  const { points } = found;
+  const memories = [...new Set(points.map((point) => point.memory_mhz))];
+  const [joule, unit] = unitFor(points.map((point) => point.energy.joules), "J");
+  const energy = (point) => point.energy.joules / joule;
+  const title = "Energy by core and memory clock; the table of all pairs says the same";
+  const xaxis = { title: { text: "Core clock, MHz" } };
+  const pareto = points.filter((point) => point.pareto);
+  const marks = {
+    type: "scatter", mode: "markers", name: "Pareto set", hoverinfo: "skip",
+    marker: { symbol: "star", size: 12, color: colour("accent"), line: { color: "#ffffff", width: 1.5 } },
+  };
+  if (memories.length === 1) return {
+    title,
+    data: [{
+      type: "scatter", mode: "lines+markers", name: "Energy",
+      x: points.map((point) => point.core_mhz), y: points.map(energy),
+      text: points.map(told), hovertemplate: "%{text}<extra></extra>",
+      line: { color: colour("bar") }, marker: { size: 7 },
+    }, { ...marks, x: pareto.map((point) => point.core_mhz), y: pareto.map(energy) }],
+    layout: { xaxis, yaxis: { title: { text: `Energy, ${unit}` }, rangemode: "tozero" } },
+  };
+  const cores = [...new Set(points.map((point) => point.core_mhz))];
+  const at = new Map(points.map((point) => [`${point.core_mhz} ${point.memory_mhz}`, point]));
+  const rows = memories.sort((a, b) => a - b);
+  const cell = (memory, core) => at.get(`${core} ${memory}`);
+  return {
+    title,
+    data: [{
+      type: "heatmap", colorscale: HEAT, xgap: 1, ygap: 2, hoverongaps: false,
+      x: cores.map(String), y: rows.map(String),
+      z: rows.map((memory) => cores.map((core) => (cell(memory, core) ? energy(cell(memory, core)) : null))),
+      text: rows.map((memory) => cores.map((core) => (cell(memory, core) ? told(cell(memory, core)) : ""))),
+      hovertemplate: "%{text}<extra></extra>",
+      colorbar: { title: { text: unit, side: "top" }, thickness: 14 },
+    }, {
+      ...marks, x: pareto.map((point) => String(point.core_mhz)), y: pareto.map((point) => String(point.memory_mhz)),
+    }],
+    layout: {
+      showlegend: false, height: Math.max(240, 150 + 40 * rows.length),
+      xaxis: { ...xaxis, type: "category", nticks: 12 },
+      yaxis: { type: "category", title: { text: "Memory clock, MHz" } },
+    },
+  };
+}
+
+function curve() {
+  const chosen = found.points.filter((point) => point.pareto).sort((a, b) => a.time.seconds - b.time.seconds);
+  const [joule, energyUnit] = unitFor(found.points.map((point) => point.energy.joules), "J");
+  const [second, timeUnit] = unitFor(found.points.map((point) => point.time.seconds), "s");
+  const line = (points) => ({
+    x: points.map((point) => point.time.seconds / second),
+    y: points.map((point) => point.energy.joules / joule),
+    text: points.map(told), hovertemplate: "%{text}<extra></extra>", type: "scatter",
+  });
+  const isFeasible = (point) => point.feasible;
+  const others = found.points.filter((point) => !isFeasible(point));
+  return {
+    title: "Energy against time of every pair of clocks, with the Pareto set",
+    data: [
+      { ...line(found.points.filter(isFeasible)), mode: "markers", name: "Pairs of clocks",
+        marker: { color: colour("bar"), size: 7 } },
+      ...(others.length ? [{ ...line(others), mode: "markers", name: "Against the constraints",
+        marker: { color: colour("control"), size: 7, symbol: "x-thin-open" } }] : []),
+      { ...line(chosen), mode: "lines+markers", name: "Pareto set",
+        line: { color: colour("bar-up"), width: 2 },
+        marker: { color: colour("bar-up"), size: 9, symbol: "star" } },
+    ],
+    layout: {
+      xaxis: { title: { text: `Time, ${timeUnit}` }, type: "log", nticks: 8 },
+      yaxis: { title: { text: `Energy, ${energyUnit}` } },
+    },
+  };
+}
+
+function showTables() {
+  const pair = [
+    { title: "Core", num: true, of: (one) => `${plain(one.core_mhz, 4)} MHz` },
+    { title: "Memory", num: true, of: (one) => `${plain(one.memory_mhz, 4)} MHz` },
+  ];
+  const { reference, assumptions } = found;
+  byId("clocks-note").textContent = `Voltage curve: ${assumptions.voltage_curve}. Time: ${assumptions.time_model}.`
+    + (assumptions.one_memory_clock ? " Only the core clock of this GPU can be chosen." : "")
+    + (assumptions.trip_counts_guessed ? " Trip counts are guessed." : "");
+  show(byId("clocks-best"), table(`Against ${plain(reference.core_mhz, 4)} and ${plain(reference.memory_mhz, 4)} MHz: `
+    + `${joules(reference.energy.joules)}, ${seconds(reference.time.seconds)}`, [
+    { title: "Objective", head: true, of: ([name]) => OBJECTIVES[name] ?? name },
+    ...pair.map((column) => ({ ...column, of: ([, one]) => column.of(one) })),
+    { title: "Energy saved", num: true, of: ([, one]) => `${plain(one.energy_saved_percent)} %` },
+    { title: "Longer by", num: true, of: ([, one]) => `${plain(one.time_penalty_percent)} %` },
+  ], Object.entries(found.best)));
+  show(byId("clocks-table"), table("By core and memory clock", [
+    ...pair,
+    { title: "Energy", num: true, of: (one) => joules(one.energy.joules) },
+    { title: "Time", num: true, of: (one) => seconds(one.time.seconds) },
+    { title: "Power", num: true, of: (one) => watts(one.power.watts) },
+    { title: "Bound by", of: (one) => one.regime ?? "" },
+    { title: "Pareto", of: (one) => (one.pareto ? "yes" : "") },
+  ], found.points, { chosen: (one) => one.pareto }));
+}
+
+export function start() {
+  byId("clocks-form").addEventListener("submit", compute);
+  whenOpened("clocks", () => dispatchEvent(new Event("resize")));
+}

@@ -1,0 +1,87 @@
+// Plotly, loaded when the first figure is drawn, under a policy that forbids inline styles.
+
+import { colour, el } from "./dom.js";
+
+/** Styles that plotly and maplibre in it would write into the page; ours are in parts.css. */
+const STYLES = ["9f215cf04c5486422605d13261cb87401f4e7763b6296af81e98efbc0130da53"];
+
+let loading = null;
+
+/** Begin to load plotly, 1.5 MB over the wire; later calls wait for the same. */
+export function load() {
+  loading ??= new Promise((resolve, reject) => {
+    allowStyles();
+    const script = el("script", {
+      src: new URL("plotly.js", import.meta.url).href,
+      onload: () => resolve(globalThis.Plotly),
+      onerror: () => {
+        loading = null;
+        reject(new Error("The figures' script cannot be loaded; the tables below say the same."));
+      },
+    });
+    document.head.append(script);
+  });
+  return loading;
+}
+
+/**
+ * Plotly sets `style` attributes, which the policy blocks; the same through the object model is
+ * allowed, since no text that somebody smuggled into the page can do it.
+ */
+function allowStyles() {
+  const plain = Element.prototype.setAttribute;
+  Element.prototype.setAttribute = function setAttribute(name, value) {
+    if (name === "style" && this.style) this.style.cssText = value;
+    else plain.call(this, name, value);
+  };
+  document.head.append(
+    el("meta", { id: "plotly.js-style-global", class: "no-inline-styles" }),
+    STYLES.map((id) => el("meta", { id }))[0],
+  );
+}
+
+const drawn = new Map();
+const dark = matchMedia("(prefers-color-scheme: dark)");
+dark.addEventListener("change", () => drawn.forEach((figure, box) => draw(box, figure)));
+
+/**
+ * Draw `figure()`, {data, layout}, in `box`; again when the colours change. `title` says what it
+ * shows to those who cannot see it.
+ */
+export async function draw(box, figure) {
+  drawn.set(box, figure);
+  try {
+    const plotly = await load();
+    const { data, layout, title } = figure();
+    box.setAttribute("role", "img");
+    box.setAttribute("aria-label", title);
+    await plotly.react(box, data, themed(layout), { displayModeBar: false, responsive: true });
+  } catch (error) {
+    box.replaceChildren(el("p", { class: "hint" }, error.message));
+  }
+}
+
+function themed(layout) {
+  const [text, line] = [colour("text"), colour("line")];
+  const axis = (given = {}) => ({
+    gridcolor: line, zerolinecolor: line, linecolor: line, automargin: true, ...given,
+  });
+  return {
+    autosize: true,
+    height: 380,
+    margin: { l: 60, r: 10, t: 20, b: 50 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { color: text, size: 13, family: "system-ui, sans-serif" },
+    hoverlabel: { bgcolor: colour("panel"), bordercolor: line, font: { color: text } },
+    legend: { orientation: "h", y: -0.25 },
+    ...layout,
+    xaxis: axis(layout.xaxis),
+    yaxis: axis(layout.yaxis),
+  };
+}
+
+/** From thrifty to costly, in lightness too, so that it reads without colours. */
+export const HEAT = [
+  [0, "#fdf3d8"], [0.25, "#f8cf8d"], [0.5, "#e98f4e"], [0.75, "#b4492f"], [1, "#5e1f2b"],
+];

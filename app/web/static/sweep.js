@@ -1,0 +1,170 @@
+// A kernel at many launch shapes: heat map, best shapes, all of them.
+
+import { post } from "./api.js";
+import { announce, byId, colour, dimensions, el, joules, parseDimensions, percent, plain, say, seconds, show, table, unitFor, watts } from "./dom.js";
+import { gpuChecks } from "./gpus.js";
+import * as kernel from "./kernel.js";
+import { HEAT, draw, load } from "./plot.js";
+import { whenOpened } from "./tabs.js";
+
+const MEASURES = {
+  energy: ["Energy", "J", (point) => point.energy.joules],
+  time: ["Time", "s", (point) => point.time.seconds],
+  power: ["Power", "W", (point) => point.power.watts],
+  edp: ["Energy x delay", "Js", (point) => point.edp_joule_seconds],
+};
+const OBJECTIVES = {
+  min_energy: "Least energy", min_edp: "Least energy x delay", min_ed2p: "Least energy x delay²",
+  max_performance: "Fastest", min_power: "Least power",
+};
+
+let found = null;
+
+const list = (text) => text.split(/\s*[,;]\s*|\s+/).filter(Boolean);
+
+function sweepRequest() {
+  const body = kernel.request();
+  const chosen = gpuChecks(byId("sweep-gpus"));
+  if (chosen.length > 1) body.gpus = chosen;
+  else body.gpu = chosen[0] ?? kernel.gpu();
+  if (kernel.clocks()) body.clocks = kernel.clocks();
+  const blocks = list(byId("sweep-blocks").value);
+  if (blocks.length) body.blocks = blocks.map(parseDimensions);
+  const registers = list(byId("sweep-registers").value).map(Number);
+  if (registers.length) {
+    body.registers = registers;
+    delete body.registers_per_thread;
+  }
+  return body;
+}
+
+async function sweep(event) {
+  event.preventDefault();
+  say(byId("sweep-error"), "");
+  byId("sweep-busy").textContent = "computing";
+  load().catch(() => {});
+  try {
+    found = await post("/sweep", sweepRequest());
+    byId("sweep-result").hidden = false;
+    showMap();
+    showTables();
+    announce(`${found.points.length} shapes computed`);
+  } catch (error) {
+    say(byId("sweep-error"), error.message);
+  } finally {
+    byId("sweep-busy").textContent = "";
+  }
+}
+
+/** Columns and rows of the map: blocks, by whatever else was varied. */
+function axes(points) {
+  const several = (of) => new Set(points.map(of)).size > 1;
+  const gpuName = (point) => point.gpu;
+  const registers = (point) => (point.registers_per_thread === null ? "own" : `${point.registers_per_thread}`);
+  const isPlane = several((point) => point.block[1]) && !several(gpuName) && !several(registers);
+  if (isPlane) return {
+    x: ["Threads along x", (point) => `${point.block[0]}`],
+    y: ["Threads along y", (point) => dimensions(point.block.slice(1))],
+  };
+  const parts = [several(gpuName) && gpuName, several(registers) && registers].filter(Boolean);
+  const y = parts.length ? (point) => parts.map((of) => of(point)).join(", ") : registers;
+  const name = parts.length === 2 ? "GPU, registers" : parts[0] === gpuName ? "" : "Registers";
+  return { x: ["Block", (point) => dimensions(point.block)], y: [name, y] };
+}
+
+const distinct = (values) => [...new Set(values)];
+
+function showMap() {
+  const { points } = found;
+  const { x, y } = axes(points);
+  byId("sweep-note").textContent = `${points.length} shapes; stars are the Pareto set of time and energy`
+    + (points.some((point) => point.spills) ? "; with fewer registers than it needs a kernel spills, "
+      + "which is not predicted." : ".");
+  draw(byId("sweep-map"), () => {
+    const [title, base, of] = MEASURES[byId("sweep-measure").value];
+    const [factor, unit] = unitFor(points.map(of), base);
+    const [columns, rows] = [distinct(points.map(x[1])), distinct(points.map(y[1]))];
+    const cells = rows.map(() => columns.map(() => null));
+    const texts = rows.map(() => columns.map(() => ""));
+    for (const point of points) {
+      const [row, column] = [rows.indexOf(y[1](point)), columns.indexOf(x[1](point))];
+      cells[row][column] = of(point) / factor;
+      texts[row][column] = `${dimensions(point.grid)} blocks of ${dimensions(point.block)}<br>`
+        + `${joules(point.energy.joules)}, ${seconds(point.time.seconds)}, ${watts(point.power.watts)}<br>`
+        + `occupancy ${percent(point.occupancy)}${point.spills ? "<br>would spill" : ""}`;
+    }
+    const stars = points.filter((point) => point.pareto);
+    return {
+      title: `${title} by launch shape; the table of all shapes says the same`,
+      data: [
+        {
+          type: "heatmap", x: columns, y: rows, z: cells, text: texts, colorscale: HEAT, xgap: 2, ygap: 2,
+          hovertemplate: "%{text}<extra></extra>", hoverongaps: false,
+          colorbar: { title: { text: unit, side: "top" }, thickness: 14 },
+        },
+        {
+          type: "scatter", mode: "markers", hoverinfo: "skip",
+          x: stars.map(x[1]), y: stars.map(y[1]),
+          marker: { symbol: "star", size: 13, color: colour("accent"), line: { color: "#ffffff", width: 1.5 } },
+        },
+      ],
+      layout: {
+        showlegend: false, height: Math.max(220, 130 + 34 * rows.length),
+        xaxis: { type: "category", title: { text: x[0] } },
+        yaxis: { type: "category", title: { text: y[0] } },
+      },
+    };
+  });
+}
+
+const shapeOf = (one) => `${dimensions(one.grid)} x ${dimensions(one.block)}`;
+const saved = (value) => (value >= 0 ? `${plain(value)} % less` : `${plain(-value)} % more`);
+const registersOf = (one) => one.registers_per_thread ?? "own";
+
+function showTables() {
+  const best = Object.entries(found.best).map(([name, one]) => ({ name: OBJECTIVES[name] ?? name, ...one }));
+  const common = [
+    { title: "Grid x block", head: true, of: shapeOf },
+    { title: "Registers", num: true, of: registersOf },
+    { title: "GPU", of: (one) => one.gpu },
+  ];
+  show(byId("sweep-best"), table(`Against ${shapeOf(found.reference)} on ${found.reference.gpu}: `
+    + `${joules(found.reference.energy.joules)}, ${seconds(found.reference.time.seconds)}`, [
+    { title: "Objective", head: true, of: (one) => one.name },
+    ...common.map((column) => ({ ...column, head: false })),
+    { title: "Energy", num: true, of: (one) => saved(one.energy_saved_percent) },
+    { title: "Time", num: true, of: (one) => saved(one.time_saved_percent) },
+    { title: "Action", hidden: true, of: (one) => el("button", { type: "button", class: "plain small", onclick: () => use(one) },
+      "Use", el("span", { class: "visually-hidden" }, ` ${shapeOf(one)}`)) },
+  ], best));
+  show(byId("sweep-table"), table("In the order of GPUs, blocks and registers", [
+    ...common,
+    { title: "Energy", num: true, of: (one) => joules(one.energy.joules) },
+    { title: "Time", num: true, of: (one) => seconds(one.time.seconds) },
+    { title: "Power", num: true, of: (one) => watts(one.power.watts) },
+    { title: "Occupancy", num: true, of: (one) => percent(one.occupancy) },
+    { title: "Limited by", of: (one) => one.limiter },
+    { title: "Pareto", of: (one) => (one.pareto ? "yes" : "") },
+  ], found.points, { chosen: (one) => one.pareto }));
+  byId("sweep-infeasible-box").hidden = !found.infeasible.length;
+  byId("sweep-infeasible-title").textContent = `${found.infeasible.length} shapes cannot be launched`;
+  show(byId("sweep-infeasible"), table("And why", [
+    ...common, { title: "Reason", class: "wrap", of: (one) => one.reason }], found.infeasible));
+}
+
+/** Put a shape into the form. */
+function use(one) {
+  byId("grid").value = dimensions(one.grid);
+  byId("block").value = dimensions(one.block);
+  byId("gpu").value = one.gpu;
+  if (one.registers_per_thread !== null) byId("registers_per_thread").value = one.registers_per_thread;
+  announce(`The form has ${shapeOf(one)} now.`);
+}
+
+export function start() {
+  byId("sweep-form").addEventListener("submit", sweep);
+  byId("sweep-measure").addEventListener("change", () => found && showMap());
+  whenOpened("sweep", () => dispatchEvent(new Event("resize")));
+}
+
+export { OBJECTIVES };

@@ -106,8 +106,8 @@ class Probe(Part):
     warps_per_sm: int | None = Field(default=None, ge=1)
 
 
-class Workload(Part):
-    """One launch of one kernel.
+class Described(Part):
+    """One launch of one kernel, but for its code.
 
     ``family`` groups what resembles each other: the kernel's name for applications (scores
     leave whole families out). ``mix`` is the number of warp instructions the launch executes by
@@ -119,7 +119,6 @@ class Workload(Part):
     role: Role
     family: Name
     kernel: str
-    ptx: str = Field(repr=False)
     grid: tuple[int, int, int]
     block: tuple[int, int, int]
     dynamic_shared_bytes: int = Field(default=0, ge=0)
@@ -128,11 +127,6 @@ class Workload(Part):
     probe: Probe | None = None
     minimum_capability: tuple[int, int] = (5, 0)
     description: str = ""
-
-    @property
-    def ptx_sha256(self) -> str:
-        """Name of the PTX in a recording."""
-        return hashlib.sha256(self.ptx.encode()).hexdigest()
 
     @property
     def varied(self) -> bool:
@@ -152,6 +146,22 @@ class Workload(Part):
             self.dynamic_shared_bytes,
             {str(at): _hint(one, pattern) for at, one in enumerate(self.arguments)},
         )
+
+
+class Workload(Described):
+    """One launch of one kernel, with the module that holds it."""
+
+    ptx: str = Field(repr=False)
+
+    @property
+    def ptx_sha256(self) -> str:
+        """Name of the PTX in a recording."""
+        return hashlib.sha256(self.ptx.encode()).hexdigest()
+
+    @property
+    def described(self) -> Described:
+        """All but the code."""
+        return Described.model_validate(self.model_dump(exclude={"ptx"}))
 
 
 Catalogue = Callable[[Board], Sequence[Workload]]

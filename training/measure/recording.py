@@ -1,0 +1,404 @@
+"""Recordings: JSON Lines that grow by one line at a time, each flushed to disk.
+
+    session        who measured what on which device, with which software; one per start
+    sensor         what the sensors offer and how they behave, as found out
+    module         a PTX module, once, by its hash
+    configuration  one workload on one data pattern: raw samples, windows, result
+    failure        a configuration that could not be measured, and why
+
+Whatever interrupts a measurement costs the line that was being made. ``recording.schema.json`` is
+the JSON Schema of a line (``python -m training.measure.recording`` writes it); docs/measuring.md
+tells units and meaning of every field.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from features.errors import DataError
+from training.measure.device import Device, Reading
+from training.measure.workload import Described, Part, Pattern, Workload
+
+SCHEMA_FILE = Path(__file__).with_name("recording.schema.json")
+FORMAT: Literal["wattcast-recording-1"] = "wattcast-recording-1"
+LICENCE = "CC-BY-4.0"
+
+Provenance = Literal["measured", "simulated", "imported"]
+Reason = Literal[
+    "no_power_sensor",
+    "sensor_period",
+    "sensor_noise",
+    "clocks_moved",
+    "not_stable",
+    "too_short",
+    "energy_not_measured",
+]
+"""Why a number is missing. ``sensor_period``: too few updates in the longest window allowed;
+``sensor_noise``: the confidence interval stayed wider than the bound; ``clocks_moved``: core clock
+not held during the windows; ``not_stable``: still warming up when the time for that was over;
+``too_short``: launches too short to keep the GPU busy."""
+
+
+class Session(Part):
+    """The head of a recording, and of each continuation."""
+
+    type: Literal["session"] = "session"
+    format: Literal["wattcast-recording-1"] = FORMAT
+    provenance: Provenance
+    licence: str = LICENCE
+    started: str
+    device: Device
+    software: dict[str, str]
+    settings: dict[str, float | int | str | bool | None] = Field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+class SensorTraits(Part):
+    """How the sensors behave. Seconds; ``None`` where it could not be found out.
+
+    ``power``: ``instant`` (NVML's field), ``usage`` (nvmlDeviceGetPowerUsage: averaged over 1 s on
+    some boards), or none. ``lag_seconds``: time constant of a first-order lag, from the answer
+    to a load that starts.
+    """
+
+    type: Literal["sensor"] = "sensor"
+    power: Literal["instant", "usage"] | None = None
+    energy_counter: bool = False
+    update_period_seconds: float | None = Field(default=None, gt=0)
+    lag_seconds: float | None = Field(default=None, ge=0)
+    notes: tuple[str, ...] = ()
+
+
+class PtxModule(Part):
+    """A PTX module."""
+
+    type: Literal["module"] = "module"
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    ptx: str
+
+
+class Samples(Part):
+    """Raw readings, by column; only those that differ from the one before. ``at_seconds`` from
+    the start of the configuration; absent columns are what the driver does not offer."""
+
+    at_seconds: tuple[float, ...] = ()
+    power_watts: tuple[float | None, ...] | None = None
+    energy_joules: tuple[float | None, ...] | None = None
+    core_mhz: tuple[float | None, ...] | None = None
+    memory_mhz: tuple[float | None, ...] | None = None
+    temperature_celsius: tuple[float | None, ...] | None = None
+    throttle_reasons: tuple[int | None, ...] | None = None
+
+    @classmethod
+    def of(cls, readings: list[Reading], start: float) -> Samples:
+        """Columns of readings; ``start`` becomes 0."""
+        kept = [
+            one
+            for at, one in enumerate(readings)
+            if at in (0, len(readings) - 1) or one[1:] != readings[at - 1][1:]
+        ]
+        columns: dict[str, Any] = {"at_seconds": [round(r.at_seconds - start, 6) for r in kept]}
+        for at, name in enumerate(Reading._fields[1:], start=1):
+            values = [None if (value := one[at]) is None else round(value, 6) for one in kept]
+            if any(value is not None for value in values):
+                columns[name] = values
+        return cls.model_validate(columns)
+
+
+class Window(Part):
+    """A stretch of steady running. ``updates``: new values of the sensor within it;
+    ``method``: difference of the energy counter, or mean of power samples corrected for lag."""
+
+    start_seconds: float
+    end_seconds: float
+    watts: float | None
+    updates: int
+    method: Literal["counter", "samples"] | None
+
+
+class Result(Part):
+    """What a configuration came to, per launch. A power or energy that is ``None`` has its
+    reasons in ``unresolved``. ``*_ci`` are half-widths of 95 % confidence intervals."""
+
+    time_seconds: float | None = Field(default=None, gt=0)
+    time_ci_seconds: float | None = None
+    power_watts: float | None = Field(default=None, gt=0)
+    power_ci_watts: float | None = None
+    energy_joules: float | None = Field(default=None, gt=0)
+    idle_watts: float | None = None
+    core_mhz: float | None = Field(default=None, gt=0)
+    memory_mhz: float | None = Field(default=None, gt=0)
+    temperature_celsius: float | None = None
+    throttle_reasons: tuple[str, ...] = ()
+    unresolved: tuple[Reason, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+class Configuration(Part):
+    """One workload on one data pattern. ``key`` is unique in a recording. ``batches`` are
+    (launches, GPU seconds)."""
+
+    type: Literal["configuration"] = "configuration"
+    key: str
+    workload: Described
+    ptx_sha256: str | None
+    pattern: Pattern
+    warm_up_seconds: float = 0.0
+    batches: tuple[tuple[int, float], ...] = ()
+    windows: tuple[Window, ...] = ()
+    samples: Samples = Samples()
+    result: Result
+
+
+class Failure(Part):
+    """A configuration that was not measured. It is tried again on the next start unless
+    ``permanent``."""
+
+    type: Literal["failure"] = "failure"
+    key: str
+    kind: str
+    detail: str
+    permanent: bool
+
+
+Line = Annotated[
+    Session | SensorTraits | PtxModule | Configuration | Failure, Field(discriminator="type")
+]
+_LINE: TypeAdapter[Line] = TypeAdapter(Line)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON Schema of one line."""
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "One line of a Wattcast recording",
+        **_LINE.json_schema(),
+    }
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A recording read back. ``torn`` tells that its last line was cut off and left out."""
+
+    sessions: tuple[Session, ...]
+    sensor: SensorTraits
+    modules: dict[str, str]
+    configurations: tuple[Configuration, ...]
+    failures: tuple[Failure, ...]
+    torn: bool = False
+
+    @property
+    def device(self) -> Device:
+        """The device measured."""
+        return self.sessions[0].device
+
+    @property
+    def provenance(self) -> Provenance:
+        """Where the numbers come from."""
+        return self.sessions[0].provenance
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """Keys that need no further try."""
+        done = {one.key for one in self.configurations}
+        return frozenset(done | {one.key for one in self.failures if one.permanent})
+
+    def workload(self, one: Configuration) -> Workload | None:
+        """The workload of a configuration with its PTX; ``None`` where that is not known."""
+        if one.ptx_sha256 is None:
+            return None
+        return Workload(**one.workload.model_dump(), ptx=self.modules[one.ptx_sha256])
+
+
+def read_recording(path: Path) -> Recording:
+    """Read and check a recording. Raises DataError (file, row) for a line that does not hold;
+    a last line without its end is left out."""
+    lines, torn = _lines(path)
+    sessions: list[Session] = []
+    sensor = SensorTraits()
+    modules: dict[str, str] = {}
+    configurations: dict[str, Configuration] = {}
+    failures: dict[str, Failure] = {}
+    for row, text in enumerate(lines, start=1):
+        line = _parsed(text, path, row)
+        if row == 1 and not isinstance(line, Session):
+            raise DataError(f"{path.name}: a recording starts with its session", file=path.name)
+        match line:
+            case Session():
+                sessions.append(line)
+            case SensorTraits():
+                sensor = line
+            case PtxModule():
+                if hashlib.sha256(line.ptx.encode()).hexdigest() != line.sha256:
+                    raise DataError(
+                        f"{path.name}, line {row}: the PTX is not that of its hash",
+                        file=path.name,
+                        row=row,
+                    )
+                modules[line.sha256] = line.ptx
+            case Configuration():
+                if line.ptx_sha256 is not None and line.ptx_sha256 not in modules:
+                    raise DataError(
+                        f"{path.name}, line {row}: no module {line.ptx_sha256[:12]} before it",
+                        file=path.name,
+                        row=row,
+                    )
+                configurations[line.key] = line
+                failures.pop(line.key, None)
+            case Failure():
+                failures[line.key] = line
+    if not sessions:
+        raise DataError(f"{path.name}: an empty recording", file=path.name)
+    return Recording(
+        tuple(sessions),
+        sensor,
+        modules,
+        tuple(configurations.values()),
+        tuple(failures.values()),
+        torn,
+    )
+
+
+def _parsed(text: str, path: Path, row: int) -> Line:
+    try:
+        return _LINE.validate_json(text)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the line"
+        raise DataError(
+            f"{path.name}, line {row}: {where}: {first['msg']}", file=path.name, row=row
+        ) from error
+
+
+def _lines(path: Path) -> tuple[list[str], bool]:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror}", file=path.name) from error
+    whole, newline, rest = text.rpartition(b"\n")
+    try:
+        return (whole.decode() if newline else "").splitlines(), bool(rest)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path.name}: not UTF-8", file=path.name) from error
+
+
+class Recorder:
+    """Appends to a recording. A last line that was cut off is cut away first.
+
+    ``known`` is what the file held before. Raises DataError where it holds another device's
+    measurements, or is no recording.
+    """
+
+    def __init__(self, path: Path, session: Session) -> None:
+        self.path = path
+        self.known: Recording | None = None
+        # Nothing but a torn first line: as if it were not there.
+        if path.exists() and b"\n" in path.read_bytes():
+            self.known = read_recording(path)
+            before = self.known.device
+            if (before.label, before.name) != (session.device.label, session.device.name):
+                raise DataError(
+                    f"{path.name} is of another device ({before.name}, {before.label}), not "
+                    f"{session.device.name}, {session.device.label}",
+                    file=path.name,
+                )
+            if self.known.provenance != session.provenance:
+                raise DataError(f"{path.name} is {self.known.provenance}", file=path.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("r+b" if path.exists() else "x+b")
+        whole = self._file.read().rfind(b"\n") + 1
+        self._file.truncate(whole)
+        self._file.seek(whole)
+        self._modules = set(self.known.modules) if self.known else set()
+        self.write(session)
+
+    @property
+    def settled(self) -> frozenset[str]:
+        """Keys of the file before this session that need no further try."""
+        return self.known.settled if self.known else frozenset()
+
+    def write(self, line: Line) -> None:
+        """Append one line and wait until it is on disk."""
+        text = line.model_dump_json(exclude_none=True)
+        self._file.write(text.encode() + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def write_configuration(self, line: Configuration, ptx: str | None) -> None:
+        """Append a configuration, and before it its module where the file lacks it."""
+        if ptx is not None and line.ptx_sha256 is not None and line.ptx_sha256 not in self._modules:
+            self.write(PtxModule(sha256=line.ptx_sha256, ptx=ptx))
+            self._modules.add(line.ptx_sha256)
+        self.write(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._file.close()
+
+
+def rows(recording: Recording) -> Iterator[dict[str, Any]]:
+    """One flat row per configuration, units in the names, for tables."""
+    for one in recording.configurations:
+        workload, result = one.workload, one.result
+        yield {
+            "key": one.key,
+            "gpu": recording.device.name,
+            "board": recording.device.label,
+            "workload": workload.id,
+            "role": workload.role,
+            "family": workload.family,
+            "kernel": workload.kernel,
+            "ptx_sha256": one.ptx_sha256,
+            "grid_x": workload.grid[0],
+            "grid_y": workload.grid[1],
+            "grid_z": workload.grid[2],
+            "block_x": workload.block[0],
+            "block_y": workload.block[1],
+            "block_z": workload.block[2],
+            "dynamic_shared_bytes": workload.dynamic_shared_bytes,
+            "pattern": one.pattern,
+            **{
+                name: getattr(result, name)
+                for name in (
+                    "time_seconds",
+                    "time_ci_seconds",
+                    "power_watts",
+                    "power_ci_watts",
+                    "energy_joules",
+                    "idle_watts",
+                    "core_mhz",
+                    "memory_mhz",
+                    "temperature_celsius",
+                )
+            },
+            "throttle_reasons": " ".join(result.throttle_reasons),
+            "unresolved": " ".join(result.unresolved),
+        }
+
+
+def main() -> int:
+    """Write the schema file."""
+    SCHEMA_FILE.write_text(json.dumps(schema(), indent=1) + "\n", "utf-8")
+    print(SCHEMA_FILE.name)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -31,6 +31,10 @@ RETRIES = 3
 by itself, ``distributed.scheduler.allowed-failures``)."""
 
 
+class ClusterError(ConnectionError):
+    """The Dask scheduler does not answer or has no worker: worth another try later."""
+
+
 class Engine(Protocol):
     """Runs one function over many items."""
 
@@ -103,7 +107,8 @@ class _Quiet:
 def open_engine(address: str | None = None, jobs: int = 2) -> Iterator[Engine]:
     """The engine of a Dask scheduler's address, or threads without one.
 
-    Raises ModelError where the scheduler does not answer or has no worker.
+    Raises ClusterError where the scheduler does not answer or has no worker, and ModelError where
+    Dask is not installed.
     """
     if address is None:
         yield InProcess(jobs)
@@ -119,12 +124,12 @@ def open_engine(address: str | None = None, jobs: int = 2) -> Iterator[Engine]:
             address, timeout=WORKERS_SECONDS, set_as_default=False
         )
     except (OSError, TimeoutError, ValueError) as error:
-        raise ModelError(f"no Dask scheduler answers at {address}") from error
+        raise ClusterError(f"no Dask scheduler answers at {address}") from error
     try:
         try:
             client.wait_for_workers(1, timeout=WORKERS_SECONDS)
         except TimeoutError as error:
-            raise ModelError(f"the Dask scheduler at {address} has no workers") from error
+            raise ClusterError(f"the Dask scheduler at {address} has no workers") from error
         yield OnDask(client)
     finally:
         client.close()  # type: ignore[no-untyped-call]

@@ -88,8 +88,8 @@ class Verdict(BaseModel):
 class HoldOut:
     """Rows that neither candidate nor champion was trained on: arrays ``[n]``, watts.
 
-    ``opponents`` holds the predictions of the champion (and of whatever else serves) by name;
-    empty where the GPU has no model yet.
+    ``opponents`` holds the predictions of the champion (and of whatever else serves) by name, NaN
+    where a model cannot be asked about a row; empty where the GPU has no model yet.
     """
 
     measured_watts: Floats
@@ -133,6 +133,15 @@ def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
             "are needed to tell a gain from noise"
         )
         return Verdict(promoted=False, reasons=(reason,))
+    silent = {name: int(np.isnan(watts).sum()) for name, watts in holdout.opponents.items()}
+    if any(silent.values()):
+        unasked = tuple(
+            f"the {name} cannot be asked about {missing} of {len(holdout.groups)} rows: they lack "
+            "inputs of it"
+            for name, missing in silent.items()
+            if missing
+        )
+        return Verdict(promoted=False, reasons=unasked)
     against = {**holdout.opponents, BASELINE: holdout.baseline_watts}
     comparisons = tuple(
         compare(holdout, name, predicted, policy.alpha) for name, predicted in against.items()

@@ -19,6 +19,7 @@ from features.gpus import GpuProfile
 from features.schemas import get_schema
 from models.cards import SchemaReference, Source
 from models.clocks import default_clocks
+from models.power.boosted import BoostedPowerModel
 from models.power.inputs import launch_features
 
 if TYPE_CHECKING:
@@ -69,8 +70,9 @@ class Gathered:
         find: FindRows,
         gpu: GpuProfile,
         rest: Rest,
-    ) -> Uploads:
-        """These rows, and those of earlier uploads that the board's champion was trained on.
+    ) -> tuple[Uploads, list[Measurement]]:
+        """These rows, and those of earlier uploads that the board's champion was trained on; and
+        the measurements behind them, in the same order.
 
         Earlier rows keep what is known of the board, and tell whether the candidate forgets it.
         Raises DataError where no row is left.
@@ -93,7 +95,7 @@ class Gathered:
         if not rows:
             raise _nothing(gpu, rest)
         measured = [row for _, row in rows]
-        return Uploads(
+        uploads = Uploads(
             rows=Rows.of(
                 _vectors(measured, self.schema_id, inputs, gpu),
                 np.array([row.power_watts for row in measured], dtype=np.float64),
@@ -103,6 +105,7 @@ class Gathered:
             batches=tuple(sorted(str(batch) for batch in batches)),
             sources=tuple(_source(batch) for _, batch in sorted(batches.items())),
         )
+        return uploads, measured
 
 
 def gathered(
@@ -138,6 +141,24 @@ def gathered(
             known=boards,
         )
     return Gathered(batches, rows, boards[0], schema)
+
+
+def answered(
+    model: BoostedPowerModel, rows: Sequence[Measurement], gpu: GpuProfile
+) -> NDArray[np.float64]:
+    """Watts ``[n]`` that a model gives measured launches; NaN where they lack an input of it."""
+    card = model.card
+    schema = card.feature_schema.id
+    found = np.full(len(rows), np.nan)
+    having = [at for at, row in enumerate(rows) if schema in row.vectors]
+    if not having:
+        return found
+    vectors = _vectors([rows[at] for at in having], schema, card.feature_names, gpu)
+    may_miss = np.array([feature.missing_share > 0 for feature in card.features])
+    whole = ~(np.isnan(vectors) & ~may_miss).any(axis=1)
+    if whole.any():
+        found[np.array(having)[whole]] = model.predict_watts(vectors[whole])
+    return found
 
 
 def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:

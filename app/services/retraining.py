@@ -8,9 +8,13 @@ run_job   the job's process: rows of the batches -> training.retrain -> one tran
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
 
 from app.logs import log
 from app.problems import ServiceError, kind_of
@@ -18,11 +22,12 @@ from app.retrain_messages import RetrainRequest
 from app.services.artifacts import RegistryArtifacts, name_of
 from app.services.champions import open_version
 from app.services.gpus import Gpus
-from app.services.power import TARGET, PowerModels
-from app.services.retrain_rows import Gathered, Rest, base_rows, gathered
+from app.services.power import TARGET, PowerModels, unseen_error_watts
+from app.services.retrain_rows import Gathered, Rest, answered, base_rows, gathered
 from app.settings import Settings
 from app.store.database import open_database
 from app.store.jobs import Job, LeaseLostError
+from app.store.measurements import Measurement
 from app.store.registry import (
     ChampionMovedError,
     ModelName,
@@ -32,13 +37,17 @@ from app.store.registry import (
 )
 from app.store.repositories import Repositories
 from features.errors import WattcastError
-from models.cards import CARD_NAME, sha256_of
+from models.cards import CARD_NAME, ModelCard, sha256_of
+from models.power.boosted import BoostedPowerModel
+from models.store import Artifact
 
 if TYPE_CHECKING:
     from app.services import Services
     from training.retrain import Base, Champion, Retrained, Uploads
 
 KIND = "retrain"
+CONTINUABLE = ("xgboost", "catboost", "average")
+"""Families that more trees can be added to; the packaged average is of the other two."""
 
 
 def submit(
@@ -120,9 +129,12 @@ class _Run:
         found = gathered(batches, rows, gpu, request.board, request.schema_id, rest)
         place = Place(gpu.id, found.board, TARGET)
         champion = self._champion(snapshot, place, found.schema_id)
-        uploads = found.with_earlier(champion, place, self.data.measurements, rows, gpu, rest)
+        uploads, measured = found.with_earlier(
+            champion, place, self.data.measurements, rows, gpu, rest
+        )
         base = base_rows(gpu.id, champion) if request.mode == "full" else None
-        made = self._train(place, found, uploads, base, champion)
+        opponents = self._opponents(snapshot, place, champion, measured)
+        made = self._train(place, found, uploads, base, champion, opponents)
         names = self._adopt(made)
         self._finish(snapshot, place, made, names, rest)
         shutil.rmtree(self.work, ignore_errors=True)
@@ -132,17 +144,50 @@ class _Run:
         self.data.jobs.progress(self.job.id, self.token, stage, round(share, 4), detail)
 
     def _champion(self, snapshot: Snapshot, place: Place, schema_id: str) -> Champion | None:
-        """The model that answers for this board now, if it takes the uploads' features."""
+        """The model to beat and to start from: the one that answers for this board now, or, where
+        that one cannot be continued, the best of the packaged ones that can.
+
+        ``None`` where there is none that takes the uploads' features.
+        """
         from training.retrain import Champion
 
+        serving = self._serving(snapshot, place)
+        if serving is None:
+            return None
+        card = serving.card
+        if card.family in CONTINUABLE and card.feature_schema.id == schema_id:
+            return Champion(serving)
+        known = [
+            card
+            for card in self.power.base_cards()
+            if (card.gpu, card.feature_schema.id) == (place.gpu, schema_id)
+            and card.family in CONTINUABLE
+        ]
+        return Champion(self.power.artifact(min(known, key=unseen_error_watts))) if known else None
+
+    def _serving(self, snapshot: Snapshot, place: Place) -> Artifact[ModelCard] | None:
+        """The boosted model that answers for a board now."""
         for board in dict.fromkeys((place.board, "")):
             version = snapshot.champion(place._replace(board=board))
-            if version is not None and version.name.schema_id == schema_id:
-                return Champion(open_version(self.power, self.artifacts, version))
+            if version is not None:
+                return open_version(self.power, self.artifacts, version)
         model = self.power.choose(place.gpu, "auto")
-        if model is None or model.card.feature_schema.id != schema_id:
-            return None
-        return Champion(self.power.artifact(model.card))
+        return None if model is None else self.power.artifact(model.card)
+
+    def _opponents(
+        self,
+        snapshot: Snapshot,
+        place: Place,
+        champion: Champion | None,
+        rows: Sequence[Measurement],
+    ) -> dict[str, NDArray[np.float64]]:
+        """Watts of the model that answers now, where that is not the champion."""
+        serving = self._serving(snapshot, place)
+        if serving is None or (champion is not None and serving.card == champion.card):
+            return {}
+        name = f"{serving.card.family} model that answers now"
+        gpu = Gpus(self.settings.home).load(place.gpu)
+        return {name: answered(BoostedPowerModel(serving), rows, gpu)}
 
     def _train(
         self,
@@ -151,6 +196,7 @@ class _Run:
         uploads: Uploads,
         base: Base | None,
         champion: Champion | None,
+        opponents: dict[str, NDArray[np.float64]],
     ) -> Retrained:
         from training.checkpoints import Checkpoints
         from training.engine import open_engine
@@ -175,6 +221,7 @@ class _Run:
                 base,
                 champion,
                 self.work / "made",
+                opponents=opponents,
                 engine=engine,
                 checkpoints=Checkpoints(self.work / "folds"),
                 progress=self.tell,

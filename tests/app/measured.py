@@ -15,11 +15,12 @@ from models.store import ArtifactStore
 
 GPU = "tesla-k20"
 SCHEMA = "alavani2023"
+FAMILY = "catboost"
 
 
 @cache
 def _model() -> BoostedPowerModel:
-    return BoostedPowerModel(ArtifactStore().find(GPU, "power", "average", SCHEMA))
+    return BoostedPowerModel(ArtifactStore().find(GPU, "power", FAMILY, SCHEMA))
 
 
 def table(
@@ -43,11 +44,14 @@ def table(
     text = io.StringIO()
     writer = csv.writer(text)
     more = [] if board is None else ["board"]
-    writer.writerow(["gpu", *more, "kernel", "power_watts", *model.card.feature_names])
+    # The grid is no input of this model, but of others that may serve.
+    names = ["gpu", *more, "kernel", "power_watts", "grid_size", *model.card.feature_names]
+    writer.writerow(names)
     for at in range(rows):
         label = [] if board is None else [board]
         values = [repr(float(value)) for value in vectors[at]]
-        writer.writerow([GPU, *label, f"kernel_{kernel[at]}", repr(float(watts[at])), *values])
+        named = [GPU, *label, f"kernel_{kernel[at]}", repr(float(watts[at])), 1000 + kernel[at]]
+        writer.writerow([*named, *values])
     return text.getvalue().encode()
 
 

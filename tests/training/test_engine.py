@@ -16,7 +16,7 @@ import pytest
 from features.errors import ModelError
 from training.bulk import KernelTask, extract_all
 from training.data_parallel import fit_data_parallel
-from training.engine import Engine, InProcess, OnDask, open_engine
+from training.engine import ClusterError, Engine, InProcess, OnDask, open_engine
 from training.families import Xgboost
 from training.protocols import cross_validate
 from training.rows import Rows
@@ -151,7 +151,7 @@ def test_errors_of_a_task_reach_the_caller(engine: Engine) -> None:
 def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("training.engine.WORKERS_SECONDS", 0.5)
     with (
-        pytest.raises(ModelError, match="no Dask scheduler answers"),
+        pytest.raises(ClusterError, match="no Dask scheduler answers"),
         open_engine("tcp://127.0.0.1:9"),
     ):
         pass

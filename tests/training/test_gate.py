@@ -100,6 +100,14 @@ def test_every_opponent_must_be_beaten() -> None:
     assert ["physical model" in reason for reason in verdict.reasons] == [True]
 
 
+def test_what_cannot_be_compared_is_not_promoted() -> None:
+    found = holdout()
+    gaps = np.where(found.groups == 0, np.nan, found.measured_watts / 2)
+    verdict = judge(replace(found, opponents={"model that serves": gaps}), None, POLICY)
+    assert not verdict.promoted
+    assert "10 of 120 rows" in verdict.reasons[0]
+
+
 def test_a_prediction_of_no_power_is_the_worst_of_all() -> None:
     assert log_error(np.array([1.0, 2.0]), np.array([-1.0, 2.0])).tolist() == [np.inf, 0.0]
     found = holdout()

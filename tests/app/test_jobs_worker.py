@@ -1,0 +1,163 @@
+"""A worker sees to its child processes: those that die, hang, are cancelled, or outlive it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from uuid import uuid4
+
+import psutil
+import pytest
+
+from app.jobs import worker as module
+from app.jobs.worker import TOKEN_VARIABLE, Worker
+from app.settings import Settings
+from app.store.database import open_database
+from app.store.jobs import Claim, Job, JobStore
+from tests.app.conftest import settings_at
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    return settings_at(
+        tmp_path / "home", job_poll_seconds=0.05, job_attempts=2, job_lease_seconds=2.0
+    )
+
+
+@pytest.fixture
+def jobs(settings: Settings) -> Iterator[JobStore]:
+    engine = open_database(settings.sqlalchemy_url)
+    yield JobStore(engine)
+    engine.dispose()
+
+
+@pytest.fixture
+def child(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[subprocess.Popen[bytes]]]:
+    """Makes workers start this program instead of a retraining; the processes started."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def use(program: str) -> list[subprocess.Popen[bytes]]:
+        def start(settings: Settings, claim: Claim) -> subprocess.Popen[bytes]:
+            made = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+            started.append(made)
+            return made
+
+        monkeypatch.setattr(module, "_child", start)
+        return started
+
+    return use
+
+
+def submit(jobs: JobStore) -> Job:
+    return jobs.submit("retrain", {}, "tests")[0]
+
+
+def until(jobs: JobStore, job: Job, reached: Callable[[Job], bool]) -> Job:
+    end = time.monotonic() + 60
+    while True:
+        found = jobs.get(job.id)
+        assert found is not None
+        if reached(found):
+            return found
+        assert time.monotonic() < end, found
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def working(settings: Settings, jobs: JobStore) -> Iterator[Worker]:
+    made = Worker(settings, jobs, 1)
+    yield made
+    made.close()
+
+
+def test_a_child_that_dies_is_tried_again_and_then_given_up(
+    jobs: JobStore, working: Worker, child: Callable[[str], list[subprocess.Popen[bytes]]]
+) -> None:
+    started = child("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    job = submit(jobs)
+    working.start()
+    failed = until(jobs, job, lambda one: one.ended)
+    assert (failed.state, failed.attempts, len(started)) == ("failed", 2, 2)
+    assert failed.error is not None
+    assert "signal 9" in failed.error["detail"]
+
+
+def test_a_running_job_is_cancelled_and_its_child_ended(
+    jobs: JobStore, working: Worker, child: Callable[[str], list[subprocess.Popen[bytes]]]
+) -> None:
+    started = child("import time; time.sleep(600)")
+    job = submit(jobs)
+    working.start()
+    working.wake()
+    until(jobs, job, lambda one: one.state == "running" and bool(started))
+    jobs.cancel(job.id, "tests")
+    assert until(jobs, job, lambda one: one.ended).state == "cancelled"
+    assert started[0].poll() is not None
+
+
+def test_a_child_that_takes_too_long_is_ended(
+    settings: Settings,
+    jobs: JobStore,
+    child: Callable[[str], list[subprocess.Popen[bytes]]],
+) -> None:
+    started = child("import time; time.sleep(600)")
+    hasty = Worker(settings.model_copy(update={"job_seconds": 0.3}), jobs, 1)
+    job = submit(jobs)
+    hasty.start()
+    failed = until(jobs, job, lambda one: one.ended)
+    hasty.close()
+    assert failed.error is not None
+    assert (failed.state, failed.error["kind"]) == ("failed", "time-limit")
+    assert started[0].poll() is not None
+
+
+def test_a_worker_that_is_shut_down_gives_its_job_back_uncounted(
+    jobs: JobStore, working: Worker, child: Callable[[str], list[subprocess.Popen[bytes]]]
+) -> None:
+    started = child("import time; time.sleep(600)")
+    job = submit(jobs)
+    working.start()
+    until(jobs, job, lambda one: one.state == "running" and bool(started))
+    working.close()
+    found = jobs.get(job.id)
+    assert found is not None
+    assert (found.state, found.attempts) == ("queued", 0)
+    assert started[0].poll() is not None
+
+
+def test_a_long_job_keeps_its_lease(
+    jobs: JobStore, working: Worker, child: Callable[[str], list[subprocess.Popen[bytes]]]
+) -> None:
+    started = child("import time; time.sleep(600)")
+    job = submit(jobs)
+    working.start()
+    until(jobs, job, lambda one: one.state == "running" and bool(started))
+    time.sleep(2.5)  # longer than the lease
+    assert jobs.claim(("retrain",), 30, 5) is None
+    assert len(started) == 1
+
+
+def test_the_child_dies_with_its_worker(settings: Settings) -> None:
+    environment = {**settings.environment(), TOKEN_VARIABLE: "none", "PATH": ""}
+    with subprocess.Popen(
+        [sys.executable, "-m", "app.jobs", str(uuid4())],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=environment,
+    ) as orphan:
+        assert psutil.pid_exists(orphan.pid)
+        assert orphan.stdin is not None
+        orphan.stdin.close()
+        # Either it saw at once that nobody holds the other end, or that the job is not its own.
+        assert orphan.wait(60) in (3, 4)
+
+
+def test_settings_reach_a_child_as_they_are(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in settings.environment().items():
+        monkeypatch.setenv(name, value)
+    assert Settings() == settings

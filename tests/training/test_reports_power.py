@@ -181,8 +181,10 @@ def test_the_page_has_targets_first_and_every_part(
     )
     monkeypatch.setattr(power, "physical_chapter", lambda: physical)
     monkeypatch.setattr(power, "Study", lambda effort: study)
-    monkeypatch.setattr(power, "PARTS", {"one": lambda _: section("one")})
+    sections = {"regressors": lambda _: section("models"), "one": lambda _: section("one")}
+    monkeypatch.setattr(power, "PARTS", sections)
     page, targets = power.power_report(1, parts=("one",))
+    assert not [each for each in targets if "plain" in each.name]
     titles = [each.title for each in page.sections]
     assert titles[0] == "Targets"
     assert titles[-2:] == ["part physical", "part one"]

@@ -40,7 +40,8 @@ def power_report(
     """The page, and all targets it shows.
 
     ``assignments``: seeded fold assignments of what is fitted here (cards bring their own);
-    ``parts`` of the study. Raises DataError for missing or defective data.
+    ``parts`` of the study; without its regressors no target compares with plain models. Raises
+    DataError for missing or defective data.
     """
     progress("shipped models")
     cards = packaged_cards()
@@ -48,7 +49,9 @@ def power_report(
     physical = physical_chapter()
     study = Study(Effort(assignments, os.cpu_count() or 1, progress))
     sections = [PARTS[name](study) for name in parts]
-    held = [*model_targets(cards, study.regressors), *physical.held]
+    # The plain models to compare with are those of this part.
+    plain = study.regressors if "regressors" in parts else {}
+    held = [*model_targets(cards, plain), *physical.held]
     page = Page(
         "power",
         "Accuracy of power",

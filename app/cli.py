@@ -42,7 +42,7 @@ from app.cli_inputs import (
     pair_request,
     work_request,
 )
-from app.cli_keys import keys
+from app.cli_keys import audit, keys
 from app.cli_models import models, worker
 from app.cli_more import register
 from app.cli_output import console as _console
@@ -64,6 +64,7 @@ gpus = typer.Typer(help="GPU profiles: list, show, check.", invoke_without_comma
 app.add_typer(gpus, name="gpus")
 app.add_typer(reports, name="report")
 app.add_typer(keys, name="keys")
+app.command()(audit)
 app.add_typer(models, name="models")
 app.command()(worker)
 app.add_typer(data, name="data")
@@ -154,7 +155,7 @@ def predict(
     memory_mhz: MemoryMhz = None,
     time_model: TimeModel = "auto",
     model: Annotated[
-        str, typer.Option(help="auto, xgboost, catboost, average or physical.")
+        str, typer.Option(help="auto, xgboost, catboost, average, extratrees or physical.")
     ] = "auto",
     explain: Annotated[bool, typer.Option("--explain", help="Add SHAP contributions.")] = False,
     as_json: AsJson = False,

@@ -53,6 +53,7 @@ from training.checkpoints import Checkpoints
 from training.cleaning import MODEL_INPUTS, CleanTable, clean
 from training.datasets import data_root, sources
 from training.families import FAMILIES, Family, get_family, library_versions
+from training.forests import SETTINGS
 from training.power_kept import kept
 from training.power_rows import rows_of
 from training.protocols import ASSIGNMENTS, OutOfFold, averaged
@@ -85,6 +86,12 @@ ALL_FAMILIES = (*FAMILIES, POOLED)
 TREE_SHARE: Mapping[str, float] = {SOURCE: 1.0, POWERQUANT_SOURCE: 0.5}
 """Share of the answer that is the extra trees', the rest being the median kernel: ten kernels
 tell little of an eleventh. Fixed beforehand, docs/power.md says how."""
+TREE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    SOURCE: SETTINGS,
+    # Three hundred rows of each of ten kernels: larger leaves, for files of a fair size.
+    POWERQUANT_SOURCE: {**SETTINGS, "min_samples_leaf": 16},
+}
+"""Settings of the extra trees."""
 
 Progress = Callable[[str], None]
 PROTOCOLS: tuple[Protocol, ...] = ("random", "grouped")
@@ -372,7 +379,7 @@ def _train_pooled(
     progress: Progress,
 ) -> ModelCard:
     label = f"{table.gpu} {POOLED}"
-    share = TREE_SHARE[table.source]
+    share, settings = TREE_SHARE[table.source], TREE_SETTINGS[table.source]
     fits = pooled_fits(table, peers, plan.checkpoints)
     evaluation = evaluate(table.launched, fits, plan, progress, label)
     others = [peer.part(table.served) for peer in peers]
@@ -381,13 +388,14 @@ def _train_pooled(
         POOLED,
         evaluation,
         plan,
-        hyperparameters=power_pooled.hyperparameters(others, share),
+        hyperparameters=power_pooled.hyperparameters(others, share, settings),
         libraries=power_pooled.LIBRARIES,
         features=table.launched_features,
         beside=[peer.clean for peer in peers],
     )
     progress(f"{label}: final fit")
-    forest = power_pooled.fit_pooled(table.part(table.served), others, share=share)
+    own = table.part(table.served)
+    forest = power_pooled.fit_pooled(own, others, share=share, settings=settings)
     vectors = table.launched[table.served].vectors
 
     def write(folder: Path) -> None:
@@ -401,12 +409,12 @@ def pooled_fits(
     table: TrainingTable, peers: Sequence[TrainingTable], checkpoints: Checkpoints | None = None
 ) -> dict[Table, Fit]:
     """How the extra trees are fitted on training rows of each table of one GPU."""
-    share = TREE_SHARE[table.source]
+    share, trees = TREE_SHARE[table.source], TREE_SETTINGS[table.source]
     fits: dict[Table, Fit] = {}
     for name in table.rows:
         parts = [peer.part(name) for peer in peers]
         settings = {
-            **power_pooled.hyperparameters(parts, share),
+            **power_pooled.hyperparameters(parts, share, trees),
             **library_versions(power_pooled.LIBRARIES[:1]),
             "gpu": table.gpu,
             "rows": ", ".join(
@@ -414,7 +422,7 @@ def pooled_fits(
                 for part in (table.part(name), *parts)
             ),
         }
-        fit = power_pooled.pooled_fit(table.part(name), parts, share=share)
+        fit = power_pooled.pooled_fit(table.part(name), parts, share=share, settings=trees)
         fits[name] = kept(fit, checkpoints or Checkpoints(), POOLED, settings)
     return fits
 

@@ -9,7 +9,7 @@ with many launches are weighted down: a new kernel resembles a kernel, not a row
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,13 @@ class Part:
         return load_gpu(self.gpu).tdp_watts
 
 
-def pooled_fit(own: Part, peers: Sequence[Part] = (), *, share: float = 1.0) -> Fit:
+def pooled_fit(
+    own: Part,
+    peers: Sequence[Part] = (),
+    *,
+    share: float = 1.0,
+    settings: Mapping[str, Any] = SETTINGS,
+) -> Fit:
     """Fits on training rows of ``own`` and those of ``peers`` whose kernels are not left out.
 
     Training rows are rows of ``own`` with groups numbered as in ``Rows.of``: a group without
@@ -62,7 +68,8 @@ def pooled_fit(own: Part, peers: Sequence[Part] = (), *, share: float = 1.0) -> 
     def fit(train: Rows) -> Predict:
         groups = names[train.groups]
         part = Part(own.gpu, train.vectors, train.watts, groups)
-        fitted = fit_pooled(part, peers, left_out(names, groups), share=share)
+        without = left_out(names, groups)
+        fitted = fit_pooled(part, peers, without, share=share, settings=settings)
 
         def predict(known: Rows, test: Rows) -> Floats:
             return fitted.predict(_filled(test.vectors, train.vectors))
@@ -78,7 +85,12 @@ def left_out(names: Names, groups: Names) -> frozenset[str]:
 
 
 def fit_pooled(
-    own: Part, peers: Sequence[Part], without: frozenset[str] = frozenset(), *, share: float = 1.0
+    own: Part,
+    peers: Sequence[Part],
+    without: frozenset[str] = frozenset(),
+    *,
+    share: float = 1.0,
+    settings: Mapping[str, Any] = SETTINGS,
 ) -> Forest:
     """Trees on all rows of ``own`` and the rows of ``peers`` of no kernel group in ``without``."""
     floor, limit = float(own.watts.min()), own.limit_watts
@@ -97,6 +109,7 @@ def fit_pooled(
         np.concatenate(weights),
         centre_watts=_kernel_median(own),
         share=share,
+        settings=settings,
     )
 
 
@@ -112,10 +125,12 @@ def save(forest: Forest, folder: Path, features: int) -> None:
     (folder / ONNX_NAME).write_bytes(converted.SerializeToString())
 
 
-def hyperparameters(peers: Sequence[Part], share: float) -> dict[str, Any]:
+def hyperparameters(
+    peers: Sequence[Part], share: float, settings: Mapping[str, Any] = SETTINGS
+) -> dict[str, Any]:
     """What a card says of the fit."""
     return {
-        **SETTINGS,
+        **settings,
         "rows_per_kernel_power": ROWS_PER_KERNEL_POWER,
         "peers": ", ".join(peer.gpu for peer in peers),
         "peer_weight": PEER_WEIGHT,

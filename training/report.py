@@ -27,7 +27,7 @@ def score_table(cards: Iterable[ModelCard]) -> str:
     titles = ["GPU", "model", "rows", "folds"] + [title for _, title, _ in _COLUMNS]
     lines = [
         [
-            card.gpu,
+            _gpu(card),
             card.family,
             _TABLES[scores.table],
             f"{scores.protocol}, {scores.folds} × {scores.assignments}",
@@ -56,7 +56,7 @@ def summary_table(cards: Iterable[ModelCard]) -> str:
             for protocol in ("random", "grouped")
             for name, digits in _SUMMARY
         ]
-        lines.append([card.gpu, card.family, *cells])
+        lines.append([_gpu(card), card.family, *cells])
     return table(titles, lines)
 
 
@@ -79,7 +79,7 @@ def interval_table(cards: Iterable[ModelCard]) -> str:
                     f"{width.coverage.mean_width_watts:.1f}",
                 ]
             factors = f"×{width.low_factor:.2f} to ×{width.high_factor:.2f}"
-            lines.append([card.gpu, card.family, basis, factors, *measured])
+            lines.append([_gpu(card), card.family, basis, factors, *measured])
     return table(titles, lines)
 
 
@@ -98,6 +98,11 @@ def feature_table(card: ModelCard) -> str:
         for feature in card.features
     ]
     return table(titles, lines)
+
+
+def _gpu(card: ModelCard) -> str:
+    """The GPU; with the source where a GPU of that name was measured twice."""
+    return f"{card.gpu} ({card.source})" if card.source == "powerquant" else card.gpu
 
 
 def _cell(scores: ProtocolScores, name: ScoreName, digits: int) -> str:

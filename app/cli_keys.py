@@ -1,4 +1,4 @@
-"""``wattcast keys create|list|revoke``: who may call the service."""
+"""``wattcast keys create|list|revoke`` and ``wattcast audit``: who may call, who changed what."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from app.cli_inputs import AsJson, fail
 from app.settings import Settings
 
 if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
     from app.store.keys import ApiKey, KeyStore
 
 keys = typer.Typer(help="API keys: create, list, revoke.", no_args_is_help=True)
@@ -72,6 +74,26 @@ def revoke(key_id: Annotated[str, typer.Argument(help="The id, as keys list show
     print(f"revoked {key_id}")
 
 
+def audit(
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Latest entries shown.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what, newest first: keys, measurements, jobs, models."""
+    from dataclasses import asdict
+
+    from app.store.audit import entries
+
+    with _database() as engine:
+        found = entries(engine, limit=limit)
+    if as_json:
+        _print_json([asdict(entry) for entry in found])
+        return
+    for entry in found:
+        at = entry.at.isoformat(timespec="seconds")
+        said = " ".join(f"{name}={value}" for name, value in entry.detail.items())
+        print(f"{at}  {entry.actor}  {entry.action}  {entry.subject}  {said}".rstrip())
+
+
 def _actor() -> str:
     try:
         user = getpass.getuser()
@@ -97,13 +119,20 @@ def _row(key: ApiKey) -> dict[str, Any]:
 
 
 @contextmanager
-def _store() -> Iterator[KeyStore]:
-    """The keys of the database that the settings name, migrated if need be."""
+def _database() -> Iterator[Engine]:
+    """The database that the settings name, migrated if need be."""
     from app.store.database import open_database
-    from app.store.keys import KeyStore
 
     engine = open_database(Settings().sqlalchemy_url)
     try:
-        yield KeyStore(engine)
+        yield engine
     finally:
         engine.dispose()
+
+
+@contextmanager
+def _store() -> Iterator[KeyStore]:
+    from app.store.keys import KeyStore
+
+    with _database() as engine:
+        yield KeyStore(engine)

@@ -35,6 +35,9 @@ def test_a_key_is_made_listed_and_revoked() -> None:
     assert run("revoke", row["id"])[0] == 0
     assert run("revoke", row["id"])[0] == 1
     assert "revoked" in run("list")[1]
+    log = CliRunner().invoke(app, ["audit"]).output.splitlines()
+    assert [line.split()[2] for line in log] == ["keys.revoke", "keys.create"]
+    assert all(line.split()[1].startswith("cli:") and row["id"] in line for line in log)
 
 
 def test_what_makes_no_key() -> None:

@@ -8,6 +8,7 @@ import io
 import json
 import zipfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -376,3 +377,32 @@ def test_no_cell_of_an_export_is_a_formula(service: httpx.Client) -> None:
     for prefix in "=+-@\t\r\n":
         assert harmless(f"{prefix}x") == f"'{prefix}x"
     assert harmless("x=1") == "x=1"
+
+
+def test_many_uploads_at_once_are_all_taken(service: httpx.Client) -> None:
+    def one(number: int) -> httpx.Response:
+        content = as_csv(vectors(20, board=f"at-once-{number}"))
+        files = {"file": ("any.bin", content)}
+        url = f"{service.base_url}/measurements"
+        return httpx.post(url, files=files, data={"schema": "alavani2023"}, timeout=60)
+
+    with ThreadPoolExecutor(32) as pool:
+        answers = list(pool.map(one, range(32)))
+    assert {answer.status_code for answer in answers} == {201}
+    assert len({answer.json()["id"] for answer in answers}) == 32
+
+
+def test_a_database_that_was_restarted_is_used_again(service: httpx.Client, url: str) -> None:
+    if not url.startswith("postgresql"):
+        pytest.skip("only a database server can be restarted")
+    engine = open_database(url)
+    with engine.connect() as connection:
+        ended = connection.exec_driver_sql(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        ).scalar_one()
+    engine.dispose()
+    assert ended > 0
+    answer = upload(service, as_csv(vectors(1, board="restarted")), schema="alavani2023")
+    assert answer.status_code == 201, answer.text
+    assert service.get("/readyz").status_code == 200

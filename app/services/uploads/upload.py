@@ -112,10 +112,11 @@ def read_upload(services: Services, file: IO[bytes], options: UploadOptions) -> 
         raise _nothing_accepted(reading)
     form: Form = "ptx" if columns is None else "features"
     used = {schema for row in reading.accepted for schema in row.vectors}
+    schemas = {schema: get_schema(schema).sha256 for schema in sorted(used)}
     return NewBatch(
-        content_sha256=_content_hash(form, options.schema, reading.accepted),
+        content_sha256=_content_hash(form, schemas, reading.accepted),
         form=form,
-        schemas={schema: get_schema(schema).sha256 for schema in sorted(used)},
+        schemas=schemas,
         rows=reading.accepted,
         rejected=reading.rejected,
         rejections=reading.rejections,
@@ -295,9 +296,12 @@ def _measurement(
     )
 
 
-def _content_hash(form: Form, schema: str | None, rows: Sequence[Measurement]) -> str:
-    """Hash of what the rows say: not of the file's format, nor of features extracted here."""
-    digest = hashlib.sha256(f"{form}\n{schema or ''}\n".encode())
+def _content_hash(form: Form, schemas: Mapping[str, str], rows: Sequence[Measurement]) -> str:
+    """Hash of what the rows say: not of the file's format, nor of features extracted here.
+
+    With another definition of a schema the same rows have other features: another batch.
+    """
+    digest = hashlib.sha256(json.dumps([form, sorted(schemas.items())]).encode())
     for row in rows:
         said = [
             *(row.gpu, row.board, row.kernel, row.kernel_group, row.ptx_sha256, row.launch),

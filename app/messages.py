@@ -296,7 +296,7 @@ class PredictRequest(KernelTiming):
     model: ModelChoice = Field(
         "auto",
         description="Power model: `auto` is the promoted one, else the one that, by its card, does "
-        "best on kernels left out of training, against the no-information baseline.",
+        "best on kernels left out of training.",
     )
     board: str | None = Field(
         None,

@@ -92,9 +92,8 @@ class ModelSummary(BaseModel):
     training_rows: int
     training_kernels: int
     unseen_kernel_mae_watts: float | None
-    unseen_kernel_share_of_baseline: float | None = Field(
-        description="Error in percent on kernels left out of training over that of the "
-        "no-information baseline; where nothing was promoted, the least one answers."
+    unseen_kernel_mape_percent: float | None = Field(
+        description="Where nothing was promoted, the model with the least answers."
     )
 
 

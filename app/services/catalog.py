@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 from app.services.gpus import Gpus
-from app.services.power import reference_of, unseen_error_watts, unseen_share
+from app.services.power import reference_of, unseen_error_percent, unseen_error_watts
 from features.errors import ModelError
 from features.gpus import GpuProfile
 from features.schemas import Field, get_schema, list_schemas
@@ -100,14 +100,14 @@ def schema_details(schema_id: str) -> dict[str, Any]:
 
 def model_summary(card: ModelCard) -> dict[str, Any]:
     """One model in a list: reference, size of its training and error on unseen kernels."""
-    error, share = unseen_error_watts(card), unseen_share(card)
+    watts, percent = unseen_error_watts(card), unseen_error_percent(card)
     return {
         **reference_of(card),
         "created": card.created.isoformat(),
         "training_rows": card.training.rows,
         "training_kernels": card.training.kernels,
-        "unseen_kernel_mae_watts": error if error != float("inf") else None,
-        "unseen_kernel_share_of_baseline": share if share != float("inf") else None,
+        "unseen_kernel_mae_watts": watts if watts != float("inf") else None,
+        "unseen_kernel_mape_percent": percent if percent != float("inf") else None,
     }
 
 

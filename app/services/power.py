@@ -99,7 +99,7 @@ class PowerModels:
         """The model that answers for a GPU; ``None`` if it has no power model at all.
 
         ``auto`` is the champion of the board, or of the GPU; without a promotion the one with the
-        least ``unseen_share`` by its card: models of other tables do not compare in watts.
+        least ``unseen_error_percent`` by its card.
         Raises ModelError where the GPU has models, but none of the family asked for.
         """
         champion = self.promoted(gpu, board)
@@ -121,7 +121,7 @@ class PowerModels:
             if not asked:
                 known = sorted({card.family for card in newest.values()})
                 raise ModelError(f"no {choice} power model for {gpu}", gpu=gpu, known=known)
-            card = min(asked, key=unseen_share)
+            card = min(asked, key=unseen_error_percent)
             model = self._chosen[gpu, choice] = self._load(card)
             return model
 
@@ -129,7 +129,7 @@ class PowerModels:
         """Whether the physical model answers by default.
 
         So it is for a GPU without boosted models, and for one whose own physical model has the
-        least ``unseen_share`` of all, unless a model was promoted.
+        least ``unseen_error_percent`` of all, unless a model was promoted.
         """
         if self.promoted(gpu, board) is not None:
             return False
@@ -141,8 +141,8 @@ class PowerModels:
             for card in self.base_cards()
             if (card.gpu, card.target, card.family) == (gpu, TARGET, PHYSICAL)
         )
-        share = min(map(unseen_share, physical), default=float("inf"))
-        return share < unseen_share(boosted.card)
+        error = min(map(unseen_error_percent, physical), default=float("inf"))
+        return error < unseen_error_percent(boosted.card)
 
     def physical(self, gpu: GpuProfile) -> PhysicalPowerModel:
         """The physical model of a GPU: fitted on it, else pooled over those that were measured.
@@ -201,13 +201,10 @@ def unseen_error_watts(card: ModelCard) -> float:
     return float("inf") if scores is None else scores.model["mae_watts"].mean
 
 
-def unseen_share(card: ModelCard) -> float:
-    """Mean error in percent on kernels left out of training, over that of the card's own
-    no-information baseline on the same rows; infinite if not measured."""
+def unseen_error_percent(card: ModelCard) -> float:
+    """Mean absolute percentage error on kernels left out of training; infinite if not measured."""
     scores = _unseen_scores(card)
-    if scores is None:
-        return float("inf")
-    return scores.model["mape_percent"].mean / scores.baseline["mape_percent"].mean
+    return float("inf") if scores is None else scores.model["mape_percent"].mean
 
 
 def _unseen_scores(card: ModelCard) -> ProtocolScores | None:

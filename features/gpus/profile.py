@@ -118,6 +118,17 @@ class LaunchOverhead(Strict):
     microseconds: PositiveFloat
 
 
+class TimeInterval(Strict):
+    """How far the default time model lay from kernels measured on this GPU, as factors on its
+    answer that hold a new kernel with probability ``level``; ``kernels`` are those it rests on."""
+
+    source: str
+    level: Annotated[float, Field(gt=0, lt=1)]
+    low_factor: Annotated[float, Field(gt=0, le=1)]
+    high_factor: Annotated[float, Field(ge=1)]
+    kernels: PositiveInt
+
+
 class GpuProfile(Strict):
     """Physical facts of one GPU. Load it with ``features.gpus.load_gpu``.
 
@@ -150,6 +161,7 @@ class GpuProfile(Strict):
     kernel_launch: LaunchOverhead | None = None
     memory_timing: MemoryTiming = Field(default_factory=MemoryTiming)
     dram_queueing: DramQueueing | None = None
+    time_interval: TimeInterval | None = None
     capability: CapabilityFacts
 
     # --- chip and clocks --------------------------------------------------------

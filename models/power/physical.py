@@ -29,8 +29,9 @@ POOLED = "pooled"
 """In the place of a GPU: weights for every GPU that nobody measured."""
 
 SHARED_WEIGHTS: Mapping[str, str] = MappingProxyType({"fp16": "fma", "tensor": "fma"})
-"""Units without a weight of their own: no program of the data uses them, so that a full unit is
-taken to draw what a full FMA pipe draws (an assumption; docs/physical.md)."""
+"""Units without a weight of their own in the published data, no program of which uses them: a full
+unit is taken to draw what a full FMA pipe draws (an assumption; docs/physical.md). Where they were
+measured (``training.onboard``) ``own_weights`` has theirs."""
 
 CORE_UNITS = ("issue", "fma", "alu", "fp64", "sfu", "load_store", "l2", "texture")
 """Units with a weight, in the core's clock and voltage domain."""
@@ -77,7 +78,8 @@ class PhysicalParameters(BaseModel):
 
     ``limit_watts`` scales the weights and is the board's power limit; ``highest_watts`` what
     the fitted rows reached (a prediction above both is cut: the board would lower its clocks).
-    ``weights`` are dimensionless, one for each of ``WEIGHTS``.
+    ``weights`` are dimensionless, one for each of ``WEIGHTS``; ``own_weights`` for those of
+    ``SHARED_WEIGHTS`` that were measured.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -90,16 +92,24 @@ class PhysicalParameters(BaseModel):
     reference_memory_mhz: float = Field(gt=0)
     voltage: VoltageCurve
     weights: dict[str, float]
+    own_weights: dict[str, float] = {}
 
     @model_validator(mode="after")
     def _sound(self) -> PhysicalParameters:
         if tuple(self.weights) != WEIGHTS:
             raise ValueError(f"weights must be {', '.join(WEIGHTS)}, in this order")
-        if any(weight < 0 for weight in self.weights.values()):
+        if not set(self.own_weights) <= set(SHARED_WEIGHTS):
+            raise ValueError(f"own_weights may be {', '.join(SHARED_WEIGHTS)}")
+        if any(weight < 0 for weight in (*self.weights.values(), *self.own_weights.values())):
             raise ValueError("a weight is negative")
         if self.idle_watts >= self.limit_watts:
             raise ValueError("idle_watts is not below limit_watts")
         return self
+
+    def weight(self, term: str) -> float:
+        """The weight of a term of ``regressors``: its own, or the one it shares."""
+        own = self.own_weights.get(term)
+        return self.weights[SHARED_WEIGHTS.get(term, term)] if own is None else own
 
     @property
     def reference(self) -> ClockPair:
@@ -148,7 +158,7 @@ def predicted_power(
     scale = parameters.limit_watts - parameters.idle_watts
     terms = regressors(activities, clocks, parameters.reference, parameters.voltage)
     watts = {
-        name: scale * parameters.weights[SHARED_WEIGHTS.get(name, name)] * value
+        name: scale * parameters.weight(name) * value
         for name, value in terms.items()
     }
     components = {

@@ -23,7 +23,7 @@ from features.memory import SECTOR_BYTES
 from models.clocks import ClockPair, checked, default_clocks, streaming_bytes_per_second
 from models.estimate import Estimate
 from models.time.base import Regime, TimePrediction
-from models.time.bottleneck_interval import LEVEL, interval_width
+from models.time.bottleneck_interval import LEVEL, interval_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +260,7 @@ class BottleneckTimeModel:
         start = launch_seconds(activity, gpu)
         seconds = combined_seconds(resources) + start
         cases = [predicted_seconds(case, gpu, pair, more=more) for case in analysis.activity_cases]
-        width, basis = interval_width(gpu.id)
+        width, basis = interval_of(gpu)
         return TimePrediction(
             family=self.family,
             estimate=Estimate(

@@ -12,6 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
+from features.gpus import GpuProfile
 from models.estimate import Basis
 from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors, widen
 
@@ -35,6 +36,15 @@ def program_errors() -> tuple[ProgramError, ...]:
             ProgramError(row["gpu"], row["program"], float(row["log_ratio"]))
             for row in csv.DictReader(file)
         )
+
+
+def interval_of(gpu: GpuProfile) -> tuple[IntervalWidth, Basis]:
+    """``interval_width``, or what was measured on the GPU where its profile tells that."""
+    own = gpu.time_interval
+    if own is None:
+        return interval_width(gpu.id)
+    width = IntervalWidth(low_factor=own.low_factor, high_factor=own.high_factor)
+    return width, "unseen_kernel"
 
 
 @lru_cache(maxsize=256)

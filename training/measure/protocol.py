@@ -143,7 +143,7 @@ def behaviour(
     if offered.power is None:
         return offered
     loaded = runner.load(workload, "uniform")
-    periods, lags = [], []
+    periods, lags, idle = [], [], []
     notes = list(offered.notes)
     try:
         observer = Observer(loaded, sensor, clock, min(settings.poll_seconds, 0.002))
@@ -152,6 +152,8 @@ def behaviour(
             observer.idle(2.0)
             observer.readings.clear()
             observer.idle(1.0)
+            watts = [one.power_watts for one in observer.readings if one.power_watts is not None]
+            idle += [fmean(watts)] if watts else []
             began, _ = observer.run(3.0, launches)
             if (period := update_period(observer.readings)) is not None:
                 periods.append(period)
@@ -168,6 +170,7 @@ def behaviour(
         update={
             "update_period_seconds": round(median(periods), 6) if periods else None,
             "lag_seconds": round(median(lags), 6) if lags else None,
+            "idle_watts": round(min(idle), 4) if idle else None,
             "notes": tuple(notes),
         }
     )
@@ -246,11 +249,11 @@ class _Measurement:
         self.observer.readings.clear()
         self.observer.run(self.settings.timing_seconds, launches)
         self.observer.drain()
-        self.observer.look()
 
     def _watched(self) -> None:
         observer, settings = self.observer, self.settings
         lag = self.traits.lag_seconds or 0.0
+        observer.idle(4 * lag)  # what the sensor still shows of the load before
         before = observer.idle(settings.idle_seconds)
         self.idle_watts = self._mean_power(before, self.clock.now())
         launches = batch_size(observer, self.loaded, settings)

@@ -68,7 +68,7 @@ class SensorTraits(Part):
 
     ``power``: ``instant`` (NVML's field), ``usage`` (nvmlDeviceGetPowerUsage: averaged over 1 s on
     some boards), or none. ``lag_seconds``: time constant of a first-order lag, from the answer
-    to a load that starts.
+    to a load that starts. ``idle_watts``: mean power of seconds without load.
     """
 
     type: Literal["sensor"] = "sensor"
@@ -76,6 +76,7 @@ class SensorTraits(Part):
     energy_counter: bool = False
     update_period_seconds: float | None = Field(default=None, gt=0)
     lag_seconds: float | None = Field(default=None, ge=0)
+    idle_watts: float | None = Field(default=None, gt=0)
     notes: tuple[str, ...] = ()
 
 

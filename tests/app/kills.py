@@ -158,8 +158,16 @@ def group(kind: str, folder: Path) -> Iterator[Group]:
             made.close()
 
 
-def run(kind: str, folder: Path, rounds: int, seed: int, say: Any = lambda line: None) -> Counts:
-    """Rounds of kills on one database; what was found."""
+def run(
+    kind: str,
+    folder: Path,
+    rounds: int,
+    seed: int,
+    say: Any = lambda line: None,
+    seconds: float = float("inf"),
+) -> Counts:
+    """Rounds of kills on one database, none begun after ``seconds``; what was found."""
+    until = time.monotonic() + seconds
     chance = random.Random(seed)
     counts = Counts()
     accepted: dict[str, int] = {}
@@ -168,6 +176,8 @@ def run(kind: str, folder: Path, rounds: int, seed: int, say: Any = lambda line:
         engine = open_database(processes.settings.sqlalchemy_url)
         repositories = Repositories.over(engine)
         for at in range(rounds):
+            if time.monotonic() > until:
+                break
             victim = VICTIMS[at % len(VICTIMS)]
             # A board each: every retraining starts from the packaged champion, and costs alike.
             content = table(ROWS, kernels=KERNELS, seed=at, board=f"board-{at}")
@@ -187,7 +197,8 @@ def run(kind: str, folder: Path, rounds: int, seed: int, say: Any = lambda line:
             counts.kills_in_stage[stage] += 1
             _ended(repositories, job)
             say(f"round {at + 1}/{rounds}: killed {victim} in stage {stage!r}")
-        counts.rounds, counts.uploads, counts.jobs = rounds, len(accepted), len(submitted)
+        counts.uploads = len(accepted)
+        counts.rounds = counts.jobs = len(submitted)
         _inspect(engine, processes.settings, accepted, submitted, counts)
         engine.dispose()
     return counts
@@ -276,9 +287,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more then")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        counts = run(options.database, Path(folder), options.rounds, options.seed, print)
+        counts = run(
+            options.database,
+            Path(folder),
+            options.rounds,
+            options.seed,
+            lambda line: print(line, flush=True),
+            options.minutes * 60,
+        )
     print(counts.told())
     return 1 if counts.wrong else 0
 

@@ -1,0 +1,89 @@
+"""Artifacts of retrained models: adopted once, checked always, fetched where they are not local."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from app.services.artifacts import RegistryArtifacts, name_of
+from app.services.champions import Champions
+from app.services.power import PowerModels
+from app.store.database import open_database
+from app.store.registry import NewVersion, Place, RegistryStore
+from features.errors import ModelError
+from models.cards import CARD_NAME, ModelCard, sha256_of
+from models.store import ArtifactStore
+
+GPU = "tesla-k20"
+PLACE = Place(GPU, "", "power")
+
+
+def made(folder: Path, family: str = "catboost") -> tuple[ModelCard, str]:
+    """A packaged artifact under another version, as a retraining would leave it in ``folder``."""
+    packaged = ArtifactStore().find(GPU, "power", family, "alavani2023")
+    card = packaged.card.model_copy(update={"source": "uploads", "version": 1001})
+    place = folder / card.folder
+    shutil.copytree(packaged.folder, place)
+    (place / CARD_NAME).write_text(card.to_json(), "utf-8")
+    return card, sha256_of(place / CARD_NAME)
+
+
+def test_an_adopted_artifact_opens_under_its_checksum_alone(tmp_path: Path) -> None:
+    card, sha256 = made(tmp_path / "work")
+    artifacts = RegistryArtifacts(tmp_path / "registry")
+    artifacts.adopt(tmp_path / "work", card)
+    assert artifacts.open(name_of(card), sha256).card == card
+    with pytest.raises(ModelError, match="not the registered one"):
+        artifacts.open(name_of(card), "0" * 64)
+    (tmp_path / "registry" / card.folder / "model.cbm").write_bytes(b"spoiled")
+    with pytest.raises(ModelError, match="another checksum"):
+        artifacts.open(name_of(card), sha256)
+    with pytest.raises(ModelError, match="no catboost power model"):
+        artifacts.open(name_of(card)._replace(version=1002), sha256)
+
+
+def test_another_machine_fetches_what_it_does_not_have(tmp_path: Path) -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
+    card, sha256 = made(tmp_path / "work")
+    url = (tmp_path / "shared").as_uri()
+    RegistryArtifacts(tmp_path / "here", url).adopt(tmp_path / "work", card)
+    there = RegistryArtifacts(tmp_path / "there", url)
+    found = there.open(name_of(card), sha256)
+    assert found.folder == tmp_path / "there" / card.folder
+    assert found.card == card
+    # Half of a copy is none.
+    (tmp_path / "shared" / card.folder / "model.onnx").write_bytes(b"cut")
+    with pytest.raises(ModelError, match="another checksum"):
+        RegistryArtifacts(tmp_path / "third", url).open(name_of(card), sha256)
+    (tmp_path / "shared" / card.folder / CARD_NAME).unlink()
+    with pytest.raises(ModelError, match="cannot be fetched"):
+        RegistryArtifacts(tmp_path / "fourth", url).open(name_of(card), sha256)
+
+
+def test_a_champion_that_does_not_load_leaves_the_one_before_serving(tmp_path: Path) -> None:
+    engine = open_database(f"sqlite:///{tmp_path / 'w.db'}")
+    registry, power = RegistryStore(engine), PowerModels(tmp_path)
+    artifacts = RegistryArtifacts(tmp_path / "registry")
+    champions = Champions(power, registry, artifacts)
+    card, sha256 = made(tmp_path / "work")
+    artifacts.adopt(tmp_path / "work", card)
+    good = NewVersion(name_of(card), "", "retrained", sha256)
+    before = power.choose(GPU, "auto")
+    registry.promote_by_hand(PLACE, good, "tests", "")
+    champions.refresh()
+    serving = power.choose(GPU, "auto")
+    assert serving is not None
+    assert serving.card == card
+    assert power.choose(GPU, "auto", "some board") is serving
+    assert card in power.cards()
+    lost = NewVersion(name_of(card)._replace(version=1002), "", "retrained", sha256)
+    registry.promote_by_hand(PLACE, lost, "tests", "")
+    champions.refresh()
+    assert power.choose(GPU, "auto") is serving
+    for _ in range(2):
+        registry.rollback(PLACE, "tests", "")
+        champions.refresh()
+    assert power.choose(GPU, "auto") is before
+    engine.dispose()

@@ -274,7 +274,8 @@ def _ranked(rows: list[_Row], table: _Table, most: int) -> dict[str, Any]:
                 "time_share": row.seconds / total_seconds,
                 "warp_executions": row.executions,
                 "machine_instructions": row.machine,
-                "active_lane_fraction": row.lanes / (WARP_SIZE * row.executions),
+                # Lanes and warps are extrapolated apart where a time cap cut the execution short.
+                "active_lane_fraction": min(1.0, row.lanes / (WARP_SIZE * row.executions)),
                 "components": {name: part for name, part in by_component if part > 0.0},
             }
         )

@@ -9,14 +9,17 @@ from typing import Any
 
 import httpx
 import pytest
+from pydantic import BaseModel
 
 import wattcast
 from app.cli_diff import EXCEEDED
 from app.compare_messages import CompareAnswer, CompareRequest
+from app.cost_messages import CostRequest
 from app.messages import PredictRequest
 from app.services import Services
 from app.services.comparison import compare
 from app.services.prediction import predict
+from app.sweep_messages import SweepRequest
 from features.errors import KernelError, LaunchError
 from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
@@ -143,6 +146,21 @@ def test_over_http(client: httpx.Client, vector_add: str, heavier: str) -> None:
     assert "either gpu or gpus" in refused["detail"]
     broken = {**body, "new": {"ptx": "this is no PTX"}}
     assert problem(client.post("/compare", json=broken), 422, "ptx-syntax")["line"] == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [("/compare", CompareRequest), ("/sweep", SweepRequest), ("/cost", CostRequest)],
+)
+def test_examples_are_answered(client: httpx.Client, path: str, model: type[BaseModel]) -> None:
+    extra = model.model_config["json_schema_extra"]
+    assert isinstance(extra, dict)
+    examples = extra["examples"]
+    assert isinstance(examples, list)
+    for example in examples:
+        model.model_validate(example)
+        answer = client.post(path, json=example)
+        assert answer.status_code == 200, answer.text
 
 
 def test_on_the_command_line(run: Run, tmp_path: Path, vector_add: str, heavier: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from random import Random
 from typing import Any
 from uuid import uuid4
 
@@ -11,7 +12,14 @@ import pytest
 
 from app.cost_messages import CostAnswer
 from app.hotspots_messages import HotspotsAnswer
+from app.messages import PredictRequest
+from app.services import Services
+from app.services.hotspots import hotspots_of
+from app.services.prediction import predict
 from features.cuda.toolchain import find_nvrtc
+from features.errors import WattcastError
+from tests.app.conftest import settings_at
+from tests.app.test_fuzz import mutated
 from tests.app.test_problems import problem
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
@@ -93,11 +101,12 @@ def test_a_streaming_kernel_spends_its_energy_on_its_loads_and_its_store(
 
 
 def test_a_loop_costs_more_than_what_stands_around_it(client: httpx.Client, looping: str) -> None:
-    prediction = predicted(client, ptx=looping, loops={"default": 500}, model="physical")
+    asked = {"ptx": looping, "model": "physical", "analysis": "symbolic"}
+    prediction = predicted(client, **asked, loops={"default": 500})
     found = hotspots(client, prediction)
     assert found["blocks"]["rows"][0]["label"] == "$LOOP"
     assert found["blocks"]["rows"][0]["energy_share"] > 0.8
-    again = predicted(client, ptx=looping, loops={"default": 5000}, model="physical")
+    again = predicted(client, **asked, loops={"default": 5000})
     assert hotspots(client, again)["blocks"]["rows"][0]["energy_share"] > 0.9
 
 
@@ -175,6 +184,27 @@ def test_cuda_source_with_arguments_by_c_name(client: httpx.Client) -> None:
     assert not {w["code"] for w in found["warnings"]} & {"trip_count_assumed"}
     files = {row["file"] for row in found["source_lines"]["rows"]}
     assert not any("/" in file for file in files if file)
+
+
+def test_mutated_ptx_is_shared_out_whole_or_refused(tmp_path: Path) -> None:
+    services = Services(settings_at(tmp_path))
+    random = Random(7)
+    whole = 0
+    for _ in range(40):
+        body = {"ptx": mutated(random), "gpu": "tesla-v100", "launch": LAUNCH}
+        more = {"model": "physical", "analysis": "symbolic"}
+        try:
+            request = PredictRequest.model_validate({**body, **more})
+            answer = predict(services, request)
+            if answer["energy"] is None:
+                continue
+            found = hotspots_of(services, request, answer)
+        except WattcastError:
+            continue
+        for ranking in ("blocks", "lines"):
+            assert summed(found, ranking, "joules") == pytest.approx(found["joules"], rel=1e-9)
+        whole += 1
+    assert whole >= 5
 
 
 def test_nothing_to_share_out_is_a_problem(client: httpx.Client) -> None:

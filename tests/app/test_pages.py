@@ -1,0 +1,145 @@
+"""The page's files, and the calls that only it needs so far."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from importlib.resources import files
+from typing import Any
+
+import httpx
+import pytest
+
+
+@pytest.fixture(scope="module")
+def html(client: httpx.Client) -> str:
+    answer = client.get("/")
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+    return answer.text
+
+
+def loaded(html: str) -> list[str]:
+    return re.findall(r'(?:src|href)="(/static/[^"]+)"', html)
+
+
+def predicted(client: httpx.Client, ptx: str, **more: object) -> dict[str, Any]:
+    body = {"ptx": ptx, "gpu": "v100", "launch": {"grid": [64], "block": [128]}, **more}
+    answer = client.post("/predict", json=body)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def test_its_policy_lets_nothing_inline_and_nothing_from_elsewhere(
+    client: httpx.Client, html: str
+) -> None:
+    policy = client.get("/").headers["content-security-policy"]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    assert "http" not in policy
+    assert not re.search(r"<style|style=|<script(?![^>]* src=)|\son\w+=|https?://", html)
+
+
+def test_every_file_it_names_is_there_and_kept_for_good(client: httpx.Client, html: str) -> None:
+    paths = loaded(html)
+    assert len(paths) > 10
+    for path in [*paths, paths[0].rpartition("/")[0] + "/plotly.js"]:
+        answer = client.get(path)
+        assert answer.status_code == 200, path
+        assert "immutable" in answer.headers["cache-control"]
+        assert (
+            client.get(path, headers={"If-None-Match": answer.headers["etag"]}).status_code == 304
+        )
+
+
+def test_what_changes_is_asked_for_again(client: httpx.Client) -> None:
+    answer = client.get("/")
+    assert answer.headers["cache-control"] == "no-cache"
+    assert client.get("/", headers={"If-None-Match": answer.headers["etag"]}).status_code == 304
+    older = client.get("/static/0123456789abcdef/main.js")
+    assert older.status_code == 200
+    assert older.headers["cache-control"] == "no-cache"
+
+
+def test_files_are_compressed_for_those_who_can_read_it(client: httpx.Client, html: str) -> None:
+    path = next(path for path in loaded(html) if path.endswith("predict.js"))
+    plain = client.get(path, headers={"Accept-Encoding": "identity"})
+    assert "content-encoding" not in plain.headers
+    with client.stream("GET", path, headers={"Accept-Encoding": "gzip"}) as zipped:
+        assert zipped.headers["content-encoding"] == "gzip"
+        assert gzip.decompress(b"".join(zipped.iter_raw())) == plain.content
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..", "%2e%2e%2fmain.py", "page.html.j2"])
+def test_nothing_else_is_served(client: httpx.Client, name: str) -> None:
+    answer = client.get(f"/static/x/{name}")
+    assert answer.status_code == 404
+    assert answer.json()["type"] == "/problems/not-found"
+
+
+def test_no_module_writes_markup() -> None:
+    modules = [f for f in files("app.web").joinpath("static").iterdir() if f.name.endswith(".js")]
+    assert modules
+    for module in modules:
+        text = module.read_text(encoding="utf-8")
+        found = re.findall(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", text)
+        assert not found, module.name
+
+
+def test_predictions_are_listed_newest_first_in_pages(
+    client: httpx.Client, vector_add: str
+) -> None:
+    made = [predicted(client, vector_add, registers_per_thread=20 + i) for i in range(3)]
+    wanted = [one["id"] for one in reversed(made)]
+    listed: list[dict[str, Any]] = []
+    while [one["id"] for one in listed][:1] != wanted[:1]:  # until the last one is written
+        listed = client.get("/predictions", params={"limit": 2}).json()
+    assert [one["id"] for one in listed] == wanted[:2]
+    assert listed[0]["kernel"] == "vector_add"
+    assert listed[0]["gpu"] == "tesla-v100"
+    assert listed[0]["joules"] == made[-1]["energy"]["joules"]
+    older = client.get("/predictions", params={"limit": 1, "before": listed[-1]["id"]}).json()
+    assert [one["id"] for one in older] == wanted[2:]
+
+
+def test_a_request_can_be_asked_again(client: httpx.Client, vector_add: str) -> None:
+    first = predicted(client, vector_add, loops={"default": 8}, registers_per_thread=24)
+    asked = client.get(f"/predictions/{first['id']}/request").json()
+    assert asked["compiled"] is False
+    assert asked["request"]["ptx"] == vector_add
+    again = client.post("/predict", json=asked["request"]).json()
+    assert {**again, "id": first["id"]} == first
+    missing = client.get("/predictions/00000000-0000-0000-0000-000000000000/request")
+    assert missing.status_code == 404
+
+
+def test_measured_work_has_no_code_to_ask_again(client: httpx.Client) -> None:
+    work = {"dram_bytes": 1e9, "int_ops": 1e9}
+    body = {"work": work, "gpu": "rtx-3080", "launch": {"grid": 64, "block": 256}}
+    made = client.post("/predict", json=body).json()
+    answer = client.get(f"/predictions/{made['id']}/request")
+    assert answer.status_code == 422
+    assert answer.json()["type"] == "/problems/no-explanation"
+    listed = client.get("/predictions").json()
+    while made["id"] not in {one["id"] for one in listed}:
+        listed = client.get("/predictions").json()
+    assert next(one for one in listed if one["id"] == made["id"])["kernel"] is None
+
+
+def check(client: httpx.Client, table: str) -> httpx.Response:
+    files = {"file": ("rows.csv", table.encode())}
+    return client.post("/measurements/check", files=files, data={"schema": "activity1"})
+
+
+def test_a_check_tells_what_an_upload_would_and_stores_nothing(client: httpx.Client) -> None:
+    before = client.get("/measurements").json()
+    found = check(client, "gpu,kernel,power_watts\nnone-such,a,50\n")
+    assert found.status_code == 200
+    assert (found.json()["accepted"], found.json()["rejected"]) == (0, 1)
+    assert found.json()["rejections"][0]["row"] == 1
+    assert "none-such" in found.json()["rejections"][0]["reason"]
+    empty = check(client, "gpu,kernel,power_watts\n")
+    assert empty.status_code == 422
+    assert empty.json()["type"] == "/problems/data"
+    assert client.get("/measurements").json() == before

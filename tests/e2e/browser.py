@@ -1,0 +1,123 @@
+"""A real browser on a real service; what it must never do is collected and checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, Route, sync_playwright
+
+CHROMIUM = Path("/usr/bin/chromium")
+"""Where Debian's package puts it."""
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+
+PATIENCE_MILLISECONDS = 60_000
+"""Longest wait for anything to appear, on a machine that is busy with other tests."""
+
+needs_chromium = pytest.mark.skipif(
+    not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM} (apt-get install chromium)"
+)
+
+
+@dataclass
+class Watched:
+    """A page of a service, and what it did that it should not have."""
+
+    page: Page
+    url: str
+    complaints: list[str] = field(default_factory=list)
+    foreign: list[str] = field(default_factory=list)
+
+    def watch(self) -> None:
+        """Collect console errors, exceptions, dialogs, and requests that leave the origin."""
+        page = self.page
+        page.on(
+            "console",
+            lambda told: (
+                self.complaints.append(told.text) if told.type in ("error", "warning") else None
+            ),
+        )
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("dialog", lambda dialog: self.complaints.append(f"dialog {dialog.message}"))
+        page.route("**/*", self._seen)
+
+    def _seen(self, route: Route) -> None:
+        if not route.request.url.startswith((f"{self.url}/", "data:", "blob:")):
+            self.foreign.append(route.request.url)
+        route.continue_()
+
+    def open(self, path: str = "/") -> None:
+        """Go to a path and wait until the page has what it needs."""
+        self.page.goto(self.url + path)
+        self.page.wait_for_selector("html[data-ready=true]")
+
+    def predict_example(self) -> None:
+        """A prediction with all that explains it."""
+        self.page.click("#example")
+        self.page.wait_for_selector("#source-note:has-text('1 kernel')")
+        self.page.click("#predict")
+        self.page.wait_for_selector("#waterfall")
+        self.page.wait_for_selector("#code li.hot")
+
+    def number(self, name: str) -> str:
+        """The large figure of a card: ``power``, ``time`` or ``energy``."""
+        return self.page.inner_text(f"#number-{name} .value")
+
+    def check_access(self, where: str) -> None:
+        """No violation of axe's rules that is serious or worse."""
+        found = [
+            (rule["id"], [node["html"][:200] for node in rule["nodes"][:3]])
+            for rule in Axe().run(self.page).response["violations"]
+            if rule["impact"] in ("serious", "critical")
+        ]
+        assert not found, (where, found)
+
+    def check_width(self, where: str) -> None:
+        """Nothing sticks out of the window: only tables and code scroll sideways."""
+        root = "document.documentElement"
+        wide = self.page.evaluate(f"{root}.scrollWidth - {root}.clientWidth")
+        assert wide <= 0, (where, wide)
+
+    def check_quiet(self) -> None:
+        """No console error and no request to elsewhere since the last look."""
+        assert not self.foreign, self.foreign
+        assert not self.complaints, self.complaints
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """Debian's Chromium."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@contextmanager
+def watched(browser: Browser, client: httpx.Client, **context: Any) -> Iterator[Watched]:
+    """A page of the service that ``client`` speaks to, in a session of its own."""
+    own = browser.new_context(**context)
+    own.set_default_timeout(PATIENCE_MILLISECONDS)
+    try:
+        made = Watched(own.new_page(), str(client.base_url).rstrip("/"))
+        made.watch()
+        yield made
+    finally:
+        own.close()

@@ -1,0 +1,296 @@
+"""The page in a real browser: from pasted PTX to a link that says the same elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from importlib.resources import files
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser
+
+from tests.app.conftest import settings_at
+from tests.app.live import running
+from tests.e2e.browser import Watched, chromium, needs_chromium, watched
+
+pytestmark = needs_chromium
+
+HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
+
+TWO_KERNELS = """\
+.version 7.0
+.target sm_70
+.address_size 64
+// <img src=x onerror="document.title='owned'"><script>document.title='owned'</script>
+.visible .entry first(.param .u64 p0)
+{
+ .reg .b64 %rd<2>;
+ ld.param.u64 %rd1, [p0]; // <b>not bold</b>
+ ret;
+}
+.visible .entry second(.param .u64 p0, .param .u32 n)
+{
+ .reg .pred %p<2>;
+ .reg .b32 %r<4>;
+ .reg .b64 %rd<3>;
+ ld.param.u64 %rd1, [p0];
+ ld.param.u32 %r1, [n];
+ cvta.to.global.u64 %rd2, %rd1;
+ mov.u32 %r2, 0;
+$LOOP:
+ st.global.u32 [%rd2], %r2;
+ add.s32 %r2, %r2, 1;
+ setp.lt.s32 %p1, %r2, %r1;
+ @%p1 bra $LOOP;
+ ret;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
+    with running(settings_at(tmp_path_factory.mktemp("home"), job_workers=0)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def vector_add() -> str:
+    """PTX of the demonstration's kernel, which is the page's example."""
+    return files("app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as opened:
+        yield opened
+
+
+@pytest.fixture
+def page(browser: Browser, service: httpx.Client) -> Iterator[Watched]:
+    with watched(browser, service, viewport={"width": 1440, "height": 900}) as opened:
+        yield opened
+
+
+def test_from_paste_to_a_link_that_says_the_same(
+    page: Watched, browser: Browser, service: httpx.Client, vector_add: str
+) -> None:
+    page.open()
+    tab = page.page
+    tab.fill("#source", vector_add)
+    tab.wait_for_selector("#source-note:has-text('1 kernel')")
+    tab.fill("#grid", "2048")
+    tab.click("#predict")
+    tab.wait_for_selector("#waterfall")
+    tab.wait_for_selector("#code li.hot")
+    answer = service.get(f"/predictions/{tab.url.partition('prediction=')[2]}").json()
+    assert page.number("power").split()[0] == f"{answer['power']['watts']:.3g}"
+    assert "Unseen kernel" in tab.inner_text("#number-power")
+    # The parts are the explanation's own, largest first.
+    asked = {"prediction_id": answer["id"], "target": "power"}
+    told = service.get("/explain", params=asked).json()["contributions"]
+    shown = tab.locator("#waterfall tbody th").all_inner_texts()
+    assert [name.split()[0] for name in shown[1:4]] == [one["feature"] for one in told[:3]]
+    tab.select_option("#explain-target", "time")
+    tab.wait_for_selector("#waterfall caption:has-text('What makes the time')")
+    # The costliest line is marked in the code.
+    hot = service.get(f"/predictions/{answer['id']}/hotspots").json()["lines"]["rows"][0]
+    assert hot["text"].split()[0] in tab.inner_text(f"#line-{hot['line']}")
+    # Sweep: as many cells as shapes, and a shape goes back into the form.
+    tab.click("#tab-sweep")
+    tab.fill("#sweep-registers", "32, 255")
+    tab.click("#sweep-form button[type=submit]")
+    tab.wait_for_selector("#sweep-map .heatmaplayer image", state="attached")
+    tab.click("#sweep-result summary:has-text('All shapes')")
+    assert tab.locator("#sweep-table tbody tr").count() > 16
+    assert "cannot be launched" in tab.inner_text("#sweep-infeasible-title")
+    tab.click("#sweep-best tbody tr:first-child button")
+    assert tab.input_value("#registers_per_thread") == "32"
+    page.check_access("sweep")
+    # The link: another session, which knows nothing, sees the same numbers and the same code.
+    link = tab.input_value("#share")
+    numbers = [page.number(name) for name in ("power", "time", "energy")]
+    with watched(browser, service) as other:
+        other.open(link.removeprefix(other.url))
+        other.page.wait_for_selector("#code li.hot")
+        assert [other.number(name) for name in ("power", "time", "energy")] == numbers
+        assert other.page.input_value("#grid") == "2048"
+        assert other.page.input_value("#source") == vector_add
+        other.check_quiet()
+    page.check_quiet()
+
+
+def test_clocks_gpus_and_history(page: Watched) -> None:
+    page.open()
+    page.predict_example()
+    tab = page.page
+    kept = page.number("energy")
+    tab.select_option("#gpu", "gtx-titan-x")
+    tab.click("#tab-clocks")
+    tab.fill("#clocks-slowdown", "10")
+    tab.click("#clocks-form button[type=submit]")
+    tab.wait_for_selector("#clocks-map .heatmaplayer image", state="attached")
+    tab.wait_for_selector("#clocks-pareto .scatterlayer .trace")
+    least = tab.inner_text("#clocks-best tr:has-text('Least energy') td:last-child")
+    assert float(least.split()[0]) <= 10
+    page.check_access("clocks")
+    tab.click("#tab-compare")
+    tab.click("#compare-form button[type=submit]")
+    tab.wait_for_selector("#compare-table tbody tr")
+    assert tab.locator("#compare-table tbody tr").count() == 6
+    page.check_access("compare")
+    tab.click("#tab-history")
+    tab.click("#history-table tr:has-text('tesla-v100') >> nth=-1 >> a")
+    tab.wait_for_selector("#view-predict #result-title:has-text('tesla-v100')")
+    assert page.number("energy") == kept
+    page.check_quiet()
+
+
+def test_it_reads_on_narrow_and_dark_screens(page: Watched, tmp_path: Path) -> None:
+    page.open()
+    page.predict_example()
+    tab = page.page
+    for width in (360, 1440):
+        tab.set_viewport_size({"width": width, "height": 900})
+        for scheme in ("light", "dark"):
+            tab.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+            where = f"{width}-{scheme}"
+            page.check_width(where)
+            page.check_access(where)
+            tab.screenshot(path=tmp_path / f"{where}.png", full_page=True)
+    grounds = {
+        scheme: tab.evaluate("getComputedStyle(document.body).backgroundColor")
+        for scheme in ("light", "dark")
+        if tab.emulate_media(color_scheme=scheme) is None  # type: ignore[arg-type]
+    }
+    assert grounds["light"] != grounds["dark"]
+    page.check_quiet()
+
+
+def test_the_keyboard_is_enough(page: Watched, vector_add: str) -> None:
+    page.open()
+    tab = page.page
+    tab.focus("#source")
+    tab.keyboard.insert_text(vector_add)
+    tab.focus("#grid")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("#waterfall")
+    tab.focus("#tab-predict")
+    tab.keyboard.press("ArrowRight")
+    assert tab.evaluate("document.activeElement.id") == "tab-sweep"
+    assert tab.is_visible("#view-sweep")
+    assert not tab.is_visible("#view-predict")
+    tab.keyboard.press("End")
+    assert tab.evaluate("document.activeElement.id") == "tab-models"
+    # One tab is a stop of the Tab key, and what follows is inside its view.
+    tab.keyboard.press("Tab")
+    assert tab.evaluate("document.activeElement.id") == "view-models"
+    tab.focus("#code")  # scrolls with the arrow keys
+    page.check_quiet()
+
+
+def test_kernels_loops_and_arguments_are_found(page: Watched) -> None:
+    page.open()
+    tab = page.page
+    tab.fill("#source", TWO_KERNELS)
+    tab.wait_for_selector("#source-note:has-text('2 kernels')")
+    assert tab.locator("#kernel option").all_inner_texts() == ["Choose a kernel", "first", "second"]
+    tab.select_option("#kernel", "second")
+    tab.click("#loops-box summary")
+    tab.click("#inspect")
+    tab.wait_for_selector("#arguments input")
+    assert "$LOOP" in tab.inner_text("#loops")
+    trips = tab.locator("#loops input")
+    trips.fill("1000")
+    tab.click("#predict")
+    tab.wait_for_selector("#waterfall")
+    assert "1000 trips (given)" in tab.inner_text("#facts")
+    few = page.number("energy")
+    trips.fill("100000")
+    with tab.expect_response("**/predict"):
+        tab.click("#predict")
+    tab.wait_for_selector("#facts:has-text('100000 trips (given)')")
+    assert page.number("energy") != few
+    page.check_quiet()
+
+
+def test_hostile_text_is_text(page: Watched, service: httpx.Client) -> None:
+    page.open()
+    tab = page.page
+    # A file's name and the comments in it.
+    file = {"name": f"{HOSTILE}.ptx", "mimeType": "text/plain", "buffer": TWO_KERNELS.encode()}
+    tab.set_input_files("#file", file)  # type: ignore[arg-type]
+    tab.wait_for_selector("#source-note:has-text('onerror')")
+    tab.select_option("#kernel", "first")
+    tab.click("#predict")
+    tab.wait_for_selector("#code li.hot", state="attached")
+    assert "<script>" in tab.inner_text("#line-4")
+    # Cells of a table, told back by the checks.
+    tab.click("#tab-measurements")
+    quoted = '"' + HOSTILE.replace('"', '""') + '"'
+    cells = f"gpu,ptx,grid,block,power_watts,{quoted}\nk20,a,1,1,50,{quoted}\n"
+    table = {"name": f"{HOSTILE}.csv", "mimeType": "text/csv", "buffer": cells.encode()}
+    tab.set_input_files("#upload-file", table)  # type: ignore[arg-type]
+    tab.wait_for_selector("#upload-check td:has-text('onerror')")
+    assert "0 rows would be taken, 1 refused" in tab.inner_text("#upload-check")
+    assert HOSTILE.replace('"', '""') in tab.inner_text("#upload-check pre")
+    # Names of kernels: no compiler lets these pass, so the answers are made up.
+    shown = service.get("/predictions?limit=1").json()
+    shown[0] |= {"kernel": HOSTILE, "gpu": HOSTILE}
+    tab.route("**/predictions?*", lambda route: route.fulfill(json=shown))
+    answer = service.get(f"/predictions/{shown[0]['id']}").json()
+    answer["kernel"] = {"mangled": HOSTILE, "demangled": HOSTILE}
+    answer["warnings"] = [{"code": "a", "detail": HOSTILE, "line": 1}]
+    whole = json.dumps(answer)
+    tab.route(f"**/predictions/{answer['id']}", lambda route: route.fulfill(body=whole))
+    tab.click("#tab-history")
+    tab.click("#history-table a:has-text('onerror')")
+    tab.wait_for_selector("#result-title:has-text('onerror')")
+    assert HOSTILE in tab.inner_text("#result-title")
+    assert tab.locator("img").count() == 1  # the sign in the corner
+    assert tab.title() == "Wattcast"
+    page.check_quiet()
+
+
+def test_a_job_is_followed_where_events_are_blocked(page: Watched) -> None:
+    page.open()
+    tab = page.page
+    states = iter(["running", "running", "done"])
+    job = {"id": "x", "stage": "fold", "progress": 0.5, "error": None}
+    tab.route("**/jobs/x/events", lambda route: route.abort())
+    tab.route("**/jobs/x", lambda route: route.fulfill(json={**job, "state": next(states)}))
+    seen = tab.evaluate("""async () => {
+        const script = document.querySelector("script[type=module]").src;
+        const { follow } = await import(script.replace("main.js", "api.js"));
+        const seen = [];
+        const ended = await follow("x", (told) => seen.push(told.state));
+        return [...seen, ended.state];
+    }""")
+    assert seen == ["running", "running", "done", "done"]
+    assert all("ERR_FAILED" in told for told in page.complaints)
+
+
+def test_where_keys_are_needed_the_page_asks_for_one(
+    browser: Browser, tmp_path: Path, vector_add: str
+) -> None:
+    from app.store.database import open_database
+    from app.store.keys import KeyStore
+
+    settings = settings_at(tmp_path, api_keys="required", job_workers=0)
+    with running(settings) as client, watched(browser, client) as page:
+        engine = open_database(settings.sqlalchemy_url)
+        _, token = KeyStore(engine).create("page", ["read"], "test")
+        engine.dispose()
+        tab = page.page
+        tab.goto(page.url)
+        tab.wait_for_selector("#key:focus")
+        assert "no API key" in tab.inner_text("#key-error")
+        tab.fill("#key", token)
+        tab.keyboard.press("Enter")
+        tab.wait_for_selector("html[data-ready=true]")
+        page.predict_example()
+        stored = tab.evaluate("[Object.values({...sessionStorage}), {...localStorage}]")
+        assert stored == [[token], {}]
+        assert all("401" in told for told in page.complaints)
+        assert not page.foreign

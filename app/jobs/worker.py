@@ -12,16 +12,19 @@ service stays responsive, and so that whatever happens to the child happens to t
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
+from uuid import UUID
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.logs import log
 from app.settings import Settings
-from app.store.jobs import Claim, JobStore, LeaseLostError
+from app.store.jobs import ENDED, Claim, JobStore, LeaseLostError
 
 KINDS = ("retrain",)
 
@@ -33,6 +36,11 @@ _LOOK_SECONDS = 0.1
 
 _RETRY_SECONDS = 1.0
 """Pause before a job runs again whose child died, times the attempts so far."""
+
+
+def work_folder(settings: Settings, job_id: UUID) -> Path:
+    """Where a job keeps what another attempt can use; gone when the job has ended."""
+    return settings.home / "work" / str(job_id)
 
 
 class Worker:
@@ -111,6 +119,8 @@ class Worker:
                     child.wait()
         seconds = time.monotonic() - start
         state = self._after(claim, child.returncode) if ended is None else ended
+        if state in ENDED:  # what was kept for another attempt
+            shutil.rmtree(work_folder(self._settings, job.id), ignore_errors=True)
         log().info("job left", job=str(job.id), state=state, seconds=round(seconds, 2))
 
     def _watch(self, child: subprocess.Popen[bytes], claim: Claim, start: float) -> str | None:

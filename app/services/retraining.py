@@ -16,6 +16,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
+from app.jobs.worker import work_folder
 from app.logs import log
 from app.problems import ServiceError, kind_of
 from app.retrain_messages import RetrainRequest
@@ -115,7 +116,7 @@ class _Run:
         self.request = RetrainRequest.model_validate(job.request)
         self.power = PowerModels(settings.home)
         self.artifacts = RegistryArtifacts(settings.home / "registry", settings.artifacts_url)
-        self.work = settings.home / "work" / str(job.id)
+        self.work = work_folder(settings, job.id)
 
     def run(self) -> None:
         """Train, judge, and end the job with all its effects at once."""
@@ -137,7 +138,6 @@ class _Run:
         made = self._train(place, found, uploads, base, champion, opponents)
         names = self._adopt(made)
         self._finish(snapshot, place, made, names, rest)
-        shutil.rmtree(self.work, ignore_errors=True)
 
     def tell(self, stage: str, share: float, detail: str = "") -> None:
         """Tell the job's progress. Raises LeaseLostError where it is ours no more."""

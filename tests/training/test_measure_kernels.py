@@ -1,0 +1,83 @@
+"""Microbenchmarks execute what their description states; committed PTX is what sources give."""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from features.analysis import analyse
+from features.cuda.toolchain import find_nvrtc
+from features.gpus import load_gpu
+from features.ptx import read_module
+from features.ptx.ir import Module
+from training.measure.bodies import body
+from training.measure.build import compile_source, sources, without_comments
+from training.measure.catalogue import micro
+from training.measure.micro import MODULES, modules, ptx_text
+from training.measure.workload import Board, Workload
+
+TINY = Board(
+    sm_count=1,
+    compute_capability=(9, 0),
+    l2_bytes=2**18,
+    memory_bytes=2**33,
+    max_threads_per_sm=2048,
+    core_mhz=1e-3,  # so slow that every loop turns but a few times
+)
+GPU = load_gpu("h200-sxm5")
+MICRO = micro(TINY)
+MINE = [path for path in sources() if path.stem in MODULES]
+
+
+@lru_cache(maxsize=8)
+def module(ptx: str) -> Module:
+    return read_module(ptx)
+
+
+@pytest.mark.parametrize("one", MICRO, ids=lambda one: one.id)
+def test_a_microbenchmark_executes_exactly_its_mix(one: Workload) -> None:
+    # No cap worth the name: a busy machine must not cut an execution short.
+    analysis = analyse(
+        module(one.ptx), one.kernel, one.launch(), GPU, analysis="executed", time_cap_seconds=60
+    )
+    found: dict[str, float] = {}
+    counts = analysis.executed.functions[one.kernel].warp_executions
+    for instruction, number in zip(analysis.function.body.instructions, counts, strict=True):
+        found[instruction.opcode] = found.get(instruction.opcode, 0.0) + float(number)
+    assert found == pytest.approx(one.mix)
+    assert analysis.executed.sampling.completed
+    codes = {d.code for d in (*analysis.diagnostics, *analysis.executed.diagnostics)}
+    assert not codes & {"argument_assumed", "unknown_opcode", "unsupported", "execution_cut_short"}
+
+
+def test_every_kernel_is_measured() -> None:
+    assert {one.kernel for one in MICRO} >= set(modules()) - {
+        one for one in modules() if re.fullmatch(r"\w+_i[28]", one)
+    }
+
+
+def test_operations_of_a_probe_are_in_the_mix() -> None:
+    for one in MICRO:
+        probe = one.probe
+        assert probe is not None
+        threads = math.prod(one.grid) * math.prod(one.block)
+        if probe.kind == "throughput" and not probe.target.startswith(("wmma", "mma.")):
+            opcode = next(iter(body(one.kernel)))
+            assert 0 <= one.mix[opcode] * 32 - probe.operations <= 16 * threads
+
+
+@pytest.mark.skipif(find_nvrtc() is None, reason="NVRTC (extra cuda) is not installed")
+@pytest.mark.parametrize("path", MINE, ids=lambda path: path.stem)
+def test_committed_ptx_is_what_the_source_gives(path: Path) -> None:
+    committed = path.with_suffix(".ptx").read_text(encoding="utf-8")
+    assert without_comments(committed) == without_comments(compile_source(path))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_the_target_of_the_ptx_is_the_capability_the_catalogue_asks_for(name: str) -> None:
+    major, minor = MODULES[name]
+    assert module(ptx_text(name)).target == f"sm_{major}{minor}"

@@ -1,0 +1,305 @@
+"""The microbenchmarks: every configuration with the exact mix of instructions it executes.
+
+Iterations follow the clock (about ``LAUNCH_SECONDS`` a launch), blocks the SMs, streams the L2.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from training.measure.bodies import EVENTS, LOOP, body
+from training.measure.workload import (
+    Board,
+    Buffer,
+    Element,
+    Given,
+    Probe,
+    Scalar,
+    Workload,
+)
+
+FOLDER = Path(__file__).with_name("kernels")
+LAUNCH_SECONDS = 1e-3
+"""About what one launch should take: long against its overhead, short against a window."""
+
+Kind = Literal["latency", "throughput", "bandwidth", "launch", "energy"]
+"""Kinds of probes (workload.Probe)."""
+
+MODULES = {
+    "micro": (5, 0),
+    "micro_half": (5, 3),
+    "micro_tensor": (7, 0),
+    "micro_mma": (8, 0),
+}
+"""PTX files and the compute capability each needs (the target in its source)."""
+
+SLOTS = 1024
+"""Threads between two operands of an energy kernel's input: the largest block."""
+
+_KERNEL = re.compile(r"^\.visible \.entry (\w+)\(.*?^\}", re.M | re.S)
+_STATEMENT = re.compile(r"^\s*(?:@!?[\w%]+\s+)?([a-z][\w.]*)(?:\s[^;]*)?;", re.M)
+
+
+@lru_cache(maxsize=8)
+def ptx_text(module: str) -> str:
+    """The committed PTX of a source. Raises OSError."""
+    return (FOLDER / f"{module}.ptx").read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=1)
+def modules() -> dict[str, str]:
+    """Which module holds a microbenchmark's kernel."""
+    return {name: one for one in MODULES for name in _KERNEL.findall(ptx_text(one))}
+
+
+@lru_cache(maxsize=256)
+def around(kernel: str) -> Counter[str]:
+    """Instructions before and behind a kernel's loop, by full opcode; these run once a warp."""
+    text = ptx_text(modules()[kernel])
+    found = next(one for one in _KERNEL.finditer(text) if one[1] == kernel)[0]
+    head, again, rest = found.partition("AGAIN:\n")
+    if again:
+        _, end, rest = rest.partition("bra AGAIN;")
+        if not end:
+            raise ValueError(f"the loop of {kernel} has no end")
+    return Counter(_STATEMENT.findall(head) + _STATEMENT.findall(rest))
+
+
+class Maker:
+    """Makes the workloads of one board."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+        self.full_warps = board.max_threads_per_sm // 32
+
+    def turns(self, cycles: float) -> int:
+        """Turns of a loop whose turn takes about so many cycles."""
+        return max(2, round(LAUNCH_SECONDS * self.board.core_mhz * 1e6 / cycles))
+
+    def shape(self, warps_per_sm: int) -> tuple[int, int]:
+        """Blocks and threads that put so many warps on every SM: the fewest blocks an SM."""
+        blocks = next(n for n in range(1, 65) if warps_per_sm % n == 0 and warps_per_sm / n <= 32)
+        return self.board.sm_count * blocks, 32 * warps_per_sm // blocks
+
+    def make(
+        self,
+        name: str,
+        kernel: str,
+        arguments: tuple[Given, ...],
+        probe: Probe,
+        blocks: int,
+        threads: int,
+        turns: int,
+        description: str,
+    ) -> Workload:
+        """A workload and its mix: what is around the loop once a warp, the loop each turn."""
+        warps = blocks * -(-threads // 32)
+        mix = {opcode: float(warps * count) for opcode, count in around(kernel).items()}
+        if turns:
+            for part in (LOOP, body(kernel)):
+                for opcode, count in part.items():
+                    mix[opcode] = mix.get(opcode, 0.0) + float(warps * turns * count)
+        module = modules()[kernel]
+        return Workload(
+            id=name,
+            role="micro",
+            family=kernel,
+            kernel=kernel,
+            ptx=ptx_text(module),
+            grid=(blocks, 1, 1),
+            block=(threads, 1, 1),
+            arguments=arguments,
+            mix=mix,
+            probe=probe,
+            minimum_capability=MODULES[module],
+            description=description,
+        )
+
+
+def element_of(target: str) -> Element:
+    """What a kernel's chains are made of, by the type in its target."""
+    if target.endswith(".f64"):
+        return "f64"
+    return "f32" if target.endswith(".f32") else "u32"
+
+
+def out(elements: int, element: Element = "u32") -> Buffer:
+    """Where results are kept."""
+    return Buffer(elements=elements, element=element, fill="zeros")
+
+
+def count(value: int) -> Scalar:
+    """A number of 32 bits."""
+    return Scalar(element="u32", value=value)
+
+
+def wide(value: int) -> Scalar:
+    """A number of 64 bits."""
+    return Scalar(element="u64", value=value)
+
+
+# Rough cycles of one operation, only there to make launches about equally long.
+_CYCLES = {"fma.f64": 16, "ex2.f32": 16, "div.f32": 250, "shfl.b32": 24, "ld.shared": 28}
+
+
+def arithmetic(make: Maker, target: str, chains: int, warps: int, single: bool) -> Workload:
+    """Dependent chains of one operation: one warp for its latency, many for its throughput."""
+    kernel = f"{target.replace('.', '_')}_i{chains}"
+    shared = target == "ld.shared"
+    element: Element = "u32" if shared else element_of(target)
+    latency = _CYCLES.get(target, 6)
+    turns = make.turns(EVENTS * max(latency / chains, latency * warps / 32))
+    blocks, threads = (1, 32) if single else make.shape(warps)
+    results = out(blocks * threads, element)
+    operands: tuple[Given, ...]
+    if shared:
+        operands = (results, count(1), count(turns))
+    elif element == "u32":
+        operands = (results, count(12345), count(678), count(turns))
+    else:
+        constants = (
+            Scalar(element="f64" if element == "f64" else "f32", value=v) for v in (0.999, 0.001)
+        )
+        operands = (results, *constants, count(turns))
+    if single:
+        probe = Probe(
+            kind="latency", target="shared" if shared else target, operations=EVENTS * turns,
+            warps_per_sm=1,
+        )  # fmt: skip
+        return make.make(f"latency.{target}", kernel, operands, probe, 1, 32, turns,
+                         f"one chain of {target} in one warp")  # fmt: skip
+    probe = Probe(
+        kind="throughput", target=target, operations=float(blocks * threads * EVENTS * turns),
+        parallelism=chains, warps_per_sm=warps,
+    )  # fmt: skip
+    label = "max" if warps == make.full_warps else str(warps)
+    return make.make(
+        f"throughput.{target}.i{chains}.w{label}", kernel, operands, probe, blocks, threads, turns,
+        f"{chains} chains of {target}, {warps} warps an SM",
+    )  # fmt: skip
+
+
+def latencies(make: Maker) -> Iterator[Workload]:
+    """Arithmetic, shared memory without and with bank conflicts, barriers, atomics."""
+    for target in (
+        "fma.f32", "add.f32", "mul.f32", "fma.f64", "add.f64", "mul.f64", "fma.f16x2", "add.s32",
+        "mad.s32", "mulhi.u32", "shf.b32", "prmt.b32", "popc.b32", "ex2.f32", "lg2.f32",
+        "rsqrt.f32", "sqrt.f32", "sin.f32", "div.f32", "shfl.b32", "ld.shared",
+    ):  # fmt: skip
+        yield arithmetic(make, target, 1, 1, single=True)
+    for target, kernel, operations in (
+        ("cvt.f32", "cvt_f32_i1", 64), ("selp.b32", "selp_s32_i1", 32),
+        ("bar.sync", "bar_i1", 16), ("membar.gl", "fence_i1", 16),
+    ):  # fmt: skip
+        turns = make.turns(operations * 30)
+        kind: Element = "f32" if target == "cvt.f32" else "u32"
+        constants = (
+            (Scalar(element="f32", value=0.5),) * 2 if kind == "f32" else (count(12345), count(678))
+        )
+        yield make.make(
+            f"latency.{target}", kernel, (out(32, kind), *constants, count(turns)),
+            Probe(kind="latency", target=target, operations=operations * turns, warps_per_sm=1),
+            1, 32, turns, f"one chain of {target} in one warp",
+        )  # fmt: skip
+    for stride in (2, 4, 8, 16, 32):
+        turns = make.turns(EVENTS * (26 + 2 * stride))
+        yield make.make(
+            f"latency.shared.stride{stride}", "ld_shared_i1",
+            (out(32), count(stride), count(turns)),
+            Probe(kind="latency", target=f"shared.stride{stride}", operations=EVENTS * turns,
+                  warps_per_sm=1),
+            1, 32, turns, f"shared memory, lanes {stride} words apart: {stride}-way conflicts",
+        )  # fmt: skip
+    for slots, name in ((32, "apart"), (1, "same")):
+        turns = make.turns(16 * 700)
+        yield make.make(
+            f"latency.atom.global.{name}", "atom_global",
+            (out(32), Buffer(elements=slots, element="u32", fill="zeros"), count(slots),
+             count(turns)),
+            Probe(kind="latency", target=f"atom.global.{name}", operations=16 * turns,
+                  warps_per_sm=1),
+            1, 32, turns, f"atomic additions to global memory, {slots} words a warp",
+        )  # fmt: skip
+        turns = make.turns(16 * (100 if slots == 32 else 2000))
+        yield make.make(
+            f"latency.atom.shared.{name}", "atom_shared", (out(32), count(slots), count(turns)),
+            Probe(kind="latency", target=f"atom.shared.{name}", operations=16 * turns,
+                  warps_per_sm=1),
+            1, 32, turns, f"atomic additions to shared memory, {slots} words a warp",
+        )  # fmt: skip
+
+
+CHASES = (
+    *(("ca", 32, 1024 * k) for k in (4, 16, 32, 64, 128, 256)),
+    *(("cg", 32, 1024 * k) for k in (64, 512, 2048)),
+    *(("cg", 128, 2**20 * m) for m in (1, 2, 4, 8, 16, 32, 64, 128, 512)),
+    *(("cg", 4096, 2**20 * m) for m in (1, 64, 512)),
+    *(("cg", 2**21 + 128, 2**20 * m) for m in (64, 512)),
+)
+"""Cache operator, stride and footprint in bytes. Strides over 2 MiB take a page a step (the extra
+128 bytes keep them from falling into one set)."""
+
+
+def _size(value: int) -> str:
+    for unit, letter in ((2**20, "m"), (2**10, "k")):
+        if value >= unit:
+            return f"{value // unit}{letter}"
+    return str(value)
+
+
+def chases(make: Maker) -> Iterator[Workload]:
+    """Pointer chases; a ring is walked on from launch to launch."""
+    l2 = make.board.l2_bytes
+    for operator, stride, footprint in CHASES:
+        if footprint > make.board.memory_bytes // 4:
+            continue
+        target = "chase"
+        if operator == "ca" and footprint <= 16 * 1024:
+            target = "l1"
+        elif operator == "cg" and stride <= 128 and 65536 <= footprint <= l2 // 4:
+            target = "l2"
+        elif operator == "cg" and stride == 128 and footprint >= 4 * l2:
+            target = "dram"
+        turns = make.turns(16 * {"l1": 40, "l2": 260}.get(target, 700))
+        steps = footprint // stride
+        ring = Buffer(
+            elements=max(steps, 1) * stride // 8, element="u64", fill="chase", stride_bytes=stride
+        )
+        yield make.make(
+            f"chase.{operator}.{_size(stride)}.{_size(footprint)}", f"chase_{operator}",
+            (out(1, "u64"), ring, count(turns)),
+            Probe(kind="latency", target=target, operations=16 * turns, warps_per_sm=1),
+            1, 1, turns,
+            f"one thread, {steps} places {stride} bytes apart, through ld.global.{operator}",
+        )  # fmt: skip
+
+
+def throughputs(make: Maker) -> Iterator[Workload]:
+    """Throughput against independent chains and warps of an SM."""
+    full = make.full_warps
+    for chains in (1, 2, 4):
+        for warps in sorted({1, 4, 8, 16, full}):
+            yield arithmetic(make, "fma.f32", chains, warps, single=False)
+    for warps in (4, full):
+        yield arithmetic(make, "fma.f32", 8, warps, single=False)
+    for target in ("add.s32", "mad.s32", "shf.b32", "fma.f64", "fma.f16x2", "ex2.f32", "ld.shared"):
+        for chains in (1, 4):
+            for warps in (4, full):
+                yield arithmetic(make, target, chains, warps, single=False)
+
+
+def launches(make: Maker) -> Iterator[Workload]:
+    """A kernel that does nothing."""
+    sms = make.board.sm_count
+    for threads in (32, 256, 1024):
+        for blocks, name in ((1, "1"), (sms, "sm"), (64 * sms, "64sm")):
+            yield make.make(
+                f"launch.b{name}.t{threads}", "nothing", (),
+                Probe(kind="launch", target="launch", operations=float(blocks * threads)),
+                blocks, threads, 0, "a launch that does nothing",
+            )  # fmt: skip

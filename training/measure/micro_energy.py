@@ -1,0 +1,211 @@
+"""Microbenchmarks whose power is asked for: memory bandwidth, and mixes of events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from training.measure.bodies import EVENTS
+from training.measure.micro import SLOTS, Kind, Maker, count, out, wide
+from training.measure.workload import Buffer, Element, Given, Probe, Workload
+
+MOST_STREAMED = 2**31
+"""Largest stream over device memory, bytes."""
+
+
+def _power_of_two(most: int) -> int:
+    return 1 << (max(most, 2**16).bit_length() - 1)
+
+
+def _footprint(make: Maker, level: str) -> int:
+    """Bytes a stream walks through: far more than the L2, or a quarter of it at most."""
+    board = make.board
+    if level == "dram":
+        return _power_of_two(min(16 * board.l2_bytes, board.memory_bytes // 4, MOST_STREAMED))
+    return _power_of_two(board.l2_bytes // 4)
+
+
+STREAMS = (
+    ("bandwidth.dram.read", "read_cg", "dram", 16),
+    ("bandwidth.dram.write", "write", "dram", 16),
+    ("bandwidth.dram.update", "update", "dram", 32),
+    ("bandwidth.l2.read", "read_cg", "l2", 16),
+    ("bandwidth.l2.write", "write", "l2", 16),
+    ("bandwidth.l2.update", "update", "l2", 32),
+    ("bandwidth.l1.read", "read_ca", "l1", 16),
+    *(
+        (f"energy.{level}.fma{flops}", f"read_fma{flops}", level, 16)
+        for level in ("dram", "l2")
+        for flops in (4, 16, 64)
+    ),
+)
+"""Id, kernel, where the stream lies, and bytes a thread moves at one step."""
+
+
+def streams(make: Maker) -> Iterator[Workload]:
+    """Streams of 16 bytes a thread; those named by FMAs add arithmetic to each load."""
+    for name, kernel, level, moved in STREAMS:
+        blocks, threads = make.shape(make.full_warps)
+        whole = 16 * blocks * threads
+        if level == "l1":
+            footprint, first, step = 16 * threads, 0, 0
+            turns = make.turns(4 * 16 * blocks // make.board.sm_count * threads / 64)
+        else:
+            footprint, first, step = _footprint(make, level), 16 * threads, whole
+            # At least once through, so that the next launch finds its start gone from the L2.
+            once = -(-footprint // (4 * whole)) if level == "dram" else 1
+            turns = max(once, make.turns(4 * whole / make.board.sm_count / 24))
+        operations = float(4 * turns * blocks * threads * moved)
+        kind: Kind = "bandwidth" if name.startswith("bandwidth") else "energy"
+        target = level if kind == "bandwidth" else name.removeprefix("energy.")
+        arguments: tuple[Given, ...] = (
+            out(blocks * threads, "f32"),
+            Buffer(elements=max(footprint, 4 * 4 * threads) // 4, low=-1.0, high=1.0),
+            wide(first), wide(step), wide(footprint - 1), count(turns),
+        )  # fmt: skip
+        yield make.make(
+            name, kernel, arguments,
+            Probe(kind=kind, target=target, operations=operations,
+                  warps_per_sm=make.full_warps),
+            blocks, threads, turns, f"{kernel} over {footprint} bytes in {level}",
+        )  # fmt: skip
+
+
+Event = tuple[str, str, Element, float]
+"""Id, kernel, element of its operands, rough cycles of an operation of a warp on an SM."""
+
+_EVENTS: tuple[Event, ...] = (
+    ("fma.f32", "energy_fma_f32", "f32", 0.5),
+    ("fma.f64", "energy_fma_f64", "f64", 1.0),
+    ("fma.f16x2", "energy_fma_f16x2", "f16", 0.5),
+    ("add.f32", "energy_add_f32", "f32", 0.5),
+    ("add.s32", "energy_add_s32", "u32", 0.5),
+    ("mad.s32", "energy_mad_s32", "u32", 0.5),
+    ("shf.b32", "energy_shf_b32", "u32", 0.5),
+    ("popc.b32", "energy_popc_b32", "u32", 2.0),
+    ("ex2.f32", "energy_ex2_f32", "f32", 2.0),
+    ("shfl.b32", "energy_shfl_b32", "u32", 1.0),
+    ("fma-ex2", "energy_fma_ex2", "f32", 0.8),
+    ("branch1", "energy_branch_1", "f32", 1.0 / 16),
+    ("branch4", "energy_branch_4", "f32", 1.0 / 16),
+    ("diverge", "energy_diverge", "f32", 1.0),
+    ("bar", "energy_bar", "f32", 4.0),
+)
+
+_SPARSE = (("w1", 1, 1), ("w4", 4, 1), ("half", 0, 2))
+"""FMA on part of the board: name, warps an SM (0: all that fit), one of so many SMs busy."""
+
+
+def _operands(element: Element) -> Buffer:
+    elements = 16 * SLOTS * (2 if element == "f16" else 1)
+    if element == "u32":
+        return Buffer(elements=elements, element=element, low=0.0, high=65535.0)
+    return Buffer(elements=elements, element=element, low=-1.0, high=1.0)
+
+
+def events(make: Maker) -> Iterator[Workload]:
+    """One kind of event as often as the board can, and FMA on part of it."""
+    plans = [(one, make.full_warps, 1) for one in _EVENTS]
+    for name, warps, share in _SPARSE:
+        one: Event = (f"fma.f32.{name}", "energy_fma_f32", "f32", 0.5)
+        plans.append((one, warps or make.full_warps, share))
+    for (name, kernel, element, cycles), warps, share in plans:
+        blocks, threads = make.shape(warps)
+        blocks = max(1, blocks // share)
+        turns = make.turns(EVENTS * max(cycles * warps, 1))
+        results = out(blocks * threads, "u32" if element == "f16" else element)
+        yield make.make(
+            f"energy.{name}", kernel, (results, _operands(element), count(turns)),
+            Probe(kind="energy", target=name, operations=0, warps_per_sm=warps),
+            blocks, threads, turns, f"{kernel}, {warps} warps on one of {share} SMs",
+        )  # fmt: skip
+
+
+def shared(make: Maker) -> Iterator[Workload]:
+    """Shared memory at full rate, with bank conflicts, and written."""
+    blocks, threads = make.shape(make.full_warps)
+    plans = [("bandwidth.shared.read", "ld_shared_i4", 1)]
+    plans += [(f"energy.shared.stride{n}", "ld_shared_i4", n) for n in (2, 8, 32)]
+    plans.append(("energy.shared.write", "st_shared_i4", 1))
+    for name, kernel, stride in plans:
+        turns = make.turns(EVENTS * make.full_warps * stride)
+        kind: Kind = "bandwidth" if name.startswith("bandwidth") else "energy"
+        target = "shared" if kind == "bandwidth" else name.removeprefix("energy.")
+        yield make.make(
+            name, kernel, (out(blocks * threads), count(stride), count(turns)),
+            Probe(kind=kind, target=target,
+                  operations=float(4 * EVENTS * turns * blocks * threads),
+                  warps_per_sm=make.full_warps),
+            blocks, threads, turns, f"shared memory, lanes {stride} words apart",
+        )  # fmt: skip
+
+
+def atomics(make: Maker) -> Iterator[Workload]:
+    """Reductions in global memory: a word a thread, and few for all; atomics in shared memory."""
+    blocks, threads = make.shape(make.full_warps)
+    for name, slots in (("apart", 2**16), ("same", 32)):
+        turns = make.turns(16 * make.full_warps * (8 if name == "apart" else 64))
+        cells = Buffer(elements=slots, element="u32", fill="zeros")
+        yield make.make(
+            f"energy.red.{name}", "red_global", (cells, count(slots), count(turns)),
+            Probe(kind="energy", target=f"red.{name}", operations=0,
+                  warps_per_sm=make.full_warps),
+            blocks, threads, turns, f"additions to {slots} words of global memory",
+        )  # fmt: skip
+    turns = make.turns(16 * make.full_warps * 4)
+    yield make.make(
+        "energy.atom.shared", "atom_shared",
+        (out(blocks * threads), count(SLOTS), count(turns)),
+        Probe(kind="energy", target="atom.shared", operations=0, warps_per_sm=make.full_warps),
+        blocks, threads, turns, "atomic additions to shared memory, a word a thread",
+    )  # fmt: skip
+
+
+# Target, kernel, chains, element of its operands, rough cycles of a product on an SM.
+_MATRIX: tuple[tuple[str, str, int, Element, float], ...] = (
+    ("wmma.f32", "wmma_f32", 1, "f16", 8.0),
+    ("wmma.f32", "wmma_f32", 2, "f16", 8.0),
+    ("wmma.f32", "wmma_f32", 4, "f16", 8.0),
+    ("wmma.f16", "wmma_f16", 4, "f16", 8.0),
+    ("mma.f16", "mma_f16", 1, "f16", 4.0),
+    ("mma.f16", "mma_f16", 4, "f16", 4.0),
+    ("mma.bf16", "mma_bf16", 4, "f16", 4.0),
+    ("mma.tf32", "mma_tf32", 4, "f32", 4.0),
+    ("mma.s8", "mma_s8", 4, "u8", 4.0),
+    ("mma.f64", "mma_f64", 4, "f64", 4.0),
+)
+
+_WARPS = 16
+"""Warps an SM of matrix kernels: four a scheduler, and registers for their fragments."""
+
+
+def matrices(make: Maker) -> Iterator[Workload]:
+    """Matrix units: one chain in one warp, several in many; power of each type."""
+    for target, name, chains, element, cycles in _MATRIX:
+        kernel = f"{name}_i{chains}"
+        wide_sums = name == "mma_f64"
+        a_thread = 32 if name.startswith("wmma") else 8 if wide_sums else 16
+        sums: Element = "f64" if wide_sums else "f32" if name != "mma_s8" else "u32"
+        operands = {"f16": 16384, "u8": 32768, "f32": 8192, "f64": 2048}[element]
+        given = Buffer(
+            elements=operands, element=element,
+            low=0.0 if element == "u8" else -1.0, high=255.0 if element == "u8" else 1.0,
+        )  # fmt: skip
+        plans: list[tuple[Kind, int]] = (
+            [("throughput", _WARPS)] if chains < 4 else [("energy", _WARPS)]
+        )
+        if chains == 1:
+            plans.append(("latency", 1))
+        for kind, warps in plans:
+            blocks, threads = (1, 32) if kind == "latency" else make.shape(warps)
+            turns = make.turns(16 * max(cycles * warps, 32.0 / chains))
+            each = 16.0 * turns
+            operations = {"latency": each, "throughput": each * blocks * threads}.get(kind, 0.0)
+            label = f"throughput.{target}.i{chains}.w{warps}"
+            ids: dict[Kind, str] = {"latency": f"latency.{target}", "throughput": label}
+            yield make.make(
+                ids.get(kind, f"energy.{target}"), kernel,
+                (out(a_thread * blocks * threads, sums), given, count(turns)),
+                Probe(kind=kind, target=target, operations=operations, parallelism=chains,
+                      warps_per_sm=warps),
+                blocks, threads, turns, f"{chains} chains of {target}, {warps} warps an SM",
+            )  # fmt: skip

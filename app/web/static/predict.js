@@ -273,12 +273,15 @@ function adviceItem(one) {
   const { gain } = one;
   return el("li", {},
     el("p", {}, el("b", {}, one.remedy)),
-    el("p", {}, el("span", { class: gain.joules > 0 ? "good" : "" },
-      `${quantity(gain.joules, "J")} less energy (${plain(gain.energy_percent)} %)`),
-    `, ${quantity(gain.seconds, "s")} less time (${plain(gain.time_percent)} %)`),
+    el("p", {}, el("span", { class: gain.joules > 0 ? "good" : null },
+      saved(gain.joules, "J", "energy", gain.energy_percent)), ", ",
+    saved(gain.seconds, "s", "time", gain.time_percent)),
     el("p", { class: "hint" }, one.detail,
       one.places.length ? ` Line ${one.places.slice(0, 5).map((place) => place.line).join(", ")}.` : ""));
 }
+
+const saved = (amount, unit, what, share) => `${quantity(Math.abs(amount), unit)} `
+  + `${amount < 0 ? "more" : "less"} ${what} (${plain(Math.abs(share))} %)`;
 
 async function copy() {
   const field = byId("share");

@@ -5,17 +5,31 @@ from __future__ import annotations
 from functools import lru_cache
 
 from features.analysis import KernelAnalysis, analyse
+from features.errors import AnalysisError
 from features.gpus import GpuProfile
 from features.ptx import read_module
 from features.ptx.ir import Module
 from training.measure.workload import Pattern, Workload
 
+TIME_CAP_SECONDS = 60.0
+"""Far more than a workload of ours takes: a fit must not depend on how busy the machine is."""
+
 
 def executed(workload: Workload, gpu: GpuProfile, pattern: Pattern = "uniform") -> KernelAnalysis:
-    """Analysis of one launch. Raises PtxError, KernelError, LaunchError."""
-    return analyse(
-        _module(workload.ptx), workload.kernel, workload.launch(pattern), gpu, analysis="executed"
+    """Analysis of one launch. Raises PtxError, KernelError, LaunchError, and AnalysisError where
+    the kernel could not be run to its end."""
+    analysis = analyse(
+        _module(workload.ptx),
+        workload.kernel,
+        workload.launch(pattern),
+        gpu,
+        analysis="executed",
+        time_cap_seconds=TIME_CAP_SECONDS,
     )
+    for one in analysis.activity_diagnostics:
+        if one.code == "execution_cut_short":
+            raise AnalysisError(one.detail, analysis="executed")
+    return analysis
 
 
 @lru_cache(maxsize=256)

@@ -114,8 +114,8 @@ export function parseDimensions(text) {
   return words;
 }
 
-/** When something was, in the reader's own way of writing dates. */
-export const when = (iso) => new Date(iso).toLocaleString();
+/** When something was, in the reader's own way of writing; a date without a time stays as it is. */
+export const when = (iso) => (iso.includes("T") ? new Date(iso).toLocaleString() : iso);
 
 /** A figure's colours, as the style sheet has them now. */
 export function colour(name) {

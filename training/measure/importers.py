@@ -1,0 +1,170 @@
+"""Recordings from what others measured: Kernel Tuner's results and Zeus' window logs.
+
+They hold times and energies, no raw samples and no PTX; a PTX file may be given along. What is
+imported says so (provenance ``imported``) and under which licence.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import io
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from features.errors import DataError
+from training.measure.device import Device
+from training.measure.recording import Configuration, Recorder, Result, Session
+from training.measure.workload import Board, Described
+
+
+class TunedConfiguration(Protocol):
+    """One configuration of a tuning file (read by ``app.services.tuning_files``)."""
+
+    @property
+    def parameters(self) -> Mapping[str, Any]: ...
+    @property
+    def time_seconds(self) -> float | None: ...
+    @property
+    def energy_joules(self) -> float | None: ...
+    @property
+    def valid(self) -> bool: ...
+
+
+def from_tuning(
+    found: Sequence[TunedConfiguration], kernel: str, problem_size: Sequence[int] = ()
+) -> list[Configuration]:
+    """Configurations of a Kernel Tuner file; refused and failed ones are left out.
+
+    Blocks are the parameters ``block_size_x``, ``_y``, ``_z``; grids the problem size over them
+    (1 where it is not known). Raises DataError where none was measured.
+    """
+    made = []
+    for number, one in enumerate(found):
+        if not one.valid or one.time_seconds is None:
+            continue
+        block = tuple(int(one.parameters.get(f"block_size_{axis}", 1)) for axis in "xyz")
+        sizes = (*problem_size, 1, 1, 1)[:3]
+        grid = tuple(max(1, -(-size // width)) for size, width in zip(sizes, block, strict=True))
+        told = ", ".join(f"{name}={value}" for name, value in one.parameters.items())
+        made.append(
+            _configuration(
+                f"{_name(kernel)}-{number}",
+                kernel,
+                one.time_seconds,
+                one.energy_joules,
+                told,
+                grid,
+                block,
+            )
+        )
+    if not made:
+        raise DataError("the file holds no measured configuration")
+    return made
+
+
+def from_zeus(text: str) -> list[Configuration]:
+    """Windows of a ZeusMonitor log: ``start_time,window_name,elapsed_time,gpu<i>_energy`` (Zeus,
+    zeus/monitor/energy.py, ``log_file``), seconds and joules. One GPU's energy.
+
+    Raises DataError for another file, or several GPUs in one window.
+    """
+    reader = csv.DictReader(io.StringIO(text))
+    names = reader.fieldnames or []
+    energies = [name for name in names if re.fullmatch(r"gpu\d+_energy", name)]
+    if "window_name" not in names or "elapsed_time" not in names:
+        raise DataError("not a Zeus log: no window_name or elapsed_time")
+    if len(energies) != 1:
+        raise DataError(f"expected the energy of one GPU, found {len(energies)}")
+    made = []
+    for row, window in enumerate(reader, start=2):
+        try:
+            seconds, joules = float(window["elapsed_time"]), float(window[energies[0]])
+        except (TypeError, ValueError) as error:
+            raise DataError(f"line {row}: not numbers", row=row) from error
+        if seconds <= 0:
+            raise DataError(f"line {row}: elapsed_time is not above 0", row=row)
+        name = str(window["window_name"])
+        made.append(
+            _configuration(f"{_name(name)}-{row - 2}", name, seconds, joules, "Zeus window")
+        )
+    if not made:
+        raise DataError("the log holds no window")
+    return made
+
+
+def write_imported(
+    path: Path,
+    configurations: Sequence[Configuration],
+    gpu: str,
+    origin: str,
+    licence: str,
+    ptx: str | None = None,
+) -> None:
+    """Write a recording of imported configurations. Raises DataError where ``path`` exists."""
+    if path.exists():
+        raise DataError(f"{path} exists already", file=path.name)
+    device = Device(
+        name=gpu,
+        label="imported",
+        # Nobody told more of the board than its name.
+        board=Board(
+            sm_count=1,
+            compute_capability=(0, 0),
+            l2_bytes=1,
+            memory_bytes=1,
+            max_threads_per_sm=32,
+        ),
+    )
+    head = Session(
+        provenance="imported",
+        licence=licence,
+        started=datetime.now(UTC).isoformat(timespec="seconds"),
+        device=device,
+        software={"origin": origin},
+        notes=("imported: the board's facts, clocks and raw samples are not known",),
+    )
+    sha256 = hashlib.sha256(ptx.encode()).hexdigest() if ptx is not None else None
+    with Recorder(path, head) as recorder:
+        for one in configurations:
+            recorder.write_configuration(one.model_copy(update={"ptx_sha256": sha256}), ptx)
+
+
+def _configuration(
+    key: str,
+    kernel: str,
+    seconds: float,
+    joules: float | None,
+    description: str,
+    grid: tuple[int, ...] = (1, 1, 1),
+    block: tuple[int, ...] = (1, 1, 1),
+) -> Configuration:
+    workload = Described(
+        id=key,
+        role="application",
+        family=_name(kernel),
+        kernel=kernel,
+        grid=grid,  # type: ignore[arg-type]
+        block=block,  # type: ignore[arg-type]
+        description=description,
+    )
+    has_energy = joules is not None and joules > 0
+    return Configuration(
+        key=key,
+        workload=workload,
+        ptx_sha256=None,
+        pattern="uniform",
+        result=Result(
+            time_seconds=seconds,
+            power_watts=joules / seconds if has_energy and joules is not None else None,
+            energy_joules=joules if has_energy else None,
+            unresolved=() if has_energy else ("energy_not_measured",),
+        ),
+    )
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[^a-z0-9_.+-]+", "-", text.lower()).strip("-.+_")[:64] or "kernel"

@@ -117,6 +117,62 @@ def check(
         raise typer.Exit(1)
 
 
+@data.command()
+def pack(
+    recordings: Annotated[
+        list[Path], typer.Argument(metavar="RECORDING...", help="Recordings of wattcast measure.")
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.zip", help="The data set.")],
+    attribution: Annotated[str, typer.Option(help="Whom users of the data should name.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make an open data set of recordings: PTX, launches, raw samples, results (CC BY 4.0)."""
+    from training.measure.pack import pack as run
+
+    counts = run(recordings, to, attribution)
+    if as_json:
+        print(json.dumps({"file": str(to), **counts}, indent=2))
+    else:
+        print(
+            f"{to}: {counts['recordings']} recordings, {counts['configurations']} configurations, "
+            f"{counts['modules']} PTX modules, {counts['bytes']} bytes"
+        )
+
+
+@data.command("import")
+def import_(
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Kernel Tuner results or cache; a Zeus log.")
+    ],
+    to: Annotated[Path, typer.Option("--to", metavar="RECORDING.jsonl", help="What is written.")],
+    gpu: Annotated[str, typer.Option("--gpu", help="The GPU it was measured on.")],
+    licence: Annotated[str, typer.Option(help="Licence of the file, an SPDX name.")] = "unknown",
+    ptx: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="PTX of the kernel, where there is one.")
+    ] = None,
+    kernel: Annotated[str | None, typer.Option(help="Name of the kernel; else the file's.")] = None,
+) -> None:
+    """Make a recording of what Kernel Tuner or Zeus measured. Exit status 1 for another file."""
+    from app.services.tuning_files import read_tuning
+    from features.errors import DataError
+    from training.measure.importers import from_tuning, from_zeus, write_imported
+
+    try:
+        text = file.read_text(encoding="utf-8")
+        code = ptx.read_text(encoding="utf-8") if ptx is not None else None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{file}: {error}", file=file.name) from error
+    if text.startswith("start_time,"):
+        origin, found = "zeus", from_zeus(text)
+    else:
+        run = read_tuning(text)
+        name = kernel or run.kernel or file.stem
+        found = from_tuning(run.configurations, name, run.problem_size or ())
+        origin = "kernel_tuner"
+    write_imported(to, found, gpu, f"{origin}: {file.name}", licence, code)
+    print(f"{to}: {len(found)} configurations")
+
+
 def _require_extra() -> None:
     from training.reports.extra import require_train_extra
 

@@ -7,10 +7,11 @@ import typer
 from app.cli_diff import diff
 from app.cli_insight import advise, cost, hotspots
 from app.cli_kernel_tuner import rank
+from app.cli_measure import measure, onboard
 from app.cli_sweep import sweep
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    for command in (hotspots, advise, sweep, diff, cost, rank):
+    for command in (hotspots, advise, sweep, diff, cost, rank, measure, onboard):
         app.command()(command)

@@ -24,12 +24,12 @@ _README = """\
 | file | what it holds |
 | --- | --- |
 | results.csv | one row per configuration: launch, seconds, watts and joules of one launch, clocks |
-| recordings/*.jsonl | raw samples, windows, batches, sensor traits, environment; one JSON line each |
-| recording.schema.json | JSON Schema of such a line |
+| recordings/*.jsonl | raw samples, windows, batches, sensor traits, environment |
+| recording.schema.json | JSON Schema of a line of a recording |
 | ptx/*.ptx | the modules, named by their sha256 |
 | SHA256SUMS | checksums of all files |
 
-Units stand in the names of the columns. Results that the sensor did not resolve are empty; `unresolved`
+Units stand in the names of the columns. What the sensor did not resolve is empty; `unresolved`
 says why. Boards are told apart by a label, the start of a hash.
 {warning}
 Licence: Creative Commons Attribution 4.0 International (CC BY 4.0),

@@ -45,7 +45,7 @@ _KERNEL = re.compile(r"^\.visible \.entry (\w+)\(.*?^\}", re.M | re.S)
 _STATEMENT = re.compile(r"^\s*(?:@!?[\w%]+\s+)?([a-z][\w.]*)(?:\s[^;]*)?;", re.M)
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def ptx_text(module: str) -> str:
     """The committed PTX of a source. Raises OSError."""
     return (FOLDER / f"{module}.ptx").read_text(encoding="utf-8")

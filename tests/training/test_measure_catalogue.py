@@ -1,0 +1,120 @@
+"""The catalogue: ids, time, memory, and application kernels that the analysis understands."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+
+from features.analysis import analyse
+from features.cuda.toolchain import find_nvrtc
+from features.gpus import load_gpu
+from features.ptx import read_module
+from features.ptx.ir import Module
+from training.measure.applications import APPLICATIONS
+from training.measure.build import compile_source, sources, without_comments
+from training.measure.campaign import plan, planned_seconds
+from training.measure.catalogue import applications, micro
+from training.measure.micro import MODULES
+from training.measure.protocol import Settings
+from training.measure.workload import PATTERNS, Board, Buffer, Workload
+
+H200 = Board(
+    sm_count=132,
+    compute_capability=(9, 0),
+    l2_bytes=50 * 2**20,
+    memory_bytes=139 * 2**30,
+    max_threads_per_sm=2048,
+    core_mhz=1980.0,
+)
+OLD = Board(
+    sm_count=16,
+    compute_capability=(5, 2),
+    l2_bytes=2**21,
+    memory_bytes=4 * 2**30,
+    max_threads_per_sm=2048,
+    core_mhz=1126.0,
+)
+TURING = Board(
+    sm_count=40,
+    compute_capability=(7, 5),
+    l2_bytes=4 * 2**20,
+    memory_bytes=15 * 2**30,
+    max_threads_per_sm=1024,
+    core_mhz=1590.0,
+)
+GPU = load_gpu("h200-sxm5")
+ALL = applications(H200)
+SMALLEST = ALL[: len(APPLICATIONS)]
+MINE = [path for path in sources() if path.stem not in MODULES]
+
+
+@lru_cache(maxsize=16)
+def module(ptx: str) -> Module:
+    return read_module(ptx)
+
+
+@pytest.mark.parametrize("board", [H200, OLD, TURING], ids=["h200", "maxwell", "turing"])
+def test_ids_are_unique_and_launches_fit(board: Board) -> None:
+    made = [*micro(board), *applications(board)]
+    assert len({one.id for one in made}) == len(made)
+    for one in made:
+        assert math.prod(one.block) <= 1024
+        assert math.prod(one.block) <= board.max_threads_per_sm
+        assert one.grid[0] < 2**31
+        assert max(one.grid[1:]) < 65536
+        assert one.buffer_bytes <= board.memory_bytes // 2
+
+
+def test_ids_of_the_same_purpose_are_the_same_on_every_board() -> None:
+    mine, other = ({one.id for one in micro(board)} for board in (H200, OLD))
+    assert len(mine & other) > 0.95 * len(mine)
+    assert {one.id for one in applications(H200)} >= {one.id for one in applications(OLD)}
+
+
+def test_the_microbenchmarks_are_planned_within_fifteen_minutes() -> None:
+    planned, notes = plan(micro(H200), (9, 0), H200.memory_bytes, PATTERNS)
+    assert not notes
+    assert len(planned) >= 150
+    assert planned_seconds(planned, Settings()) <= 15 * 60
+
+
+def test_a_board_without_matrix_units_goes_without_their_kernels() -> None:
+    planned, notes = plan([*micro(OLD), *applications(OLD)], (5, 2), OLD.memory_bytes)
+    assert not any("mma" in one.key or "matrix" in one.key for one in planned)
+    assert any("needs compute capability 7.0" in note for note in notes)
+
+
+def test_every_kernel_of_the_sources_has_several_launches() -> None:
+    entries = {
+        function.name
+        for path in MINE
+        for function in module(path.with_suffix(".ptx").read_text(encoding="utf-8")).kernels
+    }
+    assert entries == {one.kernel for one in APPLICATIONS}
+    assert len(APPLICATIONS) >= 60
+    assert all(len(set(one.launches)) >= 3 for one in APPLICATIONS)
+
+
+@pytest.mark.parametrize("one", SMALLEST, ids=lambda one: one.id)
+def test_an_application_is_understood(one: Workload) -> None:
+    analysis = analyse(
+        module(one.ptx), one.kernel, one.launch(), GPU, analysis="auto", time_cap_seconds=0.5
+    )
+    symbols = {d.code for d in analysis.diagnostics}
+    assert not symbols & {"unknown_opcode", "argument_assumed"}
+    assert not analysis.trips_assumed
+    parameters = analysis.function.parameters
+    assert len(parameters) == len(one.arguments)
+    for parameter, given in zip(parameters, one.arguments, strict=True):
+        wide = isinstance(given, Buffer) or given.element in ("u64", "f64")
+        assert parameter.bytes == (8 if wide else 4)
+
+
+@pytest.mark.skipif(find_nvrtc() is None, reason="NVRTC (extra cuda) is not installed")
+@pytest.mark.parametrize("path", MINE, ids=lambda path: path.stem)
+def test_committed_ptx_is_what_the_source_gives(path: Path) -> None:
+    committed = path.with_suffix(".ptx").read_text(encoding="utf-8")
+    assert without_comments(committed) == without_comments(compile_source(path))

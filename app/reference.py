@@ -1,0 +1,193 @@
+"""``python -m app.reference docs/reference``: reference pages out of the code, as Markdown.
+
+One page each for the commands, the calls, the features, the GPUs and the settings. A test holds the
+committed pages equal to what this module writes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import typer
+from typer.main import get_command
+
+from app.reference_api import api_page
+from app.services.catalog import schema_details
+from app.settings import Settings
+from features.gpus import GpuProfile, list_gpus
+from features.schemas import list_schemas
+from training.markdown import table
+
+MADE = "<!-- Written by python -m app.reference docs/reference; do not edit. -->\n\n"
+
+
+def pages() -> dict[str, str]:
+    """Every page by file name. What this machine's user added or set does not show."""
+    written: dict[str, Callable[[], str]] = {
+        "cli.md": cli_page,
+        "api.md": lambda: api_page(Settings(home=Path(folder))),
+        "features.md": features_page,
+        "gpus.md": gpus_page,
+        "settings.md": settings_page,
+    }
+    clean = {name: text for name, text in os.environ.items() if not name.startswith("WATTCAST_")}
+    with tempfile.TemporaryDirectory() as folder, patch.dict(os.environ, clean, clear=True):
+        return {name: MADE + page() for name, page in written.items()}
+
+
+def cli_page() -> str:
+    """Every command with its arguments and options, as typer knows them."""
+    from app.cli import app
+
+    parts = [
+        "# Commands\n",
+        "Exit status: 0 answered; 1 cannot be answered (one line on stderr says why); 2 wrong "
+        "use; 3 `wattcast diff`: a limit is broken. `--json` prints what HTTP answers.\n",
+    ]
+    root = get_command(app)
+    parts += _command("wattcast", root, typer.Context(root, info_name="wattcast"))
+    return "\n".join(parts)
+
+
+def _command(name: str, command: Any, context: typer.Context) -> list[str]:
+    """The sections of a command and of those below it."""
+    usage = command.get_usage(context).removeprefix("Usage: ")
+    parts = [f"## {name}\n", f"    {usage}\n", f"{_cell(command.help or '')}\n"]
+    records = [
+        (f"`{found[0]}`", _cell(found[1]))
+        for parameter in command.get_params(context)
+        if parameter.name != "help" and (found := parameter.get_help_record(context)) is not None
+    ]
+    if records:
+        parts.append(table(("option", "meaning"), records))
+    below = getattr(command, "commands", {})
+    for word in sorted(below):
+        inner = typer.Context(below[word], info_name=word, parent=context)
+        parts += _command(f"{name} {word}", below[word], inner)
+    return parts
+
+
+def features_page() -> str:
+    """Every schema with the definition of its features."""
+    parts = [
+        "# Features\n",
+        "The inputs of the power models, by schema. `input`: a model sees it; `changeable`: the "
+        "programmer can change it. How each is computed: [schemas](../schemas.md) and "
+        "[activity](../activity.md).\n",
+    ]
+    for schema in list_schemas():
+        found = schema_details(schema.id)
+        parts += [
+            f"## {found['id']}\n",
+            f"{found['title']}. Version {found['version']}, {len(found['fields'])} features, "
+            f"sha256 `{found['sha256']}`. Source: {found['source']}. GPUs: "
+            f"{', '.join(found['gpus'])}.\n",
+            table(
+                ("feature", "meaning", "unit", "input", "changeable"),
+                [
+                    (
+                        f"`{field['name']}`",
+                        _cell(field["description"]),
+                        _cell(field["unit"]),
+                        _yes(field["model_input"]),
+                        _yes(field["changeable"]),
+                    )
+                    for field in found["fields"]
+                ],
+            ),
+        ]
+    return "\n".join(parts)
+
+
+def gpus_page() -> str:
+    """Every GPU of the package, from its profile."""
+    parts = [
+        "# GPUs\n",
+        "From the profiles in `features/gpus`. Every fact with its source: `wattcast gpus show "
+        "ID`; what the facts stand on: [GPU profiles](../gpus.md).\n",
+        table(
+            ("id", "name", "aliases", "architecture", "capability", "SMs", "core MHz",
+             "memory MHz", "GB/s", "L2 MiB", "limit W", "clock pairs"),
+            [_gpu(gpu) for gpu in list_gpus()],
+        ),
+    ]  # fmt: skip
+    return "\n".join(parts)
+
+
+def _gpu(gpu: GpuProfile) -> tuple[str, ...]:
+    return (
+        f"`{gpu.id}`",
+        _cell(gpu.name),
+        ", ".join(f"`{alias}`" for alias in gpu.aliases),
+        gpu.architecture,
+        gpu.compute_capability,
+        f"{gpu.sm_count}",
+        f"{gpu.core_mhz:g}",
+        f"{gpu.memory_mhz:g}",
+        f"{gpu.memory.bandwidth_bytes_per_second.value / 1e9:.0f}",
+        f"{gpu.chip.l2_bytes.value / 2**20:g}",
+        f"{gpu.power.tdp_watts.value:g}",
+        f"{len(gpu.supported_pairs) or '-'}",
+    )
+
+
+def settings_page() -> str:
+    """Every setting with its default."""
+    rows = [
+        (
+            f"`WATTCAST_{name.upper()}`",
+            "`~/.wattcast`" if name == "home" else _default(field.get_default()),
+            _cell(field.description or ""),
+        )
+        for name, field in Settings.model_fields.items()
+    ]
+    return "\n".join(
+        [
+            "# Settings\n",
+            "Environment variables; `wattcast settings` prints them with the values they have "
+            "here.\n",
+            table(("variable", "default", "meaning"), rows),
+        ]
+    )
+
+
+def _default(value: object) -> str:
+    return "" if value is None else f"`{value}`"
+
+
+def _yes(holds: bool) -> str:
+    return "yes" if holds else ""
+
+
+def _cell(text: str) -> str:
+    """Text on one line that does not end a cell of a table or begin a tag."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def write(folder: Path, made: Mapping[str, str]) -> Iterable[Path]:
+    """Write the pages into a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in made.items():
+        path = folder / name
+        path.write_text(text, encoding="utf-8")
+        yield path
+
+
+def main(arguments: list[str]) -> int:
+    """Write the pages into the folder that the only argument names."""
+    if len(arguments) != 1:
+        print("usage: python -m app.reference FOLDER", file=sys.stderr)
+        return 2
+    for path in write(Path(arguments[0]), pages()):
+        print(path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

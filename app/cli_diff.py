@@ -34,6 +34,9 @@ from app.cli_output import console, print_json, services
 EXCEEDED = 3
 """Exit status where a limit is broken; 1 and 2 are errors, as everywhere."""
 
+NOTHING = 1e-6
+"""Share of the energy below which a change is rounding and not told."""
+
 _PERCENT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*%?\s*")
 
 Percent = Annotated[str | None, typer.Option(help="Most it may change by: +5%, or -2% less.")]
@@ -127,7 +130,7 @@ def _report(answer: dict[str, Any]) -> None:
         largest = [
             f"{name} {quantity(joules, 'J') if joules < 0 else '+' + quantity(joules, 'J')}"
             for name, joules in list((each["components"] or {}).items())[:4]
-            if joules
+            if abs(joules) > NOTHING * each["old"]["energy"]["joules"]
         ]
         if largest:
             told = f"{each['gpu']}, {each['new']['kernel']['demangled']}: {', '.join(largest)}"

@@ -96,7 +96,7 @@ def _hotspots(out: Console, answer: Mapping[str, Any]) -> None:
     )
     columns: dict[str, tuple[str, Callable[[Mapping[str, Any]], str]]] = {
         "blocks": ("block", lambda row: f"{row['label'] or row['block']}, from line {row['line']}"),
-        "lines": ("PTX line", lambda row: f"{row['line']}: {row['text']}"),
+        "lines": ("PTX line", lambda row: f"{row['line']}: {row['text']}".expandtabs()),
         "source_lines": ("source line", lambda row: f"{row['file']}:{row['line']}"),
     }
     for name, (heading, told) in columns.items():

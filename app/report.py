@@ -250,9 +250,11 @@ def _line(console: Console, text: str) -> None:
 def contributions(console: Console, explanation: Mapping[str, Any], most: int = 6) -> None:
     """The features that move the prediction most, in watts."""
     console.print(f"base {explanation['base_watts']:.2f} W", highlight=False)
+    components = explanation["model"]["family"] == "physical"  # they have watts and no value
     for part in explanation["contributions"][:most]:
         shown = "missing" if part["value"] is None else f"{part['value']:g}"
-        console.print(f"  {part['watts']:+8.2f} W  {part['feature']} = {shown}", highlight=False)
+        named = part["feature"] if components else f"{part['feature']} = {shown}"
+        console.print(f"  {part['watts']:+8.2f} W  {named}", highlight=False)
     rest = explanation["contributions"][most:]
     if rest:
         total = sum(part["watts"] for part in rest)

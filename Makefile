@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 CUDA_STAMP := $(VENV)/.installed-cuda
 
-.PHONY: run test lint bench lock clean
+.PHONY: run test lint bench docs lock clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -34,6 +34,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)  ## speed and memory, beside the budgets of the design
 	$(BIN)/python -m benchmarks
+
+docs: $(STAMP)  ## the documentation site, into site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 lock:  ## renew the lock files (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

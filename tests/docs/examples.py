@@ -1,0 +1,138 @@
+"""The examples of the documentation: run for the tests, and written anew.
+
+    python -m tests.docs.examples            runs every example and writes its output into the page
+
+A fence ```` ```console ```` holds commands after ``$ `` and what they print. A fence with
+``title="NAME"`` is a file that later commands of the same page find under that name. Commands are
+run in this process by the program's own entry point, so that a page takes seconds. Known are
+``wattcast``, ``python FILE`` and ``echo $?`` (the status of the command before); ``| head -N``
+shortens an output.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import shlex
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+DOCS = Path(__file__).parents[2] / "docs"
+ROOT = DOCS.parent
+PAGES = (DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md")))
+
+_FENCE = re.compile(r'^```(\w+)(?: title="([\w.-]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+_HEAD = re.compile(r"(.*) \| head -(\d+)")
+_SECONDS = "60"
+"""Cap of executed analyses: an example ends long before, on a busy machine too."""
+
+
+def rendered(page: Path) -> str:
+    """The page with the output that its commands have now."""
+    with _workplace():
+        return _FENCE.sub(_fence, page.read_text(encoding="utf-8"))
+
+
+def has_examples(page: Path) -> bool:
+    """Whether there is anything to run."""
+    return any(found[1] == "console" for found in _FENCE.finditer(page.read_text("utf-8")))
+
+
+def _fence(found: re.Match[str]) -> str:
+    language, title, text = found.groups()
+    if title is not None:
+        Path(title).write_text(text, encoding="utf-8")
+    if language != "console":
+        return found[0]
+    lines: list[str] = []
+    status = 0
+    for command in _commands(text):
+        lines.append("$ " + command)
+        words = command.replace("\\\n", " ")
+        if words == "echo $?":
+            lines.append(str(status))
+            continue
+        status, output = _run(words)
+        lines += output
+    return "```console\n" + "".join(line.rstrip() + "\n" for line in lines) + "```"
+
+
+def _commands(text: str) -> Iterator[str]:
+    """Each command, with the lines that a backslash continues it on."""
+    open_: list[str] = []
+    for line in text.splitlines():
+        if open_ or line.startswith("$ "):
+            open_.append(line if open_ else line[2:])
+            if not line.endswith("\\"):
+                yield "\n".join(open_)
+                open_ = []
+
+
+def _run(command: str) -> tuple[int, list[str]]:
+    """Exit status, and what stdout and stderr showed."""
+    cut = _HEAD.fullmatch(command)
+    program, *words = shlex.split(cut[1] if cut else command)
+    shown = io.StringIO()
+    status: object = 0
+    with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
+        try:
+            if program == "wattcast":
+                from app.cli import main
+
+                with patch.object(sys, "argv", [program, *words]):
+                    main()
+            elif program == "python":
+                _python(Path(words[0]))
+            else:
+                raise ValueError(f"{program}: examples know wattcast, python and echo $?")
+        except SystemExit as ended:
+            status = ended.code or 0
+    lines = shown.getvalue().splitlines()
+    return int(str(status)), lines[: int(cut[2])] if cut else lines
+
+
+def _python(script: Path) -> None:
+    """A script that finds neither another one's services nor leaves its own behind."""
+    import wattcast
+
+    wattcast._services.cache_clear()
+    try:
+        runpy.run_path(str(script), run_name="__main__")
+    finally:
+        wattcast._services.cache_clear()
+
+
+@contextlib.contextmanager
+def _workplace() -> Iterator[None]:
+    """An empty folder, a ``WATTCAST_HOME`` of its own, and no setting from outside."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("WATTCAST_") and name not in ("COLUMNS", "FORCE_COLOR")
+    }
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        contextlib.chdir(folder),
+        patch.dict(
+            os.environ,
+            {**kept, "WATTCAST_HOME": f"{folder}/.home", "WATTCAST_EXECUTION_SECONDS": _SECONDS},
+            clear=True,
+        ),
+    ):
+        yield
+
+
+def main() -> None:
+    """Write every page anew."""
+    for page in PAGES:
+        page.write_text(rendered(page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from training.measure.shapes import (
     Application,
+    far,
     grid_of,
     indices,
     kept,
@@ -100,7 +101,7 @@ SPARSE = (
         lambda n, t: line(n, t, indices(8 * n, n), indices(n, n), kept(n, "u32"), s(8), s(n)),
         LONG),
     App("sssp_relax", "sparse", "a step of shortest paths, atomic minima",
-        lambda n, t: line(n, t, indices(8 * n, n), whole(8 * n), whole(n), kept(n, "u32"), s(8),
+        lambda n, t: line(n, t, indices(8 * n, n), whole(8 * n), whole(n), far(n), s(8),
                           s(n)), LONG),
     App("triangles", "sparse", "common neighbours by comparing lists",
         lambda n, t: line(n, t, indices(16 * n, n), kept(n, "u32"), s(16), s(n)), LONG),

@@ -47,7 +47,7 @@ def streams(make: Maker) -> Iterator[Workload]:
         blocks, threads = make.shape(make.full_warps)
         whole = 16 * blocks * threads
         if level == "l1":
-            footprint, first, step = 16 * threads, 0, 0
+            footprint, first, step = 16 * SLOTS, 0, 0
             turns = make.turns(4 * 16 * blocks // make.board.sm_count * threads / 64)
         else:
             footprint, first, step = _footprint(make, level), 16 * threads, whole
@@ -59,7 +59,7 @@ def streams(make: Maker) -> Iterator[Workload]:
         target = level if kind == "bandwidth" else name.removeprefix("energy.")
         arguments: tuple[Given, ...] = (
             out(blocks * threads, "f32"),
-            Buffer(elements=max(footprint, 4 * 4 * threads) // 4, low=-1.0, high=1.0),
+            Buffer(elements=footprint // 4, low=-1.0, high=1.0),
             wide(first), wide(step), wide(footprint - 1), count(turns),
         )  # fmt: skip
         yield make.make(

@@ -55,6 +55,11 @@ def lengths(elements: int, least: int, most: int) -> Buffer:
     return Buffer(elements=elements, element="u32", fill="uniform", low=least, high=most)
 
 
+def far(elements: int) -> Buffer:
+    """Distances longer than any way."""
+    return Buffer(elements=elements, element="u32", fill="uniform", low=1e6, high=2e6)
+
+
 def kept(elements: int, element: Element = "f32") -> Buffer:
     """Results."""
     return Buffer(elements=elements, element=element, fill="zeros")

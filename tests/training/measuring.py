@@ -115,7 +115,7 @@ def energy(name: str, body: Sequence[str], **given: int) -> Workload:
 
 def energies() -> list[Workload]:
     """Units alone and in pairs."""
-    found = [
+    return [
         energy("fma", ["fma"] * 32),
         energy("alu", ["alu"] * 32),
         energy("fp64", ["fp64"] * 16),
@@ -132,7 +132,6 @@ def energies() -> list[Workload]:
         energy("stream-fma", (["stream"] + ["fma"] * 8) * 2, trips=4, advance=4 * STRIDE),
         energy("shared-alu", ["shared", "alu", "alu"] * 8),
     ]
-    return found
 
 
 def probes() -> list[Workload]:

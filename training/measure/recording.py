@@ -152,7 +152,7 @@ class Configuration(Part):
     type: Literal["configuration"] = "configuration"
     key: str
     workload: Described
-    ptx_sha256: str | None
+    ptx_sha256: str | None = None
     pattern: Pattern
     warm_up_seconds: float = 0.0
     batches: tuple[tuple[int, float], ...] = ()

@@ -25,6 +25,9 @@ MIN_CHANGES = 6
 SETTLED_SHARE = 0.4
 """Last part of a step response that counts as settled."""
 
+LAG_REST = 0.1
+"""Share of a step that may be missing where its area is cut: beyond it noise outweighs."""
+
 
 def updates(readings: Sequence[Reading]) -> tuple[Floats, Floats]:
     """Times and watts at which the power reading became another, each ``[n]``.
@@ -59,25 +62,35 @@ def lag_seconds(
 ) -> float | None:
     """Time constant of the sensor from readings before and after a load starts at ``load_from``.
 
-    The area between the settled value and the response, over the step, is the time constant of a
-    first-order lag (and the delay of any other). ``None`` where the step is too small to tell.
+    The area between the settled value and the response, over the step, up to where only
+    ``LAG_REST`` of it is missing: of a first-order lag that is tau (1 - what is missing there).
+    0 where the first new value is that far, ``None`` where the step is too small to tell.
     """
     times, watts = updates(readings)
     before = watts[times < load_from]
     after = times >= load_from
-    if not len(before) or after.sum() < MIN_CHANGES:
+    if not len(before) or after.sum() < 2:
         return None
     rise_times, rise = times[after] - load_from, watts[after]
     end = readings[-1].at_seconds - load_from
-    settled = float(np.mean(rise[rise_times > end * (1 - SETTLED_SHARE)]))
+    late = rise[rise_times > end * (1 - SETTLED_SHARE)]
+    settled = float(np.mean(late)) if len(late) else float(rise[-1])
     start = float(before[-1])
     step = settled - start
     if abs(step) < 20 * resolution_watts:
         return None
-    steady = rise_times <= end * (1 - SETTLED_SHARE)
-    at = np.concatenate([[0.0], rise_times[steady]])
-    missing = 1 - (np.concatenate([[start], rise[steady]]) - start) / step
-    return max(0.0, float(trapezoid(missing, at)))
+    missing = 1 - (rise - start) / step
+    (reached,) = np.nonzero(missing < LAG_REST)
+    if not len(reached):
+        return None
+    last = int(reached[0])
+    if last == 0:
+        return 0.0
+    area = trapezoid(
+        np.concatenate([[1.0], missing[: last + 1]]),
+        np.concatenate([[0.0], rise_times[: last + 1]]),
+    )
+    return max(0.0, float(area / (1 - missing[last])))
 
 
 def corrected(times: Floats, watts: Floats, lag: float) -> Floats:

@@ -10,7 +10,7 @@ import re
 from typing import Any
 
 _FENCE = re.compile(r"^(```|~~~)")
-_CODE_OR_NAME = re.compile(r"`[^`]*`|(?<![\w/(\[])docs/(?P<page>[\w/-]+)\.md")
+_CODE_OR_NAME = re.compile(r"`[^`]*`|(?<![\w/\[])(?<!\]\()docs/(?P<page>[\w/-]+)\.md")
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:

@@ -81,6 +81,13 @@ def _broken(site: dict[Path, _Page], path: Path) -> Iterator[str]:
             yield link
 
 
+def test_pages_named_in_the_text_are_links(site: dict[Path, _Page]) -> None:
+    assert "docs/physical.md" in (DOCS / "power.md").read_text(encoding="utf-8")
+    built = (_folder(site) / "power" / "index.html").read_text(encoding="utf-8")
+    assert '(<a href="../physical/">physical</a>)' in built
+    assert "docs/physical.md" not in built
+
+
 def test_no_page_loads_anything_from_elsewhere(site: dict[Path, _Page]) -> None:
     loaded = {load for page in site.values() for load in page.loads}
     assert loaded

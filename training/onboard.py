@@ -25,7 +25,14 @@ from models.store import ArtifactStore
 from training.fit import write_artifact
 from training.measure.recording import Recording, read_recording
 from training.onboard_data import loaded
-from training.onboard_power import FittedPower, Rows, fit_power, picojoules, power_rows
+from training.onboard_power import (
+    FittedPower,
+    PowerRow,
+    Rows,
+    fit_power,
+    picojoules,
+    power_rows,
+)
 from training.onboard_profile import FittedProfile, fit_profile
 from training.onboard_report import card, markdown
 from training.onboard_validate import Validation, time_interval, validate
@@ -151,18 +158,23 @@ def _power(
     pooled = pooled_parameters(gpu)
     limit = recording.device.power_limit_watts or gpu.tdp_watts
     idle = gpu.idle_watts if gpu.idle_watts is not None else IDLE_OF_LIMIT * limit
+
+    def refitted(train: list[PowerRow]) -> PhysicalParameters:
+        return fit_power(train, gpu, idle, pooled, limit).parameters
+
     progress("power")
     try:
         power = fit_power(micro, gpu, idle, pooled, limit)
     except (DataError, ModelError) as error:
         notes.append(f"no power model: {error}")
-        return None, validate(rows.rows, None, lambda train: None)
-
-    def refitted(train: list[Any]) -> PhysicalParameters:
-        return fit_power(train, gpu, idle, pooled, limit).parameters
+        return None, validate(rows.rows, None, refitted)
 
     progress("validation")
-    return power, validate(rows.rows, power.parameters, refitted)
+    try:
+        return power, validate(rows.rows, power.parameters, refitted)
+    except DataError as error:
+        notes.append(f"the power model cannot be validated: {error}")
+        return power, validate(rows.rows, None, refitted)
 
 
 def _artifact(

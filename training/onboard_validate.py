@@ -23,7 +23,7 @@ from training.onboard_power import PowerRow, predicted_watts
 from training.scores import mape_percent, median_ape_percent, r2
 
 Floats = NDArray[np.float64]
-Refit = Callable[[list[PowerRow]], PhysicalParameters | None]
+Refit = Callable[[list[PowerRow]], PhysicalParameters]
 
 FOLDS = 10
 ASSIGNMENTS = 10
@@ -118,7 +118,8 @@ def validate(
 ) -> Validation:
     """Predict applications (or families of microbenchmarks left out).
 
-    ``refit`` fits on other rows; ``parameters`` are those fitted on microbenchmarks.
+    ``refit`` fits on other rows; ``parameters`` are those fitted on microbenchmarks, ``None`` to
+    judge times alone. Raises DataError for too few rows to leave some out.
     """
     applications = [row for row in rows if row.role == "application"]
     known = [row for row in applications if row.watts is not None]
@@ -175,7 +176,7 @@ def _left_out(rows: Sequence[PowerRow], refit: Refit) -> Predictions:
         rest = [row for row in rows if row.family != family]
         parameters = refit(rest)
         for at, row in enumerate(rows):
-            if row.family == family and parameters is not None:
+            if row.family == family:
                 model[at] = predicted_watts(parameters, row)
                 baseline[at] = np.median(_watts(rest))
     return Predictions("grouped", model[np.newaxis], baseline[np.newaxis])
@@ -189,7 +190,6 @@ def _random(known: Sequence[PowerRow], always: Sequence[PowerRow], refit: Refit)
         for number in range(folds):
             rest = [row for row, at in zip(known, fold, strict=True) if at != number]
             parameters = refit([*always, *rest])
-            assert parameters is not None
             tested = np.flatnonzero(fold == number)
             model[seed, tested] = [predicted_watts(parameters, known[int(at)]) for at in tested]
             baseline[seed, tested] = np.median(_watts(rest))

@@ -1,0 +1,174 @@
+"""``wattcast measure``, ``onboard``, ``data pack`` and ``data import``, with a simulated GPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from app.cli import main
+from tests.training.measuring import board, energies, parts, probes
+from training.measure import catalogue, device, driver, nvml
+from training.measure.recording import read_recording
+from training.measure.simulated import Faults, SimulatedGpu
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the program over a home of its own: exit status, stdout, stderr."""
+    monkeypatch.setenv("WATTCAST_HOME", str(tmp_path / "home"))
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["wattcast", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stopped:
+            main()
+        out, err = capsys.readouterr()
+        return int(stopped.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture
+def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimulatedGpu]:
+    """Puts a simulated board in the place of the machine's."""
+
+    def install(faults: Faults | None = None) -> SimulatedGpu:
+        gpu = board(faults)
+        runner, module = parts(gpu)
+        real = nvml.Nvml
+        monkeypatch.setattr(driver, "CudaRunner", lambda index: runner)
+        monkeypatch.setattr(nvml, "Nvml", lambda: real(module))
+        monkeypatch.setattr(device, "SystemClock", lambda: gpu)
+        chosen = [
+            *probes()[:2],
+            *(one for one in energies() if one.id[7:] in ("alu", "fma", "sfu")),
+        ]
+        monkeypatch.setattr(catalogue, "micro", lambda board: chosen)
+        monkeypatch.setattr(catalogue, "applications", lambda board: [])
+        return gpu
+
+    return install
+
+
+def test_without_bindings_or_driver_one_line_says_what_helps(run: Run, tmp_path: Path) -> None:
+    code, out, err = run("measure", tmp_path / "r.jsonl")
+    assert (code, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert "wattcast[measure]" in err or "driver" in err
+    assert not (tmp_path / "r.jsonl").exists()
+
+
+def test_measure_then_onboard_then_pack(
+    run: Run, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
+) -> None:
+    gpu = simulated()
+    path = tmp_path / "r.jsonl"
+    code, out, _ = run("measure", path, "--plan", "--json")
+    assert code == 0
+    assert json.loads(out)["planned"] == 5
+    assert not path.exists()
+    code, out, err = run("measure", path, "--json")
+    assert (code, json.loads(out)["measured"]) == (0, 5)
+    assert "power sensor: new value every 100 ms" in err
+    assert (gpu.core_mhz, gpu.limit_watts) == (1380.0, 250.0)
+    _, out, _ = run("measure", path)
+    assert "0 measured, 5 known before" in out
+
+    code, out, err = run("onboard", "--replay", path)
+    assert code == 0, err
+    assert "Simulated GPU is known as simulated-gpu" in out
+    assert (tmp_path / "home" / "gpus" / "simulated-gpu.toml").is_file()
+    _, out, _ = run("gpus", "show", "simulated-gpu")
+    assert json.loads(out)["id"] == "simulated-gpu"
+
+    _, out, _ = run("data", "pack", path, "--to", tmp_path / "d.zip", "--attribution", "us")
+    assert "5 configurations" in out
+    code, _, err = run("data", "pack", path, "--to", tmp_path / "d.zip", "--attribution", "us")
+    assert (code, len(err.splitlines())) == (1, 1)
+
+
+def test_held_clocks_are_recorded_and_set_back(
+    run: Run, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
+) -> None:
+    gpu = simulated()
+    path = tmp_path / "r.jsonl"
+    code, _, _ = run("measure", path, "--only", "energy-alu", "--hold-core-mhz", 1102)
+    assert code == 0
+    assert gpu.core_mhz == 1380.0
+    (one,) = read_recording(path).configurations
+    assert one.key == "energy-alu/uniform@1102"
+    assert one.result.core_mhz == 1102
+
+
+def test_an_interrupt_keeps_the_recording(
+    run: Run, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
+) -> None:
+    gpu = simulated()
+    sleep = gpu.sleep
+
+    def interrupted(seconds: float) -> None:
+        if gpu.now() > 30:
+            raise KeyboardInterrupt
+        sleep(seconds)
+
+    gpu.sleep = interrupted  # type: ignore[method-assign]
+    path = tmp_path / "r.jsonl"
+    code, _, err = run("measure", path, "--hold-power-limit", 200)
+    assert code == 130
+    assert "run it again to go on" in err.splitlines()[-1]
+    assert gpu.limit_watts == 250.0
+    assert 1 <= len(read_recording(path).configurations) < 5
+
+
+def test_a_lost_gpu_is_one_line(
+    run: Run, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
+) -> None:
+    simulated(Faults(lost_at_seconds=30.0))
+    code, _, err = run("measure", tmp_path / "r.jsonl")
+    assert code == 1
+    assert "the GPU is lost" in err.splitlines()[-1]
+    assert read_recording(tmp_path / "r.jsonl").failures
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["measure", "r.jsonl", "--patterns", "ones"], "expected some of zeros"),
+        (["onboard", "--replay", "a", "--recording", "b"], "give one of them"),
+        (["onboard", "--replay", "nowhere.jsonl"], "nowhere.jsonl"),
+    ],
+)
+def test_wrong_use_is_one_line(run: Run, arguments: list[str], told: str) -> None:
+    code, _, err = run(*arguments)
+    assert code in (1, 2)
+    assert told in err
+    assert len(err.splitlines()) == 1
+
+
+def test_import_of_kernel_tuner_and_zeus(run: Run, tmp_path: Path) -> None:
+    cache = {
+        "device_name": "V100",
+        "kernel_name": "vec",
+        "problem_size": 1000,
+        "tune_params_keys": ["block_size_x"],
+        "cache": {"128": {"block_size_x": 128, "time": 2.0, "nvml_energy": 0.3}},
+    }
+    file = tmp_path / "cache.json"
+    file.write_text(json.dumps(cache), "utf-8")
+    code, out, err = run("data", "import", file, "--to", tmp_path / "k.jsonl", "--gpu", "V100")
+    assert (code, err) == (0, "")
+    assert "1 configurations" in out
+    (one,) = read_recording(tmp_path / "k.jsonl").configurations
+    assert one.result.power_watts == pytest.approx(150)
+    log = tmp_path / "zeus.csv"
+    log.write_text("start_time,window_name,elapsed_time,gpu0_energy\n1,w,2,300\n", "utf-8")
+    code, _, _ = run("data", "import", log, "--to", tmp_path / "z.jsonl", "--gpu", "V100")
+    assert code == 0
+    code, _, err = run("onboard", "--replay", tmp_path / "z.jsonl")
+    assert code == 1
+    assert "no probes to onboard with" in err

@@ -258,7 +258,8 @@ def chases(make: Maker) -> Iterator[Workload]:
     for operator, stride, footprint in CHASES:
         if footprint > make.board.memory_bytes // 4:
             continue
-        target = "chase"
+        name = f"chase.{operator}.{_size(stride)}.{_size(footprint)}"
+        target = name  # between two levels: a latency of its own
         if operator == "ca" and footprint <= 16 * 1024:
             target = "l1"
         elif operator == "cg" and stride <= 128 and 65536 <= footprint <= l2 // 4:
@@ -271,7 +272,7 @@ def chases(make: Maker) -> Iterator[Workload]:
             elements=max(steps, 1) * stride // 8, element="u64", fill="chase", stride_bytes=stride
         )
         yield make.make(
-            f"chase.{operator}.{_size(stride)}.{_size(footprint)}", f"chase_{operator}",
+            name, f"chase_{operator}",
             (out(1, "u64"), ring, count(turns)),
             Probe(kind="latency", target=target, operations=16 * turns, warps_per_sm=1),
             1, 1, turns,
@@ -282,15 +283,15 @@ def chases(make: Maker) -> Iterator[Workload]:
 def throughputs(make: Maker) -> Iterator[Workload]:
     """Throughput against independent chains and warps of an SM."""
     full = make.full_warps
-    for chains in (1, 2, 4):
+    for chains in (1, 2, 3, 4):
         for warps in sorted({1, 4, 8, 16, full}):
             yield arithmetic(make, "fma.f32", chains, warps, single=False)
-    for warps in (4, full):
-        yield arithmetic(make, "fma.f32", 8, warps, single=False)
+    yield arithmetic(make, "fma.f32", 8, full, single=False)
     for target in ("add.s32", "mad.s32", "shf.b32", "fma.f64", "fma.f16x2", "ex2.f32", "ld.shared"):
-        for chains in (1, 4):
-            for warps in (4, full):
+        for chains in (1, 2):
+            for warps in sorted({4, 8, 16, full}):
                 yield arithmetic(make, target, chains, warps, single=False)
+        yield arithmetic(make, target, 4, full, single=False)
 
 
 def launches(make: Maker) -> Iterator[Workload]:

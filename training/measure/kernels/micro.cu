@@ -11,6 +11,8 @@
 #define EX2_F32(x) "ex2.approx.ftz.f32 " x ", " x ";\n\t"
 #define ADD_S32(x, y) "add.s32 " x ", " x ", " y ";\n\tadd.s32 " y ", " y ", " x ";\n\t"
 CHAINS(fma_f32, float, "f", FMA_F32)
+ARITHMETIC(fma_f32_i3, float, "f", I3(FMA_F32))
+ARITHMETIC(fma_f32_i8, float, "f", I8(FMA_F32))
 CHAINS(fma_f64, double, "d", FMA_F64)
 CHAINS(mad_s32, unsigned, "r", MAD_S32)
 CHAINS(shf_b32, unsigned, "r", SHF_B32)

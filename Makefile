@@ -36,7 +36,7 @@ bench: $(STAMP)  ## speed and memory, beside the budgets of the design
 	$(BIN)/python -m benchmarks
 
 docs: $(STAMP)  ## the documentation site, into site/
-	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 lock:  ## renew the lock files (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -22,7 +22,7 @@ from models.time.bottleneck import CONSTANTS, Beside, beside, dram_bytes, resour
 from training.measure.device import Device
 from training.measure.executed import executed
 from training.measure.recording import Configuration, Recording
-from training.measure.workload import Probe
+from training.measure.workload import Buffer, Probe
 from training.onboard_data import (
     SOURCE,
     base_data,
@@ -41,6 +41,7 @@ TIMING_TARGETS = {
     "l2": "l2_latency",
     "dram": "dram_latency",
     "shared": "shared_latency",
+    "ld.shared": "shared_latency",
 }
 
 
@@ -170,17 +171,16 @@ class _Fit:
         self.fitted.fitted["launch_microseconds"] = constant * 1e6
 
     def latencies(self) -> None:
-        """Cycles of one operation of a chain: slope over chains of several lengths, else a chain
-        less its launch."""
-        found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        """Cycles of one operation of a chain: the slope over lengths of the same kernel, launch
+        and buffers, else a chain less its launch; over strides and footprints the median."""
+        found: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
         for probe, one, seconds in self._probes("latency"):
-            found[probe.target].append((probe.operations, self._busy(one, seconds) * self._hz(one)))
-        for target, points in sorted(found.items()):
-            operations, cycles = np.array(points).T
-            if len(set(operations)) > 1:
-                each = float(np.polyfit(operations, cycles, 1)[0])
-            else:
-                each = float(np.median(cycles / operations))
+            cycles = self._busy(one, seconds) * self._hz(one)
+            found[probe.target][_same(one)].append((probe.operations, cycles))
+        for target, chains in sorted(found.items()):
+            each = float(np.median([_cycles(points) for points in chains.values()]))
             if each <= 0:
                 self.fitted.notes.append(f"latency of {target}: not above 0, left out")
                 continue
@@ -305,6 +305,21 @@ class _Fit:
 
     def _hz(self, one: Configuration) -> float:
         return self._pair(one).core_hz
+
+
+def _same(one: Configuration) -> str:
+    """Equal for chains that differ in their length alone."""
+    workload = one.workload
+    buffers = [argument for argument in workload.arguments if isinstance(argument, Buffer)]
+    return repr((workload.family, workload.grid, workload.block, buffers))
+
+
+def _cycles(points: list[tuple[float, float]]) -> float:
+    """Cycles an operation from (operations, cycles) of chains."""
+    operations, cycles = np.array(points).T
+    if len(set(operations)) > 1:
+        return float(np.polyfit(operations, cycles, 1)[0])
+    return float(np.median(cycles / operations))
 
 
 def _own_seconds(

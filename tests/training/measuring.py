@@ -1,12 +1,20 @@
-"""Small kernels of known purpose, and a simulated board to measure them on."""
+"""Small kernels of known purpose, and a simulated board to measure them on.
+
+python -m tests.training.measuring RECORDING.jsonl     # what test_onboard.py onboards
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from features.gpus import load_gpu
 from features.gpus.facts import Fact
 from features.gpus.profile import GpuProfile, LaunchOverhead
+from training.measure.campaign import plan, run_campaign, session
+from training.measure.nvml import Nvml
+from training.measure.protocol import Settings
 from training.measure.simulated import Faults, SimulatedGpu, SimulatedNvml, SimulatedRunner, Truth
 from training.measure.workload import Board, Buffer, Probe, Role, Workload
 
@@ -143,6 +151,7 @@ def probes() -> list[Workload]:
                 workload(
                     f"latency-{target}-{operations}",
                     ["alu"] * 4,
+                    family=f"latency-{target}",
                     blocks=80,
                     threads=32,
                     probe=Probe(kind="latency", target=target, operations=operations),
@@ -251,6 +260,26 @@ def board(faults: Faults | None = None, **truth: object) -> SimulatedGpu:
     return SimulatedGpu(Truth(true_profile(), **truth), faults)  # type: ignore[arg-type]
 
 
+NO_COUNTER = Faults(not_supported=frozenset({"DeviceGetTotalEnergyConsumption"}))
+"""A driver without the energy counter: power by samples alone."""
+
+
+def record(gpu: SimulatedGpu, path: Path, workloads: Sequence[Workload]) -> SimulatedRunner:
+    """Measure workloads into a recording."""
+    runner, module = parts(gpu)
+    sensor = Nvml(module).sensor(gpu)
+    settings = Settings(poll_seconds=0.02)
+    planned, _ = plan(workloads, (7, 0), 2**34)
+    head = session(runner, runner.device(), "simulated", settings)
+    run_campaign(path, head, planned, runner, sensor, sensor.traits, gpu, settings)
+    return runner
+
+
 def parts(gpu: SimulatedGpu) -> tuple[SimulatedRunner, SimulatedNvml]:
     """Driver and NVML of a board."""
     return SimulatedRunner(gpu), SimulatedNvml(gpu)
+
+
+if __name__ == "__main__":
+    simulated = board(NO_COUNTER)
+    record(simulated, Path(sys.argv[1]), catalogue(SimulatedRunner(simulated).device().board))

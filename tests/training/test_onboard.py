@@ -12,29 +12,12 @@ from models.clocks import ClockPair
 from models.power.physical_model import PhysicalPowerModel, WorkAtTime
 from models.store import ArtifactStore
 from models.time.bottleneck import BottleneckTimeModel, beside
-from tests.training.measuring import board, catalogue, energies, parts
-from training.measure.campaign import plan, run_campaign, session
+from tests.training.measuring import NO_COUNTER, board, catalogue, energies, record
 from training.measure.executed import executed
-from training.measure.nvml import Nvml
-from training.measure.protocol import Settings
 from training.measure.recording import Recording, read_recording
-from training.measure.simulated import Faults, SimulatedGpu, SimulatedRunner
-from training.measure.workload import Workload
+from training.measure.simulated import Faults, SimulatedRunner
 from training.onboard import Onboarded, onboard
 from training.onboard_data import to_toml
-
-SETTINGS = Settings(poll_seconds=0.02)
-NO_COUNTER = Faults(not_supported=frozenset({"DeviceGetTotalEnergyConsumption"}))
-
-
-def record(gpu: SimulatedGpu, path: Path, workloads: list[Workload]) -> SimulatedRunner:
-    """Measure workloads into a recording."""
-    runner, module = parts(gpu)
-    sensor = Nvml(module).sensor(gpu)
-    planned, _ = plan(workloads, (7, 0), 2**34)
-    head = session(runner, runner.device(), "simulated", SETTINGS)
-    run_campaign(path, head, planned, runner, sensor, sensor.traits, gpu, SETTINGS)
-    return runner
 
 
 class World:

@@ -321,7 +321,7 @@ class SimulatedRunner:
         if probe.kind == "throughput" and probe.warps_per_sm is not None:
             opcode = probe.target.partition(".")[0]
             peak = truth.results_per_cycle.get(opcode)
-            if peak is None:
+            if peak is None or probe.target not in truth.latency_cycles:
                 return seconds
             inflight = probe.parallelism * probe.warps_per_sm * WARP_SIZE
             rate = min(peak, inflight / truth.latency_cycles[probe.target])

@@ -73,6 +73,9 @@ class Settings:
 TIMED_ONLY = frozenset({"latency", "throughput", "launch"})
 """Probes whose power is not asked for."""
 
+DEPTH = 3
+"""Batches kept under way: while the host sleeps for up to two of them, the GPU does not wait."""
+
 
 class Observer:
     """Polls the sensors while batches run, and keeps what both say."""
@@ -100,7 +103,7 @@ class Observer:
         assert self._loaded is not None
         began = self._clock.now()
         while self._clock.now() - began < seconds:
-            while self._loaded.pending() < 2:
+            while self._loaded.pending() < DEPTH:
                 self._loaded.enqueue(launches)
             self.look()
             self._clock.sleep(self._poll)

@@ -157,10 +157,7 @@ def predicted_power(
     """Watts at ``clocks``, split into components."""
     scale = parameters.limit_watts - parameters.idle_watts
     terms = regressors(activities, clocks, parameters.reference, parameters.voltage)
-    watts = {
-        name: scale * parameters.weight(name) * value
-        for name, value in terms.items()
-    }
+    watts = {name: scale * parameters.weight(name) * value for name, value in terms.items()}
     components = {
         component: sum(watts[name] for name in names) for component, names in COMPONENTS.items()
     }

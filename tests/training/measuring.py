@@ -264,12 +264,14 @@ NO_COUNTER = Faults(not_supported=frozenset({"DeviceGetTotalEnergyConsumption"})
 """A driver without the energy counter: power by samples alone."""
 
 
-def record(gpu: SimulatedGpu, path: Path, workloads: Sequence[Workload]) -> SimulatedRunner:
-    """Measure workloads into a recording."""
+def record(
+    gpu: SimulatedGpu, path: Path, workloads: Sequence[Workload], label: str = ""
+) -> SimulatedRunner:
+    """Measure workloads into a recording; ``label`` tells clocks that are held apart."""
     runner, module = parts(gpu)
     sensor = Nvml(module).sensor(gpu)
     settings = Settings(poll_seconds=0.02)
-    planned, _ = plan(workloads, (7, 0), 2**34)
+    planned, _ = plan(workloads, (7, 0), 2**34, label=label)
     head = session(runner, runner.device(), "simulated", settings)
     run_campaign(path, head, planned, runner, sensor, sensor.traits, gpu, settings)
     return runner

@@ -17,7 +17,8 @@ from training.measure.executed import executed
 from training.measure.recording import Recording, read_recording
 from training.measure.simulated import Faults, SimulatedRunner
 from training.onboard import Onboarded, onboard
-from training.onboard_data import to_toml
+from training.onboard_data import loaded, to_toml
+from training.onboard_profile import fit_profile
 
 
 class World:
@@ -160,3 +161,33 @@ def test_toml_of_a_profile_reads_back() -> None:
 
     data = {"a": 'x "y" \\', "n": [1, 2.5], "t": {"add.f32": {"value": 1e-7, "ok": True}}}
     assert tomllib.loads(to_toml(data)) == data
+
+
+@pytest.mark.parametrize("gpu", ["tesla-v100", "h200-sxm5", "tesla-k20"])
+def test_a_known_profile_keeps_what_was_not_measured(
+    world: World, tmp_path: Path, gpu: str
+) -> None:
+    fitted = fit_profile(world.recording, gpu)
+    written, before = loaded(fitted.data, tmp_path), load_gpu(gpu)
+    assert written.id == gpu
+    assert written.clocks.supported_pairs == before.clocks.supported_pairs
+    assert written.tdp_watts == before.tdp_watts
+    assert written.capability == before.capability
+    assert written.dram_latency_cycles == pytest.approx(437, rel=0.01)
+    assert written.latencies["fma.f32"].source == "onboarding"
+
+
+def test_several_clocks_tell_the_voltage(tmp_path: Path) -> None:
+    gpu = board()
+    path = tmp_path / "recording.jsonl"
+    for core in (700.0, 1050.0, 1380.0):
+        gpu.core_mhz = core
+        record(gpu, path, energies(), label=f"{core:g}")
+    made = onboard(path, tmp_path / "home")
+    assert made.power is not None
+    fitted, truth = made.power.parameters, gpu.truth
+    for core in (700.0, 1050.0):
+        share = core / 1380
+        assert fitted.voltage.at(share) == pytest.approx(truth.voltage.at(share), rel=0.1)
+    for event in ("fma", "alu", "fp64", "sfu", "issue", "l2"):
+        assert made.picojoules[event] == pytest.approx(truth.picojoules[event], rel=0.1), event

@@ -38,13 +38,18 @@ FEWEST_FOR_CHANCE = 6
 
 
 class Pairs(NamedTuple):
-    """Which pairs of sampled blocks are how related (``bool[blocks, blocks]``, each pair once)."""
+    """Which pairs of sampled blocks are how related (``bool[blocks, blocks]``, each pair once).
+
+    ``across`` and ``down``: how many blocks lie between the second and the first, along x and y.
+    """
 
     beside: Flags
     below: Flags
     row: Flags
     column: Flags
     apart: Flags
+    across: Integers
+    down: Integers
 
 
 def relations(plan: SamplingPlan, launch: Launch) -> Pairs:
@@ -63,6 +68,8 @@ def relations(plan: SamplingPlan, launch: Launch) -> Pairs:
         once & (down == 0) & far_across,
         once & (across == 0) & far_down,
         once & far_across & far_down,
+        x - x[:, None],
+        row - row[:, None],
     )
 
 
@@ -84,6 +91,10 @@ def measure_sharing(
     """
     count = pairs.row.shape[0]
     neighbours = _lines_of_neighbours(keys, pairs.beside), _lines_of_neighbours(keys, pairs.below)
+    drifts = _drift(keys, pairs.row, pairs.across), _drift(keys, pairs.column, pairs.down)
+    beside, below = drifts
+    within = beside and beside.sectors, below and below.sectors
+    neighbours = beside.lines if beside else neighbours[0], below.lines if below else neighbours[1]
     slots = keys >> KEY_BITS
     chosen = slots < count
     if np.count_nonzero(chosen) > MOST_TOUCHES:
@@ -104,7 +115,7 @@ def measure_sharing(
     starts = np.flatnonzero(np.r_[True, line[1:] != line[:-1]])
     lines = np.maximum.reduceat(touched, starts, axis=0)
     return (
-        _sharing(touched, weights, pairs, launch, each_sectors),
+        _sharing(touched, weights, pairs, launch, each_sectors, within),
         _sharing(
             lines, np.maximum.reduceat(weights, starts), pairs, launch, each_lines, neighbours
         ),
@@ -136,6 +147,46 @@ def _lines_of_neighbours(keys: Integers, pairs: Flags) -> float | None:
     return float(np.mean(shares)) if shares else None
 
 
+class Drift(NamedTuple):
+    """Shares of a block's sectors and of its lines that the next block touches."""
+
+    sectors: float
+    lines: float
+
+
+def _drift(keys: Integers, far: Flags, apart: Integers) -> Drift | None:
+    """What neighbours share that move on by less than a sector, from far blocks that moved on.
+
+    A matrix walked by columns: eight blocks touch the same sectors and the ninth does not, which
+    a few pairs of neighbours do not show. Each run of adjacent units gains as many new ones as the
+    block moves on. ``None`` where far blocks do not touch the same pattern, or moved further.
+    """
+    related = np.argwhere(far)
+    # The farthest first: the step is told to a sector over their distance.
+    order = np.argsort(-np.abs(apart[far]), kind="stable")
+    for left, right in related[order][:MOST_PAIRS]:
+        ours, theirs = slot_sectors(keys, left), slot_sectors(keys, right)
+        if not ours.size or ours.size != theirs.size:
+            continue
+        moved = int(theirs[0] - ours[0])
+        step = abs(moved / int(apart[left, right]))
+        if not 0 < step < 1 or not np.array_equal(
+            ours[:MOST_PATTERN] + moved, theirs[:MOST_PATTERN]
+        ):
+            continue
+
+        def shared(units: Integers, moves: float) -> float:
+            runs = 1 + np.count_nonzero(np.diff(units) > 1)
+            return max(0.0, 1.0 - moves * runs / units.size)
+
+        pattern = ours[:MOST_PATTERN]
+        return Drift(
+            shared(pattern, step),
+            shared(distinct(pattern >> SECTORS_PER_LINE_SHIFT), step / SECTORS_PER_LINE),
+        )
+    return None
+
+
 def _sharing(
     touched: Table, weights: Table, pairs: Pairs, launch: Launch, each: float,
     neighbours: tuple[float | None, float | None] = (None, None),
@@ -148,7 +199,8 @@ def _sharing(
         whole = float(smaller[related].sum())
         return float(common[related].sum()) / whole if whole else None
 
-    beside, below, row, column, everyone = (share(related) for related in pairs)
+    beside, below, row, column = map(share, (pairs.beside, pairs.below, pairs.row, pairs.column))
+    everyone = share(pairs.apart)
     beside = beside if neighbours[0] is None else neighbours[0]
     below = below if neighbours[1] is None else neighbours[1]
     # Where the grid has no blocks that far apart, what nearly all neighbours share goes on.

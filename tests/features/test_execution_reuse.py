@@ -144,6 +144,24 @@ def test_blocks_narrower_than_a_line_share_it_by_fours() -> None:
     assert stream.distinct_lines == pytest.approx(250, rel=0.01)
 
 
+def test_blocks_narrower_than_a_sector_share_it() -> None:
+    # Four threads read half a sector: 1,000 blocks read 500 of them.
+    stream = stream_of("ld.global.u32 %r8, [%rd3]; ret;", grid=1000, block=4)
+    assert stream.sharing.beside == pytest.approx(0.5, abs=0.002)
+    assert stream.distinct_sectors == pytest.approx(500, rel=0.02)
+    assert stream.distinct_lines == pytest.approx(125, rel=0.02)
+
+
+def test_a_matrix_walked_by_columns_is_read_whole() -> None:
+    # Block b reads element b of 32 rows: eight blocks touch the same sectors, the ninth does not.
+    body = """
+        mul.wide.u32 %rd4, %r2, 32768; mul.wide.u32 %rd5, %r3, 4; add.u64 %rd6, %rd1, %rd4;
+        add.u64 %rd6, %rd6, %rd5; ld.global.u32 %r8, [%rd6]; ret;"""
+    stream = stream_of(body, grid=4096)
+    assert stream.distinct_sectors == pytest.approx(32 * 4096 * 4 / 32, rel=0.01)
+    assert stream.distinct_lines == pytest.approx(32 * 4096 * 4 / 128, rel=0.01)
+
+
 def test_what_is_not_listed_one_by_one_weighs_as_much_as_it_is() -> None:
     # All blocks walk through the same 60,000 lines; each reads a line of its own as well.
     body = """

@@ -2,7 +2,8 @@
 
 Documented defaults for what the user does not give:
 
-* a pointer (a 64-bit parameter an address is computed from) gets a synthetic buffer;
+* a pointer (a 64-bit parameter an address is computed from) gets a synthetic buffer, also where
+  the address of one is given, which means nothing here;
 * an integer compared with an index built from ``tid``/``ctaid`` is the number of threads
   launched along the axes of that index;
 * any other integer is the number of threads launched along x, at most 1024;
@@ -38,6 +39,9 @@ from features.ptx import ir
 MOST_ASSUMED = 1024
 """Largest default of an integer that is not compared with a thread index."""
 
+LEAST_ADDRESS = 1 << 32
+"""A number given for a 64-bit parameter that addresses are computed from is the address of some
+device buffer from here on (CUDA's unified addresses lie above), and a stride or offset below."""
 
 _SYMBOL = re.compile(r"(?:generic\()?([A-Za-z_$%][\w$]*)\)?(?:\+(\d+))?")
 
@@ -238,7 +242,10 @@ def bind(
         hint = given if isinstance(given, PointerHint) else None
         if hint is not None and not places:
             places = [0]
-        if isinstance(given, int | float) and not (places and given != 0):
+        address = bool(places) and given != 0
+        if isinstance(given, int | float) and not (
+            address and (parameter.is_pointer or abs(given) >= LEAST_ADDRESS)
+        ):
             packed[start : start + parameter.bytes] = _pack(given, parameter)
             continue
         if places:

@@ -219,9 +219,12 @@ def _sharing(
     by_chance = 0.0
     if everyone and users >= FEWEST_FOR_CHANCE:
         by = touched.sum(axis=1)
-        of_all = float((by * weights)[by >= MOST_OF_ALL * users].sum() / (by @ weights))
+        touches = by * weights
+        of_all = float(touches[by >= MOST_OF_ALL * users].sum() / touches.sum())
         of_all = min(everyone, of_all)
-        by_chance = everyone - of_all
+        # What chance brings together, some blocks touch, but not nearly all.
+        of_some = float(touches[(by > 1) & (by < MOST_OF_ALL * users)].sum() / touches.sum())
+        by_chance = min(everyone - of_all, of_some)
         if by_chance > 0:
             # Two draws of n among P have n^2 / P in common.
             population = max(1.0, each, (1.0 - of_all) ** 2 * each / by_chance)

@@ -5,7 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from features.analysis import analyse
 from features.execution import MemoryFacts, trace
+from features.gpus import load_gpu
+from features.launch import Launch, PointerHint
+from features.ptx import read_module
 from features.reuse import ReuseCurve, Stream
 from tests.features.execution_kernels import run
 from tests.features.test_execution_steady import UNIFORM, both
@@ -172,3 +176,21 @@ def test_what_is_not_listed_one_by_one_weighs_as_much_as_it_is() -> None:
     stream = stream_of(body, grid=1000, n=60_000)
     assert stream.unique_load_sectors == pytest.approx(1000 * 4 * 60_001, rel=1e-3)
     assert stream.sharing.everyone == pytest.approx(60_000 / 60_001, abs=1e-3)
+
+
+def test_a_stride_given_as_an_argument_is_no_pointer() -> None:
+    # An address is computed from it by adding, as from a pointer: 64 elements, 64 KB apart.
+    ptx = """.version 7.0\n.target sm_50\n.address_size 64
+        .visible .entry k(.param .u64 a, .param .u64 step) {
+        .reg .b64 %rd<6>; .reg .f32 %f<2>; .reg .b32 %r<2>; .reg .pred %p<2>;
+        ld.param.u64 %rd1, [a]; ld.param.u64 %rd2, [step]; mov.u32 %r1, 0;
+        loop: add.s64 %rd1, %rd1, %rd2; ld.global.f32 %f1, [%rd1];
+        add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 64; @%p1 bra loop; ret; }"""
+    for step, sectors in ((65536, 64), (4, 9)):
+        launch = Launch((1, 1, 1), (1, 1, 1), arguments={"0": PointerHint(), "1": step})
+        analysis = analyse(
+            read_module(ptx), "k", launch, load_gpu("tesla-v100"), analysis="executed"
+        )
+        assert analysis.executed is not None
+        found = sum(stream.distinct_sectors for stream in analysis.executed.memory.streams)
+        assert found == sectors, step

@@ -51,9 +51,11 @@ def streams(make: Maker) -> Iterator[Workload]:
             turns = make.turns(4 * 16 * blocks // make.board.sm_count * threads / 64)
         else:
             footprint, first, step = _footprint(make, level), 16 * threads, whole
-            # At least once through, so that the next launch finds its start gone from the L2.
-            once = -(-footprint // (4 * whole)) if level == "dram" else 1
-            turns = max(once, make.turns(4 * whole / make.board.sm_count / 24))
+            # Device memory: once through, so that the next launch finds its start gone from the L2,
+            # and no wrap makes a stream look as if it stayed near its start.
+            turns = make.turns(4 * whole / make.board.sm_count / 24)
+            if level == "dram":
+                turns = max(1, footprint // (4 * whole))
         operations = float(4 * turns * blocks * threads * moved)
         kind: Kind = "bandwidth" if name.startswith("bandwidth") else "energy"
         target = level if kind == "bandwidth" else name.removeprefix("energy.")

@@ -19,7 +19,7 @@ from tests.fixtures.kernels.manifest import KERNELS
 from tests.reference.memory import buffer_addresses
 
 WITHIN = 0.02
-"""Counts per class may differ from executed ones by this share (issue 3)."""
+"""Counts per class may differ from executed ones by this share."""
 
 
 def symbolic(kernel: FixtureKernel, shape: Shape, target: str) -> SymbolicResult:

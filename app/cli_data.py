@@ -48,8 +48,8 @@ def fetch(
     """
     _require_extra()
     from features.errors import WattcastError
-    from training.datasets import sources
-    from training.fetch import fetch as run
+    from training.data.datasets import sources
+    from training.data.fetch import fetch as run
 
     wanted = [sources().get(one) for one in ids] if ids else list(sources().file)
     folder = to or Path(os.environ.get("WATTCAST_DATA") or Settings().home / "data")
@@ -91,7 +91,7 @@ def check(
     """
     _require_extra()
     from app import report
-    from training.inventory import data_folder, inventory
+    from training.data.inventory import data_folder, inventory
 
     tables = [asdict(each) for each in inventory(data_folder(folder))]
     if as_json:

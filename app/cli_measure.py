@@ -102,8 +102,8 @@ def onboard(
     Profile, model, card and report go to WATTCAST_HOME. Run it again to go on after an
     interruption.
     """
-    from training.onboard import onboard as run
-    from training.onboard import told
+    from training.onboard.run import onboard as run
+    from training.onboard.run import told
 
     home = Settings().home
     if replay is not None and recording is not None:

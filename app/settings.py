@@ -232,7 +232,7 @@ class Settings(BaseSettings):
         default=0.025,
         gt=0,
         lt=1,
-        description="Level of the test that a retrained model is better (training/gate.py).",
+        description="Level of the test that a retrained model is better (training/retrain/).",
     )
     gate_old_margin: float = Field(
         default=0.02,

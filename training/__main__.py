@@ -15,8 +15,8 @@ from features.errors import WattcastError
 from models.cards import ModelCard
 from models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from training.checkpoints import Checkpoints
+from training.evaluation.protocols import ASSIGNMENTS
 from training.fit import ALL_FAMILIES, SOURCE, SOURCES, Plan, train
-from training.protocols import ASSIGNMENTS
 from training.report import feature_table, interval_table, score_table, summary_table
 
 
@@ -68,7 +68,7 @@ def _trained(options: argparse.Namespace) -> list[ModelCard]:
         families = options.family or ALL_FAMILIES
         cards += train(gpus, families, options.out, say, plan=plan, source=source)
     if options.all and not options.gpu and not options.family:
-        from training.physical_artifacts import train as train_physical
+        from training.physical.artifacts import train as train_physical
 
         cards += train_physical(options.out, say)
     return cards

@@ -14,7 +14,7 @@ from pathlib import Path
 from models.cards import ModelCard
 from models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from training.markdown import table
-from training.power import card_lines
+from training.power.holds import card_lines
 from training.report import interval_table, score_table, summary_table
 
 _START = """\
@@ -34,7 +34,7 @@ for everything.
 | power models beside the thesis | [power](power.md), [study](study.md), `wattcast report power` |
 | power by component | [physical](physical.md) |
 | time from measured work | [work](work.md), `python -m training.work` |
-| protocols and baselines | [data](data.md), `python -m training.power_rows` |
+| protocols and baselines | [data](data.md), `python -m training.power.rows` |
 | measured launches, short runs | [power](power.md), `python -m training.power` |
 """
 

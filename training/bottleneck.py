@@ -3,8 +3,8 @@
     python -m training.bottleneck            tables as Markdown
     python -m training.bottleneck --write    and bottleneck_errors.csv, for the intervals
 
-Programs of ``training.activity_tables``; nothing in the model was fitted to any of them, so each
-is as good as left out.
+Programs of ``training.data.activity_tables``; nothing in the model was fitted to any of them, so
+each is as good as left out.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from features.gpus import GpuProfile, load_gpu
 from models.clocks import ClockPair
 from models.time.bottleneck import Constants, predicted_seconds, resource_seconds
 from models.time.bottleneck_interval import ERRORS
-from training.activity_tables import (
+from training.data.activity_tables import (
     ACTIVITY_GPUS,
     TABLE_CONSTANTS,
     MeasuredProgram,

@@ -24,9 +24,9 @@ import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 
 from features.errors import DataError
-from training.power_rows import power_rows
-from training.rows import Floats, Indices, Predict, Rows
-from training.tables import number, read_table
+from training.data.tables import number, read_table
+from training.evaluation.rows import Floats, Indices, Predict, Rows
+from training.power.rows import power_rows
 
 COLUMNS = (
     "avg_comp_lat",

@@ -13,9 +13,9 @@ import numpy as np
 
 from features.errors import WattcastError
 from training.calibrate import COLUMNS, Calibrator
+from training.evaluation.protocols import ASSIGNMENTS, evaluate
 from training.markdown import table
-from training.power_rows import SOURCES, power_rows
-from training.protocols import ASSIGNMENTS, evaluate
+from training.power.rows import SOURCES, power_rows
 
 SHOTS = (5, 10, 20, 50)
 """Numbers of measured launches that are reported."""

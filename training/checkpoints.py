@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from training.rows import Floats
+from training.evaluation.rows import Floats
 
 
 class Checkpoints:

@@ -41,26 +41,26 @@ from models.cards import (
 )
 from models.intervals import IntervalCalibration
 from models.power.inputs import LAUNCH_FEATURES, launch_features
-from training import power_pooled
-from training.calibration import (
+from training.checkpoints import Checkpoints
+from training.data.cleaning import MODEL_INPUTS, CleanTable, clean
+from training.data.datasets import data_root, sources
+from training.data.recompute import recompute, reproduced_shares
+from training.evaluation.calibration import (
     NESTED_SEEDS,
     NestedFold,
     averaged_folds,
     calibrated,
     nested_folds,
 )
-from training.checkpoints import Checkpoints
-from training.cleaning import MODEL_INPUTS, CleanTable, clean
-from training.datasets import data_root, sources
+from training.evaluation.protocols import ASSIGNMENTS, OutOfFold, averaged
+from training.evaluation.protocols import evaluate as evaluate_protocol
+from training.evaluation.rows import Fit, FitPredict, Rows, plain
+from training.evaluation.splits import FOLDS, Protocol
 from training.families import FAMILIES, Family, get_family, library_versions
 from training.forests import SETTINGS
-from training.power_kept import kept
-from training.power_rows import rows_of
-from training.protocols import ASSIGNMENTS, OutOfFold, averaged
-from training.protocols import evaluate as evaluate_protocol
-from training.recompute import recompute, reproduced_shares
-from training.rows import Fit, FitPredict, Rows, plain
-from training.splits import FOLDS, Protocol
+from training.power import pooled as power_pooled
+from training.power.kept import kept
+from training.power.rows import rows_of
 from training.summary import fingerprint, summarise
 
 SCHEMA = "alavani2023"

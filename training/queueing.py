@@ -32,9 +32,9 @@ from models.time.queueing_cases import CORRECTED, PRINTED, Reading, case_form
 from models.time.queueing_gpu import gpu_parameters
 from models.time.queueing_inputs import counters_to_inputs, launch_of_activity
 from models.time.queueing_model import ANY_GPU, LEVEL, SPREAD_FILE
-from training.activity_tables import ACTIVITY_GPUS, MeasuredProgram
 from training.bottleneck import TimeErrors, summary, time_errors
-from training.datasets import data_root
+from training.data.activity_tables import ACTIVITY_GPUS, MeasuredProgram
+from training.data.datasets import data_root
 from training.markdown import table
 
 Floats = NDArray[np.float64]

@@ -23,7 +23,7 @@ from models.power.boosted import BoostedPowerModel
 from models.power.inputs import launch_features
 
 if TYPE_CHECKING:
-    from training.retrain import Base, Champion, Uploads
+    from training.retrain.run import Base, Champion, Uploads
 
 PREFERRED_SCHEMA = "alavani2023"
 """The schema of the packaged boosted models."""
@@ -77,8 +77,8 @@ class Gathered:
         Earlier rows keep what is known of the board, and tell whether the candidate forgets it.
         Raises DataError where no row is left.
         """
-        from training.retrain import Uploads
-        from training.rows import Rows
+        from training.evaluation.rows import Rows
+        from training.retrain.run import Uploads
 
         known: set[UUID] = set()
         rows, batches = list(self.rows), dict(self.batches)
@@ -163,9 +163,9 @@ def answered(
 
 def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:
     """Rows that the packaged model of a GPU was trained on, where they are at hand and count."""
-    from training.datasets import find_data, sources
+    from training.data.datasets import find_data, sources
     from training.fit import SCHEMA, THESIS_FILES, training_table
-    from training.retrain import Base, knows_base
+    from training.retrain.run import Base, knows_base
 
     if champion is None or not knows_base(champion.card) or gpu_id not in THESIS_FILES:
         return None

@@ -1,7 +1,7 @@
 """Retraining: from a request for it to a judged candidate, as a durable job.
 
 submit    POST /retrain: checks what can be checked at once, queues a job
-run_job   the job's process: rows of the batches -> training.retrain -> one transaction that
+run_job   the job's process: rows of the batches -> training.retrain.run -> one transaction that
           registers the versions, promotes the candidate or not, and ends the job
 """
 
@@ -44,7 +44,7 @@ from models.store import Artifact
 
 if TYPE_CHECKING:
     from app.services import Services
-    from training.retrain import Base, Champion, Retrained, Uploads
+    from training.retrain.run import Base, Champion, Retrained, Uploads
 
 KIND = "retrain"
 CONTINUABLE = ("xgboost", "catboost", "average")
@@ -149,7 +149,7 @@ class _Run:
 
         ``None`` where there is none that takes the uploads' features.
         """
-        from training.retrain import Champion
+        from training.retrain.run import Champion
 
         serving = self._serving(snapshot, place)
         if serving is None:
@@ -200,8 +200,8 @@ class _Run:
     ) -> Retrained:
         from training.checkpoints import Checkpoints
         from training.engine import open_engine
-        from training.gate import Policy
-        from training.retrain import Order, retrain
+        from training.retrain.gate import Policy
+        from training.retrain.run import Order, retrain
 
         order = Order(
             gpu=place.gpu,

@@ -15,11 +15,11 @@ from urllib.parse import unquote
 import pytest
 
 from app.cli import main
-from training import datasets
-from training.cleaning import MODEL_INPUTS
-from training.datasets import SourceFile, sources
-from training.fetch import FetchError, address_of, fetch
-from training.inventory import inventory
+from training.data import datasets
+from training.data.cleaning import MODEL_INPUTS
+from training.data.datasets import SourceFile, sources
+from training.data.fetch import FetchError, address_of, fetch
+from training.data.inventory import inventory
 from training.reports import extra
 
 Run = Callable[..., tuple[str, str]]

@@ -12,7 +12,7 @@ from app.cli import main
 from training.reports import dvfs, extra, time
 from training.reports.page import Page, Section
 from training.reports.targets import Target
-from training.work import ASSIGNMENTS
+from training.work.study import ASSIGNMENTS
 
 Run = Callable[..., tuple[str, str]]
 

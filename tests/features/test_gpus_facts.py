@@ -11,7 +11,7 @@ import pytest
 from features.gpus import GpuProfile, list_gpus, load_gpu
 from features.gpus.loader import capabilities
 from models.clocks import TYPICAL_STREAMING_SHARE
-from training.datasets import find_data
+from training.data.datasets import find_data
 
 GPUS = list_gpus()
 FREQUENCY_DATA = (find_data() or Path("absent")) / "dvfs"

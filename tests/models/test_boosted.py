@@ -15,7 +15,7 @@ from models.estimate import Estimate
 from models.power.boosted import FAMILIES, BoostedPowerModel
 from models.power.inputs import LAUNCH_FEATURES
 from models.store import ArtifactStore
-from training.datasets import find_data
+from training.data.datasets import find_data
 from training.fit import training_table
 
 GPUS = ("tesla-k20", "tesla-m60", "tesla-v100")

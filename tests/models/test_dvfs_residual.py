@@ -20,7 +20,7 @@ from models.dvfs.use import UNITS, KernelUse, UseTable
 from models.store import ArtifactStore
 from models.trees import TreeModel
 from tests.models.test_dvfs_physical import PARAMETERS, use
-from training.dvfs_residual import FittedTrees, ResidualRows, TreeSettings, fit_trees
+from training.dvfs.residual import FittedTrees, ResidualRows, TreeSettings, fit_trees
 
 RNG = np.random.default_rng(3)
 PHYSICAL = PhysicalScaling(PARAMETERS)

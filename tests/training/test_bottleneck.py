@@ -10,7 +10,6 @@ import pytest
 
 from features.errors import DataError
 from models.time.bottleneck_interval import program_errors
-from training.activity_tables import ACTIVITY_GPUS, TABLE_CONSTANTS, read_activity_table
 from training.bottleneck import (
     TimeErrors,
     bottleneck_with,
@@ -20,7 +19,8 @@ from training.bottleneck import (
     time_errors,
     write_errors,
 )
-from training.datasets import find_data
+from training.data.activity_tables import ACTIVITY_GPUS, TABLE_CONSTANTS, read_activity_table
+from training.data.datasets import find_data
 
 if find_data() is None:
     pytest.skip("no data: set WATTCAST_DATA", allow_module_level=True)

@@ -24,10 +24,10 @@ from training.calibrate import (
     own_median,
     ranked,
 )
-from training.datasets import find_data
-from training.power_rows import power_rows
-from training.protocols import evaluate
-from training.rows import Rows
+from training.data.datasets import find_data
+from training.evaluation.protocols import evaluate
+from training.evaluation.rows import Rows
+from training.power.rows import power_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

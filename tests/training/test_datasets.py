@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from features.errors import DataError
-from training import clean_tables
-from training.baselines import median_watts
-from training.clean_tables import read_clean
-from training.cleaning import MODEL_INPUTS, clean
-from training.datasets import KernelName, find_data, read_kernel_names
-from training.kernel_naming import NamingRules, plain_name
-from training.power_rows import activity_rows, baseline_lines, power_rows
-from training.protocols import evaluate
+from training.data import clean_tables
+from training.data.clean_tables import read_clean
+from training.data.cleaning import MODEL_INPUTS, clean
+from training.data.datasets import KernelName, find_data, read_kernel_names
+from training.data.kernel_naming import NamingRules, plain_name
+from training.evaluation.baselines import median_watts
+from training.evaluation.protocols import evaluate
+from training.power.rows import activity_rows, baseline_lines, power_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

@@ -17,9 +17,9 @@ from features.errors import ModelError
 from training.bulk import KernelTask, extract_all
 from training.data_parallel import fit_data_parallel
 from training.engine import ClusterError, Engine, InProcess, OnDask, open_engine
+from training.evaluation.protocols import cross_validate
+from training.evaluation.rows import Rows
 from training.families import Xgboost
-from training.protocols import cross_validate
-from training.rows import Rows
 from training.search import cross_validate_on, fit_fold, search
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")

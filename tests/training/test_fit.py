@@ -13,11 +13,11 @@ from features.errors import DataError, ModelError
 from models.cards import ModelCard, sha256_of
 from models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from training.__main__ import main
-from training.datasets import find_data
+from training.data.datasets import find_data
+from training.evaluation.protocols import cross_validate
 from training.families import FAMILIES, Xgboost, get_family, library_versions
 from training.fit import THESIS_FILES, Plan, fit_predictor, train, training_table
 from training.onnx_trees import compact
-from training.protocols import cross_validate
 from training.report import feature_table, interval_table, score_table
 from training.summary import fingerprint, summarise
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.gate import BASELINE, CHAMPION, HoldOut, OldRows, Policy, judge, log_error
+from training.retrain.gate import BASELINE, CHAMPION, HoldOut, OldRows, Policy, judge, log_error
 
 POLICY = Policy()
 

@@ -8,7 +8,7 @@ import pytest
 
 from features.errors import DataError
 from features.launch import Launch
-from training.launches import groups_of, read_launches
+from training.data.launches import groups_of, read_launches
 
 HEADER = (
     "gpu,program,kernel,signature,arguments,grid,block,time_ns,dram_bytes,flops_sp,flops_dp,int_ops"

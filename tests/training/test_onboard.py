@@ -16,9 +16,9 @@ from tests.training.measuring import NO_COUNTER, board, catalogue, energies, rec
 from training.measure.executed import executed
 from training.measure.recording import Recording, read_recording
 from training.measure.simulated import Faults, SimulatedRunner
-from training.onboard import Onboarded, onboard
-from training.onboard_data import loaded, to_toml
-from training.onboard_profile import fit_profile
+from training.onboard.data import loaded, to_toml
+from training.onboard.profile import fit_profile
+from training.onboard.run import Onboarded, onboard
 
 
 class World:

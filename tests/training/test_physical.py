@@ -10,8 +10,9 @@ import pytest
 from models.clocks import ClockPair
 from models.power.activities import UnitActivities
 from models.power.physical import WEIGHTS, VoltageCurve, regressors
-from training.datasets import find_data
-from training.physical import (
+from training.data.datasets import find_data
+from training.physical.choice import choose
+from training.physical.fit import (
     Fits,
     FitSettings,
     LeftOut,
@@ -23,8 +24,7 @@ from training.physical import (
     row_folds,
     scored_programs,
 )
-from training.physical_choice import choose
-from training.physical_rows import GpuRows, all_rows, counter_rows, joined, scaling, served_rows
+from training.physical.rows import GpuRows, all_rows, counter_rows, joined, scaling, served_rows
 
 if find_data() is None:
     pytest.skip("no data: set WATTCAST_DATA", allow_module_level=True)
@@ -35,7 +35,7 @@ SETTINGS = (
     FitSettings(micro_weight=1.0, counter_weight=0.5, ridge=4.0),
 )
 """Some of those the nested choice averages; the choice itself takes a minute
-(``python -m training.physical_report``)."""
+(``python -m training.physical.report``)."""
 
 SERVED = ("gtx-1080-ti", "quadro-rtx-8000", "tesla-p100", "tesla-v100")
 

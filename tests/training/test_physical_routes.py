@@ -10,14 +10,14 @@ import pytest
 from models.clocks import ClockPair
 from models.power.physical import PhysicalParameters
 from models.power.recalibration import recalibrated
-from training.datasets import find_data
-from training.physical import Fits, FitSettings, error_percent, fitted_parameters, predict
-from training.physical_measured import DcgmRows
-from training.physical_residual import with_residual
-from training.physical_rows import GpuRows, counter_rows, joined, served_rows
-from training.physical_served import served_costs
-from training.physical_tokens import GROUPS, token_shares
-from training.physical_transfer import (
+from training.data.datasets import find_data
+from training.physical.fit import Fits, FitSettings, error_percent, fitted_parameters, predict
+from training.physical.measured import DcgmRows
+from training.physical.residual import with_residual
+from training.physical.rows import GpuRows, counter_rows, joined, served_rows
+from training.physical.served import served_costs
+from training.physical.tokens import GROUPS, token_shares
+from training.physical.transfer import (
     leave_gpu_out,
     measured_launches,
     priors,

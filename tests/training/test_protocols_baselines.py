@@ -7,11 +7,11 @@ import pytest
 
 from models.intervals import Residuals
 from tests.training.test_protocols_splits import make_rows
-from training.baselines import BASELINES, Baseline
-from training.nested import choose, tuned
-from training.protocols import OutOfFold, averaged, evaluate
-from training.rows import Fit, Floats, Predict, Rows, plain
-from training.scores import cross_conformal, interval_scores
+from training.evaluation.baselines import BASELINES, Baseline
+from training.evaluation.nested import choose, tuned
+from training.evaluation.protocols import OutOfFold, averaged, evaluate
+from training.evaluation.rows import Fit, Floats, Predict, Rows, plain
+from training.evaluation.scores import cross_conformal, interval_scores
 
 NOTHING = np.empty(0, dtype=np.int64)
 

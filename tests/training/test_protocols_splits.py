@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor
 
-from training.baselines import BASELINES, nearest_watts
-from training.protocols import evaluate
-from training.rows import Fit, Floats, Indices, Predict, Rows, joined, plain
-from training.splits import WITH_SHOTS, AnyProtocol, folds_of
+from training.evaluation.baselines import BASELINES, nearest_watts
+from training.evaluation.protocols import evaluate
+from training.evaluation.rows import Fit, Floats, Indices, Predict, Rows, joined, plain
+from training.evaluation.splits import WITH_SHOTS, AnyProtocol, folds_of
 
 PROTOCOLS: tuple[AnyProtocol, ...] = ("random", "grouped", "family", "gpu", "new_gpu", "known")
 

@@ -16,7 +16,7 @@ from models.time.queueing_gpu import gpu_parameters
 from models.time.queueing_inputs import counters_to_inputs
 from models.time.queueing_model import ANY_GPU, SPREAD_FILE
 from training import queueing
-from training.datasets import find_data
+from training.data.datasets import find_data
 from training.queueing import (
     DATA_SETS,
     FAMILIES,

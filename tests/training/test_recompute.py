@@ -8,10 +8,10 @@ import pytest
 
 from features.schemas import formulas
 from features.schemas.tables import read_definition
-from training.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
-from training.datasets import find_data
+from training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
+from training.data.datasets import find_data
+from training.data.recompute import occupancies, recompute, reproduced_shares
 from training.fit import THESIS_FILES
-from training.recompute import occupancies, recompute, reproduced_shares
 
 DEFINITION = read_definition("alavani2023")
 

@@ -18,8 +18,8 @@ from models.choice import Point
 from models.time.card import TimeProtocol
 from models.time.spread import published_pairs
 from training import bottleneck, queueing
-from training.activity_tables import read_activity_table
-from training.datasets import find_data
+from training.data.activity_tables import read_activity_table
+from training.data.datasets import find_data
 from training.reports import figures, time_work
 from training.reports.baselines import mean_curve_of_others, median_of_others
 from training.reports.dwarfs import (
@@ -45,7 +45,7 @@ from training.reports.targets import Target, target_lines, target_table
 from training.reports.time import time_report
 from training.reports.time_activity import activity_chapter
 from training.reports.time_thesis import KERNELS, by_dwarf, errors_of, thesis_chapter
-from training.work_folds import MODEL, OTHERS, LeftOut, WorkTable
+from training.work.folds import MODEL, OTHERS, LeftOut, WorkTable
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no training data: set WATTCAST_DATA (docs/reports.md)"

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from tests.training.test_dvfs import synthetic
-from training.datasets import find_data
-from training.dvfs_abe import PLAIN, AbeRows, counter_rows, leave_benchmarks_out
-from training.dvfs_protocols import Predictions
-from training.dvfs_rows import Floats, ScalingRows
-from training.dvfs_studies import Scored, Study, run_studies
-from training.physical import Averaged, Fits, LeftOut
-from training.physical_rows import GpuRows, all_rows
+from training.data.datasets import find_data
+from training.dvfs.abe import PLAIN, AbeRows, counter_rows, leave_benchmarks_out
+from training.dvfs.protocols import Predictions
+from training.dvfs.rows import Floats, ScalingRows
+from training.dvfs.studies import Scored, Study, run_studies
+from training.physical.fit import Averaged, Fits, LeftOut
+from training.physical.rows import GpuRows, all_rows
 from training.queueing import DATA_SETS
 from training.reports import (
     dvfs,

@@ -12,10 +12,10 @@ import pytest
 from app.cli import main as cli
 from features.errors import DataError
 from tests.training.test_study_models import a_frame
-from training.cleaning import MODEL_INPUTS
-from training.datasets import find_data
-from training.physical import FitSettings
-from training.physical_rows import served_rows
+from training.data.cleaning import MODEL_INPUTS
+from training.data.datasets import find_data
+from training.physical.fit import FitSettings
+from training.physical.rows import served_rows
 from training.reports import power, power_features, power_physical, power_study
 from training.reports.page import Page, Section, Table, to_html, to_markdown
 from training.reports.power_models import (

@@ -13,15 +13,15 @@ from features.errors import DataError, ModelError
 from models.cards import Source
 from models.power.boosted import BoostedPowerModel
 from models.store import ArtifactStore
-from training import warm_start
 from training.board import board_factor
 from training.checkpoints import Checkpoints
 from training.engine import InProcess
+from training.evaluation.rows import Rows
 from training.families import FAMILIES, Catboost, Xgboost
-from training.gate import BASELINE, CHAMPION
-from training.retrain import Base, Champion, Order, Retrained, Uploads, retrain
-from training.rows import Rows
-from training.warm_start import FitTask, fit_predict
+from training.retrain import warm_start
+from training.retrain.gate import BASELINE, CHAMPION
+from training.retrain.run import Base, Champion, Order, Retrained, Uploads, retrain
+from training.retrain.warm_start import FitTask, fit_predict
 
 GPU = "tesla-k20"
 KERNELS, LAUNCHES = 12, 12

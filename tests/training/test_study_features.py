@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from tests.training.test_study_models import ONCE, a_frame
-from training.datasets import find_data
+from training.data.datasets import find_data
 from training.reports.dwarfs import NOT_CLASSIFIED
 from training.study import cost, dynamic, outliers, selection
 from training.study.cost import agreement, printed_ranking, rankings

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from models.cards import Spread
-from training.cleaning import MODEL_INPUTS
-from training.protocols import OutOfFold
-from training.rows import Rows
-from training.splits import Protocol
+from training.data.cleaning import MODEL_INPUTS
+from training.evaluation.protocols import OutOfFold
+from training.evaluation.rows import Rows
+from training.evaluation.splits import Protocol
 from training.study import repeated
 from training.study.ann import DECAY_EPOCHS, FIRST_RATE, Network, candidates, learning_rate
 from training.study.data import SMALLER_LAST_SERIAL, by_size, rows_of

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from features.errors import DataError
-from training.tables import number, read_table, text
+from training.data.tables import number, read_table, text
 
 COLUMNS = {
     "kind": text(choices=("real", "micro")),

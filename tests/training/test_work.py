@@ -19,11 +19,10 @@ from models.time.card import TimeCard
 from models.time.measured_work import PARTS, Work, p_norm
 from models.time.work_model import work_inputs, work_parts, work_time_model
 from models.time.work_schema import work_schema
-from training.datasets import find_data
+from training.data.datasets import find_data
+from training.data.launches import CLOCKS, GPU, MeasuredLaunch, launches_path, read_launches
 from training.families import library_versions
-from training.launches import CLOCKS, GPU, MeasuredLaunch, launches_path, read_launches
-from training.work import calibrated, main, score_table, train
-from training.work_folds import (
+from training.work.folds import (
     MODEL,
     PHYSICAL,
     LeftOut,
@@ -36,8 +35,9 @@ from training.work_folds import (
     leave_out,
     time_scores,
 )
-from training.work_known import known_table, pairs_of, repeats_table
-from training.work_transfer import transfer_table, work_of_counters
+from training.work.known import known_table, pairs_of, repeats_table
+from training.work.study import calibrated, main, score_table, train
+from training.work.transfer import transfer_table, work_of_counters
 
 DOCS = Path(__file__).parents[2] / "docs" / "work.md"
 STORE = ArtifactStore(kind=TimeCard)

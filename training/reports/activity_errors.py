@@ -14,7 +14,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from training.activity_tables import read_activity_table
 from training.bottleneck import (
     ABLATIONS,
     TimeErrors,
@@ -23,7 +22,8 @@ from training.bottleneck import (
     roofline,
     time_errors,
 )
-from training.frequency_names import kernel_group
+from training.data.activity_tables import read_activity_table
+from training.data.frequency_names import kernel_group
 from training.queueing import static_errors
 from training.reports.baselines import mean_curve_of_others
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from training.dvfs_studies import STUDIES, Study, run_studies
+from training.dvfs.studies import STUDIES, Study, run_studies
 from training.reports.dvfs_choice import choice_chapter
 from training.reports.dvfs_counters import counters_chapter
 from training.reports.dvfs_judged import DvfsChapter, Judged, judged_table

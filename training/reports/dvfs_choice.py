@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.choice import Point
-from training.dvfs_rows import Floats
-from training.dvfs_scores import ChoiceScores, choice_scores, scale_scores
-from training.dvfs_studies import Scored, choice_table
+from training.dvfs.rows import Floats
+from training.dvfs.scores import ChoiceScores, choice_scores, scale_scores
+from training.dvfs.studies import Scored, choice_table
 from training.queueing import DATA_SETS, FAMILIES, predict, read_data_set
 from training.reports.dvfs_counters import short_name, title
 from training.reports.dvfs_judged import JUDGED, MEAN_CURVE, DvfsChapter, Judged

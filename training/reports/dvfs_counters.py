@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.dvfs_rows import Bools, Floats, ScalingRows
-from training.dvfs_studies import TITAN_X, Scored, score_table
+from training.dvfs.rows import Bools, Floats, ScalingRows
+from training.dvfs.studies import TITAN_X, Scored, score_table
 from training.reports.dvfs_judged import JUDGED, MEAN_CURVE, DvfsChapter, Judged, spread_over
 from training.reports.figures import Figure, Line, Panel, bars, curves
 from training.reports.page import Section, Table
@@ -267,7 +267,7 @@ def _families_section(real: Sequence[Scored]) -> Section:
     return Section(
         "By program family",
         (
-            "A family is all kernels of one program (`training/frequency_names.py`); it is what "
+            "A family is all kernels of one program (`data/frequency_names.py`); it is what "
             "is left out together. Mean error in points over all pairs of all campaigns with "
             "applications; the mean curve's beside it.",
             Table(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.dvfs_rows import Floats
+from training.dvfs.rows import Floats
 from training.reports.page import Section, Table
 from training.reports.targets import Target
 

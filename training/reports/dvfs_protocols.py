@@ -8,12 +8,12 @@ from functools import partial
 
 import numpy as np
 
-from training.dvfs_parts import parts_table
-from training.dvfs_protocols import predict
-from training.dvfs_residual import TreeSettings
-from training.dvfs_rows import Floats, Integers, ScalingRows, scaling_rows
-from training.dvfs_scores import scale_scores
-from training.dvfs_studies import STUDIES, Scored, Study
+from training.dvfs.parts import parts_table
+from training.dvfs.protocols import predict
+from training.dvfs.residual import TreeSettings
+from training.dvfs.rows import Floats, Integers, ScalingRows, scaling_rows
+from training.dvfs.scores import scale_scores
+from training.dvfs.studies import STUDIES, Scored, Study
 from training.reports.dvfs_counters import campaign_title, title
 from training.reports.dvfs_judged import MEAN_CURVE, DvfsChapter
 from training.reports.page import Section, Table

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.dvfs_rows import Floats
+from training.dvfs.rows import Floats
 from training.queueing import DATA_SETS, FORMS, DataSet, Predicted, predict
 from training.reports.dvfs_judged import DvfsChapter, Judged
 from training.reports.page import Section, Table

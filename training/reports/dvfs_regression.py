@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.dvfs.abe import HARDENED
-from training.dvfs_abe import (
+from training.dvfs.abe import (
     PLAIN,
     WITH_CLOCKS,
     AbeRows,
@@ -17,7 +17,7 @@ from training.dvfs_abe import (
     leave_benchmarks_out,
     micro_to_real,
 )
-from training.dvfs_rows import Floats
+from training.dvfs.rows import Floats
 from training.reports.baselines import median_of_others
 from training.reports.dvfs_judged import DvfsChapter, Judged
 from training.reports.page import Section, Table

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.activity_tables import ACTIVITY_GPUS
-from training.dvfs_rows import Bools, Floats, Integers
-from training.dvfs_scores import choice_scores
-from training.frequency_names import kernel_group
-from training.physical import Fits, FitSettings, leave_program_out, row_folds
-from training.physical_rows import GpuRows, all_rows
+from training.data.activity_tables import ACTIVITY_GPUS
+from training.data.frequency_names import kernel_group
+from training.dvfs.rows import Bools, Floats, Integers
+from training.dvfs.scores import choice_scores
+from training.physical.fit import Fits, FitSettings, leave_program_out, row_folds
+from training.physical.rows import GpuRows, all_rows
 from training.reports.activity_errors import ActivityErrors
 from training.reports.baselines import mean_curve_of_others
 from training.reports.dvfs_counters import Scale

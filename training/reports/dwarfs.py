@@ -12,7 +12,7 @@ from typing import NamedTuple
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from features.errors import DataError
-from training.frequency_names import kernel_group
+from training.data.frequency_names import kernel_group
 
 DWARFS_FILE = Path(__file__).parents[1] / "dwarfs.toml"
 NOT_CLASSIFIED = "not classified"

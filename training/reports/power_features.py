@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from models.cards import ScoreName
-from training.cleaning import MODEL_INPUTS
+from training.data.cleaning import MODEL_INPUTS
+from training.evaluation.splits import Protocol
 from training.reports.figures import Line, Panel, bars, curves
 from training.reports.page import Section, Table
-from training.splits import Protocol
 from training.study.cost import (
     MODELS,
     SIZES,

@@ -12,11 +12,11 @@ from typing import NamedTuple
 from models.cards import ModelCard, ScoreName, Table
 from models.intervals import Coverage
 from models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from training.evaluation.splits import Protocol
 from training.fit import SCHEMA, SOURCE, THESIS_FILES
 from training.report import interval_table, score_table, summary_table
 from training.reports.page import Section
 from training.reports.targets import Target
-from training.splits import Protocol
 from training.study.judged import Judged
 
 PUBLISHED: Table = "as_published"

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.physical import Averaged, Fits, LeftOut, error_percent, leave_program_out
-from training.physical_choice import cached_choice
-from training.physical_rows import all_rows
+from training.evaluation.scores import ape_percent, mae_watts, r2
+from training.physical.choice import cached_choice
+from training.physical.fit import Averaged, Fits, LeftOut, error_percent, leave_program_out
+from training.physical.rows import all_rows
 from training.reports.figures import Points, cumulative, scatter
 from training.reports.page import Section, Table
 from training.reports.power_models import Held
 from training.reports.targets import Target
-from training.scores import ape_percent, mae_watts, r2
 
 BOUNDS: Mapping[str, float] = {"quadro-rtx-8000": 14.0, "tesla-v100": 17.0}
 """Targets: mean absolute percentage error over all clocks, programs left out."""

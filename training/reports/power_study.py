@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from models.cards import ScoreName, Spread
-from training.protocols import OutOfFold
+from training.evaluation.protocols import OutOfFold
+from training.evaluation.splits import Protocol
 from training.reports.figures import Points, bars, scatter
 from training.reports.page import Block, Section, Table
-from training.splits import Protocol
 from training.study.ann import BATCH, DECAY_EPOCHS, JudgedNetwork, judge_networks
 from training.study.dwarfs import error_by_dwarf, rows_by_dwarf
 from training.study.initial import initial_study

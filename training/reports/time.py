@@ -11,7 +11,7 @@ from training.reports.time_activity import activity_chapter
 from training.reports.time_counters import counters_chapter
 from training.reports.time_thesis import thesis_chapter
 from training.reports.time_work import Progress, work_chapter
-from training.work import ASSIGNMENTS
+from training.work.study import ASSIGNMENTS
 
 _LEAD = """\
 How near Wattcast's time models come to measured times, each beside predictions that know nothing

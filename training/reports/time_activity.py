@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from training.activity_tables import ACTIVITY_GPUS
 from training.bottleneck import ABLATIONS, TimeErrors, bottleneck_with, summary, time_errors
-from training.frequency_names import kernel_group
+from training.data.activity_tables import ACTIVITY_GPUS
+from training.data.frequency_names import kernel_group
 from training.reports.activity_errors import (
     BASELINE,
     DEFAULT,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from training.frequency_names import kernel_group
+from training.data.frequency_names import kernel_group
 from training.queueing import (
     DATA_SETS,
     FAMILIES,

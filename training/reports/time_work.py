@@ -9,12 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.time.card import TimeProtocol
-from training.launches import MeasuredLaunch, read_launches
+from training.data.launches import MeasuredLaunch, read_launches
 from training.reports.figures import Points, cumulative, scatter
 from training.reports.page import Section, Table
 from training.reports.targets import Chapter, Target
-from training.work import ASSIGNMENTS, calibrated, interval_table, score_table
-from training.work_folds import (
+from training.work.folds import (
     MEDIAN,
     MODEL,
     NEAREST,
@@ -26,8 +25,9 @@ from training.work_folds import (
     WorkTable,
     leave_out,
 )
-from training.work_known import known_table, pairs_of, repeats_table
-from training.work_transfer import transfer_table
+from training.work.known import known_table, pairs_of, repeats_table
+from training.work.study import ASSIGNMENTS, calibrated, interval_table, score_table
+from training.work.transfer import transfer_table
 
 Floats = NDArray[np.float64]
 Progress = Callable[[str], None]

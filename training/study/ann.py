@@ -23,9 +23,9 @@ from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
-from training.cleaning import MODEL_INPUTS
+from training.data.cleaning import MODEL_INPUTS
+from training.evaluation.rows import FitPredict, Floats
 from training.families import SEED
-from training.rows import FitPredict, Floats
 from training.study import printed
 from training.study.data import by_size, rows_of
 from training.study.judged import Effort, Judged, judge

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 import pandas as pd
 from scipy.stats import spearmanr
 
-from training.cleaning import MODEL_INPUTS
+from training.data.cleaning import MODEL_INPUTS
+from training.evaluation.protocols import cross_validate
 from training.families import get_family
-from training.protocols import cross_validate
 from training.study.data import by_size, rows_of, study_tables
 from training.study.printed import Size, printed
 from training.study.regressors import REGRESSORS

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from training.cleaning import MODEL_INPUTS, clean
+from training.data.cleaning import MODEL_INPUTS, clean
+from training.evaluation.rows import Floats, Rows
 from training.fit import THESIS_FILES
-from training.rows import Floats, Rows
 from training.study.printed import Size
 
 SMALLER_LAST_SERIAL = 1000

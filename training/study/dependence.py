@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from training.cleaning import MODEL_INPUTS
+from training.data.cleaning import MODEL_INPUTS
+from training.evaluation.rows import Floats
 from training.families import get_family
-from training.rows import Floats
 from training.study.data import rows_of
 
 POINTS = 15

@@ -9,10 +9,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.protocols import OutOfFold
+from training.evaluation.protocols import OutOfFold
+from training.evaluation.rows import Floats
+from training.evaluation.scores import mae_watts
 from training.reports.dwarfs import NOT_CLASSIFIED, dwarf_of
-from training.rows import Floats
-from training.scores import mae_watts
 from training.study.judged import Judged
 
 

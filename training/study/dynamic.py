@@ -22,9 +22,9 @@ import pandas as pd
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression
 
+from training.data.frequency import NVPROF_COUNTS, NVPROF_INSTRUCTIONS, read_frequency
+from training.evaluation.rows import FitPredict, Rows
 from training.families import SEED
-from training.frequency import NVPROF_COUNTS, NVPROF_INSTRUCTIONS, read_frequency
-from training.rows import FitPredict, Rows
 from training.study.data import median_filled
 from training.study.judged import Effort, Judged, judge
 from training.study.regressors import REGRESSORS, scaled

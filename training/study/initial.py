@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from sklearn.tree import DecisionTreeRegressor
 
+from training.evaluation.nested import choose, tuned
+from training.evaluation.protocols import evaluate
+from training.evaluation.rows import Fit, Rows, plain
+from training.evaluation.splits import Protocol
 from training.families import SEED
-from training.nested import choose, tuned
-from training.protocols import evaluate
-from training.rows import Fit, Rows, plain
-from training.splits import Protocol
 from training.study.data import median_filled, rows_of
 from training.study.judged import PROTOCOLS, Effort, Judged
 from training.study.regressors import scaled

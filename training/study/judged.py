@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from models.cards import ScoreName, Spread
-from training.protocols import OutOfFold, cross_validate
-from training.rows import FitPredict, Rows
-from training.splits import Protocol
+from training.evaluation.protocols import OutOfFold, cross_validate
+from training.evaluation.rows import FitPredict, Rows
+from training.evaluation.splits import Protocol
 
 ASSIGNMENTS = 2
 """Seeded fold assignments unless asked otherwise: the whole study in a few minutes."""

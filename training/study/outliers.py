@@ -21,7 +21,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
-from training.rows import FitPredict, Floats
+from training.evaluation.rows import FitPredict, Floats
 from training.study.data import rows_of
 from training.study.judged import Effort, Judged, judge
 from training.study.printed import printed

@@ -33,8 +33,8 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor
 
+from training.evaluation.rows import FitPredict, Floats
 from training.families import SEED, get_family
-from training.rows import FitPredict, Floats
 from training.study.ann import Network
 from training.study.data import rows_of
 from training.study.judged import Effort, Judged, judge

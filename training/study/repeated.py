@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 
 from models.cards import ScoreName, Spread
-from training.protocols import OutOfFold
-from training.scores import point_scores, spread_of
-from training.splits import Protocol
+from training.evaluation.protocols import OutOfFold
+from training.evaluation.scores import point_scores, spread_of
+from training.evaluation.splits import Protocol
 from training.study.data import rows_of
 from training.study.judged import PROTOCOLS, Effort, Judged, judge
 from training.study.regressors import REGRESSORS

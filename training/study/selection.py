@@ -20,10 +20,10 @@ import pandas as pd
 import xgboost
 from sklearn.ensemble import RandomForestRegressor
 
-from training.cleaning import MODEL_INPUTS
+from training.data.cleaning import MODEL_INPUTS
+from training.evaluation.protocols import cross_validate
+from training.evaluation.scores import rmse_watts
 from training.families import SEED, get_family
-from training.protocols import cross_validate
-from training.scores import rmse_watts
 from training.study.data import median_filled, rows_of
 from training.study.judged import Effort, Judged, judge
 from training.study.printed import Correlation, printed

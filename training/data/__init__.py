@@ -1,0 +1,1 @@
+"""The published tables: found, checked, cleaned, and read as rows."""

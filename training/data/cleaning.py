@@ -1,0 +1,354 @@
+"""Cleaning of the published power files, with a count of what every rule dropped.
+
+The rules are numbered as in the project's accuracy specification and repeated where they act:
+
+1.  rows without any content are dropped (K20), and columns without meaning ignored;
+2.  rows with a failed formula or a blank in one of the 15 model inputs are dropped, then
+    exact duplicates (line number and bookkeeping apart);
+3.  ``_sim`` -> ``_sm`` and other spellings; ``total_threads`` = grid x block;
+4.  canonical kernel names, so that a spreadsheet-dragged counter is no new kernel; by rule where
+    a complete upstream file holds kernels that ``kernel_names.csv`` does not;
+5.  V100's ``branch/branch`` draws idle power at every load: flagged ``idle_power``;
+6.  ``sm_active`` is a copy of ``block_size``: not read; empty columns stay missing;
+8.  PowerQuant: "NaN" shared latency is 0, register count 0 is missing, duplicates dropped,
+    then the median per (kernel, grid, block);
+9.  PowerQuant: ``inst_issue_cycles`` overflowed 32 bits and is computed anew
+    (schema ``powerquant2026r``);
+10. flags ``idle_power``, ``iic_zero``, ``short_run``, ``time_not_kernel``;
+11. M60: an occupancy of 0 is missing.
+
+Rule 5b (recomputing what the serving rules give otherwise) is ``training.data.recompute``'s; rule 7
+states a formula and cleans nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from features.errors import DataError
+from training.data.datasets import (
+    SPREADSHEET_ERRORS,
+    RawTable,
+    SourceFile,
+    read_kernel_names,
+    read_raw,
+)
+from training.data.kernel_naming import NamingRules
+from training.data.tables import number, validated
+
+MODEL_INPUTS = (
+    "avg_comp_lat",
+    "avg_glob_lat",
+    "avg_shar_lat",
+    "branch",
+    "comp_inst_kernel",
+    "glob_inst_kernel",
+    "glob_load_sm",
+    "glob_store_sm",
+    "misc_inst_kernel",
+    "inst_issue_cycles",
+    "cache_penalty",
+    "occupancy",
+    "reg_thread",
+    "shmem_block",
+    "block_size",
+)
+"""The 15 features finally selected (thesis Table 5.4, bold), in the order of the table."""
+
+TEXT_COLUMNS = ("gpu", "benchmark", "kernel", "kernel_id", "kernel_group", "family", "flag")
+NUMERIC_COLUMNS = (
+    "grid_size",
+    "block_size",
+    "total_threads",
+    "avg_comp_lat",
+    "avg_glob_lat",
+    "avg_misc_lat",
+    "avg_shar_lat",
+    "branch",
+    "comp_inst_kernel",
+    "comp_inst_sm",
+    "comp_lat_sm",
+    "glob_inst_kernel",
+    "glob_inst_sm",
+    "glob_lat_sm",
+    "glob_load_sm",
+    "glob_store_sm",
+    "misc_inst_kernel",
+    "misc_inst_sm",
+    "misc_lat_sm",
+    "shar_inst_kernel",
+    "shar_inst_sm",
+    "shar_lat_sm",
+    "total_inst",
+    "waves",
+    "wtotal",
+    "inst_issue_cycles",
+    "cache_penalty",
+    "glb_penalty",
+    "sh_penalty",
+    "occupancy",
+    "reg_thread",
+    "shmem_block",
+    "loops",
+    "power_w",
+    "time_us",
+    "n_repeats",
+    "serial",
+    "src_row",
+)
+"""Uniform columns (Table 5.4 names). ``serial`` is the file's own row number (K20), ``src_row``
+the line in the file that was read; a column the file does not have is missing throughout."""
+
+_THESIS_NAMES = {
+    "Total Threads": "total_threads",
+    "Power": "power_w",
+    "Sr No.": "serial",
+}
+_THESIS_IGNORED = frozenset(
+    # Spreadsheet intermediates that nothing here uses; the penalties hold what they are for.
+    {"Benchmark", "Kernel Name", "sm_active", "n_warps", "sh_throughput", "Global_Throughput"}
+    | {"global_Throughput"}
+)
+_POWERQUANT_NAMES = {
+    "GridSize": "grid_size",
+    "BlockSize": "block_size",
+    "Comp_inst_kernel": "comp_inst_kernel",
+    "Avg": "power_w",
+    "Time": "time_ns",
+    "Regs": "reg_thread",
+    "Loops": "loops",
+}
+_POWERQUANT_IGNORED = frozenset({"KernelName", "block_size"})  # block_size repeats BlockSize
+
+_ALWAYS = frozenset({"grid_size", "block_size", "power_w"})
+"""Numbers that every row must have, above 0."""
+
+SM_COUNT = {"K80": 13, "PQ_V100": 80, "PQ_Ampere84": 84, "PQ_Ada24": 24}
+"""SMs the PowerQuant tool reckons with (specification of the features, section 4)."""
+MAX_THREADS_PER_SM = 2048
+"""Threads per SM in the published wave rule, on every GPU (same place)."""
+
+
+@dataclass(frozen=True)
+class CleanTable:
+    """Cleaned rows of one file (uniform columns) and rows dropped per rule.
+
+    ``named_by_rule`` counts rows of kernels that ``kernel_names.csv`` does not hold (rule 4).
+    """
+
+    source: SourceFile
+    path: Path
+    sha256: str
+    frame: pd.DataFrame
+    dropped: dict[str, int]
+    named_by_rule: int = 0
+
+    @property
+    def training_rows(self) -> pd.DataFrame:
+        """Rows for training and scores: without those flagged ``idle_power`` (rule 5)."""
+        idle = self.frame["flag"].str.contains("idle_power")
+        return self.frame[~idle].reset_index(drop=True)
+
+
+def clean(source_id: str, root: Path | None = None) -> CleanTable:
+    """Read and clean one published file. Raises DataError naming file, row and column."""
+    raw = read_raw(source_id, root)
+    if raw.source.layout == "thesis":
+        frame, dropped = _clean_thesis(raw)
+    else:
+        frame, dropped = _clean_powerquant(raw)
+    frame, named_by_rule = _name_kernels(frame, raw, root)
+    frame["gpu"] = raw.source.id
+    if raw.source.layout == "thesis":
+        frame["flag"] = _thesis_flags(frame, raw.source.id)
+    else:
+        frame, merged = _median_per_launch(frame)
+        dropped["8 merged into the median of the launch"] = merged
+        frame["inst_issue_cycles"], frame["waves"] = _powerquant_issue(frame, raw.source.id)
+        frame["flag"] = _powerquant_flags(frame)
+    return CleanTable(raw.source, raw.path, raw.sha256, _uniform(frame), dropped, named_by_rule)
+
+
+def _clean_thesis(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
+    text = _text_frame(raw)
+    blank = (text.drop(columns=["Sr No."], errors="ignore") == "").all(axis=1)
+    text, dropped = text[~blank], {"1 blank rows": int(blank.sum())}
+    names = {
+        name: _THESIS_NAMES.get(name, name.replace("_sim", "_sm"))
+        for name in text.columns
+        if name not in _THESIS_IGNORED and name not in raw.source.unused
+    }
+    numbers = _to_numbers(text, names, raw)
+    broken = numbers[list(MODEL_INPUTS)].isna().any(axis=1)
+    dropped["2 failed formula or blank in a model input"] = int(broken.sum())
+    numbers = numbers.assign(benchmark=text["Benchmark"], kernel=text["Kernel Name"])[~broken]
+    repeated = numbers.duplicated(
+        [name for name in numbers.columns if name not in ("serial", "src_row")]
+    )
+    dropped["2 exact duplicates"] = int(repeated.sum())
+    numbers = numbers[~repeated].reset_index(drop=True)
+    numbers["total_threads"] = numbers["grid_size"] * numbers["block_size"]
+    numbers["occupancy"] = numbers["occupancy"].where(numbers["occupancy"] > 0)
+    numbers["n_repeats"] = 1.0
+    return numbers, dropped
+
+
+def _clean_powerquant(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
+    text = _text_frame(raw)
+    names = {
+        name: _POWERQUANT_NAMES.get(name, name)
+        for name in text.columns
+        if name not in _POWERQUANT_IGNORED
+    }
+    shared = text["avg_shar_lat"]
+    text["avg_shar_lat"] = shared.where(shared != "NaN", "0")
+    numbers = _to_numbers(text, names, raw)
+    numbers["benchmark"] = numbers["kernel"] = text["KernelName"]
+    dropped: dict[str, int] = {}
+    repeated = numbers.duplicated([name for name in numbers.columns if name != "src_row"])
+    dropped["8 exact duplicates"] = int(repeated.sum())
+    numbers = numbers[~repeated].reset_index(drop=True)
+    numbers["reg_thread"] = numbers["reg_thread"].where(numbers["reg_thread"] > 0)
+    numbers["time_us"] = numbers.pop("time_ns") / 1000
+    numbers["total_threads"] = numbers["grid_size"] * numbers["block_size"]
+    return numbers, dropped
+
+
+def _text_frame(raw: RawTable) -> pd.DataFrame:
+    columns = {name: raw.column(name) for name in raw.columns}
+    return pd.DataFrame(columns, index=pd.Index(raw.lines), dtype=object)
+
+
+def _to_numbers(text: pd.DataFrame, names: dict[str, str], raw: RawTable) -> pd.DataFrame:
+    """Columns as numbers under their uniform names; failed formulas and blanks are missing."""
+    known = {*NUMERIC_COLUMNS, "time_ns"}
+    columns: dict[str, pd.Series] = {}
+    for given, name in names.items():
+        if name not in known:
+            raise DataError(
+                f"{raw.path.name} has an unexpected column {given!r}",
+                file=raw.path.name,
+                column=given,
+            )
+        cells = text[given]
+        numbers = pd.to_numeric(cells.replace("", None), errors="coerce")
+        wrong = numbers.isna() & (cells != "") & ~cells.isin(SPREADSHEET_ERRORS)
+        if wrong.any():
+            line = _first_line(wrong)
+            raise DataError(
+                f"{raw.path.name}, row {line}, column {given!r}: {cells[line]!r} is no number",
+                file=raw.path.name,
+                row=line,
+                column=given,
+            )
+        columns[given] = numbers.astype(float)
+    # PowerQuant's issue cycles overflowed, and rule 9 computes them anew.
+    may_be_negative = {"inst_issue_cycles"} if raw.source.layout == "powerquant" else set()
+    # Failed formulas and blanks are rule 2's; what else is no power, size or count is a defect.
+    schema = {
+        given: number(positive=True)
+        if name in _ALWAYS
+        else number(nullable=True, low=None if name in may_be_negative else 0.0)
+        for given, name in names.items()
+    }
+    needed = {*_ALWAYS, *(MODEL_INPUTS if raw.source.layout == "thesis" else ())}
+    schema |= {name: number() for name in sorted(needed - set(names.values()))}
+    # The index holds the lines already.
+    frame = validated(pd.DataFrame(columns), schema, raw.path, 0).rename(columns=names)
+    frame["src_row"] = np.asarray(frame.index, dtype=float)
+    return frame
+
+
+def _first_line(rows: pd.Series) -> int:
+    return int(rows.index.to_numpy()[rows.to_numpy()][0])
+
+
+def _name_kernels(
+    frame: pd.DataFrame, raw: RawTable, root: Path | None
+) -> tuple[pd.DataFrame, int]:
+    """Canonical names, and the number of rows that got theirs by rule.
+
+    Only the complete upstream file, or one that is never trained on, may hold kernels the table
+    does not: in any other a name nobody knows is a defect.
+    """
+    names = read_kernel_names(root)
+    rules = NamingRules(names)
+    keys = list(zip(frame["benchmark"], frame["kernel"], strict=True))
+    by_rule = [(raw.source.names, *key) not in names for key in keys]
+    for at, (benchmark, kernel) in enumerate(keys):
+        if by_rule[at] and not (raw.complete or raw.source.reference_only):
+            line = int(frame["src_row"].iloc[at])
+            raise DataError(
+                f"{raw.path.name}, row {line}: kernel_names.csv does not know "
+                f"{benchmark!r} / {kernel!r}",
+                file=raw.path.name,
+                row=line,
+                column="kernel",
+            )
+    found = [
+        rules.name(*key) if ruled else names[(raw.source.names, *key)]
+        for key, ruled in zip(keys, by_rule, strict=True)
+    ]
+    named = frame.assign(
+        kernel_id=[name.kernel_id for name in found],
+        kernel_group=[name.group for name in found],
+        family=[name.family for name in found],
+    )
+    return named, sum(by_rule)
+
+
+def _thesis_flags(frame: pd.DataFrame, source_id: str) -> pd.Series:
+    idle = (frame["kernel_id"] == "branch/branch") & (source_id == "V100")
+    zero = frame["inst_issue_cycles"] == 0
+    return idle.map({True: "idle_power;", False: ""}) + zero.map({True: "iic_zero;", False: ""})
+
+
+def _median_per_launch(frame: pd.DataFrame) -> tuple[pd.DataFrame, int]:
+    """One row per (kernel, grid, block): medians, at the place of its first row (rule 8)."""
+    keys = ["kernel_id", "grid_size", "block_size"]
+    groups = frame.groupby(keys, sort=False)
+    numeric = [name for name in frame.columns if name in NUMERIC_COLUMNS and name not in keys]
+    merged = groups.first()
+    merged[numeric] = groups[numeric].median()
+    merged["src_row"] = groups["src_row"].first()
+    merged["n_repeats"] = groups.size().astype(float)
+    return merged.reset_index(), len(frame) - len(merged)
+
+
+def _powerquant_issue(frame: pd.DataFrame, source_id: str) -> tuple[pd.Series, pd.Series]:
+    """Rule 9: floor(max(1, T*w*(comp+glob+misc)/16384)) and w.
+
+    w is ceil(T / (threads per SM x SMs)) here, as the reference files hold it, without the
+    inner floor of the row formula (floor(nB/nSM)*nT) that the other columns of a row follow.
+    """
+    waves = np.maximum(
+        1.0, np.ceil(frame["total_threads"] / (SM_COUNT[source_id] * MAX_THREADS_PER_SM))
+    )
+    counts = frame["comp_inst_kernel"] + frame["glob_inst_kernel"] + frame["misc_inst_kernel"]
+    issued = frame["total_threads"] * waves * counts / 16384
+    return np.floor(np.maximum(1.0, issued)), waves
+
+
+def _powerquant_flags(frame: pd.DataFrame) -> pd.Series:
+    short = frame["time_us"] < 100_000
+    zero = frame["inst_issue_cycles"] == 0
+    spans = frame.groupby("kernel_id")[["time_us", "total_threads"]].agg(["min", "max"])
+    time_span = spans["time_us"]["max"] / spans["time_us"]["min"]
+    thread_span = spans["total_threads"]["max"] / spans["total_threads"]["min"]
+    blind = frame["kernel_id"].map((time_span < 4) & (thread_span > 50))
+    return (
+        zero.map({True: "iic_zero;", False: ""})
+        + short.map({True: "short_run;", False: ""})
+        + blind.map({True: "time_not_kernel;", False: ""})
+    )
+
+
+def _uniform(frame: pd.DataFrame) -> pd.DataFrame:
+    for name in NUMERIC_COLUMNS:
+        if name not in frame:
+            frame[name] = np.nan
+    return frame[[*TEXT_COLUMNS, *NUMERIC_COLUMNS]].reset_index(drop=True)

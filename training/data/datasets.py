@@ -1,0 +1,226 @@
+"""Finds and reads the published power files, with their defects, as text.
+
+The files lie outside the repository (their licence forbids handing them on), in a folder with
+``power/raw``, ``power/clean`` and ``power/kernel_names.csv``: ``$WATTCAST_DATA``, else
+``../shared/data`` beside the repository. What they mean is ``training.data.cleaning``'s.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from functools import cache
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from features.errors import DataError
+from models.cards import Source, sha256_of
+from training.data.tables import FIRST_ROW, read_table, text
+
+SOURCES_FILE = Path(__file__).parents[1] / "sources.toml"
+SPREADSHEET_ERRORS = frozenset({"#DIV/0!", "#REF!", "#VALUE!"})
+"""Failed spreadsheet formulas, kept in the published files as text."""
+
+
+class SourceFile(BaseModel):
+    """One entry of ``sources.toml``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    gpu: str
+    layout: Literal["thesis", "powerquant"]
+    names: str
+    path: str
+    commit: str
+    sha256: str
+    unused: tuple[str, ...]
+    reference_only: bool = False
+
+    @property
+    def name(self) -> str:
+        """The file's own name, upstream and below ``power/raw``."""
+        return Path(self.path).name
+
+
+class Collection(BaseModel):
+    """Tables of one origin that have no single upstream file; ``files`` are glob patterns."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str
+    repository: str
+    commit: str = ""
+    licence: str
+    files: tuple[str, ...]
+
+
+class Sources(BaseModel):
+    """``sources.toml``: what is trained on, where it comes from, under which licence."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    licence: str
+    repository: str
+    raw_address: str
+    file: tuple[SourceFile, ...]
+    collection: tuple[Collection, ...]
+
+    def get(self, source_id: str) -> SourceFile:
+        """Entry by id. Raises DataError for an unknown one."""
+        for source in self.file:
+            if source.id == source_id:
+                return source
+        known = ", ".join(source.id for source in self.file)
+        raise DataError(f"unknown data source {source_id!r}; known: {known}")
+
+
+@dataclass(frozen=True, slots=True)
+class RawTable:
+    """A published file as text: ``rows[i]`` starts on line ``lines[i]`` (1-based) of it."""
+
+    source: SourceFile
+    path: Path
+    sha256: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    lines: tuple[int, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Whether this is the whole upstream file, and not a copy with fewer rows."""
+        return self.sha256 == self.source.sha256
+
+    def column(self, name: str) -> list[str]:
+        """Cells of a column, stripped. Raises DataError if the file has no such column."""
+        if name not in self.columns:
+            raise DataError(
+                f"{self.path.name} has no column {name!r}", file=self.path.name, column=name
+            )
+        at = self.columns.index(name)
+        return [row[at].strip() for row in self.rows]
+
+
+_SPELLING = ("source_file_stem", "benchmark", "kernel")
+_CANONICAL = ("kernel_id", "kernel_group", "family")
+
+
+@dataclass(frozen=True, slots=True)
+class KernelName:
+    """Canonical names of a kernel; near-twins share a ``group``."""
+
+    kernel_id: str
+    group: str
+    family: str
+
+
+@cache
+def sources() -> Sources:
+    """``sources.toml``, validated. Raises DataError if it is not as it should be."""
+    try:
+        return Sources.model_validate(tomllib.loads(SOURCES_FILE.read_text("utf-8")))
+    except ValidationError as error:
+        raise DataError(f"{SOURCES_FILE.name}: {error}", file=SOURCES_FILE.name) from error
+
+
+def source_of_table(path: Path, root: Path | None = None) -> Source:
+    """The card entry of a table below the data folder, ``dvfs/wang_tesla_p100.csv`` say.
+
+    Raises DataError for a table of unknown origin.
+    """
+    name = path.relative_to(root or data_root()).as_posix()
+    for collection in sources().collection:
+        if any(fnmatch(name, pattern) for pattern in collection.files):
+            found = sha256_of(path)
+            return Source(
+                repository=collection.repository,
+                path=name,
+                sha256=found,
+                used_sha256=found,
+                licence=collection.licence,
+            )
+    raise DataError(f"{SOURCES_FILE.name} names no origin of {name}", file=name)
+
+
+def find_data() -> Path | None:
+    """Folder of the data sets, or ``None`` where there is none."""
+    given = os.environ.get("WATTCAST_DATA")
+    folder = Path(given) if given else Path(__file__).parents[3] / "shared" / "data"
+    return folder if (folder / "power" / "raw").is_dir() else None
+
+
+def data_root() -> Path:
+    """As ``find_data``. Raises DataError saying what is missing and where it was looked for."""
+    folder = find_data()
+    if folder is None:
+        raise DataError(
+            "no training data: set WATTCAST_DATA to a folder that holds power/raw and "
+            "power/kernel_names.csv (training/sources.toml says what they are)"
+        )
+    return folder
+
+
+def read_raw(source_id: str, root: Path | None = None) -> RawTable:
+    """Read one published file. Raises DataError if it is absent or a row is not rectangular."""
+    source = sources().get(source_id)
+    path = (root or data_root()) / "power" / "raw" / source.name
+    columns, rows, lines = _read_csv(path)
+    return RawTable(source, path, sha256_of(path), columns, rows, lines)
+
+
+def read_kernel_names(root: Path | None = None) -> dict[tuple[str, str, str], KernelName]:
+    """(source key, benchmark, kernel) as the files spell them -> canonical names.
+
+    Raises DataError for a missing file, column or cell, or a spelling named twice.
+    """
+    path = (root or data_root()) / "power" / "kernel_names.csv"
+    frame = read_table(path, {name: text() for name in (*_SPELLING, *_CANONICAL)})
+    names: dict[tuple[str, str, str], KernelName] = {}
+    spellings = frame[list(_SPELLING)].itertuples(index=False, name=None)
+    canonical = frame[list(_CANONICAL)].itertuples(index=False, name=None)
+    for line, (spelling, named) in enumerate(
+        zip(spellings, canonical, strict=True), start=FIRST_ROW
+    ):
+        stem, benchmark, kernel = spelling
+        key = (stem, benchmark.strip(), kernel.strip())
+        name = KernelName(*named)
+        if names.setdefault(key, name) != name:
+            raise DataError(
+                f"{path.name}, row {line}: {key} has two names",
+                file=path.name,
+                row=line,
+                column="kernel_id",
+            )
+    return names
+
+
+def _read_csv(
+    path: Path,
+) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...], tuple[int, ...]]:
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            columns = tuple(next(reader, []))
+            rows: list[Sequence[str]] = []
+            lines: list[int] = []
+            for row in reader:
+                if len(row) != len(columns):
+                    raise DataError(
+                        f"{path.name}, row {reader.line_num}: {len(row)} cells under "
+                        f"{len(columns)} columns",
+                        file=path.name,
+                        row=reader.line_num,
+                    )
+                rows.append(row)
+                lines.append(reader.line_num)
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataError(f"{path.name} cannot be read: {error}", file=path.name) from error
+    if not rows:
+        raise DataError(f"{path.name} has no rows", file=path.name)
+    return columns, tuple(tuple(row) for row in rows), tuple(lines)

@@ -1,0 +1,185 @@
+"""What data are there: every table read, checked and counted.
+
+inventory(root)   one ``TableFacts`` for each table that can be read or should be there
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import pandas as pd
+
+from features.errors import DataError
+from models.cards import sha256_of
+from training.data import clean_tables
+from training.data.activity_tables import ACTIVITY_GPUS, read_activity_table
+from training.data.cleaning import MODEL_INPUTS, clean
+from training.data.datasets import find_data, read_kernel_names, read_raw, sources
+from training.data.frequency import OPCODE_COUNTS, file_names, read_frequency, read_opcode_counts
+from training.data.launches import launches_path, read_launches
+from training.summary import fingerprint
+
+State = Literal["complete", "shortened", "sound", "defective", "missing", "unread"]
+"""``complete``: the upstream file, by its checksum; ``shortened``: readable, but not that file;
+``sound``: readable, and no upstream file to hold it against; ``unread``: nothing here reads it."""
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """One table. ``rows`` as in the file, ``kept`` of them after cleaning.
+
+    ``dropped`` counts rows by rule, ``noted`` what was kept although something is odd.
+    ``fingerprint`` is a sha256 of the rows kept, the same however the file is written; that of a
+    power file is of its vectors, watts and kernel groups, before any recomputing. ``problem``
+    says what is wrong with a defective or missing table.
+    """
+
+    path: str
+    state: State
+    sha256: str = ""
+    rows: int = 0
+    kept: int = 0
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    noted: Mapping[str, int] = field(default_factory=dict)
+    fingerprint: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class _Found:
+    state: State
+    rows: int
+    kept: int
+    fingerprint: str
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    noted: Mapping[str, int] = field(default_factory=dict)
+
+
+def inventory(root: Path) -> list[TableFacts]:
+    """Facts of every table below ``root``, sorted by path: also of those missing or defective."""
+    readers = _readers(root)
+    there = {path.relative_to(root).as_posix() for path in root.rglob("*.csv")}
+    return [_facts(root, name, readers.get(name)) for name in sorted({*readers, *there})]
+
+
+def data_folder(given: Path | None) -> Path:
+    """``given``, else the folder of the data sets. Raises DataError where there is none."""
+    folder = given or find_data()
+    if folder is None or not folder.is_dir():
+        raise DataError(
+            f"there is no folder {folder}"
+            if folder
+            else "no training data: set WATTCAST_DATA, or name a folder"
+        )
+    return folder
+
+
+def _readers(root: Path) -> dict[str, Callable[[], _Found]]:
+    """Path below ``root`` -> what reads it."""
+    readers: dict[str, Callable[[], _Found]] = {"power/kernel_names.csv": lambda: _names(root)}
+    for source in sources().file:
+        readers[f"power/raw/{source.name}"] = partial(_raw, source.id, root)
+    for table in clean_tables.TABLES:
+        readers[f"power/clean/{table}.csv"] = partial(_clean, table, root)
+    for campaign in file_names(root):
+        readers[f"dvfs/{campaign}.csv"] = partial(_frequency, campaign, root)
+    readers[f"dvfs/{OPCODE_COUNTS}.csv"] = lambda: _frame(read_opcode_counts(root))
+    for gpu in ACTIVITY_GPUS:
+        readers[f"activity/{gpu}.csv"] = partial(_activity, gpu, root)
+    time_table = launches_path(root)
+    readers[time_table.relative_to(root).as_posix()] = lambda: _records(read_launches(time_table))
+    return readers
+
+
+def _facts(root: Path, name: str, read: Callable[[], _Found] | None) -> TableFacts:
+    path = root / name
+    if not path.is_file():
+        return TableFacts(name, "missing", problem=f"{name} is not there")
+    found_sha256 = sha256_of(path)
+    if read is None:
+        return TableFacts(name, "unread", found_sha256)
+    try:
+        found = read()
+    except DataError as error:
+        return TableFacts(name, "defective", found_sha256, problem=str(error))
+    return TableFacts(
+        name,
+        found.state,
+        found_sha256,
+        found.rows,
+        found.kept,
+        {rule: count for rule, count in found.dropped.items() if count},
+        {what: count for what, count in found.noted.items() if count},
+        found.fingerprint,
+    )
+
+
+def _raw(source_id: str, root: Path) -> _Found:
+    raw, table = read_raw(source_id, root), clean(source_id, root)
+    rows = table.training_rows
+    idle = len(table.frame) - len(rows)
+    zero = table.frame["flag"].str.contains("iic_zero")
+    short = table.frame["flag"].str.contains("short_run")
+    blind = table.frame["flag"].str.contains("time_not_kernel")
+    return _Found(
+        "complete" if raw.complete else "shortened",
+        len(raw.rows),
+        len(rows),
+        fingerprint(
+            rows[list(MODEL_INPUTS)].to_numpy(float),
+            rows["power_w"].to_numpy(float),
+            rows["kernel_group"].tolist(),
+        ),
+        {**table.dropped, "5 idle_power": idle},
+        {
+            "4 named by rule": table.named_by_rule,
+            "10 iic_zero": int(zero.sum()),
+            "10 short_run": int(short.sum()),
+            "10 time_not_kernel": int(blind.sum()),
+        },
+    )
+
+
+def _names(root: Path) -> _Found:
+    names = read_kernel_names(root)
+    return _Found("sound", len(names), len(names), _digest(sorted(map(repr, names.items()))))
+
+
+def _frequency(campaign: str, root: Path) -> _Found:
+    table = read_frequency(campaign, root)
+    kept = len(table.frame)
+    rows = kept + sum(table.dropped.values())
+    return _Found("sound", rows, kept, _of_frame(table.frame), table.dropped, table.noted)
+
+
+def _clean(table: str, root: Path) -> _Found:
+    return _frame(clean_tables.read_clean(table, root))
+
+
+def _activity(gpu: str, root: Path) -> _Found:
+    return _records(read_activity_table(gpu, root))
+
+
+def _frame(frame: pd.DataFrame) -> _Found:
+    return _Found("sound", len(frame), len(frame), _of_frame(frame))
+
+
+def _records(rows: tuple[object, ...]) -> _Found:
+    # The repr of a float is exact, so that equal records have equal text.
+    return _Found("sound", len(rows), len(rows), _digest(map(repr, rows)))
+
+
+def _of_frame(frame: pd.DataFrame) -> str:
+    # Lines of the file are bookkeeping; the same rows elsewhere are the same rows.
+    columns = sorted(name for name in frame.columns if name not in ("line", "src_row"))
+    text = frame[columns].to_csv(index=False, lineterminator="\n")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _digest(lines: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()

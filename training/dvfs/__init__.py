@@ -1,0 +1,1 @@
+"""Frequency scaling: rows, models, studies and artifacts of time and power over clocks."""

@@ -1,0 +1,71 @@
+"""What each part of the physical scaling model brings: errors without it, programs left out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from training.dvfs.power import PowerSettings
+from training.dvfs.protocols import PhysicalFit, fit_physical, log_ratios
+from training.dvfs.rows import Floats, ScalingRows, scaling_rows
+from training.dvfs.scores import scale_scores
+from training.dvfs.studies import NVPROF_CAMPAIGNS
+from training.dvfs.time import TimePrior
+from training.markdown import table
+
+Fit = Callable[[Sequence[ScalingRows]], list[PhysicalFit]]
+_FIXED = 1e-3
+"""Width of a prior that leaves a parameter where it is."""
+
+
+def _with(**changes: float) -> Fit:
+    return lambda parts: fit_physical(parts, TimePrior(**changes))
+
+
+def _each_alone(parts: Sequence[ScalingRows]) -> list[PhysicalFit]:
+    return [fit_physical([part])[0] for part in parts]
+
+
+VARIANTS: tuple[tuple[str, Fit], ...] = (
+    ("as served", fit_physical),
+    ("no gap between launches", lambda parts: fit_physical(parts, None, PowerSettings(gap=False))),
+    ("no path into L2 on the core clock", _with(fill=1e-3, fill_width=_FIXED)),
+    ("order 4", _with(order=4.0, order_width=_FIXED)),
+    ("latency all on the core clock", _with(latency_bias=9.0, latency_bias_width=_FIXED)),
+    ("latency half and half", _with(latency_bias=0.0, latency_bias_width=_FIXED,
+                                    latency_slope=1e-3, latency_slope_width=_FIXED)),
+    ("capacities all at the prior", _with(capacity_width=_FIXED, dram_width=_FIXED)),
+    ("each campaign fitted alone", _each_alone),
+)  # fmt: skip
+
+
+def parts_table(campaigns: Sequence[str] = NVPROF_CAMPAIGNS) -> str:
+    """Mean errors in points of time and power scales, by variant and campaign."""
+    parts = [scaling_rows(campaign) for campaign in campaigns]
+    lines = []
+    for name, fit in VARIANTS:
+        cells = []
+        for part, (time, power) in zip(parts, _left_out(parts, fit), strict=True):
+            cell = f"{scale_scores(time, part.time_scale, part.is_reference).mean_points:.2f}"
+            if part.has_power:
+                errors = scale_scores(power, part.power_scale, part.is_reference)
+                cell += f", {errors.mean_points:.2f}"
+            cells.append(cell)
+        lines.append([name, *cells])
+    return table(["time, power points", *campaigns], lines)
+
+
+def _left_out(parts: Sequence[ScalingRows], fit: Fit) -> list[tuple[Floats, Floats]]:
+    """Time and power scales of every row by a fit that saw none of its program."""
+    found = [(np.full(len(part), np.nan), np.full(len(part), np.nan)) for part in parts]
+    starts = np.cumsum([0, *[len(part) for part in parts]])
+    for program in sorted({str(group) for part in parts for group in part.groups}):
+        ratios = log_ratios(parts, fit([part.take(part.groups != program) for part in parts]))
+        assert ratios.time is not None, "campaigns with measured times"
+        for at, part in enumerate(parts):
+            mine = part.groups == program
+            found[at][0][mine] = ratios.time.physical[starts[at] : starts[at + 1]][mine]
+            if (power := ratios.power[at]) is not None:
+                found[at][1][mine] = power.physical[mine]
+    return found

@@ -1,0 +1,201 @@
+"""Fits the power model of one campaign; where no time was measured, relative time with it.
+
+Non-negative watts, voltages that never fall as a clock rises, and the campaign's gap between two
+launches. Residuals are relative: of the watts themselves, and of the scale against the reference,
+which is what the model is for; every program weighs the same, large deviations count linearly.
+An idle board's power, where measured, is left out: it gates clocks that a running one does not,
+and drawing the fit to it made scales worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from models.dvfs.power import STATIC_WATTS, PowerParameters, duty, power_terms
+from models.dvfs.timing import TimeParameters, time_by_form
+from models.dvfs.use import UNITS, CounterKind
+from models.dvfs.voltage import PUBLISHED_VOLTAGES, VoltageKnots
+from training.dvfs.rows import Floats, ScalingRows
+from training.dvfs.time import TIME_UNITS, TimePacking, TimePrior, softened
+
+POWER_UNITS: Mapping[CounterKind, tuple[str, ...]] = MappingProxyType(dict(UNITS))
+"""Units with watts of their own: all that the counters tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class PowerSettings:
+    """Weights of what is minimised, set once for all campaigns.
+
+    ``absolute`` weighs residuals of watts, ``scale`` those of scales. ``ridge`` draws watts
+    (over the campaign's median) to plausible ones, ``smooth`` the steps of voltage to those
+    published, or to equal ones, ``memory_step`` the memory's to none. ``gap`` False leaves the
+    gap between two launches at 0.
+    """
+
+    absolute: float = 0.2
+    scale: float = 1.5
+    ridge: float = 0.01
+    smooth: float = 0.1
+    memory_step: float = 0.1
+    soft: float = 0.05
+    gap: bool = True
+    time_prior: TimePrior = field(default_factory=lambda: TimePrior(strength=0.005))
+
+
+GAP_UNIT_SECONDS = 20e-6
+"""Scale of the gap in the fit; a launch costs the host some microseconds."""
+_START_STATIC = (0.1, 0.15, 0.15, 0.1, 0.1)
+_START_DRAM, _START_UNIT, _START_GAP = 0.2, 0.2, 0.3
+_START_STEP = 0.01
+
+
+def fit_power(
+    rows: ScalingRows, time: Floats, settings: PowerSettings | None = None
+) -> PowerParameters:
+    """Power of one campaign, given each row's time over that at the nominal pair."""
+    problem = _PowerProblem(rows, settings or PowerSettings())
+
+    def residuals(vector: Floats) -> Floats:
+        return problem.residuals(vector, time)
+
+    start = problem.start
+    vector = least_squares(residuals, start, bounds=(0.0, np.inf), max_nfev=60).x
+    return problem.parameters(vector)
+
+
+def fit_power_and_time(
+    rows: ScalingRows, settings: PowerSettings | None = None
+) -> tuple[PowerParameters, TimeParameters]:
+    """Power of a campaign that measured no time, and relative time as power betrays it.
+
+    A kernel slowed by its memory clock does less work a second, and draws less: at the Titan X's
+    810 MHz nothing else tells what a kernel draws.
+    """
+    settings = settings or PowerSettings()
+    assert rows.kind is not None, "campaigns without counters have nothing to fit"
+    problem = _PowerProblem(rows, settings)
+    packing = TimePacking(TIME_UNITS[rows.kind], 1, settings.time_prior)
+    units, at = rows.use.select(packing.units), len(problem.start)
+
+    def residuals(vector: Floats) -> Floats:
+        form = packing.form(vector[at:], 0)
+        time = time_by_form(form, units, rows.use.dram, rows.core, rows.memory)
+        return np.concatenate([problem.residuals(vector[:at], time), packing.pull(vector[at:])])
+
+    start = np.concatenate([problem.start, packing.start])
+    low = np.where(np.arange(len(start)) < at, 0.0, -np.inf)
+    vector = least_squares(residuals, start, bounds=(low, np.inf), max_nfev=40).x
+    return problem.parameters(vector[:at]), packing.parameters(vector[at:], 0)
+
+
+class _PowerProblem:
+    """Residuals of one campaign as a function of one vector, all of it >= 0.
+
+    Vector: steps of core voltage, steps of memory voltage, gap, static watts, DRAM, units.
+    """
+
+    def __init__(self, rows: ScalingRows, settings: PowerSettings) -> None:
+        assert rows.kind is not None, "campaigns without counters have nothing to fit"
+        self._rows, self._settings = rows, settings
+        self._names = POWER_UNITS[rows.kind]
+        self._core = _Domain(rows.core_mhz, rows.nominal.core_mhz)
+        self._memory = _Domain(rows.memory_mhz, rows.nominal.memory_mhz)
+        self._units = rows.use.select(self._names)
+        self._reference = rows.reference_rows
+        self._median = float(np.median(rows.power_watts[rows.is_reference]))
+        sound = rows.sound_power & np.isfinite(rows.power_watts)
+        self._weight = np.sqrt(rows.program_weights() * sound)
+        watts = (*_START_STATIC, _START_DRAM, *[_START_UNIT] * len(self._names))
+        self._steps = self._core.steps, self._memory.steps
+        self.start = np.array(
+            [*[_START_STEP] * sum(self._steps), _START_GAP, *watts], dtype=np.float64
+        )
+        published = PUBLISHED_VOLTAGES.get(rows.gpu)
+        self._published = self._core.steps_of(published) if published else None
+
+    def residuals(self, vector: Floats, time: Floats) -> Floats:
+        """Weighted residuals at one vector, given relative times ``[n]``."""
+        rows, settings = self._rows, self._settings
+        watts = self._watts(vector, time)
+        absolute = softened(watts / rows.power_watts - 1, settings.soft)
+        scale = softened(watts / watts[self._reference] - rows.power_scale, settings.soft)
+        return np.concatenate(
+            [
+                settings.absolute * absolute * self._weight,
+                settings.scale * scale * self._weight,
+                settings.ridge * (vector - self.start)[sum(self._steps) :],
+                *self._step_pull(vector),
+            ]
+        )
+
+    def parameters(self, vector: Floats) -> PowerParameters:
+        """The model of a vector."""
+        core, memory = self._voltages(vector)
+        watts = self._weights(vector).tolist()
+        return PowerParameters(
+            **dict(zip((*STATIC_WATTS, "dram_watts"), watts[:6], strict=True)),
+            unit_watts=dict(zip(self._names, watts[6:], strict=True)),
+            gap_seconds=self._gap(vector),
+            core_voltage=self._core.knots(core),
+            memory_voltage=self._memory.knots(memory),
+        )
+
+    def _watts(self, vector: Floats, time: Floats) -> Floats:
+        rows = self._rows
+        core, memory = self._voltages(vector)
+        terms = power_terms(
+            self._units,
+            rows.use.dram,
+            rows.core,
+            rows.memory,
+            core[self._core.index],
+            memory[self._memory.index],
+            duty(self._gap(vector), rows.use.seconds * time) / time,
+        )
+        return np.asarray(terms @ self._weights(vector))
+
+    def _voltages(self, vector: Floats) -> tuple[Floats, Floats]:
+        first, second = self._steps
+        return self._core.voltages(vector[:first]), self._memory.voltages(
+            vector[first : first + second]
+        )
+
+    def _gap(self, vector: Floats) -> float:
+        return float(vector[sum(self._steps)]) * GAP_UNIT_SECONDS * self._settings.gap
+
+    def _weights(self, vector: Floats) -> Floats:
+        return np.asarray(vector[sum(self._steps) + 1 :] * self._median)
+
+    def _step_pull(self, vector: Floats) -> tuple[Floats, Floats]:
+        first, second = self._steps
+        core, memory = vector[:first], vector[first : first + second]
+        pull = np.diff(core) if self._published is None else core - self._published
+        return np.asarray(self._settings.smooth * pull), self._settings.memory_step * memory
+
+
+class _Domain:
+    """A clock domain's clocks, and voltages as steps between them, 1 at the nominal clock."""
+
+    def __init__(self, mhz: Floats, nominal_mhz: float) -> None:
+        self.mhz, self.index = np.unique(mhz, return_inverse=True)
+        self._nominal = int(np.searchsorted(self.mhz, nominal_mhz))
+        self.steps = len(self.mhz) - 1
+
+    def voltages(self, steps: Floats) -> Floats:
+        """Relative voltage at each clock."""
+        risen = np.concatenate([[0.0], np.cumsum(steps)])
+        # Never below a tenth: far steps of a fit under way must not turn voltages negative.
+        return np.asarray(np.maximum(1 + risen - risen[self._nominal], 0.1))
+
+    def steps_of(self, knots: VoltageKnots) -> Floats:
+        """Steps of a published curve between these clocks."""
+        return np.diff(knots.at(self.mhz))
+
+    def knots(self, voltages: Floats) -> VoltageKnots:
+        """The curve through voltages at the clocks."""
+        return VoltageKnots(mhz=tuple(self.mhz.tolist()), relative=tuple(voltages.tolist()))

@@ -1,0 +1,1 @@
+"""Protocols, folds, scores and baselines: how any model is judged."""

@@ -1,0 +1,137 @@
+"""Which rows train, which are known, which are tested: six protocols.
+
+| protocol | left out | answers |
+|---|---|---|
+| ``random`` | a fifth of the rows | a new launch of a kernel that was measured |
+| ``grouped`` | a fifth of the kernel groups | a new kernel |
+| ``family`` | a fifth of the families | a new kind of program |
+| ``gpu`` | one GPU | a GPU nobody measured |
+| ``new_gpu`` | one GPU but for ``shots`` random rows | a GPU measured a little |
+| ``known`` | as ``grouped``, but for ``shots`` rows of each kernel | the same, measured a little |
+
+Everything is the same for the same rows and seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from training.evaluation.rows import Indices, Rows
+
+Protocol = Literal["random", "grouped"]
+"""The protocols every model card has scores of."""
+AnyProtocol = Literal[Protocol, "family", "gpu", "new_gpu", "known"]
+WITH_SHOTS: tuple[AnyProtocol, ...] = ("new_gpu", "known")
+"""Protocols in which some rows of what is left out are known."""
+
+FOLDS = 5
+
+Label = TypeVar("Label")
+
+_NOTHING = np.empty(0, dtype=np.int64)
+
+
+class Case(NamedTuple):
+    """Rows predicted together: ``known`` rows of the same kernel or GPU (often none), ``test``."""
+
+    known: Indices
+    test: Indices
+
+
+class Fold(NamedTuple):
+    """Training rows of one fit, and what it predicts; no row is in two of them."""
+
+    train: Indices
+    cases: tuple[Case, ...]
+
+
+def fold_assignment(rows: Rows, protocol: Protocol, seed: int, folds: int = FOLDS) -> Indices:
+    """Fold of every row, ``[n]`` in 0..folds-1, the same for the same seed.
+
+    ``grouped`` deals the shuffled groups out, each to the fold with the fewest rows so far, so
+    that folds have like sizes although groups do not. Raises ValueError for fewer groups than
+    folds.
+    """
+    generator = np.random.default_rng(seed)
+    if protocol == "random":
+        assignment = np.empty(len(rows), dtype=np.int64)
+        assignment[generator.permutation(len(rows))] = np.arange(len(rows)) % folds
+        return assignment
+    return _dealt(rows.groups, "kernel groups", folds, generator)
+
+
+def folds_of(
+    rows: Rows, protocol: AnyProtocol, seed: int, *, folds: int = FOLDS, shots: int = 0
+) -> Iterator[Fold]:
+    """The folds of one seeded assignment.
+
+    ``shots`` rows (at least 1 with ``new_gpu`` and ``known``, else 0) are known, drawn by the
+    seed; a GPU or kernel with no more rows than that is not tested. ``gpu`` is the same for every
+    seed. Raises ValueError where the rows lack the label a protocol splits by, or hold too few.
+    """
+    if (shots > 0) != (protocol in WITH_SHOTS):
+        raise ValueError(f"the protocol {protocol} does not go with {shots} known rows")
+    if protocol in ("gpu", "new_gpu"):
+        yield from _one_gpu_out(rows, seed, shots)
+        return
+    if protocol == "family":
+        labels = _label(rows.families, "families")
+        assignment = _dealt(labels, "families", folds, np.random.default_rng(seed))
+    else:
+        kind: Protocol = "random" if protocol == "random" else "grouped"
+        assignment = fold_assignment(rows, kind, seed, folds)
+    # Another stream than the one that dealt the folds: which rows are known must not follow it.
+    generator = np.random.default_rng([seed, 1])
+    for fold in range(folds):
+        train, test = np.flatnonzero(assignment != fold), np.flatnonzero(assignment == fold)
+        if protocol == "known":
+            units = rows.units[test]
+            cases = (
+                _case(test[units == unit], shots, generator) for unit in np.unique(units).tolist()
+            )
+            yield Fold(train, tuple(case for case in cases if len(case.test)))
+        else:
+            yield Fold(train, (Case(_NOTHING, test),))
+
+
+def _one_gpu_out(rows: Rows, seed: int, shots: int) -> Iterator[Fold]:
+    gpus = _label(rows.gpus, "GPUs")
+    names = np.unique(gpus)
+    if len(names) < 2:
+        raise ValueError("leaving a GPU out needs two of them")
+    generator = np.random.default_rng([seed, 1])
+    for name in names:
+        own = np.flatnonzero(gpus == name)
+        case = _case(own, shots, generator) if shots else Case(_NOTHING, own)
+        if len(case.test):
+            yield Fold(np.flatnonzero(gpus != name), (case,))
+
+
+def _case(own: Indices, shots: int, generator: np.random.Generator) -> Case:
+    order = generator.permutation(own)
+    if len(own) <= shots:
+        return Case(own, _NOTHING)
+    return Case(np.sort(order[:shots]), np.sort(order[shots:]))
+
+
+def _dealt(labels: Indices, what: str, folds: int, generator: np.random.Generator) -> Indices:
+    sizes = np.bincount(labels)
+    present = np.flatnonzero(sizes)
+    if len(present) < folds:
+        raise ValueError(f"{len(present)} {what} cannot fill {folds} folds")
+    fold_of = np.full(len(sizes), -1, dtype=np.int64)
+    filled = np.zeros(folds, dtype=np.int64)
+    for label in generator.permutation(present):
+        fold = int(np.argmin(filled))
+        fold_of[label] = fold
+        filled[fold] += sizes[label]
+    return np.asarray(fold_of[labels])
+
+
+def _label(label: Label | None, what: str) -> Label:
+    if label is None:
+        raise ValueError(f"these rows do not tell their {what}")
+    return label

@@ -1,0 +1,358 @@
+"""The physical power model of one GPU from its microbenchmarks; watts back into joules an event.
+
+    P = P_idle + (P_limit - P_idle) sum_j w_j x_j       x: models.power.physical.regressors
+
+Weights are non-negative least squares on relative residuals. Activities are counts over the
+MEASURED time: energies of events do not follow the time model's errors. What no microbenchmark
+works keeps the pooled weight, and so does the split of terms that no measurement tells apart: base,
+memory clock and clock, and the two of device memory, at a single pair of clocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import nnls
+
+from features.errors import DataError, WattcastError
+from features.gpus import GpuProfile
+from models.clocks import ClockPair, bandwidth_bytes_per_second, default_clocks
+from models.power.activities import (
+    L2_SECTORS_PER_CLOCK_OF_SM,
+    UnitActivities,
+    unit_activities,
+)
+from models.power.physical import (
+    CORE_UNITS,
+    SHARED_WEIGHTS,
+    WEIGHTS,
+    PhysicalParameters,
+    VoltageCurve,
+    predicted_power,
+    regressors,
+)
+from models.time.bottleneck import (
+    SHARED_BYTES_PER_LANE,
+    beside,
+    dram_bytes,
+    predicted_seconds,
+)
+from training.measure.executed import executed
+from training.measure.recording import Configuration, Recording
+from training.measure.workload import Pattern
+from training.onboard.profile import declared_dram_bytes
+
+Floats = NDArray[np.float64]
+
+LEAST_ACTIVITY = 0.02
+"""A unit no row works harder than this has no weight of its own."""
+
+STATIC = ("base", "memory_clock", "clock")
+DRAM = ("dram", "dram_core")
+UNITS = (*(name for name in CORE_UNITS), *SHARED_WEIGHTS)
+
+CURVES = tuple(
+    VoltageCurve(floor=floor, slope=slope)
+    for floor, slope in product((0.5, 0.6, 0.7, 0.8, 0.9), (0.0, 0.3, 0.5, 0.7, 0.9, 1.1))
+)
+"""Curves tried where several core clocks were measured (those of ``training.physical.rows``)."""
+
+
+@dataclass(frozen=True)
+class PowerRow:
+    """One configuration as the fit and the validation take it.
+
+    ``activities`` are over the measured time, ``served`` over the predicted one, as the model is
+    served. Seconds are of one launch.
+    """
+
+    key: str
+    role: str
+    family: str
+    pattern: Pattern
+    clocks: ClockPair
+    watts: float | None
+    measured_seconds: float
+    predicted_seconds: float
+    activities: UnitActivities
+    served: UnitActivities
+
+
+@dataclass
+class Rows:
+    """Rows of a recording, and why some configurations have none."""
+
+    rows: list[PowerRow] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def power_rows(recording: Recording, gpu: GpuProfile) -> Rows:
+    """Activities of everything measured that is not there for its time alone."""
+    found = Rows()
+    for one in recording.configurations:
+        probe = one.workload.probe
+        if probe is not None and probe.kind not in ("energy", "bandwidth"):
+            continue
+        try:
+            row = _row(recording, one, gpu)
+        except WattcastError as error:
+            found.notes.append(f"{one.key}: not analysed: {error}")
+            continue
+        if row is None:
+            found.notes.append(f"{one.key}: no time, or no PTX")
+            continue
+        if row.watts is None:
+            found.notes.append(f"{one.key}: no power: {', '.join(one.result.unresolved)}")
+        found.rows.append(row)
+    return found
+
+
+def _row(recording: Recording, one: Configuration, gpu: GpuProfile) -> PowerRow | None:
+    workload, result = recording.workload(one), one.result
+    if workload is None or result.time_seconds is None:
+        return None
+    default = default_clocks(gpu)
+    clocks = ClockPair(result.core_mhz or default.core_mhz, result.memory_mhz or default.memory_mhz)
+    analysis = executed(workload, gpu, one.pattern)
+    activity, more = analysis.activity, beside(analysis.extras)
+    seconds = predicted_seconds(activity, gpu, clocks, more=more)
+    activities = unit_activities(activity, gpu, clocks, result.time_seconds, more=more)
+    declared = declared_dram_bytes(one)
+    if declared is not None and dram_bytes(activity) < declared / 2:
+        # The analysis takes for a hit what comes from device memory (a note of the profile's).
+        moved = bandwidth_bytes_per_second(gpu, clocks.memory_mhz) * result.time_seconds
+        activities = activities._replace(dram=min(1.0, declared / moved))
+    held = not {"clocks_moved", "not_stable"} & set(result.unresolved)
+    return PowerRow(
+        key=one.key,
+        role=workload.role,
+        family=workload.family,
+        pattern=one.pattern,
+        clocks=clocks,
+        watts=result.power_watts if held else None,
+        measured_seconds=result.time_seconds,
+        predicted_seconds=seconds,
+        activities=activities,
+        served=unit_activities(activity, gpu, clocks, seconds, more=more),
+    )
+
+
+@dataclass(frozen=True)
+class FittedPower:
+    """Parameters, how far each energy can be trusted, and what was not measured.
+
+    ``error_share``: standard error of a term's weight over it, from the residuals.
+    """
+
+    parameters: PhysicalParameters
+    error_share: Mapping[str, float]
+    residual_percent: float
+    notes: tuple[str, ...]
+
+
+def fit_power(
+    rows: Sequence[PowerRow],
+    gpu: GpuProfile,
+    idle_watts: float,
+    pooled: PhysicalParameters,
+    limit_watts: float | None = None,
+) -> FittedPower:
+    """Fit the weights on rows with power. Raises DataError for too few of them."""
+    known = [row for row in rows if row.watts is not None]
+    if len(known) < 3:
+        raise DataError(f"{len(known)} measured powers: too few to fit a power model")
+    clocks = sorted({row.clocks for row in known})
+    # Clocks that differ by a step of the driver's are one pair.
+    core = {round(pair.core_mhz / (0.02 * clocks[-1].core_mhz)) for pair in clocks}
+    memory = {round(pair.memory_mhz / (0.02 * clocks[-1].memory_mhz)) for pair in clocks}
+    reference = ClockPair(
+        float(np.median([row.clocks.core_mhz for row in known]))
+        if len(core) == 1
+        else max(pair.core_mhz for pair in clocks),
+        max(pair.memory_mhz for pair in clocks),
+    )
+    several = len(core) > 1
+    curves = CURVES if several else (pooled.voltage,)
+    fits = [
+        _Fit(
+            known,
+            reference,
+            curve,
+            idle_watts,
+            limit_watts or gpu.tdp_watts,
+            pooled,
+            several,
+            len(memory) > 1,
+        )
+        for curve in curves
+    ]
+    best = min(fits, key=lambda fit: fit.error)
+    notes = list(best.notes)
+    if not several:
+        notes.append(
+            "measured at one core clock: voltage, and the split of what a board draws for running "
+            "at all, are those of the pooled model"
+        )
+    return FittedPower(
+        parameters=best.parameters(gpu.id),
+        error_share=best.error_share(),
+        residual_percent=best.error * 100,
+        notes=tuple(notes),
+    )
+
+
+class _Fit:
+    """One voltage curve's weights."""
+
+    def __init__(
+        self,
+        rows: Sequence[PowerRow],
+        reference: ClockPair,
+        voltage: VoltageCurve,
+        idle: float,
+        limit: float,
+        pooled: PhysicalParameters,
+        several_core: bool,
+        several_memory: bool,
+    ) -> None:
+        self.reference, self.voltage, self.idle, self.limit = reference, voltage, idle, limit
+        self.pooled, self.notes = pooled, []  # type: tuple[PhysicalParameters, list[str]]
+        self.watts = np.array([row.watts for row in rows], dtype=np.float64)
+        self.terms = [regressors(row.activities, row.clocks, reference, voltage) for row in rows]
+        self.groups = self._groups(several_core, several_memory)
+        self._solve()
+
+    def _groups(self, several_core: bool, several_memory: bool) -> dict[str, dict[str, float]]:
+        """Columns of the fit: each the terms it stands for, with their shares."""
+        groups: dict[str, dict[str, float]] = {}
+        if several_core and several_memory:
+            groups |= {name: {name: 1.0} for name in STATIC}
+        elif several_core:
+            # Memory's clock did not change: its part is one with the constant.
+            groups |= {"base": {"base": 1.0}, "clock": {"clock": 1.0}}
+        else:
+            groups["static"] = self._shares(STATIC)
+        if several_core:
+            groups |= {name: {name: 1.0} for name in DRAM}
+        else:
+            groups["dram"] = self._shares(DRAM)
+        for unit in UNITS:
+            groups[unit] = {unit: 1.0}
+        kept = {}
+        for name, parts in groups.items():
+            if name not in STATIC and name != "static":
+                most = max(max(terms[part] for part in parts) for terms in self.terms)
+                if most < LEAST_ACTIVITY:
+                    self.notes.append(f"{name}: no microbenchmark works it; pooled weight")
+                    continue
+            kept[name] = parts
+        return kept
+
+    def _shares(self, names: Sequence[str]) -> dict[str, float]:
+        weights = {name: self.pooled.weight(name) for name in names}
+        total = sum(weights.values())
+        return {name: weight / total for name, weight in weights.items()}
+
+    def _solve(self) -> None:
+        scale = self.limit - self.idle
+        columns = [
+            [sum(share * terms[name] for name, share in parts.items()) for terms in self.terms]
+            for parts in self.groups.values()
+        ]
+        design = np.array(columns).T * (scale / self.watts)[:, np.newaxis]
+        fixed = np.array([self._unmeasured(terms) for terms in self.terms])
+        target = (self.watts - self.idle - scale * fixed) / self.watts
+        solution, _ = nnls(design, target)
+        self.design, self.solution = design, solution
+        self.residuals = target - design @ solution
+        self.error = float(np.mean(np.abs(self.residuals)))
+
+    def _unmeasured(self, terms: Mapping[str, float]) -> float:
+        """What units without a column add by their pooled weights."""
+        measured = {name for parts in self.groups.values() for name in parts}
+        rest = set(UNITS) | set(DRAM)
+        return sum(self.pooled.weight(name) * terms[name] for name in rest - measured)
+
+    def error_share(self) -> dict[str, float]:
+        """Standard error over weight of the columns above 0."""
+        used = self.solution > 0
+        count = len(self.watts) - int(used.sum())
+        if count < 1:
+            return {}
+        variance = float(self.residuals @ self.residuals) / count
+        covariance = variance * np.linalg.pinv(self.design[:, used].T @ self.design[:, used])
+        errors = np.sqrt(np.diag(covariance)) / self.solution[used]
+        names = np.array(list(self.groups))[used]
+        return {str(name): float(error) for name, error in zip(names, errors, strict=True)}
+
+    def parameters(self, gpu_id: str) -> PhysicalParameters:
+        weights = {
+            name: self.pooled.weight(name) if name not in STATIC else 0.0 for name in WEIGHTS
+        }
+        own: dict[str, float] = {}
+        for value, parts in zip(self.solution, self.groups.values(), strict=True):
+            for name, share in parts.items():
+                target = own if name in SHARED_WEIGHTS else weights
+                target[name] = round(float(value) * share, 8)
+        return PhysicalParameters(
+            gpu=gpu_id,
+            idle_watts=round(self.idle, 4),
+            limit_watts=self.limit,
+            highest_watts=float(self.watts.max()),
+            reference_core_mhz=self.reference.core_mhz,
+            reference_memory_mhz=self.reference.memory_mhz,
+            voltage=self.voltage,
+            weights=weights,
+            own_weights=own,
+        )
+
+
+def predicted_watts(parameters: PhysicalParameters, row: PowerRow, *, served: bool = True) -> float:
+    """Watts of a row, from activities as served or over the measured time."""
+    activities = row.served if served else row.activities
+    return predicted_power(parameters, activities, row.clocks).watts
+
+
+def picojoules(parameters: PhysicalParameters, gpu: GpuProfile) -> dict[str, float]:
+    """Energy of one event at the reference clocks in pJ, and ``active_watts``.
+
+    Events: a warp instruction issued (``issue``), one lane's result of a pipe, a multiply-add of
+    a matrix unit, one lane's pass of load/store, a sector of L2, a byte of device memory.
+    """
+    scale = parameters.limit_watts - parameters.idle_watts
+    clocks = parameters.reference
+    cycles = gpu.sm_count * clocks.core_hz
+    sm = gpu.capability
+    per_second = {
+        "issue": sm.warp_schedulers * cycles,
+        "fma": sm.fp32_lanes * cycles,
+        "fp16": sm.fp16_lanes / 2 * cycles,
+        "tensor": sm.tensor_fma_per_clock * cycles,
+        "alu": sm.int_lanes * cycles,
+        "fp64": sm.fp64_lanes * cycles,
+        "sfu": sm.sfu_lanes * cycles,
+        "load_store": sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE * cycles,
+        "l2": L2_SECTORS_PER_CLOCK_OF_SM * cycles,
+        "texture": sm.texture_lanes * cycles,
+        "dram": bandwidth_bytes_per_second(gpu, clocks.memory_mhz),
+    }
+    energies = {
+        name: scale
+        * (
+            sum(parameters.weight(part) for part in DRAM)
+            if name == "dram"
+            else parameters.weight(name)
+        )
+        / rate
+        * 1e12
+        for name, rate in per_second.items()
+        if rate
+    }
+    return {
+        **energies,
+        "active_watts": scale * sum(parameters.weight(name) for name in STATIC),
+    }

@@ -1,0 +1,348 @@
+"""From a recording to a GPU's profile: latencies, throughput curves, bandwidths, launch overhead.
+
+A profile known before is the base: what was measured takes the place of its facts. For a GPU
+without one the driver's facts are. docs/measuring.md tells how each number follows from the probes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from features.activity import Activity
+from features.errors import GpuError, WattcastError
+from features.gpus import GpuProfile, load_gpu
+from features.memory import SECTOR_BYTES
+from models.clocks import ClockPair
+from models.time.bottleneck import CONSTANTS, Beside, beside, dram_bytes, resource_seconds
+from training.measure.device import Device
+from training.measure.executed import executed
+from training.measure.recording import Configuration, Recording
+from training.measure.workload import Buffer, Probe
+from training.onboard.data import (
+    SOURCE,
+    base_data,
+    driver_data,
+    fact,
+    profile_id,
+    profile_of,
+    used_sources,
+)
+
+PEAK_SHARE = 0.95
+"""Share of the highest throughput that counts as reached (thesis section 3.2, peak warps)."""
+
+TIMING_TARGETS = {
+    "l1": "l1_latency",
+    "l2": "l2_latency",
+    "dram": "dram_latency",
+    "shared": "shared_latency",
+    "ld.shared": "shared_latency",
+}
+
+
+@dataclass
+class FittedProfile:
+    """The facts of a profile as TOML holds them, what was fitted, and what could not be.
+
+    ``fitted`` maps the quantity's name (with its unit) to its value.
+    """
+
+    id: str
+    data: dict[str, Any]
+    fitted: dict[str, float] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+
+
+def known_profile(device: Device, gpu: str | None = None) -> GpuProfile | None:
+    """The profile of ``gpu``, or the one whose id, alias or name is the device's.
+
+    Raises GpuError for a ``gpu`` that is unknown.
+    """
+    if gpu is not None:
+        return load_gpu(gpu)
+    for name in (profile_id(device), f"nvidia-{profile_id(device)}"):
+        try:
+            return load_gpu(name)
+        except GpuError:
+            continue  # another spelling, or none
+    return None
+
+
+def steady_clocks(configurations: Iterable[Configuration]) -> ClockPair | None:
+    """The pair most configurations ran at, in MHz; ``None`` where no driver told."""
+    pairs = [
+        (one.result.core_mhz, one.result.memory_mhz)
+        for one in configurations
+        if one.result.core_mhz
+        and one.result.memory_mhz
+        and "clocks_moved" not in one.result.unresolved
+    ]
+    if not pairs:
+        return None
+    return ClockPair(*max(sorted(set(pairs)), key=pairs.count))
+
+
+def fit_profile(recording: Recording, gpu: str | None = None) -> FittedProfile:
+    """Fit what the probes tell. Raises DataError where neither the driver nor a profile tells
+    what a profile must hold."""
+    device = recording.device
+    base = known_profile(device, gpu)
+    clocks = steady_clocks(recording.configurations)
+    data = base_data(base) if base is not None else driver_data(device, clocks)
+    fitted = FittedProfile(str(data["id"]), data)
+    if clocks is None:
+        clocks = ClockPair(
+            data["clocks"]["core_mhz"]["value"], data["clocks"]["memory_mhz"]["value"]
+        )
+        fitted.notes.append("no clocks were recorded: taken to be the profile's")
+    fit = _Fit(recording, fitted, clocks)
+    fit.clocks_and_idle(known=base is not None)
+    fit.launch()
+    fit.latencies()
+    fit.throughputs()
+    fit.bandwidths()
+    data["sources"] = {
+        name: text for name, text in data["sources"].items() if name in set(used_sources(data))
+    }
+    return fitted
+
+
+class _Fit:
+    def __init__(self, recording: Recording, fitted: FittedProfile, clocks: ClockPair) -> None:
+        self.recording, self.fitted, self.clocks = recording, fitted, clocks
+        self.data = fitted.data
+        self.data["sources"][SOURCE] = (
+            f"wattcast onboard, {recording.provenance} on board {recording.device.label}, "
+            f"{recording.sessions[0].started[:10]}, driver {recording.device.driver_version}"
+        )
+        self.sm_count = int(self.data["chip"]["sm_count"]["value"])
+        self.start = (CONSTANTS.launch_seconds, 0.0)
+
+    def clocks_and_idle(self, *, known: bool) -> None:
+        """The clock that kernels ran at, and idle power."""
+        clocks = self.data["clocks"]
+        before = float(clocks["core_mhz"]["value"])
+        if abs(self.clocks.core_mhz / before - 1) > 0.01 or not known:
+            clocks["core_mhz"] = fact(self.clocks.core_mhz, "MHz")
+            highest, lowest = clocks.get("max_core_mhz"), clocks.get("base_core_mhz")
+            if highest is not None and highest["value"] < self.clocks.core_mhz:
+                clocks["max_core_mhz"] = fact(self.clocks.core_mhz, "MHz")
+            if lowest is not None and highest is None and lowest["value"] > self.clocks.core_mhz:
+                del clocks["base_core_mhz"]
+        idle = self.recording.sensor.idle_watts
+        if idle is None:
+            known_idle = [
+                one.result.idle_watts
+                for one in self.recording.configurations
+                if one.result.idle_watts is not None
+            ]
+            idle = min(known_idle, default=None)
+        if idle is None:
+            self.fitted.notes.append("idle power was not measured")
+        elif idle < self.data["power"]["tdp_watts"]["value"]:
+            self.data["power"]["idle_watts"] = fact(round(idle, 3), "W")
+            self.fitted.fitted["idle_watts"] = idle
+
+    def launch(self) -> None:
+        """Overhead of a launch: a line in the threads."""
+        found = [(probe.operations, seconds) for probe, _, seconds in self._probes("launch")]
+        if not found:
+            self.fitted.notes.append("launch overhead was not measured")
+            return
+        threads, seconds = np.array(found).T
+        slope, constant = 0.0, float(np.median(seconds))
+        if len(set(threads)) > 1:
+            fitted = np.polyfit(threads, seconds, 1, w=1 / seconds)
+            if fitted[0] > 0 and fitted[1] > 0:
+                slope, constant = float(fitted[0]), float(fitted[1])
+        self.start = (constant, slope)
+        self.data["kernel_launch"] = {
+            "unit": "us",
+            "source": SOURCE,
+            "note": f"{len(found)} empty kernels, back to back",
+            "microseconds_per_thread": slope * 1e6,
+            "microseconds": round(constant * 1e6, 6),
+        }
+        self.fitted.fitted["launch_microseconds"] = constant * 1e6
+
+    def latencies(self) -> None:
+        """Cycles of one operation of a chain: the slope over lengths of the same kernel, launch
+        and buffers, else a chain less its launch; over strides and footprints the median."""
+        found: dict[str, dict[str, list[tuple[float, float]]]] = defaultdict(
+            lambda: defaultdict(list)
+        )
+        for probe, one, seconds in self._probes("latency"):
+            cycles = self._busy(one, seconds) * self._hz(one)
+            found[probe.target][_same(one)].append((probe.operations, cycles))
+        for target, chains in sorted(found.items()):
+            each = float(np.median([_cycles(points) for points in chains.values()]))
+            if each <= 0:
+                self.fitted.notes.append(f"latency of {target}: not above 0, left out")
+                continue
+            latency = fact(round(each, 4), "cycle")
+            if target in TIMING_TARGETS:
+                self.data.setdefault("memory_timing", {})[TIMING_TARGETS[target]] = latency
+            else:
+                self.data.setdefault("latencies", {})[target] = latency
+            self.fitted.fitted[f"latency_cycles {target}"] = each
+
+    def throughputs(self) -> None:
+        """Highest results of an SM a cycle by instruction-level parallelism, and the fewest warps
+        that reach it."""
+        curves: dict[str, dict[int, dict[int, float]]] = defaultdict(lambda: defaultdict(dict))
+        for probe, one, seconds in self._probes("throughput"):
+            if probe.warps_per_sm is None:
+                continue
+            rate = probe.operations / (self._busy(one, seconds) * self._hz(one) * self.sm_count)
+            curves[probe.target][probe.parallelism][probe.warps_per_sm] = rate
+        for target, by_ilp in sorted(curves.items()):
+            levels = [ilp for at, ilp in enumerate(sorted(by_ilp), start=1) if ilp == at]
+            if not levels:
+                self.fitted.notes.append(
+                    f"throughput of {target}: not measured without parallelism"
+                )
+                continue
+            peaks = [max(by_ilp[ilp].values()) for ilp in levels]
+            fewest = [
+                min(warps for warps, rate in by_ilp[ilp].items() if rate >= PEAK_SHARE * peak)
+                for ilp, peak in zip(levels, peaks, strict=True)
+            ]
+            self.data.setdefault("issue_rates", {})[target] = {
+                "throughput": [round(peak, 3) for peak in peaks],
+                "peak_warps": fewest,
+                "unit": "thread/cycle",
+                "source": SOURCE,
+            }
+            self.fitted.fitted[f"results_per_cycle {target}"] = max(peaks)
+
+    def bandwidths(self) -> None:
+        """Rates under which the time model takes as long as the fastest stream did.
+
+        Near caches first: a stream from device memory passes them.
+        """
+        ways: dict[str, Callable[[], None]] = {
+            "l1": lambda: self._rate("l1", "l1_bytes_per_clock", per_sm=True),
+            "l2": lambda: self._rate("l2", "l2_bytes_per_clock", per_sm=False),
+            "dram": self._streaming,
+        }
+        for way in ways.values():
+            way()
+
+    def _rate(self, target: str, name: str, *, per_sm: bool) -> None:
+        rates = []
+        for own, activity, one in self._alone(target):
+            moved = activity.l2_sectors
+            if target == "l1":
+                moved = activity.global_load_sectors + activity.global_store_sectors
+            clocks = own * self._hz(one) * (self.sm_count if per_sm else 1)
+            rates.append(moved * SECTOR_BYTES / clocks)
+        if rates:
+            best = round(max(rates), 2)
+            self.data.setdefault("memory_timing", {})[name] = fact(best, "byte/cycle")
+            self.fitted.fitted[name] = best
+        else:
+            self.fitted.notes.append(f"bandwidth of {target}: not measured")
+
+    def _streaming(self) -> None:
+        peak = float(self.data["memory"]["bandwidth_bytes_per_second"]["value"])
+        rates = []
+        for own, activity, one in self._alone("dram"):
+            moved, declared = dram_bytes(activity), declared_dram_bytes(one)
+            if declared is not None and moved < declared / 2:
+                self.fitted.notes.append(
+                    f"{one.key}: the analysis sees {moved:.3g} of {declared:.3g} bytes from device "
+                    "memory; those declared are taken"
+                )
+                moved, own = declared, self._busy(one, one.result.time_seconds or own)
+            rates.append(moved / own)
+        if not rates:
+            self.fitted.notes.append("bandwidth of device memory: not measured")
+            return
+        share = max(rates) / peak
+        if share > 1:
+            self.fitted.notes.append(f"streams reached {share:.3f} of the peak: taken as 1")
+        self.data["memory"]["streaming_share"] = fact(round(min(1.0, share), 4), "share")
+        self.fitted.fitted["streaming_share"] = min(1.0, share)
+
+    def _alone(self, target: str) -> list[tuple[float, Activity, Configuration]]:
+        """Seconds the resource needs alone in each stream, so that with all others combined the
+        model takes the time measured (``models.time.bottleneck.combined_seconds``)."""
+        gpu = profile_of(self.data)
+        found = []
+        for probe, one, seconds in self._probes("bandwidth"):
+            workload = self.recording.workload(one)
+            if probe.target != target or workload is None:
+                continue
+            try:
+                analysis = executed(workload, gpu, one.pattern)
+                activity, more = analysis.activity, beside(analysis.extras)
+            except WattcastError as error:
+                self.fitted.notes.append(f"{one.key}: not analysed: {error}")
+                continue
+            busy = self._busy(one, seconds)
+            found.append(
+                (_own_seconds(activity, more, gpu, self._pair(one), target, busy), activity, one)
+            )
+        return found
+
+    def _probes(self, kind: str) -> list[tuple[Probe, Configuration, float]]:
+        return [
+            (one.workload.probe, one, one.result.time_seconds)
+            for one in self.recording.configurations
+            if one.workload.probe is not None
+            and one.workload.probe.kind == kind
+            and one.result.time_seconds is not None
+        ]
+
+    def _busy(self, one: Configuration, seconds: float) -> float:
+        """Seconds without what starting the launch costs."""
+        grid, block = one.workload.grid, one.workload.block
+        threads = float(np.prod(grid, dtype=float) * np.prod(block, dtype=float))
+        constant, slope = self.start
+        return max(seconds - constant - slope * threads, 0.02 * seconds)
+
+    def _pair(self, one: Configuration) -> ClockPair:
+        result = one.result
+        return ClockPair(
+            result.core_mhz or self.clocks.core_mhz, result.memory_mhz or self.clocks.memory_mhz
+        )
+
+    def _hz(self, one: Configuration) -> float:
+        return self._pair(one).core_hz
+
+
+def declared_dram_bytes(one: Configuration) -> float | None:
+    """Bytes that a stream from device memory says it moves; ``None`` for anything else."""
+    probe = one.workload.probe
+    streams = probe is not None and (probe.kind, probe.target) == ("bandwidth", "dram")
+    return probe.operations if streams and probe is not None else None
+
+
+def _same(one: Configuration) -> str:
+    """Equal for chains that differ in their length alone."""
+    workload = one.workload
+    buffers = [argument for argument in workload.arguments if isinstance(argument, Buffer)]
+    return repr((workload.family, workload.grid, workload.block, buffers))
+
+
+def _cycles(points: list[tuple[float, float]]) -> float:
+    """Cycles an operation from (operations, cycles) of chains."""
+    operations, cycles = np.array(points).T
+    if len(set(operations)) > 1:
+        return float(np.polyfit(operations, cycles, 1)[0])
+    return float(np.median(cycles / operations))
+
+
+def _own_seconds(
+    activity: Activity, more: Beside, gpu: GpuProfile, clocks: ClockPair, name: str, busy: float
+) -> float:
+    norm = CONSTANTS.overlap_norm
+    resources = resource_seconds(activity, gpu, clocks, more=more)
+    others = sum((s / busy) ** norm for n, s in resources.items() if n not in (name, "latency"))
+    # Where others alone explain the time, the stream did not bound it: its own is at most that.
+    return busy * float(max(1 - others, 0.125) ** (1 / norm))

@@ -1,0 +1,230 @@
+"""How well a GPU's fitted models do on application kernels they were not fitted on.
+
+Two protocols, as everywhere (training/evaluation/protocols.py): ``grouped``, the model fitted on
+microbenchmarks alone, so that every application is left out; ``random``, single configurations left
+out, so that other launches of the same kernel are known. Beside each the median as the
+prediction for everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.intervals import conformal_factors
+from models.power.activities import UnitActivities
+from models.power.physical import PhysicalParameters
+from training.evaluation.scores import mape_percent, median_ape_percent, r2
+from training.onboard.data import SOURCE
+from training.onboard.power import PowerRow, predicted_watts
+
+Floats = NDArray[np.float64]
+Refit = Callable[[list[PowerRow]], PhysicalParameters]
+
+FOLDS = 10
+ASSIGNMENTS = 10
+LEVEL = 0.9
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """Out-of-fold predictions of one protocol, ``[assignments, n]``, and their baseline."""
+
+    protocol: Literal["random", "grouped"]
+    model: Floats
+    baseline: Floats
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Rows that were predicted, and how.
+
+    ``on_applications`` is false where no application kernel was measured: then each family of
+    microbenchmarks is left out in turn.
+    """
+
+    on_applications: bool
+    rows: tuple[PowerRow, ...]
+    timed: tuple[PowerRow, ...]
+    power: tuple[Predictions, ...]
+    outside: NDArray[np.bool_]
+
+    @property
+    def watts(self) -> Floats:
+        """Measured watts, ``[n]``."""
+        return np.array([row.watts for row in self.rows], dtype=np.float64)
+
+    @property
+    def families(self) -> NDArray[np.str_]:
+        """What rows are grouped by, ``[n]``."""
+        return np.array([row.family for row in self.rows])
+
+    def power_scores(self, protocol: str) -> dict[str, float]:
+        """MAPE, median APE, R2 of model and baseline: means over the assignments."""
+        (found,) = [one for one in self.power if one.protocol == protocol]
+        return {
+            **_scores("", self.watts, found.model),
+            **_scores("baseline_", self.watts, found.baseline),
+        }
+
+    def time_scores(self) -> dict[str, float]:
+        """MAPE and median APE of predicted times, and of the median time as the prediction."""
+        if not self.timed:
+            return {}
+        measured = np.array([row.measured_seconds for row in self.timed])
+        predicted = np.array([row.predicted_seconds for row in self.timed])
+        return {
+            **_scores("", measured, predicted[np.newaxis]),
+            **_scores("baseline_", measured, np.full((1, len(measured)), np.median(measured))),
+        }
+
+    def by_family(self) -> list[dict[str, Any]]:
+        """Mean errors of each kernel."""
+        grouped = [one for one in self.power if one.protocol == "grouped"]
+        found = []
+        for family in sorted({row.family for row in (*self.rows, *self.timed)}):
+            timed = [row for row in self.timed if row.family == family]
+            seconds = [row.predicted_seconds / row.measured_seconds - 1 for row in timed]
+            mine = self.families == family if len(self.rows) else np.zeros(0, dtype=np.bool_)
+            share = (grouped[0].model[0] / self.watts - 1)[mine] if grouped and mine.any() else None
+            found.append(
+                {
+                    "family": family,
+                    "launches": len(timed),
+                    "time_error_percent": _percent(seconds),
+                    "power_error_percent": None if share is None else _percent(share),
+                }
+            )
+        return found
+
+    def told(self) -> dict[str, Any]:
+        """As JSON."""
+        return {
+            "on_applications": self.on_applications,
+            "launches": len(self.timed),
+            "kernels": len({row.family for row in self.timed}),
+            "power": {one.protocol: self.power_scores(one.protocol) for one in self.power},
+            "time": self.time_scores(),
+            "by_family": self.by_family(),
+        }
+
+
+def validate(
+    rows: Sequence[PowerRow], parameters: PhysicalParameters | None, refit: Refit
+) -> Validation:
+    """Predict applications (or families of microbenchmarks left out).
+
+    ``refit`` fits on other rows; ``parameters`` are those fitted on microbenchmarks, ``None`` to
+    judge times alone. Raises DataError for too few rows to leave some out.
+    """
+    applications = [row for row in rows if row.role == "application"]
+    known = [row for row in applications if row.watts is not None]
+    micro = [row for row in rows if row.role == "micro" and row.pattern == "uniform"]
+    micro = [row for row in micro if row.watts is not None]
+    if parameters is None:
+        return Validation(bool(applications), (), tuple(applications), (), np.zeros(0, np.bool_))
+    if len({row.family for row in known}) >= 2:
+        grouped = _fixed(known, micro, parameters)
+        random = _random(known, micro, refit)
+        outside = _outside(known, micro)
+        return Validation(True, tuple(known), tuple(applications), (random, grouped), outside)
+    grouped = _left_out(micro, refit)
+    random = _random(micro, [], refit)
+    outside = np.zeros(len(micro), dtype=np.bool_)
+    return Validation(False, tuple(micro), tuple(micro), (random, grouped), outside)
+
+
+def time_interval(rows: Sequence[PowerRow]) -> dict[str, Any] | None:
+    """``[time_interval]`` of the profile from application kernels; ``None`` for fewer than two."""
+    real = [row for row in rows if row.role == "application"]
+    families = sorted({row.family for row in real})
+    if len(families) < 2:
+        return None
+    ratios = [np.log(row.measured_seconds / row.predicted_seconds) for row in real]
+    groups = [families.index(row.family) for row in real]
+    low, high = conformal_factors(ratios, groups, LEVEL, symmetric=True)
+    return {
+        "source": SOURCE,
+        "level": LEVEL,
+        "low_factor": round(low, 6),
+        "high_factor": round(high, 6),
+        "kernels": len(families),
+    }
+
+
+def _fixed(
+    known: Sequence[PowerRow], micro: Sequence[PowerRow], parameters: PhysicalParameters
+) -> Predictions:
+    """The model as it is: it saw microbenchmarks alone. The baseline is their median, or the
+    median of the other applications, whichever is nearer on the whole."""
+    model = np.array([predicted_watts(parameters, row) for row in known])
+    watts, families = _watts(known), np.array([row.family for row in known])
+    others = np.array([np.median(watts[families != family]) for family in families])
+    constant = np.full(len(known), np.median(_watts(micro)))
+    candidates = (others, constant)
+    baseline = min(candidates, key=lambda one: float(np.mean(np.abs(one / watts - 1))))
+    return Predictions("grouped", model[np.newaxis], baseline[np.newaxis])
+
+
+def _left_out(rows: Sequence[PowerRow], refit: Refit) -> Predictions:
+    model, baseline = np.empty(len(rows)), np.empty(len(rows))
+    for family in {row.family for row in rows}:
+        rest = [row for row in rows if row.family != family]
+        parameters = refit(rest)
+        for at, row in enumerate(rows):
+            if row.family == family:
+                model[at] = predicted_watts(parameters, row)
+                baseline[at] = np.median(_watts(rest))
+    return Predictions("grouped", model[np.newaxis], baseline[np.newaxis])
+
+
+def _random(known: Sequence[PowerRow], always: Sequence[PowerRow], refit: Refit) -> Predictions:
+    folds = min(FOLDS, len(known))
+    model, baseline = np.empty((2, ASSIGNMENTS, len(known)))
+    for seed in range(ASSIGNMENTS):
+        fold = np.random.default_rng(seed).permutation(len(known)) % folds
+        for number in range(folds):
+            rest = [row for row, at in zip(known, fold, strict=True) if at != number]
+            parameters = refit([*always, *rest])
+            tested = np.flatnonzero(fold == number)
+            model[seed, tested] = [predicted_watts(parameters, known[int(at)]) for at in tested]
+            baseline[seed, tested] = np.median(_watts(rest))
+    return Predictions("random", model, baseline)
+
+
+def _outside(known: Sequence[PowerRow], micro: Sequence[PowerRow]) -> NDArray[np.bool_]:
+    """Rows with a unit busier than in any microbenchmark, ``[n]``."""
+    highest = np.max([row.activities for row in micro], axis=0)
+    return np.array([bool(np.any(np.array(row.served) > highest + 0.05)) for row in known])
+
+
+def highest_activities(rows: Sequence[PowerRow]) -> Mapping[str, tuple[float, float]]:
+    """Range of each unit's activity over rows."""
+    table = np.array([row.activities for row in rows])
+    return {
+        name: (float(table[:, at].min()), float(table[:, at].max()))
+        for at, name in enumerate(UnitActivities._fields)
+    }
+
+
+def _watts(rows: Sequence[PowerRow]) -> Floats:
+    return np.array([row.watts for row in rows], dtype=np.float64)
+
+
+def _scores(prefix: str, measured: Floats, predicted: Floats) -> dict[str, float]:
+    return {
+        f"{prefix}mape_percent": float(np.mean([mape_percent(measured, one) for one in predicted])),
+        f"{prefix}median_ape_percent": float(
+            np.mean([median_ape_percent(measured, one) for one in predicted])
+        ),
+        f"{prefix}r2": float(np.mean([r2(measured, one) for one in predicted])),
+    }
+
+
+def _percent(shares: Any) -> float | None:
+    values = np.abs(np.asarray(shares, dtype=np.float64)) * 100
+    return float(values.mean()) if len(values) else None

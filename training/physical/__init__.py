@@ -1,0 +1,1 @@
+"""The physical power model: rows, fitting, transfer to other GPUs, artifacts."""

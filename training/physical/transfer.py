@@ -1,0 +1,132 @@
+"""The pooled physical model on a GPU left out: with its datasheet alone, and with a few rows.
+
+The GPU's rows and the predicted program's rows on every other GPU take no part, so that this is
+what a user meets who brings a new kernel to a new board.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from models.clocks import ClockPair
+from models.power.activities import UnitActivities
+from models.power.physical import PhysicalParameters, parameters_for
+from models.power.recalibration import MeasuredLaunch, recalibrated
+from training.physical.fit import (
+    Averaged,
+    Fits,
+    error_percent,
+    pooled_parameters,
+    scored_programs,
+)
+from training.physical.rows import Floats, GpuRows
+
+SHOTS = (0, 1, 3, 5, 10)
+"""Measured launches of the new GPU, each of another program."""
+
+
+def watts_of(parameters: PhysicalParameters, table: GpuRows) -> Floats:
+    """Watts of every row by any parameters, ``[n]``, not cut at the board's limit."""
+    board = replace(
+        table,
+        idle_watts=parameters.idle_watts,
+        limit_watts=parameters.limit_watts,
+        reference=parameters.reference,
+    )
+    weights = np.array(list(parameters.weights.values()))
+    design = board.design(parameters.voltage)
+    return np.asarray(board.idle_watts + board.scale_watts * (design @ weights))
+
+
+def priors(fits: Fits, gpu_id: str, settings: Averaged) -> dict[str, PhysicalParameters]:
+    """Parameters of a GPU by the others and its datasheet, for each scored program without it."""
+    table = fits.tables[gpu_id]
+    others = [other for other in fits.tables if other != gpu_id]
+    return {
+        program: parameters_for(
+            table.gpu, pooled_parameters(fits, settings, others, frozenset({program}))
+        )
+        for program in scored_programs(table)
+    }
+
+
+def leave_gpu_out(fits: Fits, gpu_id: str, settings: Averaged) -> Floats:
+    """Watts of every scored row by the other GPUs' other programs, NaN elsewhere."""
+    return with_shots(fits.tables[gpu_id], priors(fits, gpu_id, settings), 0, seed=0)
+
+
+def with_shots(
+    table: GpuRows, known: Mapping[str, PhysicalParameters], shots: int, seed: int
+) -> Floats:
+    """The same after ``shots`` measured launches of other programs, each at some clocks."""
+    watts = np.full(len(table.watts), np.nan)
+    for (program, prior), rows in zip(known.items(), _drawn(table, shots, seed), strict=True):
+        parameters = recalibrated(prior, measured_launches(table, rows))
+        mine = (table.programs == program) & table.scored
+        watts[mine] = watts_of(parameters, table)[mine]
+    return watts
+
+
+def median_with_shots(table: GpuRows, shots: int, seed: int) -> Floats:
+    """What the median of the same launches says: the answer without a model."""
+    watts = np.full(len(table.watts), np.nan)
+    programs = scored_programs(table)
+    for program, rows in zip(programs, _drawn(table, shots, seed), strict=True):
+        watts[(table.programs == program) & table.scored] = np.median(table.watts[rows])
+    return watts
+
+
+def _drawn(table: GpuRows, shots: int, seed: int) -> list[list[int]]:
+    """For each scored program some rows of others, no two of one program."""
+    random = np.random.default_rng(seed)
+    scored = np.flatnonzero(table.scored)
+    drawn = []
+    for program in scored_programs(table):
+        others = scored[table.programs[scored] != program]
+        names = random.permutation(np.unique(table.programs[others]))[:shots]
+        drawn.append([int(random.choice(others[table.programs[others] == n])) for n in names])
+    return drawn
+
+
+def measured_launches(table: GpuRows, rows: Sequence[int]) -> list[MeasuredLaunch]:
+    """Some rows as ``models.power.recalibration`` takes them."""
+    return [
+        MeasuredLaunch(
+            UnitActivities(*table.activities[row]),
+            ClockPair(*table.clocks_mhz[row]),
+            float(table.watts[row]),
+        )
+        for row in rows
+    ]
+
+
+@dataclass(frozen=True)
+class ShotErrors:
+    """Error in percent of the recalibrated model, mean and spread over draws, and the median's."""
+
+    shots: int
+    model: float
+    spread: float
+    median: float
+
+
+def shot_errors(fits: Fits, gpu_id: str, settings: Averaged, seeds: int = 10) -> list[ShotErrors]:
+    """What a few measured launches of a GPU left out are worth, by their number."""
+    table, known = fits.tables[gpu_id], priors(fits, gpu_id, settings)
+    found = []
+    for shots in SHOTS:
+        draws = range(seeds if shots else 1)
+        errors = [error_percent(table, with_shots(table, known, shots, seed)) for seed in draws]
+        medians = [
+            error_percent(table, median_with_shots(table, shots, seed)) if shots else np.nan
+            for seed in draws
+        ]
+        found.append(
+            ShotErrors(
+                shots, float(np.mean(errors)), float(np.std(errors)), float(np.mean(medians))
+            )
+        )
+    return found

@@ -1,0 +1,1 @@
+"""From uploaded measurements to a judged candidate."""

@@ -1,0 +1,104 @@
+"""What a retraining is given: uploads, base rows, the champion, and the order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.errors import ModelError
+from models.cards import ModelCard, SchemaReference, Source
+from models.power.boosted import NATIVE_NAMES, BoostedPowerModel
+from models.store import Artifact
+from training.evaluation.rows import Floats, Rows
+from training.retrain.gate import Policy
+
+SOURCE = "uploads"
+"""``<source>`` of retrained models' folders."""
+
+Mode = Literal["full", "continue"]
+
+
+@dataclass(frozen=True)
+class Uploads:
+    """Accepted measurements of one GPU and board: vectors ``[n, k]``, watts, kernel groups.
+
+    ``new`` ``[n]`` marks rows that the champion was not trained on. ``sources`` describe the
+    batches, whose ids are ``batches``.
+    """
+
+    rows: Rows
+    new: NDArray[np.bool_]
+    batches: tuple[str, ...]
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Base:
+    """Rows that the packaged models were trained on, and where they come from."""
+
+    rows: Rows
+    sources: tuple[Source, ...]
+
+
+@dataclass(frozen=True)
+class Order:
+    """What to train. ``version`` is that of every artifact made; no other may have it."""
+
+    gpu: str
+    board: str
+    schema: SchemaReference
+    features: tuple[str, ...]
+    families: tuple[str, ...]
+    mode: Mode
+    version: int
+    policy: Policy = field(default_factory=Policy)
+
+
+@dataclass(frozen=True)
+class Champion:
+    """The model to beat and to start from."""
+
+    artifact: Artifact[ModelCard]
+
+    @cached_property
+    def model(self) -> BoostedPowerModel:
+        """Its predictor."""
+        return BoostedPowerModel(self.artifact)
+
+    @property
+    def card(self) -> ModelCard:
+        """Its card."""
+        return self.artifact.card
+
+    def start(self, family: str) -> bytes:
+        """Bytes of its native model of a family. Raises ModelError if it has none."""
+        for single in self.artifact.members or (self.artifact,):
+            if single.card.family == family:
+                return single.file(NATIVE_NAMES[family]).read_bytes()
+        raise ModelError(f"the champion has no {family} model to continue from", family=family)
+
+    def trees_watts(self, vectors: Floats) -> Floats:
+        """What its trees say ``[n]``, without the factor of its board."""
+        return self.model.predict_watts(vectors) / self.card.watts_factor
+
+
+def known_range(
+    base: Base | None, champion: Champion | None, order: Order
+) -> tuple[Floats, Floats] | None:
+    """Least and largest value of each feature that a model knows without the uploads."""
+    if order.mode == "continue" and champion is not None:
+        features = champion.card.features
+        return np.array([f.minimum for f in features]), np.array([f.maximum for f in features])
+    if base is not None:
+        vectors = base.rows.vectors
+        return np.fmin.reduce(vectors, axis=0), np.fmax.reduce(vectors, axis=0)
+    return None
+
+
+def knows_base(card: ModelCard) -> bool:
+    """Whether a model was trained on the rows of the packaged models."""
+    return card.board is None or card.board.base_data

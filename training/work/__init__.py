@@ -1,0 +1,1 @@
+"""Time from measured work: folds, choice, transfer, known launches."""

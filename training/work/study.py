@@ -1,0 +1,367 @@
+"""Time from measured work: cross-validation, artifact with card, and the tables of docs/work.md.
+
+    python -m training.work                     trains, writes the artifact, prints the tables
+    python -m training.work --table FILE        the same from another table of launches
+    python -m training.work --score FILE        scores the packaged model on a table of launches
+    python -m training.work --nested            hyperparameters chosen inside each fold
+
+Equal data, seeds and library versions give equal files, byte for byte (SOURCE_DATE_EPOCH sets the
+card's date).
+"""
+
+from __future__ import annotations
+
+import os
+
+# Before any numeric library starts its threads: spinning ones starve a busy machine.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+import argparse
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from features.errors import WattcastError
+from features.gpus import load_gpu
+from models.background import BACKGROUND_NAME
+from models.cards import FeatureFacts, SchemaReference, Source, sha256_of
+from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors, widen
+from models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from models.time.card import (
+    MeasuredClocks,
+    TimeCard,
+    TimeIntervals,
+    TimeProtocol,
+    TimeScores,
+    TimeTrainingFacts,
+    TimeWidth,
+)
+from models.time.measured_work import WorkGpu
+from models.time.work_model import FAMILY, work_time_model
+from models.time.work_schema import work_schema
+from models.trees import Float32s
+from training.data.datasets import data_root, source_of_table
+from training.data.launches import (
+    CLOCKS,
+    GPU,
+    MeasuredLaunch,
+    groups_of,
+    launches_path,
+    read_launches,
+)
+from training.families import library_versions
+from training.fit import code_revision, today, write_artifact
+from training.markdown import table as markdown
+from training.summary import fingerprint, summarise
+from training.work.choice import nested_scores
+from training.work.folds import (
+    MODEL,
+    OTHERS,
+    PHYSICAL,
+    PROTOCOLS,
+    RESIDUAL_SHRINKAGE,
+    LeftOut,
+    WorkCatboost,
+    WorkTable,
+    fit_residual,
+    fitted_constants,
+    inputs_of,
+    leave_out,
+    time_scores,
+)
+from training.work.known import known_table, pairs_of, repeats_table
+from training.work.transfer import transfer_table
+
+Floats = NDArray[np.float64]
+Progress = Callable[[str], None]
+
+SOURCE = "hecbench"
+ASSIGNMENTS = 5
+LEVEL = 0.9
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A written card, the launches, and the predictions it was judged by."""
+
+    card: TimeCard
+    launches: tuple[MeasuredLaunch, ...]
+    left_out: Mapping[TimeProtocol, LeftOut]
+
+
+def train(
+    out_dir: Path = PACKAGED_ARTIFACTS,
+    path: Path | None = None,
+    assignments: int = ASSIGNMENTS,
+    progress: Progress = lambda line: None,
+) -> Trained:
+    """Cross-validate, fit on all launches, write the artifact below ``out_dir``.
+
+    Raises DataError for a missing or defective table.
+    """
+    path = path or launches_path()
+    launches = read_launches(path)
+    table = WorkTable.of(launches)
+    progress(f"{len(launches)} launches")
+    left_out: dict[TimeProtocol, LeftOut] = {}
+    for protocol in PROTOCOLS:
+        progress(f"{protocol} folds")
+        left_out[protocol] = leave_out(table, protocol, range(assignments), os.cpu_count() or 1)
+    # Constants are those of the schema: they serve every GPU, and the trees rest on them.
+    vectors, physical = inputs_of(table, work_schema().constants)
+    trees = fit_residual(table, vectors, physical, np.arange(len(launches)))
+    card = _card(path, launches, table, vectors, left_out)
+    write = partial(_write_files, trees, vectors)
+    return Trained(write_artifact(card, out_dir, write), launches, left_out)
+
+
+def calibrated(table: WorkTable, port: LeftOut) -> TimeIntervals:
+    """Widths from launches whose program and its ports were left out, one group each.
+
+    Coverage is that on the half of the groups whose residuals did not make the width, both ways.
+    ``uncalibrated`` is the physical estimate's own width, widened for another GPU.
+    """
+    groups = np.tile(table.groups["port"], len(port.predicted[MODEL]))
+    outside = port.outside.ravel()
+    residuals = {
+        way: np.log(np.tile(table.seconds, len(values)) / values.ravel())
+        for way, values in port.predicted.items()
+    }
+    inner = _width(residuals[MODEL], groups)
+    outer = widen(inner, EXTRAPOLATED_WIDENING)
+    if outside.any():
+        needed = _width(residuals[MODEL][outside], groups[outside])
+        outer = max(outer, needed, key=lambda width: width.high_factor)
+    inside = _split_coverage(residuals[MODEL], groups)
+    beyond = _inside(residuals[MODEL][outside], outer)
+    physical = widen(_width(residuals[PHYSICAL], groups), EXTRAPOLATED_WIDENING)
+    return TimeIntervals(
+        level=LEVEL,
+        unseen_kernel=_with_coverage(inner, inside, groups),
+        extrapolated=_with_coverage(outer, beyond, groups[outside]),
+        uncalibrated=TimeWidth.of(physical),
+    )
+
+
+def _width(residuals: Floats, groups: NDArray[np.int64]) -> IntervalWidth:
+    low, high = conformal_factors(residuals, groups, LEVEL, symmetric=True)
+    return IntervalWidth(low_factor=low, high_factor=high)
+
+
+def _inside(residuals: Floats, width: IntervalWidth) -> NDArray[np.bool_]:
+    return np.asarray(np.abs(residuals) <= np.log(width.high_factor))
+
+
+def _split_coverage(residuals: Floats, groups: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """Whether each residual lies in the width that the other half of the groups makes."""
+    half = (np.random.default_rng(0).permutation(groups.max() + 1) % 2)[groups]
+    inside = np.empty(len(residuals), dtype=np.bool_)
+    for part in (0, 1):
+        width = _width(residuals[half != part], groups[half != part])
+        inside[half == part] = _inside(residuals[half == part], width)
+    return inside
+
+
+def _with_coverage(
+    width: IntervalWidth, inside: NDArray[np.bool_], groups: NDArray[np.int64]
+) -> TimeWidth:
+    if not len(inside):
+        return TimeWidth.of(width)
+    shares = [inside[groups == group].mean() for group in np.unique(groups)]
+    return TimeWidth(
+        low_factor=width.low_factor,
+        high_factor=width.high_factor,
+        launches=round(float(inside.mean()), 4),
+        groups=round(float(np.mean(shares)), 4),
+    )
+
+
+def _card(
+    path: Path,
+    launches: Sequence[MeasuredLaunch],
+    table: WorkTable,
+    vectors: Float32s,
+    left_out: Mapping[TimeProtocol, LeftOut],
+) -> TimeCard:
+    schema = work_schema()
+    ports = [launch.port_group for launch in launches]
+    facts = WorkGpu.of(load_gpu(GPU))._asdict()
+    return TimeCard(
+        gpu=GPU,
+        target="time",
+        family=FAMILY,
+        source=SOURCE,
+        version=1,
+        feature_schema=SchemaReference(id=schema.id, sha256=schema.sha256),
+        features=tuple(
+            FeatureFacts(
+                name=name,
+                minimum=float(vectors[:, at].min()),
+                maximum=float(vectors[:, at].max()),
+                missing_share=0.0,
+                reproduced_share=1.0,
+                reproduced_note="computed as it is served",
+            )
+            for at, name in enumerate(schema.model_fields)
+        ),
+        training=TimeTrainingFacts(
+            rows=len(launches),
+            kernels=len({launch.same_kernel for launch in launches}),
+            kernel_groups=len(set(ports)),
+            programs=len({launch.program for launch in launches}),
+            time_minimum_seconds=float(table.seconds.min()),
+            time_median_seconds=float(np.median(table.seconds)),
+            time_maximum_seconds=float(table.seconds.max()),
+            fingerprint=fingerprint(vectors.astype(np.float64), table.seconds, ports),
+        ),
+        sources=(_source(path),),
+        hyperparameters={
+            **WorkCatboost().hyperparameters,
+            "residual_shrinkage": RESIDUAL_SHRINKAGE,
+            "launch_weight": "1 / sqrt(launches of the program)",
+        },
+        libraries=library_versions(("catboost", "scipy")),
+        scores=tuple(one.scores(table) for one in left_out.values()),
+        intervals=calibrated(table, left_out["port"]),
+        # The real checksums come with the files; a card without any would not be valid.
+        files={"model.onnx": "0" * 64},
+        created=today(),
+        code_revision=code_revision(),
+        clocks=MeasuredClocks(core_mhz=CLOCKS.core_mhz, memory_mhz=CLOCKS.memory_mhz),
+        gpu_facts={name: float(value) for name, value in facts.items()},
+    )
+
+
+def _source(path: Path) -> Source:
+    """The card entry of the table: below the data folder, or another copy of the same table."""
+    origin = source_of_table(launches_path(data_root()))
+    found = sha256_of(path)
+    return origin.model_copy(update={"sha256": found, "used_sha256": found})
+
+
+def _write_files(trees: object, vectors: Float32s, folder: Path) -> None:
+    names = work_schema().model_fields
+    WorkCatboost().save(trees, folder, len(names))
+    background = summarise(vectors.astype(np.float64), names)
+    (folder / BACKGROUND_NAME).write_text(background.model_dump_json() + "\n", "utf-8")
+
+
+def score_table(scores: Sequence[TimeScores]) -> str:
+    """Scores of every protocol, mean ± spread over assignments, beside the other ways."""
+    titles = ["left out", "way", "median APE %", "within 25 %", "within 2x", "per program APE %",
+              "per program within 2x"]  # fmt: skip
+    lines = []
+    for one in scores:
+        for way in (MODEL, *OTHERS):
+            found = one.model if way == MODEL else one.others[way]
+            ape, macro = found["median_ape_percent"], found["program_median_ape_percent"]
+            shares = [
+                found[name]
+                for name in ("within_25_percent_share", "within_factor_2_share",
+                             "program_within_factor_2_share")
+            ]  # fmt: skip
+            cells = [f"{100 * share.mean:.1f} ± {100 * share.std:.1f} %" for share in shares]
+            lines.append(
+                [
+                    _LEFT_OUT[one.protocol],
+                    way,
+                    f"{ape.mean:.1f} ± {ape.std:.1f}",
+                    cells[0],
+                    cells[1],
+                    f"{macro.mean:.1f} ± {macro.std:.1f}",
+                    cells[2],
+                ]
+            )
+    return markdown(titles, lines)
+
+
+_LEFT_OUT: Mapping[str, str] = {
+    "program": "program",
+    "port": "program and its ports",
+    "random": "launch (random)",
+}
+
+
+def interval_table(intervals: TimeIntervals) -> str:
+    """Widths and what they hold."""
+    titles = ["basis", "interval", "launches inside", "mean over programs with ports"]
+    lines = []
+    for basis in ("unseen_kernel", "extrapolated", "uncalibrated"):
+        width: TimeWidth = getattr(intervals, basis)
+        held = [
+            "-" if share is None else f"{share:.2f}" for share in (width.launches, width.groups)
+        ]
+        lines.append([basis, f"×{width.low_factor:.2f} to ×{width.high_factor:.2f}", *held])
+    return markdown(titles, lines)
+
+
+def report(trained: Trained) -> str:
+    """All tables of docs/work.md."""
+    card, launches = trained.card, trained.launches
+    predicted = trained.left_out["port"].predicted[MODEL][0]
+    table = WorkTable.of(launches)
+    refitted = fitted_constants(table.units, table.seconds, table.weights)
+    served = work_schema().constants
+    constants = markdown(
+        ["constant", "served", "fitted to this table"],
+        [
+            *([name, f"{value:.4g}", f"{refitted.factors[name]:.4g}"]
+              for name, value in served.factors.items()),
+            ["norm", f"{served.norm:.4g}", f"{refitted.norm:.4g}"],
+        ],
+    )  # fmt: skip
+    parts = [
+        score_table(card.scores),
+        interval_table(card.intervals),
+        transfer_table(card.intervals),
+        known_table(pairs_of(launches, predicted, card.intervals)),
+        repeats_table(launches),
+        constants,
+    ]
+    return "\n".join(parts)
+
+
+def score_packaged(path: Path) -> str:
+    """How the packaged model does on a table of launches, those it was trained on among them."""
+    launches = read_launches(path)
+    model = work_time_model(ArtifactStore(kind=TimeCard), GPU)
+    predicted = model.seconds([launch.work for launch in launches], load_gpu(GPU))
+    measured = np.array([launch.seconds for launch in launches])
+    scores = time_scores(measured, predicted, groups_of(launches, lambda one: one.program))
+    return markdown(
+        ["launches", *scores],
+        [[str(len(launches)), *(f"{value:.4g}" for value in scores.values())]],
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command; the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m training.work")
+    parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
+    parser.add_argument("--table", type=Path, help="launches to train on")
+    parser.add_argument("--score", type=Path, help="launches to score the packaged model on")
+    parser.add_argument("--nested", action="store_true", help="choose inside each fold; no files")
+    parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
+    options = parser.parse_args(arguments)
+
+    def progress(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
+    try:
+        if options.score:
+            print(score_packaged(options.score))
+        elif options.nested:
+            table = WorkTable.of(read_launches(options.table))
+            print(nested_scores(table, progress))
+        else:
+            trained = train(options.out, options.table, options.assignments, progress)
+            print(report(trained))
+    except WattcastError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return 0

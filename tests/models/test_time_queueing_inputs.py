@@ -69,7 +69,7 @@ def test_a_tiled_multiplication_works_through_shared_memory() -> None:
     )  # fmt: skip
     found = launch_of(analysis, GTX_980, 28)
     # 32 tiles, each of two transfers, two shared stores and 64 shared loads
-    assert found.outer_iterations == 32
+    assert found.outer_iterations == pytest.approx(32)
     assert found.inner_iterations == 66
     assert found.shared_transactions == 32 * 66
     # Each tile: one wait for both loads; then a shared load and 32 dependent multiply-adds.

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from models.power.physical import (
@@ -164,21 +165,20 @@ class _Moments:
             self._rows[at, of] = len(mine)
             self._sums[at, of] = mine.T @ mine
         self._share = float(self._rows[:, 0].sum() / max(1.0, self._rows[:, 2].sum()))
-        self._at = {str(name): at for at, name in enumerate(self._names)}
-        self._all_rows, self._all_sums = self._rows.sum(axis=0), self._sums.sum(axis=0)
 
     def total(self, settings: FitSettings, without: Programs) -> Floats:
         """The sums but for some programs, kinds of rows weighed by the settings."""
-        kept = self._all_sums - self._sums[self._left_out(without)].sum(axis=0)
+        # Added up, not taken off the whole: rounding would let the left out show in the last bits.
+        kept = self._sums[self._kept(without)].sum(axis=0)
         return np.asarray(np.tensordot(self._factors(settings), kept, 1))
 
     def mass(self, settings: FitSettings, without: Programs) -> float:
         """Sum of the rows' weights."""
-        kept = self._all_rows - self._rows[self._left_out(without)].sum(axis=0)
+        kept = self._rows[self._kept(without)].sum(axis=0)
         return float(self._factors(settings) @ kept)
 
-    def _left_out(self, without: Programs) -> list[int]:
-        return [self._at[name] for name in without if name in self._at]
+    def _kept(self, without: Programs) -> NDArray[np.bool_]:
+        return ~np.isin(self._names, list(without))
 
     def _factors(self, settings: FitSettings) -> Floats:
         micro = settings.micro_weight**2 * self._share

@@ -4,7 +4,8 @@ A round: a service on a database and home of their own, uploads and retrainings 
 other, and a SIGKILL at a random moment to one of its processes; what died is started again. In the
 end everything that was accepted must be there, every job ended, and every artifact whole.
 
-``python -m tests.app.kills --rounds 20 --database sqlite`` prints the counts.
+``python -m tests.app.kills --rounds 20 --database sqlite`` prints the counts; with ``--dask`` the
+fits run on a cluster of two workers, and those are killed too.
 """
 
 from __future__ import annotations
@@ -40,8 +41,10 @@ from app.store.repositories import Repositories
 from tests.app.databases import database
 from tests.app.measured import GPU, table, upload
 
-Victim = Literal["api", "worker", "child"]
+Victim = Literal["api", "worker", "child", "dask-worker"]
 VICTIMS: tuple[Victim, ...] = ("api", "worker", "child")
+WITH_DASK: tuple[Victim, ...] = (*VICTIMS, "dask-worker")
+DASK_WORKERS = 2
 ROWS, KERNELS = 120, 12
 LEASE_SECONDS = 2.0
 """Short, so that a job of a dead worker is soon taken over."""
@@ -80,11 +83,16 @@ class Counts:
 
 
 class Group:
-    """A service without workers of its own and a worker, as processes that can be killed."""
+    """A service without workers of its own and a worker, as processes that can be killed; with
+    ``dask`` also a scheduler, which is not, and its workers."""
 
-    def __init__(self, home: Path, url: str) -> None:
+    def __init__(self, home: Path, url: str, *, dask: bool = False) -> None:
+        self._log = (home.parent / "log.txt").open("ab")
+        self._dask: list[subprocess.Popen[bytes]] = []
+        self._scheduler_file = home.parent / "scheduler.json"
         self.settings = Settings(
             home=home,
+            dask=self._start_cluster() if dask else None,
             database_url=url,  # type: ignore[arg-type]
             port=0,
             log_level="error",
@@ -94,7 +102,6 @@ class Group:
             job_attempts=50,
             job_poll_seconds=0.1,
         )
-        self._log = (home.parent / "log.txt").open("ab")
         self.api = self._start_api()
         self.worker = self._start("worker", "--jobs", "1")
 
@@ -117,8 +124,37 @@ class Group:
                 return api
         raise AssertionError("the service did not start")
 
+    def _start_cluster(self) -> str:
+        """The address of a new scheduler with its workers."""
+        self._scheduler = self._start_dask("scheduler", "--host", "127.0.0.1", "--port", "0")
+        until = time.monotonic() + 60
+        while not self._scheduler_file.exists() or not self._scheduler_file.read_text():
+            assert time.monotonic() < until, "the Dask scheduler did not start"
+            time.sleep(0.05)
+        self._dask = [self._start_dask_worker() for _ in range(DASK_WORKERS)]
+        address: str = json.loads(self._scheduler_file.read_text())["address"]
+        return address
+
+    def _start_dask_worker(self) -> subprocess.Popen[bytes]:
+        # Without its nanny the process is the worker itself, and nobody else starts it again.
+        return self._start_dask("worker", "--no-nanny", "--nthreads", "1")
+
+    def _start_dask(self, *arguments: str) -> subprocess.Popen[bytes]:
+        more = ("--scheduler-file", str(self._scheduler_file), "--no-dashboard")
+        return subprocess.Popen(
+            [sys.executable, "-m", "dask", *arguments, *more],
+            stdout=self._log,
+            stderr=self._log,
+        )
+
     def kill(self, victim: Victim) -> bool:
         """SIGKILL one process; ``False`` if there is none of the kind just now."""
+        if victim == "dask-worker":
+            oldest = self._dask.pop(0)
+            oldest.kill()
+            oldest.wait()
+            self._dask.append(self._start_dask_worker())
+            return True
         if victim == "child":
             children = psutil.Process(self.worker.pid).children()
             if not children:
@@ -142,16 +178,19 @@ class Group:
             process.wait()
             assert process.stdout is not None
             process.stdout.close()
+        for process in (*self._dask, *([self._scheduler] if self._dask else [])):
+            process.kill()
+            process.wait()
         self._log.close()
 
 
 @contextmanager
-def group(kind: str, folder: Path) -> Iterator[Group]:
+def group(kind: str, folder: Path, *, dask: bool = False) -> Iterator[Group]:
     """A group of processes on a database of ``kind``."""
     with database(kind, folder) as url:
         home = folder / "home"
         home.mkdir(parents=True, exist_ok=True)
-        made = Group(home, url)
+        made = Group(home, url, dask=dask)
         try:
             yield made
         finally:
@@ -165,20 +204,23 @@ def run(
     seed: int,
     say: Any = lambda line: None,
     seconds: float = float("inf"),
+    *,
+    dask: bool = False,
 ) -> Counts:
     """Rounds of kills on one database, none begun after ``seconds``; what was found."""
+    victims = WITH_DASK if dask else VICTIMS
     until = time.monotonic() + seconds
     chance = random.Random(seed)
     counts = Counts()
     accepted: dict[str, int] = {}
     submitted: list[str] = []
-    with group(kind, folder) as processes:
+    with group(kind, folder, dask=dask) as processes:
         engine = open_database(processes.settings.sqlalchemy_url)
         repositories = Repositories.over(engine)
         for at in range(rounds):
             if time.monotonic() > until:
                 break
-            victim = VICTIMS[at % len(VICTIMS)]
+            victim = victims[at % len(victims)]
             # A board each: every retraining starts from the packaged champion, and costs alike.
             content = table(ROWS, kernels=KERNELS, seed=at, board=f"board-{at}")
             batch = _tried(processes, lambda client, c=content: upload(client, c))
@@ -288,6 +330,7 @@ def main() -> int:
     parser.add_argument("--database", choices=("sqlite", "postgresql"), default="sqlite")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=float("inf"), help="begin no more then")
+    parser.add_argument("--dask", action="store_true", help="fit on a Dask cluster; kill there too")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         counts = run(
@@ -297,6 +340,7 @@ def main() -> int:
             options.seed,
             lambda line: print(line, flush=True),
             options.minutes * 60,
+            dask=options.dask,
         )
     print(counts.told())
     return 1 if counts.wrong else 0

@@ -10,7 +10,7 @@ import pytest
 from tests.app import kills
 from tests.app.databases import KINDS
 
-ROUNDS = int(os.environ.get("WATTCAST_TEST_KILLS", "3"))
+ROUNDS = int(os.environ.get("WATTCAST_TEST_KILLS", "4"))
 """Kills on each database: at least one of each kind of process."""
 
 
@@ -19,4 +19,12 @@ def test_nothing_is_lost_whatever_is_killed(kind: str, tmp_path: Path) -> None:
     counts = kills.run(kind, tmp_path, ROUNDS, seed=1)
     print(counts.told())
     assert sum(counts.kills.values()) == ROUNDS
+    assert counts.wrong == {}
+
+
+def test_nothing_is_lost_where_workers_of_a_cluster_are_killed_too(tmp_path: Path) -> None:
+    pytest.importorskip("distributed", reason="the extra dask is not installed")
+    counts = kills.run("sqlite", tmp_path, ROUNDS, seed=2, dask=True)
+    print(counts.told())
+    assert set(counts.kills) == set(kills.WITH_DASK[:ROUNDS])
     assert counts.wrong == {}

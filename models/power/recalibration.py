@@ -55,7 +55,7 @@ def recalibrated(
     watts = np.array([one.power_watts for one in measured])
     rows = np.array([_row(parameters, one) for one in measured]) * (scale / watts)[:, np.newaxis]
     target = (watts - idle) / watts
-    prior = np.array(list(parameters.weights.values()))
+    prior = np.array([parameters.weight(name) for name in _columns(parameters)])
     expected = rows @ prior
     belief = factor_pull * float(np.mean(expected**2))
     factor = max(0.0, float(expected @ target + belief) / float(expected @ expected + belief))
@@ -64,16 +64,31 @@ def recalibrated(
         np.vstack([rows, pull * np.eye(len(prior))]),
         np.concatenate([target, pull * factor * prior]),
     )
-    named = {name: float(weight) for name, weight in zip(WEIGHTS, weights, strict=True)}
-    highest = max(parameters.highest_watts, float(watts.max()))
-    return parameters.model_copy(update={"weights": named, "highest_watts": highest})
+    named = dict(zip(_columns(parameters), map(float, weights), strict=True))
+    return parameters.model_copy(
+        update={
+            "weights": {name: named[name] for name in WEIGHTS},
+            "own_weights": {name: named[name] for name in parameters.own_weights},
+            "highest_watts": max(parameters.highest_watts, float(watts.max())),
+        }
+    )
+
+
+def _columns(parameters: PhysicalParameters) -> tuple[str, ...]:
+    """The weights that are told: those of all GPUs, and what this one has of its own."""
+    return (*WEIGHTS, *parameters.own_weights)
 
 
 def _row(parameters: PhysicalParameters, one: MeasuredLaunch) -> list[float]:
     """What each weight multiplies, units that share a weight added up."""
     terms = regressors(one.activities, one.clocks, parameters.reference, parameters.voltage)
+    own = parameters.own_weights
     shared = {
-        name: sum(terms[unit] for unit, weight in SHARED_WEIGHTS.items() if weight == name)
+        name: sum(
+            terms[unit]
+            for unit, weight in SHARED_WEIGHTS.items()
+            if weight == name and unit not in own
+        )
         for name in WEIGHTS
     }
-    return [terms[name] + shared[name] for name in WEIGHTS]
+    return [terms[name] + shared.get(name, 0.0) for name in _columns(parameters)]

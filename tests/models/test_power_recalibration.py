@@ -28,6 +28,20 @@ def test_launches_as_predicted_change_nothing() -> None:
     assert recalibrated(PRIOR, rows).weights == pytest.approx(PRIOR.weights, abs=1e-9)
 
 
+def test_a_unit_with_a_weight_of_its_own_keeps_it_and_is_drawn_to_what_it_draws() -> None:
+    own = PRIOR.model_copy(update={"own_weights": {"tensor": 0.6}})
+    matrix = NOTHING._replace(issue=0.1, tensor=0.8)
+    as_said = predicted_power(own, matrix, REFERENCE).watts
+    same = recalibrated(own, [measured(matrix, as_said)])
+    assert same.weights == pytest.approx(own.weights, abs=1e-9)
+    assert same.own_weights == pytest.approx(own.own_weights, abs=1e-9)
+    # What matrix units draw more says something of them, not of FMA.
+    found = recalibrated(own, [measured(matrix, 1.3 * as_said)] * 10)
+    assert predicted_power(found, matrix, REFERENCE).watts == pytest.approx(1.3 * as_said, rel=0.05)
+    assert found.own_weights["tensor"] > own.own_weights["tensor"]
+    assert found.own_weights["tensor"] / 0.6 > found.weights["fma"] / own.weights["fma"]
+
+
 @pytest.mark.parametrize("share", [0.5, 1.5])
 def test_a_board_that_draws_another_share_is_met_the_better_the_more_is_known(share: float) -> None:
     idle = PRIOR.idle_watts

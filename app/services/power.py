@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from app.messages import ModelChoice
 from features.errors import ModelError
@@ -36,6 +36,14 @@ class Serving:
     load: Callable[[Name], BoostedPowerModel] | None = None
 
 
+class Answering(NamedTuple):
+    """The model that answers for a GPU's board (empty: any) by default."""
+
+    board: str
+    card: ModelCard
+    promoted: bool
+
+
 class PowerModels:
     """Boosted power models of the package and of ``home/artifacts``, loaded when first used, and
     the champions of the registry, which come before them.
@@ -48,6 +56,7 @@ class PowerModels:
         self._lock = threading.RLock()
         self._cards: tuple[ModelCard, ...] | None = None
         self._models: dict[tuple[str, str, str, str, int], BoostedPowerModel] = {}
+        self._defaults: dict[str, ModelCard | None] = {}
         self._chosen: dict[tuple[str, str], BoostedPowerModel] = {}
         self._physical: dict[str, PhysicalPowerModel] = {}
         self._serving = Serving()
@@ -109,17 +118,12 @@ class PowerModels:
         if found is not None:
             return found
         with self._lock:
-            # A GPU may have been measured by several people, each with a schema of their own.
-            newest: dict[tuple[str, str, str], ModelCard] = {}
-            for card in self.base_cards():
-                if card.gpu == gpu and card.target == TARGET and card.family in FAMILIES:
-                    key = card.family, card.feature_schema.id, card.source
-                    newest[key] = max(newest.get(key, card), card, key=lambda c: c.version)
+            newest = self._newest(gpu)
             if not newest:
                 return None
-            asked = [c for c in newest.values() if choice in ("auto", c.family)]
+            asked = [c for c in newest if choice in ("auto", c.family)]
             if not asked:
-                known = sorted({card.family for card in newest.values()})
+                known = sorted({card.family for card in newest})
                 raise ModelError(f"no {choice} power model for {gpu}", gpu=gpu, known=known)
             card = min(asked, key=unseen_error_percent)
             model = self._chosen[gpu, choice] = self._load(card)
@@ -133,16 +137,44 @@ class PowerModels:
         """
         if self.promoted(gpu, board) is not None:
             return False
-        boosted = self.choose(gpu, "auto")
-        if boosted is None:
-            return True
-        physical = (
-            card
-            for card in self.base_cards()
-            if (card.gpu, card.target, card.family) == (gpu, TARGET, PHYSICAL)
-        )
-        error = min(map(unseen_error_percent, physical), default=float("inf"))
-        return error < unseen_error_percent(boosted.card)
+        card = self._default(gpu)
+        return card is None or card.family == PHYSICAL
+
+    def _newest(self, gpu: str) -> list[ModelCard]:
+        """Cards of a GPU's boosted models without a promotion, old versions left out."""
+        # A GPU may have been measured by several people, each with a schema of their own.
+        newest: dict[tuple[str, str, str], ModelCard] = {}
+        for card in self.base_cards():
+            if card.gpu == gpu and card.target == TARGET and card.family in FAMILIES:
+                key = card.family, card.feature_schema.id, card.source
+                newest[key] = max(newest.get(key, card), card, key=lambda c: c.version)
+        return list(newest.values())
+
+    def _default(self, gpu: str) -> ModelCard | None:
+        """The card of a GPU's own model that answers without a promotion; ``None`` if none is."""
+        if gpu not in self._defaults:
+            physical = [
+                card
+                for card in self.base_cards()
+                if (card.gpu, card.target, card.family) == (gpu, TARGET, PHYSICAL)
+            ]
+            # Of equals the first: a boosted one.
+            cards = [*self._newest(gpu), *physical]
+            self._defaults[gpu] = min(cards, key=unseen_error_percent, default=None)
+        return self._defaults[gpu]
+
+    def answering(self) -> list[Answering]:
+        """Who answers by default for every GPU that was measured, and for boards with a champion.
+
+        No model is loaded for it.
+        """
+        champions = self._serving.champions
+        found = [Answering(board, model.card, True) for (_, board), model in champions.items()]
+        for gpu in sorted({card.gpu for card in self.base_cards()} - {POOLED}):
+            card = self._default(gpu)
+            if card is not None and (gpu, "") not in champions:
+                found.append(Answering("", card, False))
+        return found
 
     def physical(self, gpu: GpuProfile) -> PhysicalPowerModel:
         """The physical model of a GPU: fitted on it, else pooled over those that were measured.
@@ -153,14 +185,17 @@ class PowerModels:
         if known is not None and known.gpu is gpu:
             return known
         with self._lock:
-            fitted = any(
-                (card.gpu, card.target, card.family) == (gpu.id, TARGET, PHYSICAL)
-                for card in self.base_cards()
-            )
-            name = gpu.id if fitted else POOLED
-            artifact = self._store.find(name, TARGET, PHYSICAL, PHYSICAL_SCHEMA)
-            model = self._physical[gpu.id] = PhysicalPowerModel(artifact, gpu)
+            model = PhysicalPowerModel(self.physical_artifact(gpu.id), gpu)
+            self._physical[gpu.id] = model
             return model
+
+    def physical_artifact(self, gpu: str) -> Artifact[ModelCard]:
+        """The packaged physical model of a GPU, its own or the pooled one. Raises ModelError."""
+        fitted = any(
+            (card.gpu, card.target, card.family) == (gpu, TARGET, PHYSICAL)
+            for card in self.base_cards()
+        )
+        return self._store.find(gpu if fitted else POOLED, TARGET, PHYSICAL, PHYSICAL_SCHEMA)
 
     def referenced(self, reference: dict[str, Any]) -> BoostedPowerModel:
         """The very model that a stored prediction names. Raises ModelError if it is gone."""

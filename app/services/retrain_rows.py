@@ -19,7 +19,6 @@ from features.gpus import GpuProfile
 from features.schemas import get_schema
 from models.cards import SchemaReference, Source
 from models.clocks import default_clocks
-from models.power.boosted import BoostedPowerModel
 from models.power.inputs import launch_features
 
 if TYPE_CHECKING:
@@ -97,7 +96,7 @@ class Gathered:
         measured = [row for _, row in rows]
         uploads = Uploads(
             rows=Rows.of(
-                _vectors(measured, self.schema_id, inputs, gpu),
+                vectors_of(measured, self.schema_id, inputs, gpu),
                 np.array([row.power_watts for row in measured], dtype=np.float64),
                 [row.kernel_group for row in measured],
             ),
@@ -141,24 +140,6 @@ def gathered(
             known=boards,
         )
     return Gathered(batches, rows, boards[0], schema)
-
-
-def answered(
-    model: BoostedPowerModel, rows: Sequence[Measurement], gpu: GpuProfile
-) -> NDArray[np.float64]:
-    """Watts ``[n]`` that a model gives measured launches; NaN where they lack an input of it."""
-    card = model.card
-    schema = card.feature_schema.id
-    found = np.full(len(rows), np.nan)
-    having = [at for at, row in enumerate(rows) if schema in row.vectors]
-    if not having:
-        return found
-    vectors = _vectors([rows[at] for at in having], schema, card.feature_names, gpu)
-    may_miss = np.array([feature.missing_share > 0 for feature in card.features])
-    whole = ~(np.isnan(vectors) & ~may_miss).any(axis=1)
-    if whole.any():
-        found[np.array(having)[whole]] = model.predict_watts(vectors[whole])
-    return found
 
 
 def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:
@@ -238,14 +219,14 @@ def _complete(
     if not rows:
         return []
     may_miss = np.array([feature.missing_share > 0 for feature in champion.card.features])
-    vectors = _vectors([row for _, row in rows], schema, inputs, gpu)
+    vectors = vectors_of([row for _, row in rows], schema, inputs, gpu)
     whole = ~(np.isnan(vectors) & ~may_miss).any(axis=1)
     if not whole.all():
         rest.reasons["a feature is missing"] += int(np.sum(~whole))
     return [row for row, keep in zip(rows, whole, strict=True) if keep]
 
 
-def _vectors(
+def vectors_of(
     rows: Sequence[Measurement], schema_id: str, inputs: Sequence[str], gpu: GpuProfile
 ) -> NDArray[np.float64]:
     """Model inputs ``[n, k]``: fields of the schema, and what follows from the launch."""

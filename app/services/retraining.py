@@ -13,18 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-import numpy as np
-from numpy.typing import NDArray
-
 from app.jobs.worker import work_folder
 from app.logs import log
 from app.problems import ServiceError, kind_of
 from app.retrain_messages import RetrainRequest
 from app.services.artifacts import RegistryArtifacts, name_of
-from app.services.champions import open_version
-from app.services.gpus import Gpus
-from app.services.power import TARGET, PowerModels, unseen_error_watts
-from app.services.retrain_rows import Gathered, Rest, answered, base_rows, gathered
+from app.services.power import TARGET, unseen_error_watts
+from app.services.retrain_launches import Launches
+from app.services.retrain_opponents import Opponent, opponent, serving
+from app.services.retrain_rows import Gathered, Rest, base_rows, gathered
 from app.settings import Settings
 from app.store.database import open_database
 from app.store.jobs import Job, LeaseLostError
@@ -38,8 +35,8 @@ from app.store.registry import (
 )
 from app.store.repositories import Repositories
 from features.errors import WattcastError
+from features.gpus import GpuProfile
 from models.cards import CARD_NAME, ModelCard, sha256_of
-from models.power.boosted import BoostedPowerModel
 from models.store import Artifact
 
 if TYPE_CHECKING:
@@ -82,14 +79,17 @@ def run_job(settings: Settings, job_id: UUID, token: str) -> None:
     What the request or its rows cannot give fails the job for good; anything unforeseen is
     raised, so that the worker tries again.
     """
+    from app.services import Services
+
     engine = open_database(settings.sqlalchemy_url)
+    services = Services(settings)
     try:
         data = Repositories.over(engine)
         job = data.jobs.get(job_id)
         if job is None or job.ended:
             raise LeaseLostError(job_id)
         try:
-            _Run(settings, data, job, token).run()
+            _Run(services, data, job, token).run()
         except LeaseLostError:
             raise
         except ChampionMovedError as error:
@@ -102,19 +102,21 @@ def run_job(settings: Settings, job_id: UUID, token: str) -> None:
             told = {"kind": kind, "detail": error.detail, **error.context}
             data.jobs.fail(job_id, token, told)
     finally:
+        services.close()
         engine.dispose()
 
 
 class _Run:
     """One attempt at a retraining."""
 
-    def __init__(self, settings: Settings, data: Repositories, job: Job, token: str) -> None:
+    def __init__(self, services: Services, data: Repositories, job: Job, token: str) -> None:
+        settings = services.settings
+        self.services = services
         self.settings = settings
         self.data = data
         self.job = job
         self.token = token
         self.request = RetrainRequest.model_validate(job.request)
-        self.power = PowerModels(settings.home)
         self.artifacts = RegistryArtifacts(settings.home / "registry", settings.artifacts_url)
         self.work = work_folder(settings, job.id)
 
@@ -123,19 +125,20 @@ class _Run:
         self.tell("rows", 0.0)
         snapshot = self.data.registry.snapshot()
         request = self.request
-        gpu = Gpus(self.settings.home).load(request.gpu)
+        gpu = self.services.gpus.load(request.gpu)
         batches = self.data.measurements.get_many(request.batches)
         rows = partial(self.data.measurements.rows, gpu=gpu.id)
         rest = Rest()
         found = gathered(batches, rows, gpu, request.board, request.schema_id, rest)
         place = Place(gpu.id, found.board, TARGET)
-        champion = self._champion(snapshot, place, found.schema_id)
+        answering = serving(self.services.power, self.artifacts, snapshot, place)
+        champion = self._champion(answering, place, found.schema_id)
         uploads, measured = found.with_earlier(
             champion, place, self.data.measurements, rows, gpu, rest
         )
         base = base_rows(gpu.id, champion) if request.mode == "full" else None
-        opponents = self._opponents(snapshot, place, champion, measured)
-        made = self._train(place, found, uploads, base, champion, opponents)
+        beside = self._opponent(answering, champion, measured, gpu)
+        made = self._train(place, found, uploads, base, champion, beside)
         names = self._adopt(made)
         self._finish(snapshot, place, made, names, rest)
 
@@ -143,7 +146,9 @@ class _Run:
         """Tell the job's progress. Raises LeaseLostError where it is ours no more."""
         self.data.jobs.progress(self.job.id, self.token, stage, round(share, 4), detail)
 
-    def _champion(self, snapshot: Snapshot, place: Place, schema_id: str) -> Champion | None:
+    def _champion(
+        self, answering: Artifact[ModelCard], place: Place, schema_id: str
+    ) -> Champion | None:
         """The model to beat and to start from: the one that answers for this board now, or, where
         that one cannot be continued, the best of the packaged ones that can.
 
@@ -151,43 +156,29 @@ class _Run:
         """
         from training.retrain.run import Champion
 
-        serving = self._serving(snapshot, place)
-        if serving is None:
-            return None
-        card = serving.card
+        card = answering.card
         if card.family in CONTINUABLE and card.feature_schema.id == schema_id:
-            return Champion(serving)
+            return Champion(answering)
+        power = self.services.power
         known = [
             card
-            for card in self.power.base_cards()
+            for card in power.base_cards()
             if (card.gpu, card.feature_schema.id) == (place.gpu, schema_id)
             and card.family in CONTINUABLE
         ]
-        return Champion(self.power.artifact(min(known, key=unseen_error_watts))) if known else None
+        return Champion(power.artifact(min(known, key=unseen_error_watts))) if known else None
 
-    def _serving(self, snapshot: Snapshot, place: Place) -> Artifact[ModelCard] | None:
-        """The boosted model that answers for a board now."""
-        for board in dict.fromkeys((place.board, "")):
-            version = snapshot.champion(place._replace(board=board))
-            if version is not None:
-                return open_version(self.power, self.artifacts, version)
-        model = self.power.choose(place.gpu, "auto")
-        return None if model is None else self.power.artifact(model.card)
-
-    def _opponents(
+    def _opponent(
         self,
-        snapshot: Snapshot,
-        place: Place,
+        answering: Artifact[ModelCard],
         champion: Champion | None,
         rows: Sequence[Measurement],
-    ) -> dict[str, NDArray[np.float64]]:
-        """Watts of the model that answers now, where that is not the champion."""
-        serving = self._serving(snapshot, place)
-        if serving is None or (champion is not None and serving.card == champion.card):
-            return {}
-        name = f"{serving.card.family} model that answers now"
-        gpu = Gpus(self.settings.home).load(place.gpu)
-        return {name: answered(BoostedPowerModel(serving), rows, gpu)}
+        gpu: GpuProfile,
+    ) -> Opponent | None:
+        """The model that answers now, where that is not the champion."""
+        if champion is not None and answering.card == champion.card:
+            return None
+        return opponent(answering, rows, Launches(self.services, gpu, self.data.measurements.ptx))
 
     def _train(
         self,
@@ -196,7 +187,7 @@ class _Run:
         uploads: Uploads,
         base: Base | None,
         champion: Champion | None,
-        opponents: dict[str, NDArray[np.float64]],
+        beside: Opponent | None,
     ) -> Retrained:
         from training.checkpoints import Checkpoints
         from training.engine import open_engine
@@ -221,7 +212,8 @@ class _Run:
                 base,
                 champion,
                 self.work / "made",
-                opponents=opponents,
+                opponents={beside.name: beside.watts} if beside and beside.name else {},
+                notes=(beside.note,) if beside and beside.note else (),
                 engine=engine,
                 checkpoints=Checkpoints(self.work / "folds"),
                 progress=self.tell,

@@ -21,10 +21,10 @@ def holdout(groups: int = 12, launches: int = 10, *, candidate: float = 0.05) ->
     measured = 60 * np.exp(generator.normal(0, 0.3, groups))[number]
     measured *= np.exp(generator.normal(0, 0.02, len(number)))
     return HoldOut(
-        measured_watts=measured,
+        measured=measured,
         groups=number,
-        candidate_watts=measured * np.exp(candidate * generator.standard_normal(len(number))),
-        baseline_watts=np.full(len(number), np.median(measured)),
+        candidate=measured * np.exp(candidate * generator.standard_normal(len(number))),
+        baseline=np.full(len(number), np.median(measured)),
         opponents={CHAMPION: measured / 1.15},
     )
 
@@ -40,13 +40,13 @@ def test_a_better_candidate_is_promoted() -> None:
 
 def test_what_learned_only_the_median_of_shuffled_watts_beats_the_champion_and_is_refused() -> None:
     found = holdout()
-    shuffled = np.random.default_rng(0).permutation(found.measured_watts)
+    shuffled = np.random.default_rng(0).permutation(found.measured)
     noise = np.exp(0.1 * np.random.default_rng(1).standard_normal(len(shuffled)))
     garbage = replace(
         found,
-        measured_watts=shuffled,
-        candidate_watts=found.baseline_watts * noise,
-        opponents={CHAMPION: found.measured_watts / 1.5},
+        measured=shuffled,
+        candidate=found.baseline * noise,
+        opponents={CHAMPION: found.measured / 1.5},
     )
     verdict = judge(garbage, None, POLICY)
     champion, baseline = verdict.comparisons
@@ -59,7 +59,7 @@ def test_what_learned_only_the_median_of_shuffled_watts_beats_the_champion_and_i
 def test_a_gain_within_noise_is_refused() -> None:
     found = holdout()
     sign = np.where(found.groups % 2, 1.0, -1.0)
-    near = replace(found, opponents={CHAMPION: found.candidate_watts * np.exp(0.001 * sign)})
+    near = replace(found, opponents={CHAMPION: found.candidate * np.exp(0.001 * sign)})
     verdict = judge(near, None, POLICY)
     assert not verdict.promoted
     assert CHAMPION in verdict.reasons[0]
@@ -94,7 +94,7 @@ def test_a_gpu_without_a_model_needs_to_beat_the_baseline_alone() -> None:
 
 def test_every_opponent_must_be_beaten() -> None:
     found = holdout()
-    both = replace(found, opponents={**found.opponents, "physical model": found.measured_watts})
+    both = replace(found, opponents={**found.opponents, "physical model": found.measured})
     verdict = judge(both, None, POLICY)
     assert not verdict.promoted
     assert ["physical model" in reason for reason in verdict.reasons] == [True]
@@ -102,7 +102,7 @@ def test_every_opponent_must_be_beaten() -> None:
 
 def test_what_cannot_be_compared_is_not_promoted() -> None:
     found = holdout()
-    gaps = np.where(found.groups == 0, np.nan, found.measured_watts / 2)
+    gaps = np.where(found.groups == 0, np.nan, found.measured / 2)
     verdict = judge(replace(found, opponents={"model that serves": gaps}), None, POLICY)
     assert not verdict.promoted
     assert "10 of 120 rows" in verdict.reasons[0]
@@ -111,20 +111,20 @@ def test_what_cannot_be_compared_is_not_promoted() -> None:
 def test_a_prediction_of_no_power_is_the_worst_of_all() -> None:
     assert log_error(np.array([1.0, 2.0]), np.array([-1.0, 2.0])).tolist() == [np.inf, 0.0]
     found = holdout()
-    broken = replace(found, candidate_watts=np.where(found.groups == 0, -1, found.measured_watts))
+    broken = replace(found, candidate=np.where(found.groups == 0, -1, found.measured))
     assert not judge(broken, None, POLICY).promoted
 
 
 def test_measured_power_is_positive() -> None:
     found = holdout()
     with pytest.raises(ValueError, match="positive"):
-        judge(replace(found, measured_watts=found.measured_watts * 0), None, POLICY)
+        judge(replace(found, measured=found.measured * 0), None, POLICY)
 
 
 @given(st.integers(0, 2**32 - 1))
 def test_a_model_is_never_better_than_itself(seed: int) -> None:
     found = holdout()
     noise = np.random.default_rng(seed).normal(0, 0.1, len(found.groups))
-    same = found.measured_watts * np.exp(noise)
-    verdict = judge(replace(found, candidate_watts=same, opponents={CHAMPION: same}), None, POLICY)
+    same = found.measured * np.exp(noise)
+    verdict = judge(replace(found, candidate=same, opponents={CHAMPION: same}), None, POLICY)
     assert not verdict.promoted

@@ -86,27 +86,30 @@ class Verdict(BaseModel):
 
 @dataclass(frozen=True)
 class HoldOut:
-    """Rows that neither candidate nor champion was trained on: arrays ``[n]``, watts.
+    """Rows that neither candidate nor champion was trained on: arrays ``[n]`` of one positive
+    quantity, watts or seconds.
 
     ``opponents`` holds the predictions of the champion (and of whatever else serves) by name, NaN
-    where a model cannot be asked about a row; empty where the GPU has no model yet.
+    where a model cannot be asked about a row; empty where the GPU has no model yet. ``notes`` are
+    told with the verdict.
     """
 
-    measured_watts: Floats
+    measured: Floats
     groups: Indices
-    candidate_watts: Floats
-    baseline_watts: Floats
+    candidate: Floats
+    baseline: Floats
     opponents: Mapping[str, Floats]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class OldRows:
-    """Rows that both were trained on, each in the watts of its own board: arrays ``[n]``."""
+    """Rows that both were trained on, each in the watts of its own board (or seconds): ``[n]``."""
 
-    measured_watts: Floats
+    measured: Floats
     groups: Indices
-    candidate_watts: Floats
-    champion_watts: Floats
+    candidate: Floats
+    champion: Floats
 
 
 def log_error(measured: Floats, predicted: Floats) -> Floats:
@@ -123,9 +126,9 @@ def error_by_group(errors: Floats, groups: Indices) -> Floats:
 
 
 def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
-    """The verdict on a candidate. Raises ValueError for rows without positive measured watts."""
-    if not np.all(holdout.measured_watts > 0):
-        raise ValueError("measured power must be positive")
+    """The verdict on a candidate. Raises ValueError where what was measured is not positive."""
+    if not np.all(holdout.measured > 0):
+        raise ValueError("what was measured must be positive")
     count = len(np.unique(holdout.groups))
     if count < policy.least_groups:
         reason = (
@@ -142,14 +145,14 @@ def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
             if missing
         )
         return Verdict(promoted=False, reasons=unasked)
-    against = {**holdout.opponents, BASELINE: holdout.baseline_watts}
+    against = {**holdout.opponents, BASELINE: holdout.baseline}
     comparisons = tuple(
         compare(holdout, name, predicted, policy.alpha) for name, predicted in against.items()
     )
     reasons = [_not_better(one, policy.alpha) for one in comparisons if not one.better]
-    notes = [] if holdout.opponents else ["there is no champion to beat"]
+    notes = [*holdout.notes, *([] if holdout.opponents else ["there is no champion to beat"])]
     found = None
-    if old is None or not len(old.measured_watts):
+    if old is None or not len(old.measured):
         notes.append("no old data of this board is at hand")
     else:
         found = _old_data(old, policy.old_margin)
@@ -169,8 +172,8 @@ def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
 
 def compare(holdout: HoldOut, name: str, predicted: Floats, alpha: float) -> Comparison:
     """Candidate against one opponent's predictions ``[n]`` on the hold-out."""
-    measured, groups = holdout.measured_watts, holdout.groups
-    own = error_by_group(log_error(measured, holdout.candidate_watts), groups)
+    measured, groups = holdout.measured, holdout.groups
+    own = error_by_group(log_error(measured, holdout.candidate), groups)
     other = error_by_group(log_error(measured, predicted), groups)
     p_value = _p_value(own, other)
     return Comparison(
@@ -195,10 +198,10 @@ def _p_value(own: Floats, other: Floats) -> float:
 
 
 def _old_data(old: OldRows, margin: float) -> OldData:
-    own = error_by_group(log_error(old.measured_watts, old.candidate_watts), old.groups)
-    champion = error_by_group(log_error(old.measured_watts, old.champion_watts), old.groups)
+    own = error_by_group(log_error(old.measured, old.candidate), old.groups)
+    champion = error_by_group(log_error(old.measured, old.champion), old.groups)
     return OldData(
-        rows=len(old.measured_watts),
+        rows=len(old.measured),
         candidate_error=_finite(own),
         champion_error=_finite(champion),
         worse=bool(own.mean() > champion.mean() + margin),

@@ -76,6 +76,7 @@ def retrain(
     out_dir: Path,
     *,
     opponents: Mapping[str, Floats] | None = None,
+    notes: tuple[str, ...] = (),
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
     progress: Progress = lambda stage, share: None,
@@ -83,8 +84,8 @@ def retrain(
     """Train a candidate, write its artifacts below ``out_dir`` and judge it.
 
     ``opponents`` are watts ``[n]`` that other models give the uploaded rows; each must be beaten
-    like the champion. Equal input gives equal models. Raises DataError where the rows do not
-    allow it, ModelError for families or a champion that do not fit.
+    like the champion; ``notes`` are told with the verdict. Equal input gives equal models. Raises
+    DataError where the rows do not allow it, ModelError for families or a champion that do not fit.
     """
     _check(order, uploads, base, champion)
     progress("folds", 0.0)
@@ -119,7 +120,7 @@ def retrain(
         [get_family(name).predict(model, rows.vectors) for name, model in models.items()], axis=0
     )
     verdict = judge(
-        _hold_out(uploads, champion, both, opponents or {}),
+        _hold_out(uploads, champion, both, opponents or {}, notes),
         _old_rows(uploads, base, champion, predicted, factor, models),
         order.policy,
     )
@@ -209,6 +210,7 @@ def _hold_out(
     champion: Champion | None,
     found: Judged,
     opponents: Mapping[str, Floats],
+    notes: tuple[str, ...],
 ) -> HoldOut:
     new = uploads.new
     rows = uploads.rows
@@ -216,11 +218,12 @@ def _hold_out(
     if champion is not None:
         against = {CHAMPION: champion.model.predict_watts(rows.vectors)[new], **against}
     return HoldOut(
-        measured_watts=rows.watts[new],
+        measured=rows.watts[new],
         groups=rows.groups[new],
-        candidate_watts=found.grouped_watts[new],
-        baseline_watts=found.baseline_watts[new],
+        candidate=found.grouped_watts[new],
+        baseline=found.baseline_watts[new],
         opponents=against,
+        notes=notes,
     )
 
 

@@ -1,0 +1,87 @@
+"""What a candidate must beat: the answer that users of a board get now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.services.artifacts import RegistryArtifacts
+from app.services.champions import open_version
+from app.services.power import PHYSICAL, PowerModels
+from app.services.retrain_launches import Launches
+from app.services.retrain_rows import vectors_of
+from app.store.measurements import Measurement
+from app.store.registry import Place, Snapshot
+from features.gpus import GpuProfile
+from models.cards import ModelCard
+from models.power.boosted import BoostedPowerModel
+from models.power.physical import POOLED
+from models.power.physical_model import PhysicalPowerModel
+from models.store import Artifact
+
+Floats = NDArray[np.float64]
+
+NOT_ASKED = "the uncalibrated answer was not asked: the rows lack features of activity1"
+
+
+def serving(
+    power: PowerModels, artifacts: RegistryArtifacts, snapshot: Snapshot, place: Place
+) -> Artifact[ModelCard]:
+    """The power model that answers by default for a board now. Raises ModelError."""
+    for board in dict.fromkeys((place.board, "")):
+        version = snapshot.champion(place._replace(board=board))
+        if version is not None:
+            return open_version(power, artifacts, version)
+    model = power.choose(place.gpu, "auto")
+    if model is None or power.auto_is_physical(place.gpu):
+        return power.physical_artifact(place.gpu)
+    return power.artifact(model.card)
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """Watts ``[n]`` of the model that answers now, NaN where it cannot be asked; ``name`` is empty
+    where it is no opponent, and ``note`` says why."""
+
+    name: str
+    watts: Floats
+    note: str = ""
+
+
+def opponent(
+    answering: Artifact[ModelCard], rows: Sequence[Measurement], launches: Launches
+) -> Opponent:
+    """What the model that answers now says of measured launches.
+
+    A GPU that nobody measured is answered by pooled weights: where the rows lack what those look
+    at, they are no opponent, since the measurements themselves are more than was known before.
+    """
+    card = answering.card
+    if card.family != PHYSICAL:
+        watts = boosted_watts(BoostedPowerModel(answering), rows, launches.gpu)
+        return Opponent(f"{card.family} model that answers now", watts)
+    watts = launches.physical_watts(PhysicalPowerModel(answering, launches.gpu), rows)
+    if card.gpu != POOLED:
+        return Opponent("physical model that answers now", watts)
+    if np.isnan(watts).any():
+        return Opponent("", watts, NOT_ASKED)
+    return Opponent("uncalibrated physical model that answers now", watts)
+
+
+def boosted_watts(model: BoostedPowerModel, rows: Sequence[Measurement], gpu: GpuProfile) -> Floats:
+    """Watts ``[n]`` that a model gives measured launches; NaN where they lack an input of it."""
+    card = model.card
+    schema = card.feature_schema.id
+    found = np.full(len(rows), np.nan)
+    having = [at for at, row in enumerate(rows) if schema in row.vectors]
+    if not having:
+        return found
+    vectors = vectors_of([rows[at] for at in having], schema, card.feature_names, gpu)
+    may_miss = np.array([feature.missing_share > 0 for feature in card.features])
+    whole = ~(np.isnan(vectors) & ~may_miss).any(axis=1)
+    if whole.any():
+        found[np.array(having)[whole]] = model.predict_watts(vectors[whole])
+    return found

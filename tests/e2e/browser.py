@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import httpx
 import pytest
@@ -28,6 +28,9 @@ ARGUMENTS = [
 
 PATIENCE_MILLISECONDS = 60_000
 """Longest wait for anything to appear, on a machine that is busy with other tests."""
+
+SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
+"""Colour schemes that a reader may prefer."""
 
 needs_chromium = pytest.mark.skipif(
     not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM} (apt-get install chromium)"

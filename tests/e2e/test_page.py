@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import httpx
-import pytest
 from playwright.sync_api import Browser
 
 from tests.app.conftest import settings_at
 from tests.app.live import running
-from tests.e2e.browser import Watched, chromium, needs_chromium, watched
+from tests.e2e.browser import SCHEMES, Watched, needs_chromium, watched
 
 pytestmark = needs_chromium
-
-SCHEMES: tuple[Literal["light", "dark"], ...] = ("light", "dark")
 
 HOSTILE = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"
 
@@ -50,30 +45,6 @@ $LOOP:
  ret;
 }
 """
-
-
-@pytest.fixture(scope="module")
-def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
-    with running(settings_at(tmp_path_factory.mktemp("home"), job_workers=0)) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def vector_add() -> str:
-    """PTX of the demonstration's kernel, which is the page's example."""
-    return files("app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as opened:
-        yield opened
-
-
-@pytest.fixture
-def page(browser: Browser, service: httpx.Client) -> Iterator[Watched]:
-    with watched(browser, service, viewport={"width": 1440, "height": 900}) as opened:
-        yield opened
 
 
 def test_from_paste_to_a_link_that_says_the_same(
@@ -223,7 +194,7 @@ def test_hostile_text_is_text(page: Watched, service: httpx.Client) -> None:
     tab = page.page
     # A file's name and the comments in it.
     file: Any = {"name": f"{HOSTILE}.ptx", "mimeType": "text/plain", "buffer": TWO_KERNELS.encode()}
-    tab.set_input_files("#file", file)
+    tab.set_input_files("#source-file", file)
     tab.wait_for_selector("#source-note:has-text('onerror')")
     tab.select_option("#kernel", "first")
     tab.click("#predict")

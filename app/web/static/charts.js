@@ -1,6 +1,6 @@
 // Small figures inside table cells: a bar says at a glance what the number beside it says exactly.
 
-import { svg } from "./dom.js";
+import { el, svg } from "./dom.js";
 
 const share = (value) => `${Math.max(0, Math.min(100, 100 * value)).toFixed(2)}%`;
 
@@ -43,4 +43,21 @@ export function steps(start, values) {
     at += value;
     return { from, to: at };
   });
+}
+
+/** A table whose rows hold a name, a bar and numbers. Narrow screens lay it out as a grid, which
+ *  would take its meaning from it but for the roles. */
+export function barTable(caption, titles, rows) {
+  return el("table", { class: "bars", role: "table" },
+    el("caption", {}, caption),
+    el("thead", { class: "visually-hidden", role: "rowgroup" }, el("tr", { role: "row" },
+      titles.map((title) => el("th", { scope: "col", role: "columnheader" }, title)))),
+    el("tbody", { role: "rowgroup" }, rows));
+}
+
+/** A row of such a table; `kind` is its class. */
+export function barRow(kind, name, [figure, ...numbers]) {
+  return el("tr", { class: kind, role: "row" }, name,
+    el("td", { class: "pic", role: "cell" }, figure),
+    numbers.map((text) => el("td", { class: "num", role: "cell" }, text)));
 }

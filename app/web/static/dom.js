@@ -67,6 +67,21 @@ export function table(caption, columns, rows, { chosen, kind } = {}) {
 
 const PREFIXES = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
 
+/** Copy what a read-only field holds, and say so on the button that was pressed. */
+export async function copyField(field, button, what) {
+  const title = button.textContent;
+  field.select();
+  try {
+    await navigator.clipboard.writeText(field.value);
+    announce(`${what} is copied.`);
+    button.textContent = "Copied";
+  } catch {
+    announce(`${what} is selected; copy it with the keyboard.`);
+    button.textContent = "Selected";
+  }
+  setTimeout(() => (button.textContent = title), 2000);
+}
+
 /** A number with three digits and a prefixed unit: 18.3 µs. */
 export function quantity(value, unit, { sign = false, digits = 3 } = {}) {
   if (value === null || value === undefined) return "unknown";

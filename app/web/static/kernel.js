@@ -1,53 +1,35 @@
 // The form on the left: source, kernel, launch, loops and arguments, as a request.
 
 import { post, Problem } from "./api.js";
+import { SourceBox } from "./box.js";
 import { byId, dimensions, el, parseDimensions, plain, say, show } from "./dom.js";
 import { kernelsIn, languageOf } from "./source.js";
 
-const SHOWN_CHARACTERS = 400_000;
 const NUMBERS = ["dynamic_shared_bytes", "static_shared_bytes", "registers_per_thread"];
 
-/** A text too long to edit: the form shows its beginning and sends the whole. */
-let whole = null;
-let fileName = "";
+let box = null;
 let loopValues = {};
 let argumentValues = {};
 
-export const sourceText = () => whole ?? byId("source").value;
-
-export function language() {
-  const chosen = byId("language").value;
-  return chosen === "auto" ? languageOf(sourceText()) : chosen;
-}
+export const sourceText = () => box.text;
+export const sourceName = () => box.name;
+export const language = () => box.language;
 
 /** Put a text into the form, with the name of the file that it came from. */
-export function setSource(text, name = "") {
-  whole = text.length > SHOWN_CHARACTERS ? text : null;
-  const field = byId("source");
-  field.value = whole ? text.slice(0, SHOWN_CHARACTERS) : text;
-  field.readOnly = whole !== null;
-  fileName = name;
+export const setSource = (text, name = "") => box.set(text, name);
+
+/** Loops and arguments are those of a text; another has others. */
+function forget() {
   loopValues = {};
   argumentValues = {};
   show(byId("loops"));
   show(byId("arguments"));
   byId("loops-count").textContent = "";
   byId("inspect-note").textContent = "";
-  changed();
 }
 
-function changed() {
-  const text = sourceText();
-  const kernels = text.trim() ? kernelsIn(text, language()) : [];
+function changed(kernels) {
   listKernels(kernels);
-  const told = [];
-  if (fileName) told.push(fileName);
-  if (text.trim()) {
-    told.push(language() === "ptx" ? "PTX" : "CUDA");
-    told.push(kernels.length === 1 ? "1 kernel" : `${kernels.length} kernels`);
-  }
-  if (whole) told.push("too long to edit here: only its beginning is shown, all of it is sent");
-  byId("source-note").textContent = told.join(" · ");
   say(byId("kernel-error"), "");
 }
 
@@ -61,13 +43,16 @@ function listKernels(names, chosen = byId("kernel").value) {
   byId("kernel").value = options.includes(chosen) ? chosen : options[0] ?? "";
 }
 
-/** Of what every call about a kernel takes. Throws Error with what is missing. */
+/** What every call about a kernel takes. Throws Error with what is missing. */
 export function request() {
-  const text = sourceText();
-  if (!text.trim()) throw new Error("Paste PTX or CUDA source first, or use the example.");
-  const body = { [language()]: text, launch: { grid: dims("grid"), block: dims("block") } };
+  if (!box.text.trim()) throw new Error("Paste PTX or CUDA source first, or use the example.");
   const kernel = byId("kernel").value;
-  if (kernel) body.kernel = kernel;
+  return { ...box.member, ...(kernel && { kernel }), ...settings() };
+}
+
+/** The same without the code: launch, loops, arguments, how it is analysed. */
+export function settings() {
+  const body = { launch: { grid: dims("grid"), block: dims("block") } };
   for (const name of NUMBERS) {
     const value = byId(name).value.trim();
     if (!value) continue;
@@ -100,13 +85,16 @@ export function clocks() {
   return Object.keys(given).length ? given : null;
 }
 
+/** The power model of the form, unless it is the usual one. */
+export const powerModel = () => (byId("model").value === "auto" ? null : byId("model").value);
+
 /** What a prediction takes, for one GPU or, with a list, for several. */
 export function predictRequest(gpus = null) {
   const body = request();
   if (gpus) body.gpus = gpus;
   else body.gpu = gpu();
   if (clocks()) body.clocks = clocks();
-  if (byId("model").value !== "auto") body.model = byId("model").value;
+  if (powerModel()) body.model = powerModel();
   return body;
 }
 
@@ -200,24 +188,6 @@ async function inspect() {
   }
 }
 
-async function read(file) {
-  setSource(await file.text(), file.name);
-}
-
-/** Read files that are dropped on an element. */
-export function takesFiles(element, take) {
-  element.addEventListener("dragover", (event) => {
-    event.preventDefault();
-    element.classList.add("over");
-  });
-  element.addEventListener("dragleave", () => element.classList.remove("over"));
-  element.addEventListener("drop", (event) => {
-    event.preventDefault();
-    element.classList.remove("over");
-    if (event.dataTransfer.files.length) take(event.dataTransfer.files[0]);
-  });
-}
-
 async function example() {
   const path = new URL("vector_add.ptx", import.meta.url);
   setSource(await (await fetch(path)).text(), "vector_add.ptx");
@@ -226,19 +196,11 @@ async function example() {
 }
 
 export function start() {
-  let later;
-  byId("source").addEventListener("input", () => {
-    fileName = "";
-    clearTimeout(later);
-    later = setTimeout(changed, 150);
+  const chosen = byId("language");
+  box = new SourceBox("source", {
+    language: (text) => (chosen.value === "auto" ? languageOf(text) : chosen.value), changed, replaced: forget,
   });
-  byId("source").addEventListener("paste", () => setTimeout(changed));
-  byId("language").addEventListener("change", changed);
-  byId("file").addEventListener("change", (event) => {
-    if (event.target.files.length) read(event.target.files[0]);
-    event.target.value = "";
-  });
-  takesFiles(byId("drop"), read);
+  chosen.addEventListener("change", () => box.update());
   byId("example").addEventListener("click", () => example().catch(complain));
   byId("clear").addEventListener("click", () => {
     setSource("");

@@ -2,6 +2,8 @@
 
 import * as clocks from "./clocks.js";
 import * as compare from "./compare.js";
+import * as cost from "./cost.js";
+import * as diff from "./diff.js";
 import { byId } from "./dom.js";
 import { fillChecks, fillGpus, gpus } from "./gpus.js";
 import * as past from "./history.js";
@@ -27,6 +29,7 @@ async function fill() {
   fillGpus(byId("gpu"), found, FIRST_GPU);
   fillChecks(byId("compare-gpus"), found, COMPARED);
   fillChecks(byId("sweep-gpus"), found);
+  fillChecks(byId("diff-gpus"), found);
   fillGpus(byId("upload-gpu"), found);
   const boosted = found.filter((gpu) => gpu.power_models.some((family) => family !== "physical"));
   fillGpus(byId("retrain-gpu"), boosted);
@@ -36,7 +39,7 @@ async function fill() {
   document.documentElement.dataset.ready = "true";
 }
 
-for (const view of [kernel, predict, sweep, clocks, compare, past, measurements, models]) view.start();
+for (const view of [kernel, predict, sweep, clocks, compare, diff, cost, past, measurements, models]) view.start();
 keys.start(() => {
   kernel.complain({ message: "" });
   fill();

@@ -2,7 +2,7 @@
 
 import { follow, get, post, postForm, remove } from "./api.js";
 import { announce, byId, el, percent, plain, say, show, table, when } from "./dom.js";
-import { takesFiles } from "./kernel.js";
+import { takesFiles } from "./box.js";
 import { whenOpened } from "./tabs.js";
 
 const SHOWN_ROWS = 20;

@@ -1,18 +1,13 @@
 // A prediction and all that explains it.
 
 import { get, post } from "./api.js";
-import { bar, interval, linear, steps } from "./charts.js";
+import { estimate, warningsBox } from "./cards.js";
+import { bar, barRow, barTable, linear, steps } from "./charts.js";
 import { showCode } from "./code.js";
-import { announce, byId, el, joules, percent, plain, quantity, say, seconds, show, table, watts } from "./dom.js";
+import { announce, byId, copyField, el, joules, percent, plain, quantity, say, seconds, show, watts } from "./dom.js";
 import * as kernel from "./kernel.js";
 import { open } from "./tabs.js";
 
-const BASES = {
-  seen_kernel: ["Seen kernel", "this PTX has accepted measurements"],
-  unseen_kernel: ["Unseen kernel", "calibrated on kernels left out of training"],
-  extrapolated: ["Extrapolated", "outside what the model was trained on"],
-  uncalibrated: ["Uncalibrated", "datasheet facts only"],
-};
 const MOST_PARTS = 12;
 const HOT_ROWS = 5000;
 
@@ -72,11 +67,11 @@ function showPrediction(answer) {
     + (answer.model ? ` · power: ${answer.model.family}, version ${answer.model.version}` : "")
     + (answer.time_model ? ` · time: ${answer.time_model.family}` : "");
   show(byId("numbers"),
-    number("Power", answer.power, "watts", watts),
-    number("Time", answer.time, "seconds", seconds),
-    number("Energy", answer.energy, "joules", joules));
+    estimate("number-power", "Power", answer.power, "watts", watts),
+    estimate("number-time", "Time", answer.time, "seconds", seconds),
+    estimate("number-energy", "Energy", answer.energy, "joules", joules));
   show(byId("facts"), facts(answer));
-  showWarnings(answer.warnings);
+  show(byId("warnings"), warningsBox(answer.warnings));
   kernel.showLoops(answer.trip_counts);
   byId("explain-target").value = answer.power ? "power" : "time";
   explain();
@@ -85,19 +80,6 @@ function showPrediction(answer) {
   showAdvice();
   announce(`Predicted: ${watts(answer.power?.watts)}, ${seconds(answer.time?.seconds)}, `
     + `${joules(answer.energy?.joules)}`);
-}
-
-function number(title, part, unit, format) {
-  if (!part) return el("div", { class: "number" }, el("h3", {}, title),
-    el("div", { class: "value" }, "unknown"), el("p", { class: "hint" }, "No model answers; see the warnings."));
-  const [name, meaning] = BASES[part.basis] ?? [part.basis, ""];
-  const at = linear(part.low, part.high);
-  return el("div", { class: `number basis-${part.basis}`, id: `number-${title.toLowerCase()}` },
-    el("h3", {}, title),
-    el("div", { class: "value" }, format(part[unit])),
-    interval(0, at(part[unit]), 1),
-    el("div", { class: "interval" }, `${format(part.low)} to ${format(part.high)}, ${percent(part.level, 2)}`),
-    el("p", { class: "hint basis" }, el("span", { class: "basis-name" }, name), ": ", meaning));
 }
 
 function facts(answer) {
@@ -114,14 +96,6 @@ function facts(answer) {
   if (answer.compiled) told.push(["Compiled by",
     `${answer.compiled.compiler} for ${(answer.compiled.target / 10).toFixed(1)}`]);
   return el("dl", { class: "facts" }, told.map(([term, text]) => [el("dt", {}, term), el("dd", {}, text)]));
-}
-
-function showWarnings(warnings) {
-  byId("warnings-box").hidden = !warnings.length;
-  byId("warnings-title").textContent =
-    `${warnings.length} ${warnings.length === 1 ? "thing was" : "things were"} guessed, assumed or unknown`;
-  show(byId("warnings"), warnings.map((one) => el("li", { class: "wrap" }, one.detail,
-    one.line ? el("span", { class: "hint" }, ` (line ${one.line})`) : null)));
 }
 
 async function explain() {
@@ -175,22 +149,6 @@ function waterfall(found) {
       rows.map((one, i) => row(one.name, one.meaning, spans[i].from, spans[i].to,
         one.amount > 0 ? "up" : "down", quantity(one.amount, unit, { sign: true }))),
       row(isShap ? "Prediction" : "Linear model", "", 0, end, "plain", quantity(end, unit), true)]));
-}
-
-/** A table whose rows hold a name, a bar and numbers. Narrow screens lay it out as a grid, which
- *  would take its meaning from it but for the roles. */
-function barTable(caption, titles, rows) {
-  return el("table", { class: "bars", role: "table" },
-    el("caption", {}, caption),
-    el("thead", { class: "visually-hidden", role: "rowgroup" }, el("tr", { role: "row" },
-      titles.map((title) => el("th", { scope: "col", role: "columnheader" }, title)))),
-    el("tbody", { role: "rowgroup" }, rows));
-}
-
-function barRow(kind, name, [figure, ...numbers]) {
-  return el("tr", { class: kind, role: "row" }, name,
-    el("td", { class: "pic", role: "cell" }, figure),
-    numbers.map((text) => el("td", { class: "num", role: "cell" }, text)));
 }
 
 function showComponents(answer) {
@@ -283,25 +241,11 @@ function adviceItem(one) {
 const saved = (amount, unit, what, share) => `${quantity(Math.abs(amount), unit)} `
   + `${amount < 0 ? "more" : "less"} ${what} (${plain(Math.abs(share))} %)`;
 
-async function copy() {
-  const field = byId("share");
-  field.select();
-  try {
-    await navigator.clipboard.writeText(field.value);
-    announce("The link is copied.");
-    byId("copy").textContent = "Copied";
-  } catch {
-    announce("The link is selected; copy it with the keyboard.");
-    byId("copy").textContent = "Selected";
-  }
-  setTimeout(() => (byId("copy").textContent = "Copy link"), 2000);
-}
-
 export function start() {
   byId("kernel-form").addEventListener("submit", predict);
   byId("explain-target").addEventListener("change", explain);
   byId("explain-method").addEventListener("change", explain);
   byId("code-what").addEventListener("change", showWhat);
-  byId("copy").addEventListener("click", copy);
+  byId("copy").addEventListener("click", () => copyField(byId("share"), byId("copy"), "The link"));
   byId("source").addEventListener("input", () => (cudaText = null));
 }

@@ -1,0 +1,40 @@
+// Numbers with what they rest on, and what was guessed on the way to them.
+
+import { interval, linear } from "./charts.js";
+import { el, percent } from "./dom.js";
+
+const BASES = {
+  seen_kernel: ["Seen kernel", "this PTX has accepted measurements"],
+  unseen_kernel: ["Unseen kernel", "calibrated on kernels left out of training"],
+  extrapolated: ["Extrapolated", "outside what the model was trained on"],
+  uncalibrated: ["Uncalibrated", "datasheet facts only"],
+};
+/** A large figure with a title, and what stands below it: nodes or text. */
+export function card(id, title, value, ...below) {
+  return el("div", { class: "number", id }, el("h3", {}, title),
+    el("div", { class: "value" }, value), below);
+}
+
+/** An estimate of an answer, {[unit], low, high, level, basis}, or null where no model answers. */
+export function estimate(id, title, part, unit, format) {
+  if (!part) return card(id, title, "unknown",
+    el("p", { class: "hint" }, "No model answers; see the warnings."));
+  const [name, meaning] = BASES[part.basis] ?? [part.basis, ""];
+  const at = linear(part.low, part.high);
+  const made = card(id, title, format(part[unit]),
+    interval(0, at(part[unit]), 1),
+    el("div", { class: "interval" }, `${format(part.low)} to ${format(part.high)}, ${percent(part.level, 2)}`),
+    el("p", { class: "hint basis" }, el("span", { class: "basis-name" }, name), ": ", meaning));
+  made.classList.add(`basis-${part.basis}`);
+  return made;
+}
+
+/** Warnings, folded up; nothing where there are none. */
+export function warningsBox(warnings) {
+  if (!warnings.length) return null;
+  return el("details", {},
+    el("summary", {},
+      `${warnings.length} ${warnings.length === 1 ? "thing was" : "things were"} guessed, assumed or unknown`),
+    el("ul", {}, warnings.map((one) => el("li", { class: "wrap" }, one.detail,
+      one.line ? el("span", { class: "hint" }, ` (line ${one.line})`) : null))));
+}

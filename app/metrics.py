@@ -7,8 +7,9 @@ Modules that have something to count make it here, at import::
 
 and what is looked up only when somebody asks (a queue's length) is a gauge with a function::
 
-    metrics.watch("queue_jobs", "Jobs that wait.", lambda: jobs.waiting())
+    metrics.watch("waiting_uploads", "Uploads that wait.", lambda: uploads.pending)
 
+What the database, the models and the latest predictions tell is ``app.services.figures``.
 Several replicas are told apart by the instance that Prometheus scrapes.
 """
 
@@ -27,13 +28,15 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
 
 REGISTRY = CollectorRegistry(auto_describe=True)
 """Ours alone: the client library's default one belongs to whoever imports us."""
 
 ProcessCollector(registry=REGISTRY)
 
-_PREFIX = "wattcast_"
+PREFIX = "wattcast_"
 
 LATENCY_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.06, 0.1, 0.25, 0.5, 1, 2.5, 10, 60)
 """Buckets around the budgets of a prediction (2, 5 and 60 ms), up to an upload."""
@@ -41,12 +44,12 @@ LATENCY_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.06, 0.1, 0.25, 0.5, 1, 2.5
 
 def counter(name: str, what: str, labels: Sequence[str] = ()) -> Counter:
     """A counter ``wattcast_<name>_total``."""
-    return Counter(_PREFIX + name, what, labels, registry=REGISTRY)
+    return Counter(PREFIX + name, what, labels, registry=REGISTRY)
 
 
 def gauge(name: str, what: str, labels: Sequence[str] = ()) -> Gauge:
     """A gauge ``wattcast_<name>``."""
-    return Gauge(_PREFIX + name, what, labels, registry=REGISTRY)
+    return Gauge(PREFIX + name, what, labels, registry=REGISTRY)
 
 
 def histogram(
@@ -56,7 +59,7 @@ def histogram(
     buckets: Sequence[float] = LATENCY_SECONDS,
 ) -> Histogram:
     """A histogram ``wattcast_<name>``; name it with its unit."""
-    return Histogram(_PREFIX + name, what, labels, buckets=buckets, registry=REGISTRY)
+    return Histogram(PREFIX + name, what, labels, buckets=buckets, registry=REGISTRY)
 
 
 _WATCHED: dict[str, Gauge] = {}
@@ -116,6 +119,18 @@ def predicted(answers: Iterable[dict[str, Any]]) -> None:
         _prediction(answer["gpu"], "none" if power is None else power["basis"]).inc()
 
 
-def page() -> tuple[bytes, str]:
-    """All metrics in Prometheus' text format, and its media type."""
-    return generate_latest(REGISTRY), CONTENT_TYPE_LATEST
+class _Found(Collector):
+    """Families that were looked up for one page."""
+
+    def __init__(self, found: Iterable[Metric]) -> None:
+        self._found = list(found)
+
+    def collect(self) -> Iterable[Metric]:
+        return self._found
+
+
+def page(more: Iterable[Metric] = ()) -> tuple[bytes, str]:
+    """All metrics and ``more`` in Prometheus' text format, and its media type."""
+    looked_up = CollectorRegistry()
+    looked_up.register(_Found(more))
+    return generate_latest(REGISTRY) + generate_latest(looked_up), CONTENT_TYPE_LATEST

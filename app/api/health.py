@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from app import metrics, problems
 from app.api.route import json_response
-from app.services import services_of
+from app.services import figures, services_of
 
 router = APIRouter(tags=["service"])
 
@@ -64,9 +64,11 @@ async def readyz(request: Request) -> Response:
     responses=problems.documented(),
     summary="Metrics for Prometheus",
 )
-async def get_metrics() -> Response:
-    """Prometheus' text format: requests, latency, predictions by GPU and basis, and more."""
-    content, media = await run_in_threadpool(metrics.page)
+async def get_metrics(request: Request) -> Response:
+    """Prometheus' text format: requests, latency, predictions by GPU and basis, jobs, models,
+    drift, and more."""
+    services = services_of(request)
+    content, media = await run_in_threadpool(lambda: metrics.page(figures.families(services)))
     return Response(content, media_type=media)
 
 

@@ -16,6 +16,7 @@ explanation   GET /explain
 retraining    POST /retrain, as a job; retrain_rows: which measurements count
 champions     serving what the registry has promoted; artifacts: where those models lie
 analyses      threads in which PTX is analysed, with limits
+figures       what GET /metrics looks up when asked: jobs, models, drift (how unlike training)
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from app.logs import log
 from app.problems import ServiceError
 from app.services import parts
 from app.services.analyses import AnalysisPool
+from app.services.drift import DriftWatch
 from app.services.gpus import Gpus
 from app.services.modules import ModuleCache
 from app.services.power import PowerModels
@@ -77,6 +79,7 @@ class Services:
         self.analyses = AnalysisPool(
             settings.analyses_at_once, settings.waiting_analyses, settings.analysis_seconds
         )
+        self.drift = DriftWatch()
         self.champions: Champions | None = None
         self.worker: Worker | None = None
         self.uploads = AnalysisPool(

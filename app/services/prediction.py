@@ -88,6 +88,7 @@ def _predict_one(services: Services, request: PredictRequest, gpu: GpuProfile) -
     unanchored = predicted_watts(
         services, request.model, analysis, gpu, clocks, request.board or ""
     )
+    services.drift.saw(gpu.id, unanchored)
     power = anchored_power(services, request, source, gpu, unanchored)
     both = energy(power.estimate, duration.estimate) if power.estimate and duration else None
     prediction_id = uuid4()

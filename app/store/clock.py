@@ -27,3 +27,21 @@ def _sqlite(element: Any, compiler: Any, **more: Any) -> str:
 @compiles(database_now, "postgresql")
 def _postgresql(element: Any, compiler: Any, **more: Any) -> str:
     return "(extract(epoch from clock_timestamp())::double precision)"
+
+
+class seconds_since_1970(sa.sql.functions.GenericFunction[float]):  # noqa: N801 - as above
+    """A column's time as ``database_now`` counts it."""
+
+    type = sa.Float()
+    inherit_cache = True
+
+
+@compiles(seconds_since_1970, "sqlite")
+def _sqlite_seconds(element: Any, compiler: Any, **more: Any) -> str:
+    time = compiler.process(element.clauses, **more)
+    return f"((julianday({time}) - {_UNIX_EPOCH_JULIAN_DAY}) * 86400.0)"
+
+
+@compiles(seconds_since_1970, "postgresql")
+def _postgresql_seconds(element: Any, compiler: Any, **more: Any) -> str:
+    return f"(extract(epoch from {compiler.process(element.clauses, **more)})::double precision)"

@@ -153,13 +153,6 @@ class JobStore:
         with self._engine.connect() as connection:
             return [_job(row) for row in connection.execute(query)]
 
-    def counts(self) -> dict[State, int]:
-        """Number of jobs in each state."""
-        query = sa.select(JOBS.c.state, sa.func.count()).group_by(JOBS.c.state)
-        with self._engine.connect() as connection:
-            found = {row[0]: int(row[1]) for row in connection.execute(query)}
-        return {state: found.get(state, 0) for state in STATES}
-
     def events(self, job_id: UUID, after: int = 0, limit: int = 1000) -> list[JobEvent]:
         """What happened to a job after the event of id ``after``, in order."""
         columns = JOB_EVENTS.c

@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -16,8 +17,8 @@ from app.cli_inputs import AsJson, fail
 from app.settings import Settings
 
 if TYPE_CHECKING:
-    from training.measure.device import Device
-    from training.measure.workload import Pattern, Workload
+    from training.measure.run import Request
+    from training.measure.workload import Pattern
 
 DeviceIndex = Annotated[
     int | None, typer.Option("--device", help="CUDA's number of the GPU; needed with several.")
@@ -63,12 +64,15 @@ def measure(
 
     Clocks and power limit stay as they are unless a flag holds them. Interrupt it at any time.
     """
+    from training.measure.run import Request
+
     held = {
         "core_mhz": hold_core_mhz,
         "memory_mhz": hold_memory_mhz,
         "power_limit_watts": hold_power_limit,
     }
-    outcome = _measured(recording, device, applications, _patterns(patterns), only, held, dry=plan)
+    request = Request(applications, _patterns(patterns), _starts(only), held)
+    outcome = _measured(recording, device, request, dry=plan)
     if as_json:
         print(json.dumps(outcome, indent=2))
     elif plan:
@@ -102,6 +106,7 @@ def onboard(
     Profile, model, card and report go to WATTCAST_HOME. Run it again to go on after an
     interruption.
     """
+    from training.measure.run import Request
     from training.onboard.run import onboard as run
     from training.onboard.run import told
 
@@ -111,8 +116,7 @@ def onboard(
     path = replay
     if path is None:
         path = recording or home / "recordings" / f"device-{device or 0}.jsonl"
-        nothing: dict[str, float | None] = {}
-        _measured(path, device, applications, ("uniform",), only, nothing, dry=False)
+        _measured(path, device, Request(applications, only=_starts(only)))
     made = run(path, home, gpu, _progress)
     if as_json:
         print(json.dumps({**told(made), "files": [str(one) for one in made.files]}, indent=2))
@@ -135,81 +139,31 @@ def onboard(
 
 
 def _measured(
-    path: Path,
-    index: int | None,
-    applications: bool,
-    patterns: tuple[Pattern, ...],
-    only: str | None,
-    held: dict[str, float | None],
-    *,
-    dry: bool,
+    path: Path, index: int | None, request: Request, *, dry: bool = False
 ) -> dict[str, Any]:
     """Measure on the real GPU; counts of what was done."""
-    from training.measure import campaign
-    from training.measure.device import SystemClock
-    from training.measure.driver import CudaRunner
-    from training.measure.nvml import Nvml
-    from training.measure.protocol import Settings as Protocol
+    from training.measure.run import Machine, prepare
 
-    settings, clock = Protocol(), SystemClock()
-    runner = CudaRunner(index)
-    nvml = Nvml()
-    sensor = nvml.sensor(clock, runner.pci_bus())
-    device = _merged(runner.device(), sensor.facts(), sensor.driver_version())
-    label = "-".join(f"{value:g}" for value in held.values() if value is not None)
-    planned, notes = campaign.plan(
-        _workloads(device, applications, only),
-        device.board.compute_capability,
-        device.board.memory_bytes,
-        patterns,
-        label,
-    )
-    campaign.require(planned)
-    seconds = campaign.planned_seconds(planned, settings)
-    if dry:
-        return {"planned": len(planned), "minutes": seconds / 60, "notes": notes}
-    for note in notes:
-        _progress(note)
-    _progress(f"{device.name}: {len(planned)} configurations, about {seconds / 60:.0f} minutes")
+    machine = Machine.here(index)
     try:
-        with _terminated(), sensor.held(**held):
-            head = campaign.session(runner, device, "measured", settings, notes, held)
-            outcome = campaign.run_campaign(
-                path, head, planned, runner, sensor, sensor.traits, clock, settings, _progress
-            )
+        campaign = prepare(machine, request)
+        if dry:
+            return {
+                "planned": len(campaign.planned),
+                "minutes": campaign.seconds / 60,
+                "notes": list(campaign.notes),
+            }
+        with _terminated():
+            outcome = campaign.run(path, _progress)
     except KeyboardInterrupt:
         fail(f"interrupted; {path} keeps what was measured: run it again to go on", 130)
     finally:
-        runner.close()
-        nvml.close()
-    return {
-        "measured": outcome.measured,
-        "known": outcome.known,
-        "failed": outcome.failed,
-        "unresolved": outcome.unresolved,
-    }
+        machine.close()
+    return asdict(outcome)
 
 
-def _workloads(device: Device, applications: bool, only: str | None) -> list[Workload]:
-    from training.measure import catalogue
-
-    found = list(catalogue.micro(device.board))
-    if applications:
-        found += catalogue.applications(device.board)
-    starts = tuple(only.split(",")) if only else ("",)
-    return [one for one in found if one.id.startswith(starts)]
-
-
-def _merged(device: Device, facts: dict[str, float], driver: str | None) -> Device:
-    """What CUDA and NVML tell together; NVML's clocks are the ones that are read later."""
-    update: dict[str, Any] = {"driver_version": driver}
-    if "power_limit_watts" in facts:
-        update["power_limit_watts"] = facts["power_limit_watts"]
-    if "max_memory_mhz" in facts:
-        update["max_memory_mhz"] = facts["max_memory_mhz"]
-    if "memory_bus_bits" in facts:
-        update["memory_bus_bits"] = int(facts["memory_bus_bits"])
-    return device.model_copy(update=update)
+def _starts(text: str | None) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
 
 
 def _patterns(text: str) -> tuple[Pattern, ...]:

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 from app.cli import main
-from tests.training.measuring import board, energies, parts, probes
-from training.measure import catalogue, device, driver, nvml
+from tests.training.measuring import board, energies, probes
+from training.measure import catalogue
 from training.measure.recording import read_recording
+from training.measure.run import Machine
 from training.measure.simulated import Faults, SimulatedGpu
+from training.onboard.simulation import simulated as simulated_machine
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -39,11 +41,7 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> Callable[..., SimulatedGpu]:
 
     def install(faults: Faults | None = None) -> SimulatedGpu:
         gpu = board(faults)
-        runner, module = parts(gpu)
-        real = nvml.Nvml
-        monkeypatch.setattr(driver, "CudaRunner", lambda index: runner)
-        monkeypatch.setattr(nvml, "Nvml", lambda: real(module))
-        monkeypatch.setattr(device, "SystemClock", lambda: gpu)
+        monkeypatch.setattr(Machine, "here", lambda index: simulated_machine(gpu))
         chosen = [
             *probes()[:2],
             *(one for one in energies() if one.id[7:] in ("alu", "fma", "sfu")),

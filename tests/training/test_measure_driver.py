@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +10,18 @@ import numpy as np
 import pytest
 
 from tests.training.measuring import workload
-from training.measure.device import GpuLostError, MeasureError, WorkloadError
+from training.measure.campaign import Outcome, plan, run_campaign, session
+from training.measure.device import (
+    ContextBrokenError,
+    GpuLostError,
+    MeasureError,
+    Reading,
+    SystemClock,
+    WorkloadError,
+)
 from training.measure.driver import CudaRunner, fillings
+from training.measure.protocol import Settings
+from training.measure.recording import SensorTraits, read_recording
 from training.measure.workload import Buffer, Probe, Scalar
 
 OK = SimpleNamespace(name="CUDA_SUCCESS")
@@ -118,6 +129,8 @@ def test_batches_are_graphs_between_events_and_memory_is_given_back() -> None:
     loaded.close()
     assert books.allocated == {}
     assert books.counted("cuModuleUnload") == 1
+    assert books.counted("cuStreamCreate") == books.counted("cuStreamDestroy") == 1
+    assert books.counted("cuEventCreate") == books.counted("cuEventDestroy") == 2
 
 
 def test_a_driver_without_graphs_launches_one_by_one() -> None:
@@ -153,6 +166,51 @@ def test_what_does_not_load_is_told_and_leaves_nothing(
     with pytest.raises(kind, match=error):
         CudaRunner(module=books).load(KERNEL, "uniform")
     assert books.allocated == {}
+
+
+def test_a_driver_without_a_gpu_and_no_driver_at_all_are_told() -> None:
+    with pytest.raises(MeasureError, match=r"no GPU that it drives .*NO_DEVICE"):
+        CudaRunner(module=books_with_graphs(failing={"cuInit": "CUDA_ERROR_NO_DEVICE"}))
+    books = books_with_graphs()
+
+    def absent(_: int) -> None:
+        raise RuntimeError("Failed to dlopen libcuda.so.1")
+
+    books.cuInit = absent  # type: ignore[attr-defined]
+    with pytest.raises(MeasureError, match=r"no NVIDIA driver.*libcuda"):
+        CudaRunner(module=books)
+
+
+@pytest.mark.parametrize("function", ["cuEventQuery", "cuLaunchKernel", "cuEventCreate"])
+def test_a_kernel_that_breaks_the_context_is_not_blamed_on_those_after_it(
+    tmp_path: Path, function: str
+) -> None:
+    books = books_with_graphs()
+    runner = CudaRunner(module=books)
+    sensor = SimpleNamespace(read=lambda: Reading(0.0))
+    path = tmp_path / "recording.jsonl"
+    probe = Probe(kind="launch", target="launch", operations=1)
+    planned, _ = plan(
+        [KERNEL.model_copy(update={"id": name, "probe": probe}) for name in ("a", "b", "c")],
+        (7, 0),
+        2**34,
+    )
+    settings = Settings(timing_seconds=0.0)
+    head = session(runner, runner.device(), "measured", settings)
+
+    def campaign() -> Outcome:
+        return run_campaign(
+            path, head, planned, runner, sensor, SensorTraits(), SystemClock(), settings
+        )
+
+    books.failing[function] = "CUDA_ERROR_ILLEGAL_ADDRESS"
+    with pytest.raises(ContextBrokenError, match="start again to go on without this one"):
+        campaign()
+    (failure,) = read_recording(path).failures
+    assert (failure.key, failure.permanent) == ("a/uniform", True)
+    assert books.allocated == {}
+    books.failing.clear()  # a new process
+    assert campaign() == Outcome(measured=2, known=1, failed=0, unresolved=0)
 
 
 def test_several_devices_need_a_choice() -> None:

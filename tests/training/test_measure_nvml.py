@@ -12,7 +12,8 @@ from training.measure.device import GpuLostError, MeasureError
 from training.measure.nvml import Nvml, reason_names
 from training.measure.protocol import Settings
 from training.measure.recording import Recording, read_recording
-from training.measure.simulated import Faults, SimulatedGpu, SimulatedNvml
+from training.measure.simulated import Faults, SimulatedGpu
+from training.measure.simulated_nvml import SimulatedNvml
 from training.measure.workload import Workload
 
 SETTINGS = Settings()

@@ -66,7 +66,7 @@ def test_every_rate_and_latency_is_recovered_within_ten_percent(world: World) ->
     for target, cycles in truth.latency_cycles.items():
         assert timing[target] == pytest.approx(cycles, rel=0.1), target
     rate = gpu.issue_rates["fma.f32"]
-    assert rate.throughput == pytest.approx([truth.results_per_cycle["fma"]] * 2, rel=0.1)
+    assert rate.throughput == pytest.approx([truth.results_per_cycle["fma.f32"]] * 2, rel=0.1)
     # 95 % of 63 results a cycle, 4.2 cycles late: 0.95 x 63 x 4.2 / 32 = 7.9 warps in flight,
     # half with two independent instructions.
     assert rate.peak_warps == (8, 4)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from training.measure.device import (
     Clock,
+    ContextBrokenError,
     Device,
     GpuLostError,
     MeasureError,
@@ -126,8 +127,9 @@ def run_campaign(
 ) -> Outcome:
     """Measure what the recording at ``path`` lacks.
 
-    Raises GpuLostError where the device stops answering (the recording keeps all before, and
-    the failure), DataError for a recording of another device.
+    Raises GpuLostError where the device stops answering and ContextBrokenError where a kernel
+    fails for all that come after it (the recording keeps all before, and the failure; a broken
+    kernel is not tried again), DataError for a recording of another device.
     """
     with Recorder(path, head) as recorder:
         settled = recorder.settled
@@ -145,9 +147,10 @@ def run_campaign(
                 found = measure(
                     runner, sensor, traits, clock, one.workload, one.pattern, one.key, settings
                 )
-            except GpuLostError as error:
+            except (GpuLostError, ContextBrokenError) as error:
+                broken = isinstance(error, ContextBrokenError)
                 recorder.write(
-                    Failure(key=one.key, kind=error.slug, detail=error.detail, permanent=False)
+                    Failure(key=one.key, kind=error.slug, detail=error.detail, permanent=broken)
                 )
                 raise
             except WorkloadError as error:
@@ -177,20 +180,21 @@ def _traits(
     progress: Callable[[str], None],
 ) -> SensorTraits:
     """Behaviour of the sensor, found out anew in every session: a driver may have changed."""
-    heavy = [one.workload for one in planned if one.workload.probe is None] or [
-        one.workload for one in planned
-    ]
-    energetic = [
-        one.workload
-        for one in planned
-        if one.workload.probe is not None and one.workload.probe.kind == "energy"
-    ]
+    failed = {one.key for one in recorder.known.failures} if recorder.known else set()
+    left = [one for one in planned if one.key not in failed]
+    energetic = [one for one in left if _kind(one) == "energy"]
+    heavy = [one for one in left if _kind(one) is None]
     found = offered
-    for workload in (energetic or heavy)[:3]:
+    for one in (energetic or heavy or left)[:3]:
         try:
-            found = behaviour(runner, sensor, offered, clock, workload, settings)
+            found = behaviour(runner, sensor, offered, clock, one.workload, settings)
         except WorkloadError:
             continue  # another one will do
+        except ContextBrokenError as error:
+            recorder.write(
+                Failure(key=one.key, kind=error.slug, detail=error.detail, permanent=True)
+            )
+            raise
         break
     recorder.write(found)
     for note in found.notes:
@@ -201,6 +205,11 @@ def _traits(
             + ("unknown" if found.lag_seconds is None else f"{found.lag_seconds * 1e3:.0f} ms")
         )
     return found
+
+
+def _kind(one: Planned) -> str | None:
+    """The kind of a microbenchmark's probe; ``None`` for an application."""
+    return None if one.workload.probe is None else one.workload.probe.kind
 
 
 def _time(seconds: float | None) -> str:

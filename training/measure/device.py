@@ -36,6 +36,12 @@ class WorkloadError(MeasureError):
     slug = "workload"
 
 
+class ContextBrokenError(MeasureError):
+    """A kernel failed so that this process can use the GPU no more: a new one can."""
+
+    slug = "context-broken"
+
+
 class Clock(Protocol):
     """Seconds from an arbitrary start; never goes back."""
 
@@ -86,7 +92,7 @@ class Loaded(Protocol):
         """Add a batch behind those under way; does not wait for it."""
 
     def pending(self) -> int:
-        """Batches under way. Raises GpuLostError, WorkloadError."""
+        """Batches under way. Raises GpuLostError, ContextBrokenError, WorkloadError."""
 
     def finished(self) -> list[Batch]:
         """Batches that ended since the last call, in order."""

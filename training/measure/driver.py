@@ -18,7 +18,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from features.errors import WattcastError
-from training.measure.device import Batch, Device, GpuLostError, MeasureError, WorkloadError
+from training.measure.device import (
+    Batch,
+    ContextBrokenError,
+    Device,
+    GpuLostError,
+    MeasureError,
+    WorkloadError,
+)
 from training.measure.workload import ELEMENT_BYTES, Board, Buffer, Pattern, Scalar, Workload
 
 INSTALL = "pip install 'wattcast[measure]'"
@@ -26,6 +33,16 @@ SEED = 20260701
 """Data are the same on every board."""
 
 _LOST = ("CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_NO_DEVICE")
+_BROKEN = frozenset(
+    f"CUDA_ERROR_{name}"
+    for name in (
+        "ASSERT", "CONTEXT_IS_DESTROYED", "HARDWARE_STACK_ERROR", "ILLEGAL_ADDRESS",
+        "ILLEGAL_INSTRUCTION", "INVALID_ADDRESS_SPACE", "INVALID_PC", "LAUNCH_FAILED",
+        "LAUNCH_TIMEOUT", "MISALIGNED_ADDRESS", "UNKNOWN",
+    )
+)  # fmt: skip
+"""After these every further call of the process fails too ("the process must be terminated and
+relaunched": CUDA driver API, CUresult)."""
 _CTYPES = {
     "u32": ctypes.c_uint32,
     "s32": ctypes.c_int32,
@@ -43,9 +60,9 @@ class CudaRunner:
     def __init__(self, index: int | None = None, module: Any = None) -> None:
         self.cuda = _bindings() if module is None else module
         try:
-            self._call("cuInit", 0)
-        except RuntimeError as error:  # the bindings find no driver library
-            raise MeasureError(f"no NVIDIA driver: {error}") from error
+            self.call("cuInit", 0)
+        except (GpuLostError, WorkloadError) as error:
+            raise MeasureError(f"no NVIDIA driver, or no GPU that it drives ({error})") from error
         count = self._call("cuDeviceGetCount")
         if count == 0:
             raise MeasureError("CUDA sees no GPU")
@@ -108,13 +125,14 @@ class CudaRunner:
         return CudaLoaded(self, workload, pattern)
 
     def call(self, name: str, *arguments: Any) -> Any:
-        """A driver function's result. Raises WorkloadError, GpuLostError."""
-        error, *results = getattr(self.cuda, name)(*arguments)
+        """A driver function's result. Raises WorkloadError, GpuLostError, ContextBrokenError."""
+        try:
+            error, *results = getattr(self.cuda, name)(*arguments)
+        except RuntimeError as missing:  # the bindings find no driver, or it lacks the function
+            raise WorkloadError(f"{name}: {missing}") from missing
         code = getattr(error, "name", str(error))
         if code != "CUDA_SUCCESS":
-            if code in _LOST:
-                raise GpuLostError(f"the GPU is lost ({name}: {code})")
-            raise WorkloadError(f"{name}: {code}")
+            raise _problem(name, code)
         return results[0] if len(results) == 1 else results or None
 
     def _call(self, name: str, *arguments: Any) -> Any:
@@ -152,6 +170,7 @@ class CudaLoaded:
         self._graphs: dict[int, Any] = {}
         self._with_graphs = True
         self._module: Any = None
+        self._stream: Any = None
         call = runner.call
         try:
             self._module = call("cuModuleLoadData", workload.ptx.encode() + b"\0")
@@ -206,13 +225,19 @@ class CudaLoaded:
         cuda = self._runner.cuda
         if self._batches:
             cuda.cuStreamSynchronize(self._stream)
+        for _, *events in self._batches:
+            for event in events:
+                cuda.cuEventDestroy(event)
         for graph in self._graphs.values():
             cuda.cuGraphExecDestroy(graph)
         for buffer in self._buffers:
             cuda.cuMemFree(buffer)
+        if self._stream is not None:
+            cuda.cuStreamDestroy(self._stream)
         if self._module is not None:
             cuda.cuModuleUnload(self._module)
-        self._graphs, self._buffers, self._module = {}, [], None
+        self._graphs, self._buffers, self._batches = {}, [], []
+        self._module = self._stream = None
 
     @property
     def _launch_probe(self) -> bool:
@@ -226,9 +251,7 @@ class CudaLoaded:
         if code == "CUDA_ERROR_NOT_READY":
             return False
         if code != "CUDA_SUCCESS":
-            lost = code in _LOST
-            kind = GpuLostError if lost else WorkloadError
-            raise kind(f"{self._workload.id}: {code}")
+            raise _problem(self._workload.id, code)
         return True
 
     def _launch(self) -> None:
@@ -325,6 +348,18 @@ def _chase(buffer: Buffer, address: int, random: np.random.Generator) -> NDArray
     words = np.full(buffer.elements, address, "<u8")
     words[order * step] = address + np.roll(order, -1) * buffer.stride_bytes
     return words
+
+
+def _problem(where: str, code: str) -> MeasureError:
+    """The error that a driver's code stands for."""
+    if code in _LOST:
+        return GpuLostError(f"the GPU is lost ({where}: {code})")
+    if code in _BROKEN:
+        return ContextBrokenError(
+            f"a kernel broke the CUDA context ({where}: {code}); what was recorded is kept: start "
+            "again to go on without this one"
+        )
+    return WorkloadError(f"{where}: {code}")
 
 
 def _bindings() -> Any:

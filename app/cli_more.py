@@ -5,6 +5,7 @@ from __future__ import annotations
 import typer
 
 from app.cli_diff import diff
+from app.cli_explain import explain
 from app.cli_insight import advise, cost, hotspots
 from app.cli_kernel_tuner import rank
 from app.cli_measure import measure, onboard
@@ -13,5 +14,5 @@ from app.cli_sweep import sweep
 
 def register(app: typer.Typer) -> None:
     """Add the commands to ``app``."""
-    for command in (hotspots, advise, sweep, diff, cost, rank, measure, onboard):
+    for command in (explain, hotspots, advise, sweep, diff, cost, rank, measure, onboard):
         app.command()(command)

@@ -18,12 +18,11 @@ from numpy.typing import NDArray
 from app.problems import ServiceError
 from app.services.power import PHYSICAL, reference_of
 from app.services.stored import record_of
-from app.store.predictions import PredictionRecord
 from features.errors import ModelError
 from models.explain import LimeExplanation, explain_lime, explain_shap
 from models.explain_stability import Stability, stability
 from models.explain_terms import Combine, TermWeights, lime_terms, shapley_values
-from models.explain_time import combine_of
+from models.explain_time import ON_TOP, combine_of
 from models.explain_words import meaning_of
 from models.power.boosted import BoostedPowerModel
 from models.time.attribution import resource_shares
@@ -53,26 +52,32 @@ def explain(
     ``unknown-prediction`` or ``no-explanation`` (nothing was predicted), and ModelError where the
     model is gone.
     """
-    record = record_of(services, prediction_id)
-    answer = json.loads(record.result)
-    found = (_power if target == "power" else _time)(services, record, answer, method, seeds)
-    return {"prediction_id": str(prediction_id), **found}
+    answer = json.loads(record_of(services, prediction_id).result)
+    return explained(services, answer, method, target, seeds)
+
+
+def explained(
+    services: Services,
+    answer: Mapping[str, Any],
+    method: Method = "shap",
+    target: Target = "power",
+    seeds: int = 1,
+) -> dict[str, Any]:
+    """``explain`` of a ``PredictAnswer``, stored or not."""
+    found = (_power if target == "power" else _time)(services, answer, method, seeds)
+    return {"prediction_id": answer["id"], **found}
 
 
 # --- power -------------------------------------------------------------------------------
 
 
 def _power(
-    services: Services,
-    record: PredictionRecord,
-    answer: Mapping[str, Any],
-    method: Method,
-    seeds: int,
+    services: Services, answer: Mapping[str, Any], method: Method, seeds: int
 ) -> dict[str, Any]:
-    reference = json.loads(record.models)
+    reference = answer["model"]
     if reference is None or answer["power"] is None:
         raise ServiceError(
-            "no-explanation", f"prediction {record.id} holds no power: nothing to explain"
+            "no-explanation", f"prediction {answer['id']} holds no power: nothing to explain"
         )
     seconds = seconds_of(answer)
     if reference["family"] == PHYSICAL:
@@ -80,8 +85,8 @@ def _power(
             return shap_of_components(reference, answer["components"], seconds)
         return _lime_of_components(reference, answer["components"], seconds, seeds)
     model = services.power.referenced(reference)
-    stored = json.loads(record.vectors)[reference["schema"]]
-    inputs = np.array([np.nan if v is None else v for v in stored], dtype=np.float32)
+    values = (answer["features"][name] for name in model.card.feature_names)
+    inputs = np.array([np.nan if v is None else v for v in values], dtype=np.float32)
     if method == "shap":
         return shap_of(model, inputs, answer)
     return lime_of(model, inputs, answer, seeds)
@@ -231,16 +236,12 @@ def _watts(
 
 
 def _time(
-    _services: Services,
-    record: PredictionRecord,
-    answer: Mapping[str, Any],
-    method: Method,
-    seeds: int,
+    _services: Services, answer: Mapping[str, Any], method: Method, seeds: int
 ) -> dict[str, Any]:
     seconds, timing = seconds_of(answer), answer["time_model"]
     if seconds is None or timing is None:
         raise ServiceError(
-            "no-explanation", f"prediction {record.id} holds no time: nothing to explain"
+            "no-explanation", f"prediction {answer['id']} holds no time: nothing to explain"
         )
     parts = {name: float(part) for name, part in timing["parts"].items()}
     try:
@@ -278,7 +279,7 @@ def _shap_of_time(
 ) -> dict[str, Any]:
     binding: Mapping[str, float] | None = None
     if reference["family"] == "bottleneck":
-        on_top = {name: parts[name] for name in ("launch", "known") if name in parts}
+        on_top = {name: parts[name] for name in ON_TOP if name in parts}
         inside = {name: part for name, part in parts.items() if name not in on_top}
         binding = {**dict.fromkeys(parts, 0.0), **resource_shares(inside), **on_top}
     shares = shapley_values(parts, combine)

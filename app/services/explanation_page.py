@@ -27,13 +27,14 @@ POLICY = (
 )
 """The page runs and loads nothing; the hash is that of its one style sheet."""
 
-_QUANTITIES = {"power": ("watts", "W"), "time": ("seconds", "s")}
+QUANTITIES = {"power": ("watts", "W"), "time": ("seconds", "s")}
+"""Member that holds the amount of each part, and its unit."""
 
 
 def chart_of(explanation: Mapping[str, Any], prediction: Mapping[str, Any]) -> Chart:
     """What to draw of an explanation; ``prediction`` is the answer that it explains."""
     target, method = explanation["target"], explanation["method"]
-    unit_name, unit = _QUANTITIES[target]
+    unit_name, unit = QUANTITIES[target]
     shap = method == "shap"
     parts = [part for part in explanation["contributions"] if part[unit_name]]
     start, start_name = ("base", "base") if shap else ("intercept", "intercept")
@@ -45,7 +46,7 @@ def chart_of(explanation: Mapping[str, Any], prediction: Mapping[str, Any]) -> C
         quantity=target,
         unit=unit,
         start=(start_name, explanation[f"{start}_{unit_name}"]),
-        bars=[(_label(part), part[unit_name]) for part in parts],
+        bars=[(label(part), part[unit_name]) for part in parts],
         end=(end_name, explanation[f"{end}_{unit_name}"]),
     )
 
@@ -56,7 +57,8 @@ def kernel_of(prediction: Mapping[str, Any]) -> str:
     return "measured work" if kernel is None else str(kernel["demangled"])
 
 
-def _label(part: Mapping[str, Any]) -> str:
+def label(part: Mapping[str, Any]) -> str:
+    """A part's name, with its value where it has one."""
     if "condition" in part:
         return str(part["condition"])
     if part.get("binding_seconds") is not None or part["value"] is None:
@@ -67,7 +69,7 @@ def _label(part: Mapping[str, Any]) -> str:
 def page(explanation: Mapping[str, Any], prediction: Mapping[str, Any], kind: ChartKind) -> str:
     """The explanation as HTML: the picture, then what each part means. Runs no script."""
     chart = chart_of(explanation, prediction)
-    unit_name, unit = _QUANTITIES[explanation["target"]]
+    unit_name, unit = QUANTITIES[explanation["target"]]
     rows = "\n".join(_row(part, unit_name, unit) for part in explanation["contributions"])
     joules = "<th>Energy</th>" if unit_name == "watts" else ""
     return f"""\
@@ -82,7 +84,7 @@ def page(explanation: Mapping[str, Any], prediction: Mapping[str, Any], kind: Ch
 </head>
 <body>
 <h1>{escape(chart.title)}</h1>
-<p>{escape(_told(explanation, unit_name, unit))}</p>
+<p>{escape(sentence(explanation))}</p>
 {svg(draw(chart, kind))}
 <h2>What each part means</h2>
 <table>
@@ -97,7 +99,9 @@ def page(explanation: Mapping[str, Any], prediction: Mapping[str, Any], kind: Ch
 """
 
 
-def _told(explanation: Mapping[str, Any], unit_name: str, unit: str) -> str:
+def sentence(explanation: Mapping[str, Any]) -> str:
+    """What is predicted, and what the explanation's parts begin with or come to."""
+    unit_name, unit = QUANTITIES[explanation["target"]]
     predicted = f"{explanation[f'prediction_{unit_name}']:.4g} {unit}"
     if explanation["method"] == "shap":
         base = f"{explanation[f'base_{unit_name}']:.4g} {unit}"
@@ -114,7 +118,7 @@ def _told(explanation: Mapping[str, Any], unit_name: str, unit: str) -> str:
 
 def _row(part: Mapping[str, Any], unit_name: str, unit: str) -> str:
     cells = [
-        f"<td>{escape(_label(part))}</td>",
+        f"<td>{escape(label(part))}</td>",
         f'<td class="number">{part[unit_name]:+.4g} {unit}</td>',
     ]
     if "joules" in part:

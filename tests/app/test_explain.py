@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from app.api.explain import MEDIA
 from app.api.negotiation import chosen
 from app.explain_messages import TimeLimeAnswer, TimeShapAnswer
 from app.services.pictures import Chart, Rectangle, draw, png, svg
+from tests.app.conftest import Run
 from tests.app.test_problems import problem
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
@@ -225,3 +228,80 @@ def test_a_waterfall_goes_from_start_to_end() -> None:
     for before, after in pairwise(drawn[1:-1]):
         assert after.x == pytest.approx(before.x + before.width)
     assert drawn[-1].x + drawn[-1].width == pytest.approx(drawn[-2].x + drawn[-2].width)
+
+
+# --- on the command line -----------------------------------------------------------------
+
+LAUNCH = ("--gpu", "v100", "--grid", "4096", "--block", "256")
+
+
+@pytest.fixture
+def file(tmp_path: Path, vector_add: str) -> str:
+    path = tmp_path / "vector_add.ptx"
+    path.write_text(vector_add)
+    return str(path)
+
+
+@pytest.mark.parametrize("model", ["physical", "catboost"])
+@pytest.mark.parametrize("method", ["shap", "lime"])
+@pytest.mark.parametrize("target", ["power", "time"])
+def test_the_command_tells_without_a_server_what_http_answers(
+    client: httpx.Client, run: Run, file: str, vector_add: str, model: str, method: str, target: str
+) -> None:
+    asked = ("--model", model, "--method", method, "--target", target)
+    told = json.loads(run("explain", file, *LAUNCH, *asked, "--json")[0])
+    prediction = predicted(client, vector_add, model=model)
+    answer = explain(client, prediction, method=method, target=target).json()
+    assert told.pop("prediction_id") != answer.pop("prediction_id")
+    assert told == answer
+
+
+def test_the_command_s_table_for_people(run: Run, file: str) -> None:
+    out, _ = run("explain", file, *LAUNCH, "--model", "physical")
+    for word in ("Power of vector_add on tesla-v100", "SHAP", "dram", "base", "prediction", " W "):
+        assert word in out
+    out, _ = run("explain", file, *LAUNCH, "--target", "time", "--rows", "2")
+    assert "launch" in out
+    assert re.search(r"\+[\d.]+ .s +\d more", out)
+    seeds = ("--model", "catboost", "--method", "lime", "--seeds", "3")
+    out, _ = run("explain", file, *LAUNCH, *seeds)
+    assert "Over 3 seeds" in out
+    assert "linear model" in out
+    out, _ = run("explain", "--work", "dram_bytes=1e9,int_ops=4e9", *LAUNCH)
+    assert "Power of measured work" in out
+
+
+def test_the_command_writes_pictures_and_pages(run: Run, file: str, tmp_path: Path) -> None:
+    out, _ = run("explain", file, *LAUNCH, "--output", str(tmp_path / "why.svg"))
+    assert out == ""
+    ElementTree.fromstring((tmp_path / "why.svg").read_text(encoding="utf-8"))
+    run("explain", file, *LAUNCH, "--output", str(tmp_path / "why.png"), "--chart", "bar")
+    assert (tmp_path / "why.png").read_bytes().startswith(b"\x89PNG")
+    run("explain", file, *LAUNCH, "--format", "html", "--output", str(tmp_path / "why"))
+    assert (tmp_path / "why").read_text(encoding="utf-8").startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--target", "joules"), "--target 'joules': expected power or time"),
+        (("--method", "guess"), "expected shap or lime"),
+        (("--chart", "pie"), "expected waterfall or bar"),
+        (("--seeds", "999"), "at most 20"),
+        (("--format", "svg"), "--output"),
+        (("--output", "why.gif"), "svg, png or html"),
+        (("--output", "why.svg", "--json"), "either --json or --output"),
+    ],
+)
+def test_what_the_command_does_not_know_is_one_line(
+    run: Run, file: str, words: tuple[str, ...], said: str
+) -> None:
+    out, err = run("explain", file, *LAUNCH, *words, status=2)
+    assert out == ""
+    assert said in err
+    assert err.count("\n") == 1
+
+
+def test_a_picture_that_cannot_be_written_is_one_line(run: Run, file: str, tmp_path: Path) -> None:
+    _, err = run("explain", file, *LAUNCH, "--output", str(tmp_path / "no" / "why.svg"), status=1)
+    assert "No such file or directory" in err

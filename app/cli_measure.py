@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -41,6 +42,10 @@ HoldLimit = Annotated[
     float | None,
     typer.Option("--hold-power-limit", help="Hold a power limit in watts; set back afterwards."),
 ]
+Minutes = Annotated[
+    float | None,
+    typer.Option("--minutes", min=0.0, help="Begin nothing after so many; run again to go on."),
+]
 Dry = Annotated[
     bool, typer.Option("--plan", help="Say what would be measured and how long it takes.")
 ]
@@ -57,6 +62,7 @@ def measure(
     hold_core_mhz: HoldCore = None,
     hold_memory_mhz: HoldMemory = None,
     hold_power_limit: HoldLimit = None,
+    minutes: Minutes = None,
     plan: Dry = False,
     as_json: AsJson = False,
 ) -> None:
@@ -71,16 +77,17 @@ def measure(
         "memory_mhz": hold_memory_mhz,
         "power_limit_watts": hold_power_limit,
     }
-    request = Request(applications, _patterns(patterns), _starts(only), held)
+    request = Request(applications, _patterns(patterns), _starts(only), held, _seconds(minutes))
     outcome = _measured(recording, device, request, dry=plan)
     if as_json:
         print(json.dumps(outcome, indent=2))
     elif plan:
-        print(f"{outcome['planned']} configurations, about {outcome['minutes']:.0f} minutes")
+        print(f"{outcome['planned']} configurations, at least {outcome['minutes']:.0f} minutes")
     else:
         print(
             f"{recording}: {outcome['measured']} measured, {outcome['known']} known before, "
             f"{outcome['failed']} failed, {outcome['unresolved']} not resolved"
+            + (f", {outcome['left']} left: run it again to go on" if outcome["left"] else "")
         )
 
 
@@ -99,6 +106,7 @@ def onboard(
     device: DeviceIndex = None,
     applications: Applications = False,
     only: Only = None,
+    minutes: Minutes = None,
     as_json: AsJson = False,
 ) -> None:
     """Make a GPU of this machine a known one: measure it, fit its profile and models, validate.
@@ -116,7 +124,8 @@ def onboard(
     path = replay
     if path is None:
         path = recording or home / "recordings" / f"device-{device or 0}.jsonl"
-        _measured(path, device, Request(applications, only=_starts(only)))
+        request = Request(applications, only=_starts(only), most_seconds=_seconds(minutes))
+        _measured(path, device, request)
     made = run(path, home, gpu, _progress)
     if as_json:
         print(json.dumps({**told(made), "files": [str(one) for one in made.files]}, indent=2))
@@ -160,6 +169,10 @@ def _measured(
     finally:
         machine.close()
     return asdict(outcome)
+
+
+def _seconds(minutes: float | None) -> float:
+    return inf if minutes is None else 60 * minutes
 
 
 def _starts(text: str | None) -> tuple[str, ...]:

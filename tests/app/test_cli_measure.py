@@ -90,6 +90,25 @@ def test_measure_then_onboard_then_pack(
     assert (code, len(err.splitlines())) == (1, 1)
 
 
+def test_measuring_within_given_minutes_stops_between_configurations_and_goes_on(
+    run: Run, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
+) -> None:
+    gpu = simulated()
+    path = tmp_path / "r.jsonl"
+    code, out, err = run("measure", path, "--minutes", 0.5)
+    assert code == 0
+    first = len(read_recording(path).configurations)
+    assert 1 <= first < 5
+    assert f"{first} measured" in out
+    assert f"{5 - first} left: run it again to go on" in out
+    # What was begun is ended: at most one configuration more than the time given.
+    assert 30 <= gpu.now() < 30 + 40
+    assert "the time is over" in err
+    _, out, _ = run("measure", path)
+    assert f"{5 - first} measured, {first} known before" in out
+    assert "left" not in out
+
+
 def test_held_clocks_are_recorded_and_set_back(
     run: Run, tmp_path: Path, simulated: Callable[..., SimulatedGpu]
 ) -> None:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import math
+import subprocess
 from functools import lru_cache
 from pathlib import Path
 
 import pytest
 
 from features.analysis import analyse
+from features.cuda.ptxas import find_ptxas
 from features.cuda.toolchain import find_nvrtc
 from features.gpus import load_gpu
 from features.ptx import read_module
 from features.ptx.ir import Module
+from models.time.bottleneck import dram_bytes
 from training.measure.applications import APPLICATIONS
 from training.measure.build import compile_source, sources, without_comments
 from training.measure.campaign import plan, planned_seconds
 from training.measure.catalogue import applications, micro
+from training.measure.executed import executed
 from training.measure.micro import MODULES
 from training.measure.protocol import Settings
+from training.measure.simulated import SimulatedGpu, SimulatedRunner, Truth
 from training.measure.workload import PATTERNS, Board, Buffer, Workload
 
 H200 = Board(
@@ -36,6 +41,14 @@ OLD = Board(
     memory_bytes=4 * 2**30,
     max_threads_per_sm=2048,
     core_mhz=1126.0,
+)
+KEPLER = Board(
+    sm_count=13,
+    compute_capability=(3, 5),
+    l2_bytes=1310720,
+    memory_bytes=5 * 2**30,
+    max_threads_per_sm=2048,
+    core_mhz=706.0,
 )
 TURING = Board(
     sm_count=40,
@@ -56,7 +69,7 @@ def module(ptx: str) -> Module:
     return read_module(ptx)
 
 
-@pytest.mark.parametrize("board", [H200, OLD, TURING], ids=["h200", "maxwell", "turing"])
+@pytest.mark.parametrize("board", [H200, OLD, KEPLER, TURING])
 def test_ids_are_unique_and_launches_fit(board: Board) -> None:
     made = [*micro(board), *applications(board)]
     assert len({one.id for one in made}) == len(made)
@@ -81,10 +94,47 @@ def test_the_microbenchmarks_are_planned_within_fifteen_minutes() -> None:
     assert planned_seconds(planned, Settings()) <= 15 * 60
 
 
+@pytest.mark.parametrize("gpu", ["h200-sxm5", "tesla-k20", "t4"])
+def test_streams_over_device_memory_move_the_bytes_they_declare(gpu: str) -> None:
+    profile = load_gpu(gpu)
+    board = SimulatedRunner(SimulatedGpu(Truth(profile))).device().board
+    streams = [one for one in micro(board) if one.id.startswith(("bandwidth.dram", "energy.dram"))]
+    assert len(streams) == 6
+    for one in streams:
+        assert one.probe is not None
+        declared = (one.probe.operations if one.probe.kind == "bandwidth"
+                    else 16.0 * one.mix["ld.global.cg.v4.f32"] * 32)  # fmt: skip
+        found = dram_bytes(executed(one, profile).activity)
+        assert found == pytest.approx(declared, rel=0.03), one.id
+
+
 def test_a_board_without_matrix_units_goes_without_their_kernels() -> None:
     planned, notes = plan([*micro(OLD), *applications(OLD)], (5, 2), OLD.memory_bytes)
     assert not any("mma" in one.key or "matrix" in one.key for one in planned)
     assert any("needs compute capability 7.0" in note for note in notes)
+
+
+def test_kepler_goes_without_half_precision_and_matrix_units_alone() -> None:
+    every = [*micro(KEPLER), *applications(KEPLER)]
+    planned, notes = plan(every, KEPLER.compute_capability, KEPLER.memory_bytes)
+    left_out = {one.id for one in every} - {one.workload.id for one in planned}
+    assert len(notes) == len(left_out)
+    assert all("f16" in name or "mma" in name or "matrix" in name for name in left_out)
+    assert len(planned) > 0.85 * len(every)
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="no ptxas: the extra cuda is not installed")
+@pytest.mark.parametrize("path", sources(), ids=lambda path: path.stem)
+def test_hopper_and_blackwell_take_every_module(path: Path, tmp_path: Path) -> None:
+    ptxas = find_ptxas()
+    assert ptxas is not None
+    for target in ("sm_90", "sm_120"):
+        made = tmp_path / f"{target}.cubin"
+        # -O0: whether it is taken, not how well it is compiled.
+        command = [ptxas, "-O0", f"-arch={target}", path.with_suffix(".ptx"), "-o", made]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert made.stat().st_size > 0
 
 
 def test_every_kernel_of_the_sources_has_several_launches() -> None:

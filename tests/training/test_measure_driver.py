@@ -128,9 +128,19 @@ def test_batches_are_graphs_between_events_and_memory_is_given_back() -> None:
     assert [(one.launches, one.seconds) for one in loaded.finished()] == [(600, 0.0025)]
     loaded.close()
     assert books.allocated == {}
-    assert books.counted("cuModuleUnload") == 1
     assert books.counted("cuStreamCreate") == books.counted("cuStreamDestroy") == 1
     assert books.counted("cuEventCreate") == books.counted("cuEventDestroy") == 2
+
+
+def test_a_module_is_compiled_once() -> None:
+    books = books_with_graphs()
+    runner = CudaRunner(module=books)
+    for _ in range(3):
+        runner.load(KERNEL, "uniform").close()
+    assert (books.counted("cuModuleLoadData"), books.counted("cuModuleGetFunction")) == (1, 3)
+    assert books.counted("cuModuleUnload") == 0
+    runner.close()
+    assert books.counted("cuModuleUnload") == 1
 
 
 def test_a_driver_without_graphs_launches_one_by_one() -> None:

@@ -80,8 +80,12 @@ def test_no_power_sensor_leaves_times(tmp_path: Path) -> None:
 def test_mig_reads_the_whole_board_and_is_no_power_of_a_part(tmp_path: Path) -> None:
     found = measured(tmp_path, Faults(mig=True))
     assert found.sensor.power is None
-    assert any("MIG is enabled" in note for note in found.sensor.notes)
+    assert any(
+        "MIG is enabled: the power sensor reads the whole board" in note
+        for note in found.sensor.notes
+    )
     assert all(one.result.power_watts is None for one in found.configurations)
+    assert all(one.result.time_seconds for one in found.configurations)
 
 
 def test_several_gpus_need_a_choice_and_are_matched_by_bus() -> None:
@@ -127,6 +131,26 @@ def test_a_counter_that_starts_anew_is_not_believed_any_more() -> None:
     gpu.shown_joules = 1.0
     assert sensor.read().energy_joules is None
     assert sensor.read().power_watts is not None
+
+
+def test_a_counter_that_starts_anew_in_mid_run_leaves_the_samples(tmp_path: Path) -> None:
+    gpu = board(Faults(counter_start_joules=100_000.0))
+    sleep = gpu.sleep
+
+    def loaded_anew(seconds: float) -> None:
+        before = gpu.now()
+        sleep(seconds)
+        if before < 31.0 <= gpu.now():
+            gpu._joules = 0.0
+
+    gpu.sleep = loaded_anew  # type: ignore[method-assign]
+    path = tmp_path / "recording.jsonl"
+    campaign(gpu, path)
+    found = read_recording(path)
+    methods = [{window.method for window in one.windows} for one in found.configurations]
+    assert methods[-1] == {"samples"}
+    for one in found.configurations:
+        assert one.result.power_watts is not None
 
 
 def test_a_driver_without_the_counter_is_measured_by_samples(tmp_path: Path) -> None:

@@ -1,15 +1,15 @@
 """Compiles the measuring kernels: ``python -m training.measure.build [NAME ...]``.
 
-Every ``kernels/*.cu`` names its lowest target (``// target: 5.0``); the PTX beside it is for that
-target, and any newer GPU's driver compiles it on. The PTX version is lowered as far as ``ptxas``
-lets it, so that older drivers take it. NVRTC 12.9 makes the PTX (extra ``cuda``).
+Every ``kernels/*.cu`` names the capability it is compiled for (``// target: 5.0``). In the PTX
+beside it version and target are lowered as far as ``ptxas`` lets them, so that older drivers and
+GPUs take it; any newer GPU's driver compiles it on. NVRTC 12.9 makes the PTX (extra ``cuda``).
 """
 
 from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from features.cuda import CompilerMissingError, compile_cuda
@@ -21,6 +21,10 @@ PTX_VERSIONS = {50: "6.0", 53: "6.0", 70: "6.3", 80: "7.0"}
 """PTX version by target: the first with ``shfl.sync`` (6.0), ``wmma`` with ``.aligned`` (6.3) and
 the ``mma`` shapes of 8.0 (7.0); PTX ISA 9.0, "Release Notes". Drivers of CUDA 9.0, 10.0 and 11.0
 take them."""
+
+LOWEST: Mapping[tuple[int, int], tuple[int, int]] = {(5, 0): (3, 5)}
+"""Capability that the PTX of a target is for, where that is a lower one: no compiler here goes
+below 5.0, but these modules hold nothing that 3.5 lacks (ptxas 11.8 assembles all of them)."""
 
 _TARGET = re.compile(r"^// target: (\d+)\.(\d+)$", re.M)
 _INCLUDE = re.compile(r'^#include "([a-z_]+\.h)"\n', re.M)
@@ -39,11 +43,17 @@ def source_text(path: Path) -> str:
 
 
 def target(text: str) -> tuple[int, int]:
-    """The compute capability a source is for. Raises ValueError where it names none."""
+    """The compute capability a source is compiled for. Raises ValueError where it names none."""
     found = _TARGET.search(text)
     if found is None:
         raise ValueError("the source names no target")
     return int(found[1]), int(found[2])
+
+
+def capability(text: str) -> tuple[int, int]:
+    """The lowest compute capability that the PTX of a source runs on. Raises ValueError."""
+    named = target(text)
+    return LOWEST.get(named, named)
 
 
 def without_comments(ptx: str) -> str:
@@ -62,7 +72,9 @@ def compile_source(path: Path) -> str:
     major, minor = target(text)
     ptx = without_comments(compile_cuda(text, (major, minor)).ptx)
     version = PTX_VERSIONS[10 * major + minor]
-    return re.sub(r"^\.version .*$", f".version {version}", ptx, count=1, flags=re.M)
+    ptx = re.sub(r"^\.version .*$", f".version {version}", ptx, count=1, flags=re.M)
+    major, minor = capability(text)
+    return re.sub(r"^\.target .*$", f".target sm_{major}{minor}", ptx, count=1, flags=re.M)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

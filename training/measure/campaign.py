@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
+from math import inf
 from pathlib import Path
 
 from training.measure.device import (
@@ -35,12 +36,14 @@ class Planned:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a campaign did: configurations measured now, known before, failed, and unresolved."""
+    """What a campaign did: configurations measured now, known before, failed, unresolved, and
+    left for the next start because the time was over."""
 
     measured: int
     known: int
     failed: int
     unresolved: int
+    left: int = 0
 
 
 def plan(
@@ -73,7 +76,7 @@ def plan(
 
 
 def planned_seconds(planned: Sequence[Planned], settings: Settings) -> float:
-    """About how long a plan takes, where the board warms up as fast as the settings hope."""
+    """How long a plan takes at least: a sensor without lag, and power that soon stands still."""
     watched = (
         2 * settings.idle_seconds
         + 2 * max(settings.warm_up_seconds, settings.window_seconds / 2)
@@ -124,13 +127,15 @@ def run_campaign(
     clock: Clock,
     settings: Settings,
     progress: Callable[[str], None] = lambda line: None,
+    most_seconds: float = inf,
 ) -> Outcome:
-    """Measure what the recording at ``path`` lacks.
+    """Measure what the recording at ``path`` lacks; begin nothing after ``most_seconds``.
 
     Raises GpuLostError where the device stops answering and ContextBrokenError where a kernel
     fails for all that come after it (the recording keeps all before, and the failure; a broken
     kernel is not tried again), DataError for a recording of another device.
     """
+    end = clock.now() + most_seconds
     with Recorder(path, head) as recorder:
         settled = recorder.settled
         left = [one for one in planned if one.key not in settled]
@@ -142,6 +147,10 @@ def run_campaign(
         traits = _traits(recorder, runner, sensor, offered, clock, planned, settings, progress)
         failed = unresolved = 0
         for number, one in enumerate(left, start=1):
+            if clock.now() >= end:
+                over = len(left) - number + 1
+                progress(f"the time is over: {over} configurations left, run again to go on")
+                return Outcome(number - 1 - failed, known, failed, unresolved, over)
             told = f"{number}/{len(left)} {one.key}"
             try:
                 found = measure(

@@ -8,7 +8,7 @@ from functools import lru_cache
 from training.measure import micro as simple
 from training.measure import micro_energy as energy
 from training.measure.applications import APPLICATIONS
-from training.measure.build import source_text, target
+from training.measure.build import capability, source_text
 from training.measure.shapes import Application
 from training.measure.workload import Board, Workload
 
@@ -59,4 +59,4 @@ def _application(one: Application, at: int) -> Workload:
 
 @lru_cache(maxsize=32)
 def _capability(module: str) -> tuple[int, int]:
-    return target(source_text(simple.FOLDER / f"{module}.cu"))
+    return capability(source_text(simple.FOLDER / f"{module}.cu"))

@@ -71,6 +71,7 @@ class CudaRunner:
             raise MeasureError(f"several GPUs, choose one with --device: {listed}")
         if not 0 <= (index or 0) < count:
             raise MeasureError(f"no device {index}: CUDA sees {count}")
+        self._modules: dict[str, Any] = {}
         self.handle = self._device(index or 0)
         self._context = self._call("cuDevicePrimaryCtxRetain", self.handle)
         self._call("cuCtxSetCurrent", self._context)
@@ -115,7 +116,10 @@ class CudaRunner:
         }
 
     def close(self) -> None:
-        """Give the context back."""
+        """Give the modules and the context back."""
+        for module in self._modules.values():
+            self.cuda.cuModuleUnload(module)
+        self._modules.clear()
         self.cuda.cuDevicePrimaryCtxRelease(self.handle)
 
     # --- work --------------------------------------------------------------------------------
@@ -123,6 +127,15 @@ class CudaRunner:
     def load(self, workload: Workload, pattern: Pattern) -> CudaLoaded:
         """Compile, allocate, fill. Raises WorkloadError, GpuLostError."""
         return CudaLoaded(self, workload, pattern)
+
+    def function(self, ptx: str, kernel: str) -> Any:
+        """A kernel of a module, which is compiled once: the largest takes the driver seconds.
+
+        Raises WorkloadError, GpuLostError.
+        """
+        if ptx not in self._modules:
+            self._modules[ptx] = self.call("cuModuleLoadData", ptx.encode() + b"\0")
+        return self.call("cuModuleGetFunction", self._modules[ptx], kernel.encode())
 
     def call(self, name: str, *arguments: Any) -> Any:
         """A driver function's result. Raises WorkloadError, GpuLostError, ContextBrokenError."""
@@ -161,7 +174,7 @@ class CudaRunner:
 
 
 class CudaLoaded:
-    """A module with its buffers, a stream, and batches under way between events."""
+    """A kernel with its buffers, a stream, and batches under way between events."""
 
     def __init__(self, runner: CudaRunner, workload: Workload, pattern: Pattern) -> None:
         self._runner, self._workload = runner, workload
@@ -169,12 +182,10 @@ class CudaLoaded:
         self._batches: list[tuple[int, Any, Any]] = []
         self._graphs: dict[int, Any] = {}
         self._with_graphs = True
-        self._module: Any = None
         self._stream: Any = None
         call = runner.call
         try:
-            self._module = call("cuModuleLoadData", workload.ptx.encode() + b"\0")
-            self._function = call("cuModuleGetFunction", self._module, workload.kernel.encode())
+            self._function = runner.function(workload.ptx, workload.kernel)
             self._stream = call("cuStreamCreate", runner.cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
             self._parameters = self._filled(pattern)
             if workload.dynamic_shared_bytes > 48 * 1024:
@@ -234,10 +245,7 @@ class CudaLoaded:
             cuda.cuMemFree(buffer)
         if self._stream is not None:
             cuda.cuStreamDestroy(self._stream)
-        if self._module is not None:
-            cuda.cuModuleUnload(self._module)
-        self._graphs, self._buffers, self._batches = {}, [], []
-        self._module = self._stream = None
+        self._graphs, self._buffers, self._batches, self._stream = {}, [], [], None
 
     @property
     def _launch_probe(self) -> bool:

@@ -31,12 +31,12 @@ Kind = Literal["latency", "throughput", "bandwidth", "launch", "energy"]
 """Kinds of probes (workload.Probe)."""
 
 MODULES = {
-    "micro": (5, 0),
+    "micro": (3, 5),
     "micro_half": (5, 3),
     "micro_tensor": (7, 0),
     "micro_mma": (8, 0),
 }
-"""PTX files and the compute capability each needs (the target in its source)."""
+"""PTX files and the compute capability each needs (the target in the file)."""
 
 SLOTS = 1024
 """Threads between two operands of an energy kernel's input: the largest block."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 
 from training.measure import catalogue
@@ -48,12 +49,14 @@ class Machine:
 @dataclass(frozen=True)
 class Request:
     """What to measure. ``only`` are starts of ids; ``held`` clocks in MHz and the power limit in
-    watts by the names of ``NvmlSensor.held``, ``None`` for what stays as it is."""
+    watts by the names of ``NvmlSensor.held``, ``None`` for what stays as it is. Nothing is begun
+    after ``most_seconds``."""
 
     applications: bool = False
     patterns: tuple[Pattern, ...] = ("uniform",)
     only: tuple[str, ...] = ()
     held: Mapping[str, float | None] = field(default_factory=dict)
+    most_seconds: float = inf
 
 
 @dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Campaign:
 
     @property
     def seconds(self) -> float:
-        """Planned duration."""
+        """Planned duration of all configurations, at least."""
         return planned_seconds(self.planned, self.settings)
 
     def run(self, path: Path, progress: Callable[[str], None] = lambda line: None) -> Outcome:
@@ -80,7 +83,7 @@ class Campaign:
             progress(note)
         progress(
             f"{self.device.name}: {len(self.planned)} configurations, "
-            f"about {self.seconds / 60:.0f} minutes"
+            f"at least {self.seconds / 60:.0f} minutes"
         )
         machine, sensor, held = self.machine, self.sensor, dict(self.request.held)
         with sensor.held(**held):
@@ -89,7 +92,7 @@ class Campaign:
             )
             return run_campaign(
                 path, head, self.planned, machine.runner, sensor, sensor.traits, machine.clock,
-                self.settings, progress,
+                self.settings, progress, self.request.most_seconds,
             )  # fmt: skip
 
 

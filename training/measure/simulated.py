@@ -295,12 +295,13 @@ class SimulatedRunner:
         clocks = ClockPair(gpu.core_mhz, gpu.memory_mhz)
         activity, more = self._activity(workload)
         threads = activity.blocks * activity.threads_per_block
-        start = truth.launch_seconds + truth.launch_seconds_per_thread * threads
+        # Blocks start while others run.
+        starts = truth.launch_seconds_per_thread * threads
         resources = resource_seconds(activity, truth.profile, clocks, more=more)
-        seconds = combined_seconds(resources)
+        seconds = combined_seconds({**resources, "blocks": starts})
         if workload.probe is not None:
-            seconds = self._probed(workload.probe, clocks, seconds)
-        seconds += start
+            seconds = self._probed(workload.probe, clocks, seconds, starts)
+        seconds += truth.launch_seconds
         core = clocks.core_mhz / truth.profile.core_mhz
         volts = truth.voltage.at(core) ** 2
         # The energy of device memory is per byte, whatever the core's voltage.
@@ -312,7 +313,7 @@ class SimulatedRunner:
             joules *= truth.pattern_factor[pattern]
         return seconds, truth.active_watts * volts * core + joules / seconds
 
-    def _probed(self, probe: Probe, clocks: ClockPair, seconds: float) -> float:
+    def _probed(self, probe: Probe, clocks: ClockPair, seconds: float, starts: float) -> float:
         """Latencies and throughputs follow the truth's own tables."""
         truth = self.gpu.truth
         if probe.kind == "latency" and probe.target in truth.latency_cycles:
@@ -324,9 +325,7 @@ class SimulatedRunner:
             inflight = probe.parallelism * probe.warps_per_sm * WARP_SIZE
             rate = min(peak, inflight / truth.latency_cycles[probe.target])
             return probe.operations / (rate * truth.profile.sm_count * clocks.core_hz)
-        if probe.kind == "launch":
-            return 0.0
-        return seconds
+        return starts if probe.kind == "launch" else seconds
 
     def _activity(self, workload: Workload) -> tuple[Activity, Beside]:
         if workload.id not in self._known:

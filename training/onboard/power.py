@@ -38,13 +38,11 @@ from models.power.physical import (
 from models.time.bottleneck import (
     SHARED_BYTES_PER_LANE,
     beside,
-    dram_bytes,
     predicted_seconds,
 )
 from training.measure.executed import executed
 from training.measure.recording import Configuration, Recording
 from training.measure.workload import Pattern
-from training.onboard.profile import declared_dram_bytes
 
 Floats = NDArray[np.float64]
 
@@ -121,11 +119,6 @@ def _row(recording: Recording, one: Configuration, gpu: GpuProfile) -> PowerRow 
     activity, more = analysis.activity, beside(analysis.extras)
     seconds = predicted_seconds(activity, gpu, clocks, more=more)
     activities = unit_activities(activity, gpu, clocks, result.time_seconds, more=more)
-    declared = declared_dram_bytes(one)
-    if declared is not None and dram_bytes(activity) < declared / 2:
-        # The analysis takes for a hit what comes from device memory (a note of the profile's).
-        moved = bandwidth_bytes_per_second(gpu, clocks.memory_mhz) * result.time_seconds
-        activities = activities._replace(dram=min(1.0, declared / moved))
     held = not {"clocks_moved", "not_stable"} & set(result.unresolved)
     return PowerRow(
         key=one.key,

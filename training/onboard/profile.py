@@ -250,16 +250,7 @@ class _Fit:
 
     def _streaming(self) -> None:
         peak = float(self.data["memory"]["bandwidth_bytes_per_second"]["value"])
-        rates = []
-        for own, activity, one in self._alone("dram"):
-            moved, declared = dram_bytes(activity), declared_dram_bytes(one)
-            if declared is not None and moved < declared / 2:
-                self.fitted.notes.append(
-                    f"{one.key}: the analysis sees {moved:.3g} of {declared:.3g} bytes from device "
-                    "memory; those declared are taken"
-                )
-                moved, own = declared, self._busy(one, one.result.time_seconds or own)
-            rates.append(moved / own)
+        rates = [dram_bytes(activity) / own for own, activity, _ in self._alone("dram")]
         if not rates:
             self.fitted.notes.append("bandwidth of device memory: not measured")
             return
@@ -314,13 +305,6 @@ class _Fit:
 
     def _hz(self, one: Configuration) -> float:
         return self._pair(one).core_hz
-
-
-def declared_dram_bytes(one: Configuration) -> float | None:
-    """Bytes that a stream from device memory says it moves; ``None`` for anything else."""
-    probe = one.workload.probe
-    streams = probe is not None and (probe.kind, probe.target) == ("bandwidth", "dram")
-    return probe.operations if streams and probe is not None else None
 
 
 def _same(one: Configuration) -> str:

@@ -7,7 +7,8 @@
 ``compare`` asks about several GPUs, or how new code differs from old; ``features`` for the vector
 a model sees, ``analyze`` for the analysis itself. Code is PTX text, the path of a file, or an
 object with ``.asm["ptx"]`` (a compiled Triton kernel). Nothing is stored; GPU profiles and models
-of ``WATTCAST_HOME`` count.
+of ``WATTCAST_HOME`` count, and models that were promoted in the database of a service there (or of
+``WATTCAST_DATABASE_URL``), unless ``registry=False`` or ``WATTCAST_REGISTRY=off``.
 Every error is a ``features.errors.WattcastError`` or, for an argument of the wrong kind,
 a ``pydantic.ValidationError``.
 """
@@ -76,6 +77,8 @@ def predict(
     known: Sequence[Mapping[str, Any]] = (),
     work: Mapping[str, Any] | None = None,
     explain: bool = False,
+    board: str | None = None,
+    registry: bool = True,
 ) -> PredictAnswer:
     """Watts, seconds and joules of one launch on one GPU, as ``POST /predict`` answers.
 
@@ -84,11 +87,15 @@ def predict(
     ``arguments`` the kernel's arguments by position or name (numbers, or hints such as
     ``{"elements": 4096}``). ``clocks`` are ``{"core_mhz": ..., "memory_mhz": ...}``; ``known`` are
     measured launches of the same kernel, ``work`` is what a profiler counted instead of PTX; both
-    as ``POST /predict`` takes them. ``explain`` adds SHAP contributions in watts.
+    as ``POST /predict`` takes them. ``explain`` adds SHAP contributions in watts. ``board`` is
+    the label of one of several boards of this GPU; ``registry=False`` leaves promoted models out.
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError or
-    ModelError, and ClockError for clocks the GPU does not run at.
+    ModelError, ClockError for clocks the GPU does not run at, and StoreError where the database of
+    promoted models is there but cannot be read.
     """
     answer = _answered(
+        registry,
+        board=board,
         gpu=gpu,
         clocks=clocks,
         time_model=time_model,
@@ -130,6 +137,7 @@ def compare(
     arguments: Mapping[str, Any] | None = None,
     analysis: Mode = "auto",
     model: ModelChoice | None = None,
+    registry: bool = True,
 ) -> list[PredictAnswer]: ...
 
 
@@ -149,6 +157,7 @@ def compare(
     arguments: Mapping[str, Any] | None = None,
     analysis: Mode = "auto",
     model: ModelChoice | None = None,
+    registry: bool = True,
 ) -> CompareAnswer: ...
 
 
@@ -168,6 +177,7 @@ def compare(
     arguments: Mapping[str, Any] | None = None,
     analysis: Mode = "auto",
     model: ModelChoice | None = None,
+    registry: bool = True,
 ) -> list[PredictAnswer] | CompareAnswer:
     """``predict`` for several GPUs, in their order; with ``new``, old code beside new code.
 
@@ -187,13 +197,13 @@ def compare(
     )
     if new is None:
         body = _kernel(ptx, cuda, *given)
-        answer = _answered(gpus=list(gpus), model=model or "auto", **body)
+        answer = _answered(registry, gpus=list(gpus), model=model or "auto", **body)
         return [_typed(one) for one in answer["predictions"]]
     sides = {"old": _kernel(ptx, None, *given), "new": _kernel(new, None, *given)}
     request = CompareRequest.model_validate(
         {**sides, "gpus": list(gpus), "model": model or "physical"}
     )
-    found = _comparison.compare(_services(), request)
+    found = _comparison.compare(_services(registry), request)
     return CompareAnswer.model_validate_json(to_json(found, inf_nan_mode="null"))
 
 
@@ -275,12 +285,12 @@ def analyze(
 
 
 @cache
-def _services() -> Services:
-    return Services(Settings())
+def _services(registry: bool = True) -> Services:
+    return Services.alone(Settings(), registry=registry)
 
 
-def _answered(**body: Any) -> dict[str, Any]:
-    return _prediction.predict(_services(), PredictRequest.model_validate(body))
+def _answered(registry: bool, **body: Any) -> dict[str, Any]:
+    return _prediction.predict(_services(registry), PredictRequest.model_validate(body))
 
 
 def _typed(answer: dict[str, Any]) -> PredictAnswer:

@@ -157,7 +157,13 @@ def predict(
     model: Annotated[
         str, typer.Option(help="auto, xgboost, catboost, average, extratrees or physical.")
     ] = "auto",
+    board: Annotated[
+        str | None, typer.Option(help="Label of one of several boards of this GPU.")
+    ] = None,
     explain: Annotated[bool, typer.Option("--explain", help="Add SHAP contributions.")] = False,
+    registry: Annotated[
+        bool, typer.Option(help="By promoted models, where the service's database names any.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Predict power, time and energy of a kernel launch."""
@@ -180,9 +186,10 @@ def predict(
         "clocks": clock_request(core_mhz, memory_mhz),
         "time_model": time_model,
         "model": model,
+        "board": board,
         "explain": "shap" if explain else None,
     }
-    answer = run(_services(), PredictRequest.model_validate(body))
+    answer = run(_services(registry=registry), PredictRequest.model_validate(body))
     if as_json:
         _print_json(answer)
         return

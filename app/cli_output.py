@@ -20,11 +20,14 @@ def console() -> Console:
     return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
 
-def services() -> Any:
-    """``app.services.Services`` without a store."""
+def services(*, registry: bool = True) -> Any:
+    """``app.services.Services`` without a store; ``registry``: by promoted models, where any are.
+
+    Nothing is asked of the registry before a model is needed.
+    """
     from app.services import Services
 
-    return Services(Settings())
+    return Services.alone(Settings(), registry=registry)
 
 
 def print_json(value: Any) -> None:

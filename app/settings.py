@@ -218,6 +218,11 @@ class Settings(BaseSettings):
     registry_poll_seconds: float = Field(
         default=0.5, gt=0, description="How often a service looks for promoted models."
     )
+    registry: Literal["auto", "off"] = Field(
+        default="auto",
+        description="Whether the command line and Python predict by promoted models, where the "
+        "database of these settings is there; a service always does.",
+    )
     artifacts_url: str | None = Field(
         default=None,
         description="Where retrained models are put besides WATTCAST_HOME/registry, for services "

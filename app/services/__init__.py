@@ -14,7 +14,8 @@ dvfs          POST /dvfs
 features      POST /features
 explanation   GET /explain
 retraining    POST /retrain, as a job; retrain_rows: which measurements count
-champions     serving what the registry has promoted; artifacts: where those models lie
+champions     serving what the registry has promoted; artifacts: where those models lie;
+              promoted: the same for faces without a service
 analyses      threads in which PTX is analysed, with limits
 figures       what GET /metrics looks up when asked: jobs, models, drift (how unlike training)
 """
@@ -102,6 +103,18 @@ class Services:
         )
         services = cls(settings, store, Repositories.over(engine, settings.key_cache_seconds))
         services._watch()
+        return services
+
+    @classmethod
+    def alone(cls, settings: Settings, *, registry: bool = True) -> Services:
+        """Without a store: nothing is kept. ``registry``: promoted models answer, where there is a
+        database that names any, unless ``settings`` say otherwise."""
+        services = cls(settings)
+        if registry and settings.registry == "auto":
+            from app.services.power import Serving
+            from app.services.promoted import PromotedModels
+
+            services.power.serve(Serving(PromotedModels(settings, services.power)))
         return services
 
     def _watch(self) -> None:

@@ -14,7 +14,7 @@ from features.gpus.facts import Fact
 from features.gpus.profile import GpuProfile, LaunchOverhead
 from training.measure.campaign import plan, run_campaign, session
 from training.measure.nvml import Nvml
-from training.measure.protocol import Settings
+from training.measure.observer import Settings
 from training.measure.simulated import Faults, SimulatedGpu, SimulatedRunner, Truth
 from training.measure.simulated_nvml import SimulatedNvml
 from training.measure.workload import Board, Buffer, Probe, Role, Workload

@@ -22,7 +22,7 @@ from training.measure.campaign import plan, planned_seconds
 from training.measure.catalogue import applications, micro
 from training.measure.executed import executed
 from training.measure.micro import MODULES
-from training.measure.protocol import Settings
+from training.measure.observer import Settings
 from training.measure.simulated import SimulatedGpu, SimulatedRunner, Truth
 from training.measure.workload import PATTERNS, Board, Buffer, Workload
 

@@ -19,9 +19,11 @@ from training.measure.device import (
     SystemClock,
     WorkloadError,
 )
-from training.measure.driver import CudaRunner, fillings
-from training.measure.protocol import Settings
-from training.measure.recording import SensorTraits, read_recording
+from training.measure.driver import CudaRunner
+from training.measure.fillings import fillings
+from training.measure.lines import SensorTraits
+from training.measure.observer import Settings
+from training.measure.recording import read_recording
 from training.measure.workload import Buffer, Probe, Scalar
 
 OK = SimpleNamespace(name="CUDA_SUCCESS")

@@ -10,7 +10,7 @@ from tests.training.measuring import board, energy, parts
 from training.measure.campaign import Outcome, plan, run_campaign, session
 from training.measure.device import GpuLostError, MeasureError
 from training.measure.nvml import Nvml, reason_names
-from training.measure.protocol import Settings
+from training.measure.observer import Settings
 from training.measure.recording import Recording, read_recording
 from training.measure.simulated import Faults, SimulatedGpu
 from training.measure.simulated_nvml import SimulatedNvml

@@ -18,10 +18,11 @@ from features.errors import DataError
 from tests.training.measuring import board, energy, parts
 from training.measure.campaign import plan, planned_seconds, run_campaign, session
 from training.measure.importers import from_tuning, from_zeus, write_imported
+from training.measure.lines import SCHEMA_FILE, schema
 from training.measure.nvml import Nvml
+from training.measure.observer import Settings
 from training.measure.pack import pack
-from training.measure.protocol import Settings
-from training.measure.recording import SCHEMA_FILE, read_recording, schema
+from training.measure.recording import read_recording
 from training.measure.simulated import SimulatedGpu
 from training.measure.workload import Workload
 
@@ -109,7 +110,7 @@ def test_a_recording_reads_back_what_was_written(whole: Path) -> None:
 
 def test_every_line_keeps_to_the_published_schema(whole: Path) -> None:
     published = json.loads(SCHEMA_FILE.read_text("utf-8"))
-    assert published == json.loads(json.dumps(schema())), "run python -m training.measure.recording"
+    assert published == json.loads(json.dumps(schema())), "run python -m training.measure.lines"
     validator = jsonschema_rs.validator_for(published)
     for line in whole.read_text("utf-8").splitlines():
         validator.validate(json.loads(line))

@@ -20,8 +20,10 @@ from training.measure.device import (
     Sensor,
     WorkloadError,
 )
-from training.measure.protocol import TIMED_ONLY, Settings, behaviour, measure
-from training.measure.recording import Failure, Provenance, Recorder, SensorTraits, Session
+from training.measure.lines import Failure, Provenance, SensorTraits, Session
+from training.measure.observer import Settings
+from training.measure.protocol import TIMED_ONLY, behaviour, measure
+from training.measure.recording import Recorder
 from training.measure.workload import Pattern, Workload
 
 

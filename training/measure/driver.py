@@ -11,11 +11,10 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from features.errors import WattcastError
 from training.measure.device import (
@@ -26,11 +25,10 @@ from training.measure.device import (
     MeasureError,
     WorkloadError,
 )
-from training.measure.workload import ELEMENT_BYTES, Board, Buffer, Pattern, Scalar, Workload
+from training.measure.fillings import SEED, fillings
+from training.measure.workload import Board, Pattern, Scalar, Workload
 
 INSTALL = "pip install 'wattcast[measure]'"
-SEED = 20260701
-"""Data are the same on every board."""
 
 _LOST = ("CUDA_ERROR_ECC_UNCORRECTABLE", "CUDA_ERROR_DEVICE_UNAVAILABLE", "CUDA_ERROR_NO_DEVICE")
 _BROKEN = frozenset(
@@ -50,7 +48,6 @@ _CTYPES = {
     "f32": ctypes.c_float,
     "f64": ctypes.c_double,
 }
-_DTYPES = {"u8": "u1", "u32": "<u4", "u64": "<u8", "f16": "<f2", "f32": "<f4", "f64": "<f8"}
 _MOST_GRAPH_NODES = 256
 
 
@@ -314,48 +311,6 @@ class CudaLoaded:
         # Copies may still be under way, and our stream does not wait for them.
         self._runner.call("cuCtxSynchronize")
         return (tuple(values), tuple(kinds)) if values else 0
-
-
-def fillings(
-    buffer: Buffer, pattern: Pattern, address: int, seed: int
-) -> Sequence[tuple[int, NDArray[Any]]]:
-    """Byte offsets and contents of a buffer at a device address; reproducible from the seed."""
-    fill = pattern if buffer.fill == "varied" else buffer.fill
-    dtype, count = _DTYPES[buffer.element], buffer.elements
-    random = np.random.default_rng(seed)
-    if fill == "chase":
-        assert buffer.stride_bytes is not None
-        return [(0, _chase(buffer, address, random))]
-    if fill == "zeros":
-        return [(0, np.zeros(count, dtype))]
-    if fill == "index":
-        return [(0, np.arange(count).astype(dtype))]
-    # Long buffers repeat a block of 64 MiB: making them takes longer than measuring otherwise.
-    block = min(count, (64 << 20) // ELEMENT_BYTES[buffer.element])
-    if fill == "random_bits":
-        part = random.integers(0, 256, block * ELEMENT_BYTES[buffer.element], np.uint8).view(dtype)
-    elif buffer.element in ("u8", "u32", "u64"):
-        part = random.integers(int(buffer.low), max(int(buffer.high), int(buffer.low) + 1), block)
-        part = part.astype(dtype)
-    else:
-        part = random.uniform(buffer.low, buffer.high, block).astype(dtype)
-    size = part.nbytes
-    return [
-        (offset, part[: min(block, count - offset // ELEMENT_BYTES[buffer.element])])
-        for offset in range(0, count * ELEMENT_BYTES[buffer.element], size)
-    ]
-
-
-def _chase(buffer: Buffer, address: int, random: np.random.Generator) -> NDArray[Any]:
-    """A ring through every slot once, in random order: each slot holds the next one's address."""
-    assert buffer.stride_bytes is not None
-    step = buffer.stride_bytes // 8
-    slots = buffer.elements // step
-    # The ring starts at the first slot, where kernels enter it.
-    order = np.concatenate([[0], 1 + random.permutation(slots - 1)])
-    words = np.full(buffer.elements, address, "<u8")
-    words[order * step] = address + np.roll(order, -1) * buffer.stride_bytes
-    return words
 
 
 def _problem(where: str, code: str) -> MeasureError:

@@ -17,7 +17,8 @@ from typing import Any, Protocol
 
 from features.errors import DataError
 from training.measure.device import Device
-from training.measure.recording import Configuration, Recorder, Result, Session
+from training.measure.lines import Configuration, Result, Session
+from training.measure.recording import Recorder
 from training.measure.workload import Board, Described
 
 

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 from training.measure.device import Clock, GpuLostError, MeasureError, Reading
-from training.measure.recording import SensorTraits
+from training.measure.lines import SensorTraits
 
 INSTALL = "pip install 'wattcast[measure]'"
 

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from features.errors import DataError
-from training.measure.recording import LICENCE, Recording, read_recording, rows, schema
+from training.measure.lines import LICENCE, schema
+from training.measure.recording import Recording, read_recording, rows
 
 _DAY = (1980, 1, 1, 0, 0, 0)
 """The least date a ZIP file holds: the same recordings make the same file."""

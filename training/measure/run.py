@@ -19,9 +19,9 @@ from training.measure.campaign import (
 )
 from training.measure.device import Clock, Device, Runner, SystemClock
 from training.measure.driver import CudaRunner
+from training.measure.lines import Provenance
 from training.measure.nvml import Nvml, NvmlSensor
-from training.measure.protocol import Settings
-from training.measure.recording import Provenance
+from training.measure.observer import Settings
 from training.measure.workload import Pattern, Workload
 
 

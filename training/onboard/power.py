@@ -41,7 +41,8 @@ from models.time.bottleneck import (
     predicted_seconds,
 )
 from training.measure.executed import executed
-from training.measure.recording import Configuration, Recording
+from training.measure.lines import Configuration
+from training.measure.recording import Recording
 from training.measure.workload import Pattern
 
 Floats = NDArray[np.float64]

@@ -21,7 +21,8 @@ from models.clocks import ClockPair
 from models.time.bottleneck import CONSTANTS, Beside, beside, dram_bytes, resource_seconds
 from training.measure.device import Device
 from training.measure.executed import executed
-from training.measure.recording import Configuration, Recording
+from training.measure.lines import Configuration
+from training.measure.recording import Recording
 from training.measure.workload import Buffer, Probe
 from training.onboard.data import (
     SOURCE,

@@ -63,7 +63,11 @@ class TimeModel(BaseModel):
     )
     parts: dict[str, float] = Field(
         description="Seconds of the model's own terms: bounds of which the largest counts "
-        "(bottleneck, roofline, volkov), or summands (the others)."
+        "(bottleneck, roofline, volkov), or summands (the others). `launch` comes on top, and so "
+        "do `calibration` and `known`, what measurements correct."
+    )
+    model: ModelReference | None = Field(
+        None, description="The correction by launches measured on the GPU or board, if one serves."
     )
 
 

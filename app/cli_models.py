@@ -17,6 +17,7 @@ models = typer.Typer(
 
 GpuArgument = Annotated[str, typer.Argument(help="GPU id or alias.")]
 Board = Annotated[str, typer.Option(help="Label of a board; empty: any board of the GPU.")]
+Target = Annotated[str, typer.Option(help="power, or time: what measured launches correct.")]
 Why = Annotated[str, typer.Option(help="For the audit log.")]
 ACTOR = "command line"
 
@@ -47,11 +48,11 @@ def models_list(as_json: AsJson = False) -> None:
 
 
 @models.command("registry")
-def models_registry(gpu: GpuArgument) -> None:
+def models_registry(gpu: GpuArgument, target: Target = "power") -> None:
     """Champions, candidates and retrained versions of a GPU, as JSON."""
     from app.services import registry
 
-    _told(lambda services: registry.registry_of(services, gpu, "power"))
+    _told(lambda services: registry.registry_of(services, gpu, target))
 
 
 @models.command("promote")
@@ -59,6 +60,7 @@ def models_promote(
     gpu: GpuArgument,
     name: Annotated[str, typer.Argument(help="FAMILY-SCHEMA-SOURCE/VERSION, as in a card's path.")],
     board: Board = "",
+    target: Target = "power",
     why: Why = "by hand",
 ) -> None:
     """Let a version serve, whatever the gate said of it."""
@@ -70,15 +72,17 @@ def models_promote(
     if len(parts) != 3 or not number.isdecimal():
         fail(f"{name!r} is not of the form FAMILY-SCHEMA-SOURCE/VERSION")
     which = parts[0], parts[1], parts[2], int(number)
-    _told(lambda services: registry.promote(services, gpu, "power", which, board, ACTOR, why))
+    _told(lambda services: registry.promote(services, gpu, target, which, board, ACTOR, why))
 
 
 @models.command("rollback")
-def models_rollback(gpu: GpuArgument, board: Board = "", why: Why = "by hand") -> None:
+def models_rollback(
+    gpu: GpuArgument, board: Board = "", target: Target = "power", why: Why = "by hand"
+) -> None:
     """Return to the champion before the last promotion."""
     from app.services import registry
 
-    _told(lambda services: registry.rollback(services, gpu, "power", board, ACTOR, why))
+    _told(lambda services: registry.rollback(services, gpu, target, board, ACTOR, why))
 
 
 def worker(

@@ -228,7 +228,9 @@ class KernelTiming(KernelRequest):
     """A kernel whose time is asked for, and by which model."""
 
     time_model: TimeModelChoice = Field(
-        "auto", description="Time model: `auto` is `bottleneck`; the others are there to compare."
+        "auto",
+        description="Time model: `auto` is `bottleneck`, corrected where measurements of the GPU "
+        "were promoted; a model that is named answers as it is.",
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Mode = Literal["full", "continue"]
+Mode = Literal["full", "continue", "new_gpu"]
+Target = Literal["power", "time"]
 
 
 class RetrainOptions(BaseModel):
@@ -22,8 +23,12 @@ class RetrainOptions(BaseModel):
         description="Rows of this board alone count, and the champion is its own; empty: rows "
         "without a label, and the GPU's general champion. Unset: the one the rows name.",
     )
-    targets: list[Literal["power"]] = Field(
-        default=["power"], min_length=1, max_length=1, description="What to retrain."
+    targets: list[Target] = Field(
+        default=["power"],
+        min_length=1,
+        max_length=2,
+        description="What to retrain. `time` corrects the default time model by rows with "
+        "`time_seconds`; of `mode` and `families` it takes no notice.",
     )
     families: list[Literal["xgboost", "catboost"]] = Field(
         default=[],
@@ -34,17 +39,28 @@ class RetrainOptions(BaseModel):
     mode: Mode = Field(
         "full",
         description="`full` fits anew on the rows of the packaged model (where WATTCAST_DATA has "
-        "them) and the uploads; `continue` adds trees to the champion, fitted on the uploads.",
+        "them) and the uploads; `continue` adds trees to the champion, fitted on the uploads; "
+        "`new_gpu` draws the physical model (of other GPUs, where this one has none) to the "
+        "uploads, and takes no families.",
     )
     schema_id: str | None = Field(
         None,
         alias="schema",
         max_length=64,
-        description="Feature schema; unset: that of the packaged models, where the rows have it.",
+        description="Feature schema; unset: that of the packaged models, where the rows have it. "
+        "Mode `new_gpu` and target `time` look at `activity1`.",
     )
     promote: bool = Field(
         True, description="False leaves even a better model a candidate, to be promoted by hand."
     )
+
+    @model_validator(mode="after")
+    def _sound(self) -> RetrainOptions:
+        if len(set(self.targets)) < len(self.targets):
+            raise ValueError("targets: one is named twice")
+        if self.families and (self.mode == "new_gpu" or "power" not in self.targets):
+            raise ValueError("families: neither mode new_gpu nor target time takes any")
+        return self
 
 
 class RetrainRequest(RetrainOptions):
@@ -69,6 +85,6 @@ class JobAnswer(BaseModel):
     request: dict[str, Any]
     result: dict[str, Any] | None = Field(
         description="Of a retraining: whether it was promoted, the versions made, the verdict with "
-        "its reasons, and the scores."
+        "its reasons, and the scores; `also` holds the same of a second target."
     )
     error: dict[str, Any] | None = Field(description="`kind` is the slug of a problem type.")

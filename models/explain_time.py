@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from features.errors import ModelError
 from models.explain_terms import Combine
 from models.time.bottleneck import CONSTANTS
+from models.time.calibration import PART as CALIBRATION
 
 Floats = NDArray[np.float64]
 
-ON_TOP = ("launch", "known")
-"""Parts that every model adds to what the others come to: starting the launch, and the correction
-by measured launches."""
+ON_TOP = ("launch", CALIBRATION, "known")
+"""Parts that every model adds to what the others come to: starting the launch, and corrections by
+launches measured on the board and by ones of the very kernel."""
 
 TOLERANCE = 1e-6
 """How far the parts may come from the prediction, relative: rounding of sums."""

@@ -119,6 +119,7 @@ RESOURCES: Mapping[str, tuple[str, str | None]] = {
     ),
     "launch": ("starting the kernel", "launch less often: fuse kernels, use graphs"),
     "launch_overhead": ("starting the kernel", "launch less often: fuse kernels, use graphs"),
+    "calibration": ("what launches measured on this board correct", None),
     "known": ("what measured launches of this kernel correct", None),
     "schedule": ("instructions as the schedulers issue them", _CODE),
     "global_penalty": ("waiting for global memory", _MEMORY),

@@ -12,6 +12,7 @@ from app import problems
 from app.api.route import json_response
 from app.services import catalog, services_of
 from models.cards import ModelCard
+from models.time.calibration import TimeCorrectionCard
 
 router = APIRouter(tags=["catalogue"])
 
@@ -144,7 +145,7 @@ def models(request: Request) -> Response:
 
 @router.get(
     "/models/{gpu}/{target}",
-    response_model=list[ModelCard],
+    response_model=list[ModelCard | TimeCorrectionCard],
     responses=problems.documented("unknown-gpu", "unknown-model", "validation"),
     summary="Model cards of one GPU and target",
 )
@@ -153,12 +154,14 @@ def model_cards(
 ) -> Response:
     """Training data, scores beside the baseline, interval calibration and checksums."""
     services = services_of(request)
-    return json_response(catalog.model_cards(services.gpus, services.power.cards(), gpu, target))
+    return json_response(
+        catalog.model_cards(services.gpus, services.power.all_cards(), gpu, target)
+    )
 
 
 @router.get(
     "/models/{gpu}/{target}/{name}/{version}",
-    response_model=ModelCard,
+    response_model=ModelCard | TimeCorrectionCard,
     responses=problems.documented("unknown-gpu", "unknown-model", "validation"),
     summary="One model card",
 )
@@ -166,5 +169,5 @@ def model_card(request: Request, gpu: GpuName, target: str, name: str, version: 
     """What the ``model.card`` of a prediction points to."""
     services = services_of(request)
     return json_response(
-        catalog.model_card(services.gpus, services.power.cards(), gpu, target, name, version)
+        catalog.model_card(services.gpus, services.power.all_cards(), gpu, target, name, version)
     )

@@ -36,12 +36,12 @@ _MULTIPART = {
         "gpu": {"type": "string"},
         "board": {"type": "string"},
         "schema": {"type": "string"},
-        "mode": {"type": "string", "enum": ["full", "continue"]},
+        "mode": {"type": "string", "enum": ["full", "continue", "new_gpu"]},
         "families": {
             "type": "array",
             "items": {"type": "string", "enum": ["xgboost", "catboost"]},
         },
-        "targets": {"type": "array", "items": {"type": "string", "enum": ["power"]}},
+        "targets": {"type": "array", "items": {"type": "string", "enum": ["power", "time"]}},
         "promote": {"type": "boolean"},
         "batches": {"type": "array", "items": {"type": "string", "format": "uuid"}},
     },
@@ -80,7 +80,7 @@ _LISTS = ("families", "targets", "batches")
             },
         }
     },
-    summary="Retrain a GPU's power model on measurements",
+    summary="Retrain a GPU's power or time model on measurements",
 )
 async def post_retrain(
     request: Request,

@@ -13,7 +13,8 @@ work          the same from measured work
 dvfs          POST /dvfs
 features      POST /features
 explanation   GET /explain
-retraining    POST /retrain, as a job; retrain_rows: which measurements count
+retraining    POST /retrain, as a job; retrain_boosted, retrain_physical: the candidates;
+              retrain_rows: which measurements count; retrain_opponents: what must be beaten
 champions     serving what the registry has promoted; artifacts: where those models lie;
               promoted: the same for faces without a service
 analyses      threads in which PTX is analysed, with limits
@@ -111,10 +112,9 @@ class Services:
         database that names any, unless ``settings`` say otherwise."""
         services = cls(settings)
         if registry and settings.registry == "auto":
-            from app.services.power import Serving
-            from app.services.promoted import PromotedModels
+            from app.services.promoted import serving
 
-            services.power.serve(Serving(PromotedModels(settings, services.power)))
+            services.power.serve(serving(settings, services.power))
         return services
 
     def _watch(self) -> None:

@@ -16,8 +16,9 @@ from uuid import uuid4
 
 from app.store.registry import ModelName
 from features.errors import ModelError
-from models.cards import CARD_NAME, ModelCard, read_card, sha256_of
-from models.store import Artifact, ArtifactStore
+from models.cards import CARD_NAME, Card, ModelCard, read_card, sha256_of
+from models.store import AnyCard, Artifact, ArtifactStore
+from models.time.calibration import TimeCorrectionCard
 
 
 def folder_of(name: ModelName) -> Path:
@@ -26,7 +27,7 @@ def folder_of(name: ModelName) -> Path:
     return Path(name.gpu) / name.target / middle / str(name.version)
 
 
-def name_of(card: ModelCard) -> ModelName:
+def name_of(card: Card) -> ModelName:
     """What the registry calls the model of a card."""
     schema = card.feature_schema.id
     return ModelName(card.gpu, card.target, card.family, schema, card.source, card.version)
@@ -39,7 +40,7 @@ class RegistryArtifacts:
         self.root = root
         self._url = url
 
-    def adopt(self, made: Path, card: ModelCard) -> None:
+    def adopt(self, made: Path, card: Card) -> None:
         """Move an artifact from below ``made`` to its place, to stay there whatever happens.
 
         Raises OSError where the disk is full or the shared place does not answer.
@@ -59,11 +60,19 @@ class RegistryArtifacts:
                 files.system.put_file(str(place / name), f"{remote}/{name}")
 
     def open(self, name: ModelName, card_sha256: str) -> Artifact[ModelCard]:
-        """A registered artifact, checked. Raises ModelError where it is gone or not what it was."""
+        """A registered power model, checked. Raises ModelError where it is gone or not what it
+        was."""
+        return self._open(name, card_sha256, ModelCard)
+
+    def open_correction(self, name: ModelName, card_sha256: str) -> Artifact[TimeCorrectionCard]:
+        """The same for a correction of times."""
+        return self._open(name, card_sha256, TimeCorrectionCard)
+
+    def _open(self, name: ModelName, card_sha256: str, kind: type[AnyCard]) -> Artifact[AnyCard]:
         folder = self.root / folder_of(name)
         if not folder.is_dir() and self._url is not None:
-            self._fetch(folder_of(name))
-        artifact = ArtifactStore((self.root,)).find(
+            self._fetch(folder_of(name), kind)
+        artifact = ArtifactStore((self.root,), kind=kind).find(
             name.gpu,
             name.target,
             name.family,
@@ -75,7 +84,7 @@ class RegistryArtifacts:
             raise ModelError(f"the card of {folder_of(name).as_posix()} is not the registered one")
         return artifact
 
-    def _fetch(self, relative: Path) -> None:
+    def _fetch(self, relative: Path, kind: type[Card]) -> None:
         files = self._files()
         remote = f"{files.root}/{relative.as_posix()}"
         place = self.root / relative
@@ -84,7 +93,7 @@ class RegistryArtifacts:
         try:
             try:
                 files.system.get_file(f"{remote}/{CARD_NAME}", str(partial / CARD_NAME))
-                card = read_card(partial / CARD_NAME, ModelCard)
+                card = read_card(partial / CARD_NAME, kind)
                 for name in card.files:
                     files.system.get_file(f"{remote}/{name}", str(partial / name))
             except (OSError, ModelError) as error:
@@ -95,7 +104,7 @@ class RegistryArtifacts:
                     card.gpu, card.target, member.family, schema, source, member.version
                 )
                 if not (self.root / folder_of(beside)).is_dir():
-                    self._fetch(folder_of(beside))
+                    self._fetch(folder_of(beside), kind)
             try:
                 partial.rename(place)
             except OSError:

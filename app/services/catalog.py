@@ -9,7 +9,7 @@ from app.services.power import reference_of, unseen_error_percent, unseen_error_
 from features.errors import ModelError
 from features.gpus import GpuProfile
 from features.schemas import Field, get_schema, list_schemas
-from models.cards import ModelCard
+from models.cards import Card, ModelCard
 from models.power.physical import POOLED
 
 
@@ -117,7 +117,7 @@ def _holder(gpus: Gpus, name: str) -> str:
 
 
 def model_cards(
-    gpus: Gpus, cards: tuple[ModelCard, ...], gpu_id: str, target: str
+    gpus: Gpus, cards: tuple[Card, ...], gpu_id: str, target: str
 ) -> list[dict[str, Any]]:
     """Full cards of a GPU and target. Raises GpuError, or ModelError if there is none."""
     gpu = _holder(gpus, gpu_id)
@@ -128,7 +128,7 @@ def model_cards(
 
 
 def model_card(
-    gpus: Gpus, cards: tuple[ModelCard, ...], gpu_id: str, target: str, name: str, version: int
+    gpus: Gpus, cards: tuple[Card, ...], gpu_id: str, target: str, name: str, version: int
 ) -> dict[str, Any]:
     """One full card by ``<family>-<schema>-<source>`` and version. Raises GpuError, ModelError."""
     gpu = _holder(gpus, gpu_id)

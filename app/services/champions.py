@@ -14,17 +14,19 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from app.logs import log
 from app.services.artifacts import RegistryArtifacts, name_of
-from app.services.power import TARGET, Name, PowerModels, Serving
+from app.services.power import TARGET, Champion, Name, PowerModels, Serving, champion_of
 from app.store.registry import ModelName, Origin, RegistryStore, Snapshot, Version
 from features.errors import ModelError, WattcastError
 from models.cards import CARD_NAME, ModelCard, sha256_of
 from models.power.boosted import BoostedPowerModel
 from models.store import Artifact
+from models.time.calibration import CorrectedTimes, TimeCorrectionCard
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
 
 PACKAGED: Origin = "packaged"
+TIME = "time"
 SPARE_MODELS = 8
 """Loaded models kept besides the champions; each takes a few MB."""
 
@@ -45,7 +47,8 @@ class Champions:
         self._artifacts = artifacts
         self._poll_seconds = poll_seconds
         self._told = told
-        self._opened: dict[int, BoostedPowerModel] = {}
+        self._opened: dict[int, Champion] = {}
+        self._times: dict[int, CorrectedTimes] = {}
         self._cards: dict[int, tuple[Name, ModelCard]] = {}
         self._generation = -1
         self._failing = False
@@ -78,43 +81,77 @@ class Champions:
 
     def _serving(self, snapshot: Snapshot) -> Serving:
         before = self._power.serving
-        champions: dict[tuple[str, str], BoostedPowerModel] = {}
+        champions: dict[tuple[str, str], Champion] = {}
         for place, standing in snapshot.standings.items():
             if place.target != TARGET or standing.champion is None:
                 continue
             key = place.gpu, place.board
             try:
                 model = self._model(standing.champion.version)
-                model.warm_up()
+                if isinstance(model, BoostedPowerModel):
+                    model.warm_up()
                 champions[key] = model
             except WattcastError as error:
                 log().error("champion does not load", place=place, why=error.detail)
                 # A model that answered well a moment ago is better than none.
                 if key in before.champions:
                     champions[key] = before.champions[key]
-        self._forget(set(champions.values()))
+        self._forget([id(model) for model in champions.values()])
         names = {version.name: version for version in snapshot.versions}
 
         def load(name: Name) -> BoostedPowerModel:
             with self._lock:
-                return self._model(names[ModelName(*name)])
+                model = self._model(names[ModelName(*name)])
+            if not isinstance(model, BoostedPowerModel):
+                raise ModelError(f"{model.card.folder.as_posix()} is no boosted model")
+            return model
 
-        return Serving(champions, self._retrained(snapshot), load)
+        times = self._corrections(snapshot, before.times)
+        cards: dict[Name, TimeCorrectionCard] = {
+            version.name: self._times[version.id].card
+            for version in snapshot.versions
+            if version.id in self._times
+        }
+        return Serving(champions, times, self._retrained(snapshot), cards, load)
 
-    def _model(self, version: Version) -> BoostedPowerModel:
+    def _model(self, version: Version) -> Champion:
         if version.id not in self._opened:
-            self._opened[version.id] = BoostedPowerModel(self.artifact(version))
+            self._opened[version.id] = champion_of(self.artifact(version))
         return self._opened[version.id]
 
-    def _forget(self, serving: set[BoostedPowerModel]) -> None:
+    def _corrections(
+        self, snapshot: Snapshot, before: Mapping[tuple[str, str], CorrectedTimes]
+    ) -> dict[tuple[str, str], CorrectedTimes]:
+        """Corrections of time that serve; all versions are opened, being a few numbers each."""
+        for version in snapshot.versions:
+            if version.name.target != TIME or version.id in self._times:
+                continue
+            try:
+                artifact = open_correction(self._artifacts, version)
+                self._times[version.id] = CorrectedTimes(artifact)
+            except WattcastError as error:
+                log().error("correction of times left out", name=version.name, why=error.detail)
+        found = {}
+        for place, standing in snapshot.standings.items():
+            if place.target != TIME or standing.champion is None:
+                continue
+            key = place.gpu, place.board
+            opened = self._times.get(standing.champion.version.id) or before.get(key)
+            if opened is not None:
+                found[key] = opened
+        return found
+
+    def _forget(self, serving: Sequence[int]) -> None:
         """Of models that do not serve, a few stay loaded: for rollbacks and explanations."""
-        spare = [key for key, model in self._opened.items() if model not in serving]
+        spare = [key for key, model in self._opened.items() if id(model) not in serving]
         for key in spare[:-SPARE_MODELS]:
             del self._opened[key]
 
     def _retrained(self, snapshot: Snapshot) -> dict[Name, ModelCard]:
         for version in snapshot.versions:
-            if version.origin == PACKAGED or version.id in self._cards:
+            if version.origin == PACKAGED or version.name.target != TARGET:
+                continue
+            if version.id in self._cards:
                 continue
             try:
                 self._cards[version.id] = version.name, self.artifact(version).card
@@ -152,3 +189,8 @@ def open_version(
             if sha256_of(found.folder / CARD_NAME) == version.card_sha256:
                 return found
     raise ModelError(f"the packaged model {version.name} is not in this release")
+
+
+def open_correction(artifacts: RegistryArtifacts, version: Version) -> Artifact[TimeCorrectionCard]:
+    """The same for a correction of times; none is packaged."""
+    return artifacts.open_correction(version.name, version.card_sha256)

@@ -128,7 +128,7 @@ def _side(
         source: Source = services.sources.read(asked, gpu)
         analysis = parts.analysed(services, asked, source, gpu, ptxas=True)
         clocks, beside = clocks_of(request.clocks, gpu)
-        found, notes = timed(asked.time_model, analysis, gpu, clocks)
+        found, notes = timed(services, asked.time_model, analysis, gpu, clocks)
         power = predicted_watts(services, request.model, analysis, gpu, clocks)
         if found is None or power.estimate is None or power.card is None:
             why = [note.detail for note in (*notes, *power.diagnostics)]

@@ -46,7 +46,7 @@ class _AtClocks:
         pair: ClockPair,
     ) -> None:
         self.pair = pair
-        found, self.notes = timed(request.time_model, analysis, gpu, pair)
+        found, self.notes = timed(services, request.time_model, analysis, gpu, pair)
         power = predicted_watts(services, request.model, analysis, gpu, pair)
         if found is None or power.estimate is None:
             why = [note.detail for note in (*self.notes, *power.diagnostics)]
@@ -103,7 +103,9 @@ def dvfs(services: Services, request: DvfsRequest) -> dict[str, Any]:
             "trip_counts_guessed": analysis.trips_assumed,
             "activity": analysis.activity_how,
             **parts.facts(analysis),
-            "voltage_curve": "typical" if services.power.physical(gpu).pooled else "fitted",
+            "voltage_curve": "typical"
+            if services.power.physical(gpu).typical_voltage
+            else "fitted",
             "one_memory_clock": one_memory_clock(gpu),
             "time_model": base.time.family,
         },

@@ -10,6 +10,7 @@ from app.messages import KernelRequest
 from app.problems import ServiceError
 from app.services.arguments import by_position
 from app.services.kept import Kept
+from app.services.power import reference_of
 from app.services.sources import Source
 from app.settings import Settings
 from features.analysis import KernelAnalysis, analyse
@@ -162,7 +163,12 @@ def time_model(found: TimePrediction | None) -> dict[str, Any] | None:
     """``app.answers.TimeModel``."""
     if found is None:
         return None
-    return {"family": found.family, "regime": found.regime, "parts": dict(found.parts)}
+    return {
+        "family": found.family,
+        "regime": found.regime,
+        "parts": dict(found.parts),
+        "model": None if found.card is None else reference_of(found.card),
+    }
 
 
 def compiled(source: Source) -> dict[str, Any] | None:

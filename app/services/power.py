@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 from app.messages import ModelChoice
 from features.errors import ModelError
 from features.gpus import GpuProfile
-from models.cards import ModelCard, ProtocolScores
+from models.cards import Card, ModelCard, ProtocolScores
 from models.power.boosted import FAMILIES, BoostedPowerModel
 from models.power.physical import POOLED
 from models.power.physical_model import PhysicalPowerModel
 from models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
+from models.time.calibration import CorrectedTimes, TimeCorrectionCard
 
 TARGET = "power"
 PHYSICAL = "physical"
@@ -26,13 +27,19 @@ Name = tuple[str, str, str, str, str, int]
 """GPU, target, family, schema, source and version: ``app.store.registry.ModelName``."""
 
 
+Champion = BoostedPowerModel | Artifact[ModelCard]
+"""A promoted power model; an artifact is a physical one, which answers with a GPU's profile."""
+
+
 @dataclass(frozen=True)
 class Serving:
-    """What the registry holds: champions by (GPU, board; empty: any board), the cards of every
-    retrained version, and a way to load one."""
+    """What the registry holds: champions of power and corrections of time by (GPU, board; empty:
+    any board), the cards of every retrained version, and a way to load a boosted one."""
 
-    champions: Mapping[tuple[str, str], BoostedPowerModel] = field(default_factory=dict)
+    champions: Mapping[tuple[str, str], Champion] = field(default_factory=dict)
+    times: Mapping[tuple[str, str], CorrectedTimes] = field(default_factory=dict)
     cards: Mapping[Name, ModelCard] = field(default_factory=dict)
+    time_cards: Mapping[Name, TimeCorrectionCard] = field(default_factory=dict)
     load: Callable[[Name], BoostedPowerModel] | None = None
 
 
@@ -58,7 +65,7 @@ class PowerModels:
         self._models: dict[tuple[str, str, str, str, int], BoostedPowerModel] = {}
         self._defaults: dict[str, ModelCard | None] = {}
         self._chosen: dict[tuple[str, str], BoostedPowerModel] = {}
-        self._physical: dict[str, PhysicalPowerModel] = {}
+        self._physical: dict[tuple[str, str], PhysicalPowerModel] = {}
         self._serving = Serving()
 
     @property
@@ -70,10 +77,31 @@ class PowerModels:
         """From now on answer by these champions: all change at once."""
         self._serving = serving
 
-    def promoted(self, gpu: str, board: str = "") -> BoostedPowerModel | None:
+    def promoted(self, gpu: str, board: str = "") -> Champion | None:
         """The champion of a GPU's board, else that of the GPU."""
         champions = self._serving.champions
         return champions.get((gpu, board)) or champions.get((gpu, ""))
+
+    def times(self, gpu: str, board: str = "") -> CorrectedTimes | None:
+        """What corrects the default time model on a GPU's board, else on the GPU."""
+        times = self._serving.times
+        return times.get((gpu, board)) or times.get((gpu, ""))
+
+    def model_for(
+        self, gpu: GpuProfile, choice: ModelChoice, board: str = ""
+    ) -> BoostedPowerModel | PhysicalPowerModel:
+        """The model that answers for a GPU: one look at the champions, which may change meanwhile.
+
+        Raises ModelError where the GPU has boosted models, but none of the family asked for.
+        """
+        champion = self.promoted(gpu.id, board)
+        if champion is not None and choice in ("auto", champion.card.family):
+            if isinstance(champion, BoostedPowerModel):
+                return champion
+            return self._physical_of(champion, gpu)
+        if choice == "physical" or (choice == "auto" and self._physical_is_default(gpu.id)):
+            return self._packaged_physical(gpu)
+        return self._packaged(gpu.id, choice) or self._packaged_physical(gpu)
 
     def cards(self) -> tuple[ModelCard, ...]:
         """Cards of all artifacts that pass their checks, retrained ones too."""
@@ -81,6 +109,10 @@ class PowerModels:
         names = {_name(card) for card in found}
         found += [card for name, card in self._serving.cards.items() if name not in names]
         return tuple(found)
+
+    def all_cards(self) -> tuple[Card, ...]:
+        """The same, and those of corrections of time."""
+        return (*self.cards(), *self._serving.time_cards.values())
 
     def artifact(self, card: ModelCard) -> Artifact[ModelCard]:
         """The artifact of one of ``base_cards``. Raises ModelError."""
@@ -112,8 +144,12 @@ class PowerModels:
         Raises ModelError where the GPU has models, but none of the family asked for.
         """
         champion = self.promoted(gpu, board)
-        if champion is not None and choice in ("auto", champion.card.family):
+        if isinstance(champion, BoostedPowerModel) and choice in ("auto", champion.card.family):
             return champion
+        return self._packaged(gpu, choice)
+
+    def _packaged(self, gpu: str, choice: ModelChoice) -> BoostedPowerModel | None:
+        """``choose`` without promotions."""
         found = self._chosen.get((gpu, choice))
         if found is not None:
             return found
@@ -135,8 +171,12 @@ class PowerModels:
         So it is for a GPU without boosted models, and for one whose own physical model has the
         least ``unseen_error_percent`` of all, unless a model was promoted.
         """
-        if self.promoted(gpu, board) is not None:
-            return False
+        champion = self.promoted(gpu, board)
+        if champion is not None:
+            return not isinstance(champion, BoostedPowerModel)
+        return self._physical_is_default(gpu)
+
+    def _physical_is_default(self, gpu: str) -> bool:
         card = self._default(gpu)
         return card is None or card.family == PHYSICAL
 
@@ -176,17 +216,31 @@ class PowerModels:
                 found.append(Answering("", card, False))
         return found
 
-    def physical(self, gpu: GpuProfile) -> PhysicalPowerModel:
-        """The physical model of a GPU: fitted on it, else pooled over those that were measured.
+    def physical(self, gpu: GpuProfile, board: str = "") -> PhysicalPowerModel:
+        """The physical model of a GPU: the champion where that is one, else the one fitted on the
+        GPU, else the one pooled over those that were measured.
 
         Raises ModelError where not even the pooled one passes its checks.
         """
-        known = self._physical.get(gpu.id)
+        champion = self.promoted(gpu.id, board)
+        if champion is None or isinstance(champion, BoostedPowerModel):
+            return self._packaged_physical(gpu)
+        return self._physical_of(champion, gpu)
+
+    def _packaged_physical(self, gpu: GpuProfile) -> PhysicalPowerModel:
+        return self._kept_physical("", gpu, lambda: self.physical_artifact(gpu.id))
+
+    def _physical_of(self, artifact: Artifact[ModelCard], gpu: GpuProfile) -> PhysicalPowerModel:
+        return self._kept_physical(artifact.card.folder.as_posix(), gpu, lambda: artifact)
+
+    def _kept_physical(
+        self, which: str, gpu: GpuProfile, find: Callable[[], Artifact[ModelCard]]
+    ) -> PhysicalPowerModel:
+        known = self._physical.get((gpu.id, which))
         if known is not None and known.gpu is gpu:
             return known
         with self._lock:
-            model = PhysicalPowerModel(self.physical_artifact(gpu.id), gpu)
-            self._physical[gpu.id] = model
+            model = self._physical[gpu.id, which] = PhysicalPowerModel(find(), gpu)
             return model
 
     def physical_artifact(self, gpu: str) -> Artifact[ModelCard]:
@@ -250,12 +304,17 @@ def _unseen_scores(card: ModelCard) -> ProtocolScores | None:
     return None
 
 
-def _name(card: ModelCard) -> Name:
+def champion_of(artifact: Artifact[ModelCard]) -> Champion:
+    """What serves of a promoted artifact. Raises ModelError where it cannot."""
+    return artifact if artifact.card.family == PHYSICAL else BoostedPowerModel(artifact)
+
+
+def _name(card: Card) -> Name:
     schema = card.feature_schema.id
     return card.gpu, card.target, card.family, schema, card.source, card.version
 
 
-def reference_of(card: ModelCard) -> dict[str, Any]:
+def reference_of(card: Card) -> dict[str, Any]:
     """``app.answers.ModelReference`` of a card."""
     schema = card.feature_schema.id
     return {

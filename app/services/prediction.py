@@ -83,7 +83,9 @@ def _predict_one(services: Services, request: PredictRequest, gpu: GpuProfile) -
     start = time.perf_counter()
     analysis = parts.analysed(services, request, source, gpu, ptxas=True)
     clocks, beside = clocks_of(request.clocks, gpu)
-    uncorrected, notes = timed(request.time_model, analysis, gpu, clocks)
+    uncorrected, notes = timed(
+        services, request.time_model, analysis, gpu, clocks, request.board or ""
+    )
     duration = corrected_by_known(services, request, source, gpu, uncorrected)
     unanchored = predicted_watts(
         services, request.model, analysis, gpu, clocks, request.board or ""

@@ -5,16 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from app.services.artifacts import RegistryArtifacts, name_of
-from app.services.champions import PACKAGED, open_version
-from app.services.power import TARGET
+from app.services.champions import PACKAGED, TIME, open_correction, open_version
+from app.services.power import PHYSICAL, TARGET
 from app.store.registry import Move, NewVersion, Place, Snapshot, Version
 from features.errors import ModelError
 from models.cards import CARD_NAME, sha256_of
 from models.power.boosted import FAMILIES
+from models.time.calibration import FAMILY as TIME_FAMILY
+from models.time.calibration import CorrectedTimes
 
 if TYPE_CHECKING:
     from app.services import Services
     from app.store.repositories import Repositories
+
+_PROMOTED = {TARGET: (*FAMILIES, PHYSICAL), TIME: (TIME_FAMILY,)}
+"""Families by target; of times, corrections of the default model alone."""
 
 
 def registry_of(services: Services, gpu: str, target: str) -> dict[str, Any]:
@@ -35,7 +40,8 @@ def promote(
     """Make a version champion: ``which`` is family, schema, source and version number.
 
     This process serves it when the call returns, others within two seconds. Raises GpuError, and
-    ModelError for a version that does not exist, is no boosted model, or fails its checks.
+    ModelError for a version that does not exist, is of no family that answers by default, or
+    fails its checks.
     """
     data = _data(services)
     place = Place(services.gpus.load(gpu).id, board, target)
@@ -65,14 +71,19 @@ def _version(
 ) -> NewVersion:
     family, schema, source, number = which
     wanted = (place.gpu, place.target, family, schema, source, number)
-    if place.target != TARGET or family not in FAMILIES:
-        raise ModelError(f"no {family} {place.target} model can be promoted", known=list(FAMILIES))
+    known = _PROMOTED.get(place.target, ())
+    if family not in known:
+        raise ModelError(f"no {family} {place.target} model can be promoted", known=list(known))
     for version in snapshot.versions:
         if version.name == wanted:
             artifacts = RegistryArtifacts(
                 services.settings.home / "registry", services.settings.artifacts_url
             )
-            open_version(services.power, artifacts, version)  # what does not load shall not serve
+            # What does not load shall not serve.
+            if place.target == TIME:
+                CorrectedTimes(open_correction(artifacts, version))
+            else:
+                open_version(services.power, artifacts, version)
             return NewVersion(version.name, version.board, PACKAGED, version.card_sha256)
     for card in services.power.base_cards():
         if name_of(card) == wanted:

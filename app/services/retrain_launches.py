@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
-
 from app.messages import AnalyzeRequest, Clocks
 from app.services import parts
 from app.store.measurements import Measurement
@@ -18,7 +15,6 @@ from features.gpus import GpuProfile
 from features.schemas import activity_schema
 from models.clocks import ClockPair
 from models.power.activities import UnitActivities, unit_activities
-from models.power.physical_model import PhysicalPowerModel
 from models.time.base import Regime
 from models.time.bottleneck import (
     NOTHING_BESIDE,
@@ -72,20 +68,6 @@ class Launches:
             activity if isinstance(activity, str) else self._at(row, activity, texts)
             for row, activity in zip(rows, activities, strict=True)
         ]
-
-    def physical_watts(
-        self, model: PhysicalPowerModel, rows: Sequence[Measurement]
-    ) -> NDArray[np.float64]:
-        """Watts ``[n]`` that a physical model gives; NaN where nothing can be said of a launch."""
-        return np.array(
-            [
-                math.nan
-                if isinstance(launch, str)
-                else model.of_activities(launch.activities, launch.clocks).estimate.value
-                for launch in self.of(rows)
-            ],
-            dtype=np.float64,
-        )
 
     def _at(
         self, row: Measurement, activity: Activity, texts: Mapping[str, str]

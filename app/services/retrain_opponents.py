@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from app.services.artifacts import RegistryArtifacts
 from app.services.champions import open_version
 from app.services.power import PHYSICAL, PowerModels
-from app.services.retrain_launches import Launches
+from app.services.retrain_launches import Launches, MeasuredAt
 from app.services.retrain_rows import vectors_of
 from app.store.measurements import Measurement
 from app.store.registry import Place, Snapshot
@@ -59,11 +59,32 @@ def opponent(
     A GPU that nobody measured is answered by pooled weights: where the rows lack what those look
     at, they are no opponent, since the measurements themselves are more than was known before.
     """
+    return opponent_of_launches(answering, rows, launches.of(rows), launches.gpu)
+
+
+def opponent_of_launches(
+    answering: Artifact[ModelCard],
+    rows: Sequence[Measurement],
+    launches: Sequence[MeasuredAt | str],
+    gpu: GpuProfile,
+) -> Opponent:
+    """The same where the launches ``[n]`` have been worked out."""
     card = answering.card
     if card.family != PHYSICAL:
-        watts = boosted_watts(BoostedPowerModel(answering), rows, launches.gpu)
-        return Opponent(f"{card.family} model that answers now", watts)
-    watts = launches.physical_watts(PhysicalPowerModel(answering, launches.gpu), rows)
+        return Opponent(
+            f"{card.family} model that answers now",
+            boosted_watts(BoostedPowerModel(answering), rows, gpu),
+        )
+    model = PhysicalPowerModel(answering, gpu)
+    watts = np.array(
+        [
+            np.nan
+            if isinstance(launch, str)
+            else model.of_activities(launch.activities, launch.clocks).estimate.value
+            for launch in launches
+        ],
+        dtype=np.float64,
+    )
     if card.gpu != POOLED:
         return Opponent("physical model that answers now", watts)
     if np.isnan(watts).any():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -12,24 +12,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.messages import Clocks
+from app.retrain_messages import Target
 from app.store.measurements import Batch, Measurement, MeasurementStore
-from app.store.registry import Place
 from features.errors import DataError
 from features.gpus import GpuProfile
 from features.schemas import get_schema
 from models.cards import SchemaReference, Source
 from models.clocks import default_clocks
 from models.power.inputs import launch_features
+from models.power.physical_model import SAME_CLOCK
 
 if TYPE_CHECKING:
     from training.retrain.run import Base, Champion, Uploads
 
 PREFERRED_SCHEMA = "alavani2023"
 """The schema of the packaged boosted models."""
-
-SAME_CLOCK = 0.01
-"""Clocks this near, relatively, are the same setting: NVML reports the supported step beside the
-one asked for."""
 
 FindRows = Callable[[Sequence[UUID]], Iterator[tuple[UUID, Measurement]]]
 
@@ -42,6 +39,61 @@ class Rest:
 
 
 @dataclass(frozen=True)
+class Wanted:
+    """Which rows count: of a GPU and board (``None``: any), with the target measured.
+
+    Boosted models answer for the default clocks, the physical ones for ``any_clocks``.
+    """
+
+    gpu: GpuProfile
+    board: str | None
+    target: Target = "power"
+    any_clocks: bool = False
+
+
+@dataclass(frozen=True)
+class Together:
+    """Rows to train on: of a request's batches, and of earlier ones, which are ``known`` already to
+    what answers now."""
+
+    batches: Mapping[UUID, Batch]
+    rows: Sequence[tuple[UUID, Measurement]]
+    known: frozenset[UUID]
+    target: Target
+
+    @property
+    def measured(self) -> list[Measurement]:
+        """The measurements, in order."""
+        return [row for _, row in self.rows]
+
+    def where(self, reasons: Sequence[str | None], rest: Rest) -> Together:
+        """Those without a reason against them."""
+        rest.reasons.update(reason for reason in reasons if reason is not None)
+        kept = [row for row, why in zip(self.rows, reasons, strict=True) if why is None]
+        return replace(self, rows=kept)
+
+    def uploads(self, vectors: NDArray[np.float64]) -> Uploads:
+        """The rows with their model inputs ``[n, k]``."""
+        from training.evaluation.rows import Rows
+        from training.retrain.run import Uploads
+
+        measured = self.measured
+        values = [
+            row.power_watts if self.target == "power" else row.time_seconds for row in measured
+        ]
+        return Uploads(
+            rows=Rows.of(
+                vectors,
+                np.array(values, dtype=np.float64),
+                [row.kernel_group for row in measured],
+            ),
+            new=np.array([batch not in self.known for batch, _ in self.rows]),
+            batches=tuple(sorted(str(batch) for batch in self.batches)),
+            sources=tuple(_source(batch) for _, batch in sorted(self.batches.items())),
+        )
+
+
+@dataclass(frozen=True)
 class Gathered:
     """Rows of the batches of a request that count, all of one board."""
 
@@ -49,6 +101,7 @@ class Gathered:
     rows: Sequence[tuple[UUID, Measurement]]
     board: str
     schema_id: str
+    wanted: Wanted
 
     @property
     def reference(self) -> SchemaReference:
@@ -62,56 +115,41 @@ class Gathered:
         return tuple(get_schema(self.schema_id).model_fields)
 
     def with_earlier(
-        self,
-        champion: Champion | None,
-        place: Place,
-        store: MeasurementStore,
-        find: FindRows,
-        gpu: GpuProfile,
-        rest: Rest,
-    ) -> tuple[Uploads, list[Measurement]]:
-        """These rows, and those of earlier uploads that the board's champion was trained on; and
-        the measurements behind them, in the same order.
+        self, trained_on: Sequence[str], store: MeasurementStore, find: FindRows, rest: Rest
+    ) -> Together:
+        """These rows, and those of earlier uploads that the board's champion was trained on.
 
         Earlier rows keep what is known of the board, and tell whether the candidate forgets it.
+        """
+        known = frozenset(UUID(batch) for batch in trained_on)
+        earlier = store.get_many([batch for batch in known if batch not in self.batches])
+        wanted = replace(self.wanted, board=self.board)
+        found = _usable(find(list(earlier)), wanted, self.schema_id, rest) if earlier else []
+        return Together(
+            {**self.batches, **earlier}, [*self.rows, *found], known, self.wanted.target
+        )
+
+    def boosted(
+        self, champion: Champion | None, together: Together, rest: Rest
+    ) -> tuple[Uploads, list[Measurement]]:
+        """What a boosted model trains on, and the measurements behind it, in the same order.
+
         Raises DataError where no row is left.
         """
-        from training.evaluation.rows import Rows
-        from training.retrain.run import Uploads
-
-        known: set[UUID] = set()
-        rows, batches = list(self.rows), dict(self.batches)
-        if champion is not None and champion.card.board is not None:
-            if champion.card.board.label == place.board:
-                known = {UUID(batch) for batch in champion.card.board.batches}
-            earlier = store.get_many([batch for batch in known if batch not in batches])
-            found = _usable(find(list(earlier)), gpu, place.board, self.schema_id, rest)
-            rows += found
-            batches |= earlier
-        inputs = self.inputs(champion)
+        gpu, inputs = self.wanted.gpu, self.inputs(champion)
         if champion is not None:
-            rows = _complete(rows, champion, self.schema_id, inputs, gpu, rest)
-        if not rows:
-            raise _nothing(gpu, rest)
-        measured = [row for _, row in rows]
-        uploads = Uploads(
-            rows=Rows.of(
-                vectors_of(measured, self.schema_id, inputs, gpu),
-                np.array([row.power_watts for row in measured], dtype=np.float64),
-                [row.kernel_group for row in measured],
-            ),
-            new=np.array([batch not in known for batch, _ in rows]),
-            batches=tuple(sorted(str(batch) for batch in batches)),
-            sources=tuple(_source(batch) for _, batch in sorted(batches.items())),
-        )
-        return uploads, measured
+            reasons = _gaps(together.measured, champion, self.schema_id, inputs, gpu)
+            together = together.where(reasons, rest)
+        if not together.rows:
+            raise nothing_left(gpu, rest)
+        measured = together.measured
+        return together.uploads(vectors_of(measured, self.schema_id, inputs, gpu)), measured
 
 
 def gathered(
     batches: Mapping[UUID, Batch],
     find: FindRows,
-    gpu: GpuProfile,
-    board: str | None,
+    wanted: Wanted,
     schema_id: str | None,
     rest: Rest,
 ) -> Gathered:
@@ -129,9 +167,9 @@ def gathered(
         raise DataError(
             f"features of {', '.join(old[:5])} follow another definition of {schema}: upload again"
         )
-    rows = _usable(find(list(batches)), gpu, board, schema, rest)
+    rows = _usable(find(list(batches)), wanted, schema, rest)
     if not rows:
-        raise _nothing(gpu, rest)
+        raise nothing_left(wanted.gpu, rest)
     boards = sorted({row.board or "" for _, row in rows})
     if len(boards) > 1:
         raise DataError(
@@ -139,7 +177,7 @@ def gathered(
             field="board",
             known=boards,
         )
-    return Gathered(batches, rows, boards[0], schema)
+    return Gathered(batches, rows, boards[0], schema, wanted)
 
 
 def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:
@@ -176,14 +214,13 @@ def _schema_of(batches: Iterable[Batch]) -> str:
 
 def _usable(
     found: Iterable[tuple[UUID, Measurement]],
-    gpu: GpuProfile,
-    board: str | None,
+    wanted: Wanted,
     schema: str,
     rest: Rest,
 ) -> list[tuple[UUID, Measurement]]:
     rows = []
     for batch, row in found:
-        why = _unusable(row, gpu, board, schema)
+        why = _unusable(row, wanted, schema)
         if why is None:
             rows.append((batch, row))
         else:
@@ -191,39 +228,38 @@ def _usable(
     return rows
 
 
-def _unusable(row: Measurement, gpu: GpuProfile, board: str | None, schema: str) -> str | None:
-    if row.power_watts is None:
-        return "no power was measured"
-    if board is not None and (row.board or "") != board:
+def _unusable(row: Measurement, wanted: Wanted, schema: str) -> str | None:
+    if (row.power_watts if wanted.target == "power" else row.time_seconds) is None:
+        return f"no {wanted.target} was measured"
+    if wanted.board is not None and (row.board or "") != wanted.board:
         return "of another board"
     if schema not in row.vectors:
         return f"no features of {schema}"
+    if wanted.any_clocks:
+        return None
     at, usual = (
-        Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(gpu),
-        default_clocks(gpu),
+        Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(wanted.gpu),
+        default_clocks(wanted.gpu),
     )
     if any(abs(a / b - 1) > SAME_CLOCK for a, b in zip(at, usual, strict=True)):
         return "measured at other clocks than the models answer for"
     return None
 
 
-def _complete(
-    rows: Sequence[tuple[UUID, Measurement]],
+def _gaps(
+    rows: Sequence[Measurement],
     champion: Champion,
     schema: str,
     inputs: Sequence[str],
     gpu: GpuProfile,
-    rest: Rest,
-) -> list[tuple[UUID, Measurement]]:
-    """Rows without a gap where the champion was trained on rows without one."""
+) -> list[str | None]:
+    """What is wrong with rows that have a gap where the champion was trained on rows without."""
     if not rows:
         return []
     may_miss = np.array([feature.missing_share > 0 for feature in champion.card.features])
-    vectors = vectors_of([row for _, row in rows], schema, inputs, gpu)
+    vectors = vectors_of(rows, schema, inputs, gpu)
     whole = ~(np.isnan(vectors) & ~may_miss).any(axis=1)
-    if not whole.all():
-        rest.reasons["a feature is missing"] += int(np.sum(~whole))
-    return [row for row, keep in zip(rows, whole, strict=True) if keep]
+    return [None if one else "a feature is missing" for one in whole]
 
 
 def vectors_of(
@@ -249,6 +285,7 @@ def _source(batch: Batch) -> Source:
     )
 
 
-def _nothing(gpu: GpuProfile, rest: Rest) -> DataError:
+def nothing_left(gpu: GpuProfile, rest: Rest) -> DataError:
+    """The error of a retraining whose rows all fall away, with the reasons."""
     why = ", ".join(f"{count} {reason}" for reason, count in sorted(rest.reasons.items()))
     return DataError(f"no measurement of {gpu.id} is left to train on ({why or 'there are none'})")

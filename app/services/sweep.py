@@ -186,7 +186,9 @@ class _Sweep:
             changes["registers_per_thread"] = shape.registers
         asked = self._request.model_copy(update=changes)
         analysis = parts.analysed(self._services, asked, self.source, self._gpu, ptxas=True)
-        found, notes = timed(self._request.time_model, analysis, self._gpu, self._clocks)
+        found, notes = timed(
+            self._services, self._request.time_model, analysis, self._gpu, self._clocks
+        )
         power = predicted_watts(
             self._services, self._request.model, analysis, self._gpu, self._clocks
         )

@@ -26,17 +26,27 @@ DEFAULT_TIME_MODEL = "bottleneck"
 
 
 def timed(
-    choice: TimeModelChoice, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair
+    services: Services,
+    choice: TimeModelChoice,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    board: str = "",
 ) -> tuple[TimePrediction | None, Sequence[Diagnostic]]:
     """Time of a launch by the model chosen, and what to warn of.
 
-    Raises ModelError where that model cannot answer for the GPU.
+    ``auto`` is the default model, corrected where a correction of the board, or of the GPU, was
+    promoted; a model that is named answers as it is. Raises ModelError where that model cannot
+    answer for the GPU.
     """
     model = get_time_model(DEFAULT_TIME_MODEL if choice == "auto" else choice)
     try:
         found = model.predict(analysis, gpu, clocks)
     except AnalysisError as error:
         return None, (Diagnostic("no_time_model", error.detail),)
+    correction = services.power.times(gpu.id, board) if choice == "auto" else None
+    if correction is not None:
+        found = correction.corrected(found, gpu)
     return found, found.diagnostics
 
 
@@ -83,7 +93,7 @@ def _known(
     clocks, _ = clocks_of(known.clocks or request.clocks, gpu)
     asked = request.model_copy(update={"launch": known.launch})
     analysis = parts.analysed(services, asked, source, gpu, ptxas=True)
-    predicted, _ = timed(request.time_model, analysis, gpu, clocks)
+    predicted, _ = timed(services, request.time_model, analysis, gpu, clocks, request.board or "")
     if predicted is None:
         raise AnalysisError("its time cannot be predicted")
     return KnownLaunch(predicted.estimate.value, seconds, launch_coordinates(known.launch.launch()))

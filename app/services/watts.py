@@ -26,7 +26,7 @@ from models.clocks import ClockPair, default_clocks
 from models.estimate import Estimate, weaker
 from models.power.boosted import BoostedPowerModel
 from models.power.inputs import vector_for
-from models.power.physical_model import PhysicalPower, PhysicalPowerModel, WorkAtTime
+from models.power.physical_model import CLOCKS, PhysicalPower, PhysicalPowerModel, WorkAtTime
 from models.time.bottleneck import beside, predicted_seconds
 
 if TYPE_CHECKING:
@@ -64,19 +64,15 @@ def predicted_watts(
     ``board`` is the label of one of several boards of this GPU, where retrained models know it.
     Raises ModelError where the GPU has boosted models, but none of the family asked for.
     """
-    power = services.power
-    if choice == "physical" or (choice == "auto" and power.auto_is_physical(gpu.id, board)):
-        return _physical(services, analysis, gpu, clocks)
-    model = power.choose(gpu.id, choice, board)
-    if model is None:
-        return _physical(services, analysis, gpu, clocks)
+    model = services.power.model_for(gpu, choice, board)
+    if isinstance(model, PhysicalPowerModel):
+        return _physical(model, analysis, gpu, clocks)
     return _boosted(services, model, analysis, gpu, clocks)
 
 
 def _physical(
-    services: Services, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair
+    model: PhysicalPowerModel, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair
 ) -> Watts:
-    model = services.power.physical(gpu)
     try:
         found = model.predict(_work(analysis, gpu, clocks), clocks, _cases(analysis, gpu, clocks))
         vector = analysis.vector(ACTIVITY_SCHEMA)
@@ -98,8 +94,13 @@ def _physical(
 def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Diagnostic, ...]:
     """What to warn of in an answer of a physical model."""
     notes = []
-    if found.outside:
-        detail = f"busier than in any training row: {', '.join(found.outside)}"
+    other_clocks = [name for name in found.outside if name in CLOCKS]
+    busier = [name for name in found.outside if name not in CLOCKS]
+    if busier:
+        detail = f"busier than in any training row: {', '.join(busier)}"
+        notes.append(Diagnostic("outside_training_range", detail))
+    if other_clocks:
+        detail = f"no training row ran at such clocks: {', '.join(other_clocks)}"
         notes.append(Diagnostic("outside_training_range", detail))
     if model.pooled:
         notes.append(

@@ -194,6 +194,17 @@ class MeasurementStore:
             for row in streamed:
                 yield row.batch_id, _measurement(row)
 
+    def times(self, batch_ids: Sequence[UUID], gpu: str, board: str | None = None) -> int:
+        """How many rows of batches hold the time of a launch of this GPU, or board if named."""
+        columns = MEASUREMENTS.c
+        query = sa.select(sa.func.count(columns.time_seconds)).where(
+            columns.batch_id.in_(batch_ids), columns.gpu == gpu
+        )
+        if board is not None:
+            query = query.where(sa.func.coalesce(columns.board, "") == board)
+        with self._engine.connect() as connection:
+            return int(connection.execute(query).scalar_one())
+
     def ptx(self, sha256s: Sequence[str]) -> dict[str, str]:
         """Stored PTX texts by hash; one that is not stored is missing."""
         if not sha256s:

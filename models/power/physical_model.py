@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import ValidationError
@@ -29,6 +29,13 @@ TOLERANCE = 0.05
 """How far an activity may lie beyond the training rows' before it counts as extrapolated: the
 resolution of a prediction, not a measured figure."""
 
+CLOCKS = ("core_mhz", "memory_mhz")
+"""Features of a card whose rows ran at few clocks (a calibration's): the range they span."""
+
+SAME_CLOCK = 0.01
+"""Clocks this near, relatively, are the same setting: NVML reports the supported step beside the
+one asked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class WorkAtTime:
@@ -43,7 +50,8 @@ class WorkAtTime:
 class PhysicalPower:
     """Predicted power with its interval, decomposition and the units' activities.
 
-    ``outside`` names the units that work harder than in any training row.
+    ``outside`` names the units that work harder than in any training row, and the clocks that
+    no training row ran near (``CLOCKS``).
     """
 
     estimate: Estimate
@@ -55,7 +63,8 @@ class PhysicalPower:
 class PhysicalPowerModel:
     """One artifact for one GPU. Stateless; safe to share between threads.
 
-    Raises ModelError for a file that holds no parameters.
+    ``typical_voltage`` tells that the voltage curve is that of other GPUs. Raises ModelError for a
+    file that holds no parameters.
     """
 
     def __init__(self, artifact: Artifact, gpu: GpuProfile) -> None:
@@ -68,8 +77,13 @@ class PhysicalPowerModel:
         self.pooled = stored.gpu == POOLED
         self.gpu = gpu
         self.parameters = parameters_for(gpu, stored) if self.pooled else stored
+        self.typical_voltage = self.pooled or bool(self.card.hyperparameters.get("pooled_voltage"))
+        facts = {fact.name: fact for fact in self.card.features}
         self._highest: Mapping[str, float] = {
-            fact.name: fact.maximum for fact in self.card.features
+            name: facts[name].maximum for name in UnitActivities._fields
+        }
+        self._clocks = {
+            name: (facts[name].minimum, facts[name].maximum) for name in CLOCKS if name in facts
         }
 
     def predict(
@@ -85,11 +99,7 @@ class PhysicalPowerModel:
         """The same from activities that are known."""
         breakdown = predicted_power(self.parameters, activities, clocks)
         others = [predicted_power(self.parameters, case, clocks).watts for case in cases]
-        outside = tuple(
-            name
-            for name, value in activities._asdict().items()
-            if value > self._highest[name] + TOLERANCE
-        )
+        outside = (*self._busier(activities), *self._other_clocks(clocks))
         low, high = self._bounds(outside, [breakdown.watts, *others])
         basis = self._basis(outside)
         estimate = Estimate(breakdown.watts, low, high, self.card.intervals.level, basis)
@@ -110,6 +120,16 @@ class PhysicalPowerModel:
 
     def _activities(self, work: WorkAtTime, clocks: ClockPair) -> UnitActivities:
         return unit_activities(work.activity, self.gpu, clocks, work.time_seconds, more=work.more)
+
+    def _busier(self, activities: UnitActivities) -> Iterator[str]:
+        for name, value in activities._asdict().items():
+            if value > self._highest[name] + TOLERANCE:
+                yield name
+
+    def _other_clocks(self, clocks: ClockPair) -> Iterator[str]:
+        for name, (low, high) in self._clocks.items():
+            if not low * (1 - SAME_CLOCK) <= getattr(clocks, name) <= high * (1 + SAME_CLOCK):
+                yield name
 
     def _basis(self, outside: Sequence[str]) -> Basis:
         if self.pooled:

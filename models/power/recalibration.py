@@ -12,12 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from features.errors import DataError
 from models.clocks import ClockPair
 from models.power.activities import UnitActivities
 from models.power.physical import SHARED_WEIGHTS, WEIGHTS, PhysicalParameters, regressors
+
+Floats = NDArray[np.float64]
 
 FACTOR_PULL = 1.0
 """Rows' worth of belief that the factor is 1."""
@@ -49,13 +52,26 @@ def recalibrated(
     """
     if not measured:
         return parameters
-    if not all(np.isfinite(one.power_watts) and one.power_watts > 0 for one in measured):
+    watts = np.array([one.power_watts for one in measured])
+    rows = design(parameters, [(one.activities, one.clocks) for one in measured])
+    return refitted(parameters, rows, watts, factor_pull=factor_pull, weight_pull=weight_pull)
+
+
+def refitted(
+    parameters: PhysicalParameters,
+    regressors_of_rows: Floats,
+    watts: Floats,
+    *,
+    factor_pull: float = FACTOR_PULL,
+    weight_pull: float = WEIGHT_PULL,
+) -> PhysicalParameters:
+    """``recalibrated`` for rows whose ``design`` ``[n, k]`` is known; ``watts`` ``[n]``, n > 0."""
+    if not np.all(np.isfinite(watts) & (watts > 0)):
         raise DataError("a measured power is not positive", column="power_watts")
     idle, scale = parameters.idle_watts, parameters.limit_watts - parameters.idle_watts
-    watts = np.array([one.power_watts for one in measured])
-    rows = np.array([_row(parameters, one) for one in measured]) * (scale / watts)[:, np.newaxis]
+    rows = regressors_of_rows * (scale / watts)[:, np.newaxis]
     target = (watts - idle) / watts
-    prior = np.array([parameters.weight(name) for name in _columns(parameters)])
+    prior = weights_of(parameters)
     expected = rows @ prior
     belief = factor_pull * float(np.mean(expected**2))
     factor = max(0.0, float(expected @ target + belief) / float(expected @ expected + belief))
@@ -74,14 +90,28 @@ def recalibrated(
     )
 
 
+def design(
+    parameters: PhysicalParameters, launches: Sequence[tuple[UnitActivities, ClockPair]]
+) -> Floats:
+    """What each weight multiplies ``[n, k]``, by launch, in the order of ``weights_of``."""
+    return np.array([_row(parameters, *launch) for launch in launches], dtype=np.float64)
+
+
+def weights_of(parameters: PhysicalParameters) -> Floats:
+    """Weights ``[k]``: those of all GPUs, and what this one has of its own."""
+    return np.array([parameters.weight(name) for name in _columns(parameters)], dtype=np.float64)
+
+
 def _columns(parameters: PhysicalParameters) -> tuple[str, ...]:
     """The weights that are told: those of all GPUs, and what this one has of its own."""
     return (*WEIGHTS, *parameters.own_weights)
 
 
-def _row(parameters: PhysicalParameters, one: MeasuredLaunch) -> list[float]:
+def _row(
+    parameters: PhysicalParameters, activities: UnitActivities, clocks: ClockPair
+) -> list[float]:
     """What each weight multiplies, units that share a weight added up."""
-    terms = regressors(one.activities, one.clocks, parameters.reference, parameters.voltage)
+    terms = regressors(activities, clocks, parameters.reference, parameters.voltage)
     own = parameters.own_weights
     shared = {
         name: sum(

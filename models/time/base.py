@@ -15,6 +15,7 @@ from typing import Literal, Protocol
 from features.analysis import KernelAnalysis
 from features.diagnostics import Diagnostic
 from features.gpus import GpuProfile
+from models.cards import Card
 from models.clocks import ClockPair
 from models.estimate import Estimate
 
@@ -28,7 +29,8 @@ class TimePrediction:
 
     ``parts`` are named seconds of the model's own terms: bounds of which the largest counts
     (``bottleneck``), or summands (``scheduling``); each model's docstring says which.
-    ``regime`` is ``None`` where a model does not tell.
+    ``regime`` is ``None`` where a model does not tell; ``card`` is that of a correction by
+    measurements of the GPU (``models.time.calibration``), if one was made.
     """
 
     family: str
@@ -37,6 +39,7 @@ class TimePrediction:
     parts: Mapping[str, float]
     regime: Regime | None = None
     diagnostics: tuple[Diagnostic, ...] = field(default=())
+    card: Card | None = None
 
 
 class TimeModel(Protocol):

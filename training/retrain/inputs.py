@@ -1,10 +1,10 @@
-"""What a retraining is given: uploads, base rows, the champion, and the order."""
+"""What a retraining is given: uploads, base rows, the champion, and the order; what it gives."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +12,20 @@ from numpy.typing import NDArray
 from features.errors import ModelError
 from models.cards import ModelCard, SchemaReference, Source
 from models.power.boosted import NATIVE_NAMES, BoostedPowerModel
-from models.store import Artifact
+from models.store import AnyCard, Artifact
 from training.evaluation.rows import Floats, Rows
-from training.retrain.gate import Policy
+from training.retrain.gate import Policy, Verdict
 
 SOURCE = "uploads"
 """``<source>`` of retrained models' folders."""
 
-Mode = Literal["full", "continue"]
+Mode = Literal["full", "continue", "new_gpu"]
 
 
 @dataclass(frozen=True)
 class Uploads:
-    """Accepted measurements of one GPU and board: vectors ``[n, k]``, watts, kernel groups.
+    """Accepted measurements of one GPU and board: vectors ``[n, k]``, watts (for target time
+    seconds in their place), kernel groups.
 
     ``new`` ``[n]`` marks rows that the champion was not trained on. ``sources`` describe the
     batches, whose ids are ``batches``.
@@ -84,6 +85,15 @@ class Champion:
     def trees_watts(self, vectors: Floats) -> Floats:
         """What its trees say ``[n]``, without the factor of its board."""
         return self.model.predict_watts(vectors) / self.card.watts_factor
+
+
+@dataclass(frozen=True)
+class Retrained(Generic[AnyCard]):
+    """Cards of all artifacts made; ``judged`` is that of the candidate (the average of two)."""
+
+    cards: tuple[AnyCard, ...]
+    judged: AnyCard
+    verdict: Verdict
 
 
 def known_range(

@@ -18,25 +18,24 @@ fitted on the uploads alone, where the base rows are not at hand.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from features.errors import DataError, ModelError
-from models.cards import ModelCard
 from training.checkpoints import Checkpoints
 from training.engine import Engine, InProcess
 from training.evaluation.rows import Floats, Rows
 from training.families import get_family
 from training.retrain.artifacts import Made
-from training.retrain.gate import CHAMPION, HoldOut, OldRows, Verdict, judge
+from training.retrain.gate import CHAMPION, HoldOut, OldRows, judge
 from training.retrain.inputs import (
     Base,
     Champion,
     Mode,
     Order,
+    Retrained,
     Uploads,
     known_range,
     knows_base,
@@ -57,15 +56,6 @@ __all__ = [
 
 Progress = Callable[[str, float], None]
 """Told the stage and the share of all work done."""
-
-
-@dataclass(frozen=True)
-class Retrained:
-    """Cards of all artifacts made; ``judged`` is that of the candidate (the average of two)."""
-
-    cards: tuple[ModelCard, ...]
-    judged: ModelCard
-    verdict: Verdict
 
 
 def retrain(

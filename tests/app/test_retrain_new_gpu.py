@@ -1,0 +1,241 @@
+"""A GPU that nobody measured: its power and time from uploads, over HTTP, on both databases."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import zipfile
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from pydantic import SecretStr
+
+from app.messages import PredictRequest
+from app.services import Services
+from app.services.prediction import predict
+from tests.app.conftest import settings_at
+from tests.app.databases import KINDS, database
+from tests.app.live import running
+from tests.app.measured import ended
+
+GPU = "a100-sxm4-80gb"
+OPTIONS: dict[str, Any] = {"gpu": GPU, "mode": "new_gpu", "targets": ["power", "time"]}
+WATTS, SECONDS = 0.6, 1.5
+"""What the board takes of what is predicted for its product."""
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def home(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("new_gpu")
+    with database(request.param, folder) as url:
+        yield {"home": folder / "home", "database_url": SecretStr(url)}
+
+
+@pytest.fixture(scope="module")
+def service(home: dict[str, Any]) -> Iterator[httpx.Client]:
+    with running(settings_at(**home)) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def kernels(vector_add: str, looping: str) -> dict[str, str]:
+    return {"add.ptx": vector_add, "loop.ptx": looping}
+
+
+def launches() -> list[dict[str, Any]]:
+    """Two kernels at 24 sizes or loop lengths, each of which counts as a kernel of its own."""
+    found = []
+    for size in range(12):
+        for block in (128, 256, 512):
+            common = {"block": block, "loops": {}}
+            found.append({**common, "ptx": "add.ptx", "grid": 2 ** (size + 4)} | {"group": size})
+            found.append(
+                {**common, "ptx": "loop.ptx", "grid": 2048, "group": 100 + size}
+                | {"loops": {"default": 2**size}}
+            )
+    return found
+
+
+def body_of(kernels: dict[str, str], launch: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "ptx": kernels[launch["ptx"]],
+        "gpu": GPU,
+        "launch": {"grid": [launch["grid"]], "block": [launch["block"]]},
+        "loops": launch["loops"],
+    }
+
+
+def answer(
+    client: httpx.Client, kernels: dict[str, str], launch: dict[str, Any], **more: object
+) -> dict[str, Any]:
+    found = client.post("/predict", json={**body_of(kernels, launch), **more})
+    assert found.status_code == 200, found.text
+    told: dict[str, Any] = found.json()
+    del told["id"]
+    return told
+
+
+def measured(
+    client: httpx.Client,
+    kernels: dict[str, str],
+    *,
+    shuffled: bool = False,
+    power: bool = True,
+    time: bool = True,
+) -> bytes:
+    """A zip of what the board of this test draws and takes, within a percent or two."""
+    generator = np.random.default_rng(4)
+    asked = launches()
+    predicted = [answer(client, kernels, launch) for launch in asked]
+    noise = np.exp(generator.normal(0, 0.01, (2, len(asked))))
+    watts = WATTS * noise[0] * [one["power"]["watts"] for one in predicted]
+    seconds = SECONDS * noise[1] * [one["time"]["seconds"] for one in predicted]
+    if shuffled:
+        watts, seconds = generator.permutation(watts), generator.permutation(seconds)
+    text = io.StringIO()
+    writer = csv.writer(text)
+    names = ("gpu", "ptx", "grid", "block", "loops", "kernel_group", "power_watts", "time_seconds")
+    writer.writerow(names)
+    for launch, one, other in zip(asked, watts.tolist(), seconds.tolist(), strict=True):
+        told = (launch["ptx"], launch["grid"], launch["block"], json.dumps(launch["loops"]))
+        values = (repr(one) if power else "", repr(other) if time else "")
+        writer.writerow((GPU, *told, f"kernel_{launch['group']}", *values))
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as zipped:
+        zipped.writestr("rows.csv", text.getvalue())
+        for name, ptx in kernels.items():
+            zipped.writestr(name, ptx)
+    return archive.getvalue()
+
+
+def retrained(client: httpx.Client, content: bytes, **options: object) -> dict[str, Any]:
+    """The result of a retraining on an upload in the same request."""
+    accepted = client.post(
+        "/retrain", files={"file": ("rows.zip", content)}, data={**OPTIONS, **options}
+    )
+    assert accepted.status_code == 202, accepted.text
+    job = ended(client, accepted.headers["Location"])
+    assert job["state"] == "done", job["error"]
+    result: Any = job["result"]
+    return {one["target"]: one for one in (result, *result.get("also", ()))}
+
+
+CASES = [
+    {"ptx": "add.ptx", "grid": 1000, "block": 256, "loops": {}},
+    {"ptx": "loop.ptx", "grid": 2048, "block": 256, "loops": {"default": 100}},
+]
+
+
+def answers(client: httpx.Client, kernels: dict[str, str]) -> list[dict[str, Any]]:
+    return [
+        answer(client, kernels, case, **more) for case in CASES for more in ({}, {"board": "b"})
+    ]
+
+
+def test_garbage_leaves_a_gpu_as_it_was(service: httpx.Client, kernels: dict[str, str]) -> None:
+    before = answers(service, kernels)
+    results = retrained(service, measured(service, kernels, shuffled=True))
+    for target in ("power", "time"):
+        verdict = results[target]["verdict"]
+        assert not results[target]["promoted"]
+        assert any("no-information baseline" in reason for reason in verdict["reasons"])
+        registry = service.get(f"/models/{GPU}/{target}/registry").json()
+        assert registry["versions"][0]["reasons"] == verdict["reasons"]
+        assert registry["places"][0]["champion"] is None
+    assert answers(service, kernels) == before
+
+
+def test_power_and_time_are_calibrated_promoted_served_and_rolled_back(
+    service: httpx.Client, home: dict[str, Any], kernels: dict[str, str]
+) -> None:
+    before = answers(service, kernels)
+    assert before[0]["power"]["basis"] == before[0]["time"]["basis"] == "uncalibrated"
+    results = retrained(service, measured(service, kernels))
+    opponents = {
+        "power": "uncalibrated physical model that answers now",
+        "time": "default time model",
+    }
+    for target, name in opponents.items():
+        verdict = results[target]["verdict"]
+        assert results[target]["promoted"], verdict["reasons"]
+        assert verdict["comparisons"][0]["opponent"] == name
+    after = answers(service, kernels)
+    for old, new in zip(before, after, strict=True):
+        watts, seconds = new["power"]["watts"], new["time"]["seconds"]
+        assert watts / old["power"]["watts"] == pytest.approx(WATTS, rel=0.05)
+        assert seconds / old["time"]["seconds"] == pytest.approx(SECONDS, rel=0.05)
+        assert new["energy"]["joules"] == pytest.approx(watts * seconds)
+        assert new["power"]["basis"] == new["time"]["basis"] == "unseen_kernel"
+        assert sum(new["components"].values()) == pytest.approx(watts)
+        assert new["time_model"]["parts"]["calibration"] == pytest.approx(
+            seconds - old["time"]["seconds"]
+        )
+        assert not any(note["code"] == "gpu_uncalibrated" for note in new["warnings"])
+    for reference in (after[0]["model"], after[0]["time_model"]["model"]):
+        card = service.get(reference["card"]).json()
+        assert (reference["source"], reference["gpu"]) == ("uploads", GPU)
+        assert card["training"]["kernel_groups"] == 24
+        assert len(card["board"]["batches"]) == 1
+    # A model that is named answers as it is; other clocks than the measured are beyond it.
+    plain = answer(service, kernels, CASES[0], time_model="bottleneck")
+    assert plain["time"] == before[0]["time"]
+    slow = answer(service, kernels, CASES[0], clocks={"core_mhz": 900})
+    assert slow["power"]["basis"] == slow["time"]["basis"] == "extrapolated"
+    explained = service.post(
+        "/predict",
+        json={"ptx": kernels["add.ptx"], "gpu": GPU, "launch": {"grid": [64], "block": [256]}},
+    ).json()
+    for target in ("power", "time"):
+        shares = service.get(
+            "/explain", params={"prediction_id": explained["id"], "target": target}
+        )
+        assert shares.status_code == 200, shares.text
+    with running(settings_at(**home, job_workers=0)) as replica:
+        assert answers(replica, kernels) == after
+    alone = Services.alone(settings_at(**home))
+    told = predict(alone, PredictRequest.model_validate(body_of(kernels, CASES[0])))
+    alone.close()
+    assert [told[name] for name in ("power", "time")] == [after[0][n] for n in ("power", "time")]
+    # The same measurements again are the same batch, and tell nothing new.
+    batch = card["board"]["batches"]
+    again = service.post("/retrain", json={**OPTIONS, "batches": batch})
+    result: Any = ended(service, again.headers["Location"])["result"]
+    for one in (result, *result["also"]):
+        assert "0 kernel groups" in one["verdict"]["reasons"][0]
+    for target in ("power", "time"):
+        undone = service.post(f"/models/{GPU}/{target}/rollback", json={})
+        assert undone.status_code == 200, undone.text
+    assert answers(service, kernels) == before
+    model = after[0]["time_model"]["model"]
+    name = {key: model[key] for key in ("family", "schema", "source", "version")}
+    by_hand = service.post(f"/models/{GPU}/time/promote", json=name)
+    assert by_hand.status_code == 200, by_hand.text
+    assert [one["time"] for one in answers(service, kernels)] == [one["time"] for one in after]
+    assert [one["power"] for one in answers(service, kernels)] == [one["power"] for one in before]
+    service.post(f"/models/{GPU}/time/rollback", json={})
+    assert answers(service, kernels) == before
+
+
+def test_what_cannot_be_calibrated_is_refused_at_once(
+    service: httpx.Client, kernels: dict[str, str]
+) -> None:
+    no_time = measured(service, kernels, time=False)
+    batch = service.post("/measurements", files={"file": ("rows.zip", no_time)}).json()["id"]
+
+    def refused(**options: object) -> str:
+        found = service.post("/retrain", json={**OPTIONS, "batches": [batch], **options})
+        assert found.status_code == 422, found.text
+        return json.dumps(found.json())
+
+    assert "target time needs rows with time_seconds; the batches hold none of" in refused()
+    assert "board 'x'" in refused(board="x")
+    assert "mode full takes any schema" in refused(targets=["power"], schema="alavani2023")
+    assert "families" in refused(targets=["power"], families=["xgboost"])
+    assert "families" in refused(mode="full", targets=["time"], families=["xgboost"])
+    assert "named twice" in refused(targets=["time", "time"])

@@ -1,0 +1,294 @@
+"""Calibration of the physical models on measured launches: what holds is learned, garbage not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from features.errors import DataError
+from features.gpus import load_gpu
+from models.cards import SchemaReference, Source
+from models.clocks import ClockPair, default_clocks
+from models.estimate import Estimate
+from models.power.activities import UnitActivities
+from models.power.physical import PhysicalParameters, predicted_power
+from models.power.physical_model import PhysicalPowerModel
+from models.store import ArtifactStore, schema_hash
+from models.time.base import TimePrediction
+from models.time.bottleneck_interval import interval_of
+from models.time.calibration import REGIMES, CorrectedTimes, TimeCorrectionCard, features_of
+from training.evaluation.rows import Rows
+from training.retrain.gate import BASELINE
+from training.retrain.inputs import Order, Retrained, Uploads
+from training.retrain.launch_time import DEFAULT, calibrate_time
+from training.retrain.new_gpu import COLUMNS, Start, calibrate_power
+
+GPU = load_gpu("a100-sxm4-80gb")
+CLOCKS = default_clocks(GPU)
+NOW = "uncalibrated physical model that answers now"
+ORDER = Order(
+    gpu=GPU.id,
+    board="left",
+    schema=SchemaReference(id="activity1", sha256=schema_hash("activity1")),
+    features=COLUMNS,
+    families=("physical",),
+    mode="new_gpu",
+    version=7,
+)
+KERNELS, LAUNCHES = 20, 4
+GROUPS = np.repeat(np.arange(KERNELS), LAUNCHES)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def dated(tmp_path_factory: pytest.TempPathFactory) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SOURCE_DATE_EPOCH", "1767225600")
+
+
+@pytest.fixture(scope="module")
+def pooled() -> Start:
+    artifact = ArtifactStore().find("pooled", "power", "physical", "activity1")
+    return Start(PhysicalPowerModel(artifact, GPU).parameters, artifact.card, pooled=True)
+
+
+def uploads(vectors: np.ndarray, measured: np.ndarray, new: bool = True) -> Uploads:
+    source = Source(
+        repository="uploads",
+        path="measurements/1",
+        sha256="0" * 64,
+        used_sha256="0" * 64,
+        licence="the operator's own",
+    )
+    rows = Rows.of(vectors, measured, GROUPS)
+    return Uploads(rows, np.full(len(rows), new), ("1",), (source,))
+
+
+# --- power -------------------------------------------------------------------------------
+
+
+def activities(seed: int = 0) -> np.ndarray:
+    """Kernels that use issue, FMA, ALU, load/store, L2 and DRAM to some degree; others nothing."""
+    generator = np.random.default_rng(seed)
+    used = [name in ("issue", "fma", "alu", "load_store", "l2", "dram") for name in COLUMNS[:-2]]
+    kernels = generator.uniform(0.02, 0.7, (KERNELS, len(used))) * used
+    return kernels[GROUPS] * generator.uniform(0.8, 1.2, (len(GROUPS), 1))
+
+
+def watts_of(parameters: PhysicalParameters, units: np.ndarray) -> np.ndarray:
+    return np.array(
+        [predicted_power(parameters, UnitActivities(*row), CLOCKS).watts for row in units.tolist()]
+    )
+
+
+def truth(start: PhysicalParameters) -> PhysicalParameters:
+    """A board that draws less than the pooled one, and rather for memory than for arithmetic."""
+    more = {"dram": 1.1, "dram_core": 1.1, "fma": 0.3}
+    weights = {name: 0.6 * more.get(name, 1.0) * one for name, one in start.weights.items()}
+    return start.model_copy(update={"weights": weights, "idle_watts": 0.7 * start.idle_watts})
+
+
+def calibrated(start: Start, watts: np.ndarray, out: Path, *, new: bool = True) -> Retrained:
+    units = activities()
+    vectors = np.column_stack([units, np.tile(CLOCKS, (len(units), 1))])
+    now = watts_of(start.parameters, units)
+    return calibrate_power(
+        ORDER, uploads(vectors, watts, new), start, out, opponents={NOW: now}, champion=now
+    )
+
+
+def noisy(watts: np.ndarray, share: float = 0.01) -> np.ndarray:
+    return watts * np.exp(np.random.default_rng(5).normal(0, share, len(watts)))
+
+
+def test_a_new_gpu_is_learned_from_few_launches_and_served_from_its_artifact(
+    pooled: Start, tmp_path: Path
+) -> None:
+    board = truth(pooled.parameters)
+    made = calibrated(pooled, noisy(watts_of(board, activities())), tmp_path)
+    assert made.verdict.promoted, made.verdict.reasons
+    assert [one.opponent for one in made.verdict.comparisons] == [NOW, BASELINE]
+    model = PhysicalPowerModel(
+        ArtifactStore((tmp_path,)).find(GPU.id, "power", "physical", "activity1", version=7), GPU
+    )
+    assert model.card == made.judged
+    assert (model.card.board.label, model.card.board.batches) == ("left", ("1",))
+    assert set(pooled.card.sources) < set(model.card.sources)
+    # Another board's voltage curve is still that of other GPUs; the weights are its own.
+    assert (model.pooled, model.typical_voltage) == (False, True)
+    unseen = activities(seed=9)
+    predicted = np.array(
+        [model.of_activities(UnitActivities(*row), CLOCKS).estimate.value for row in unseen]
+    )
+    errors = np.abs(np.log(predicted / watts_of(board, unseen)))
+    before = np.abs(np.log(watts_of(pooled.parameters, unseen) / watts_of(board, unseen)))
+    assert np.median(errors) < 0.03 < 0.2 < np.median(before)
+
+
+def test_what_was_not_measured_is_extrapolated(pooled: Start, tmp_path: Path) -> None:
+    made = calibrated(pooled, watts_of(truth(pooled.parameters), activities()), tmp_path)
+    model = PhysicalPowerModel(
+        ArtifactStore((tmp_path,)).find(GPU.id, "power", "physical", "activity1"), GPU
+    )
+    seen = UnitActivities(*activities()[0])
+    inside = model.of_activities(seen, CLOCKS)
+    assert (inside.estimate.basis, inside.outside) == ("unseen_kernel", ())
+    assert inside.estimate.level == made.judged.intervals.level
+    busy = model.of_activities(seen._replace(tensor=0.5), CLOCKS)
+    assert (busy.estimate.basis, busy.outside) == ("extrapolated", ("tensor",))
+    slow = model.of_activities(seen, ClockPair(0.8 * CLOCKS.core_mhz, CLOCKS.memory_mhz))
+    assert (slow.estimate.basis, slow.outside) == ("extrapolated", ("core_mhz",))
+
+    def width(estimate: Estimate) -> float:
+        return np.log(estimate.high / estimate.value)
+
+    assert width(busy.estimate) > 1.4 * width(inside.estimate)
+
+
+def test_shuffled_watts_are_refused(pooled: Start, tmp_path: Path) -> None:
+    watts = watts_of(truth(pooled.parameters), activities())
+    verdict = calibrated(pooled, np.random.default_rng(1).permutation(watts), tmp_path).verdict
+    assert not verdict.promoted
+    assert any(BASELINE in reason for reason in verdict.reasons)
+
+
+def test_a_board_whose_power_hangs_on_nothing_gets_its_median(
+    pooled: Start, tmp_path: Path
+) -> None:
+    watts = noisy(np.full(len(GROUPS), 150.0), 0.05)
+    made = calibrated(pooled, watts, tmp_path)
+    assert made.judged.hyperparameters["way"] == "median"
+    assert not made.verdict.promoted
+    model = PhysicalPowerModel(
+        ArtifactStore((tmp_path,)).find(GPU.id, "power", "physical", "activity1"), GPU
+    )
+    found = model.of_activities(UnitActivities(*activities()[0]), CLOCKS).estimate.value
+    assert found == pytest.approx(np.median(watts))
+
+
+def test_power_that_is_predicted_well_already_is_no_reason_to_change(
+    pooled: Start, tmp_path: Path
+) -> None:
+    watts = noisy(watts_of(pooled.parameters, activities()))
+    assert not calibrated(pooled, watts, tmp_path).verdict.promoted
+
+
+def test_the_same_launches_again_are_no_evidence(pooled: Start, tmp_path: Path) -> None:
+    watts = watts_of(truth(pooled.parameters), activities())
+    again = calibrated(pooled, watts, tmp_path, new=False)
+    assert "0 kernel groups" in again.verdict.reasons[0]
+
+
+def test_a_calibration_that_forgets_what_was_measured_before_is_refused(
+    pooled: Start, tmp_path: Path
+) -> None:
+    units = activities()
+    board = watts_of(truth(pooled.parameters), units)
+    new = GROUPS >= KERNELS // 2
+    other = np.where(new, 1.5 * board, board)  # as if another board had crept in
+    vectors = np.column_stack([units, np.tile(CLOCKS, (len(units), 1))])
+    for watts, worse in ((board, False), (other, True)):
+        found = replace(uploads(vectors, watts), new=new)
+        verdict = calibrate_power(
+            ORDER, found, pooled, tmp_path, opponents={NOW: board}, champion=board
+        ).verdict
+        assert verdict.old is not None
+        assert (verdict.old.rows, verdict.old.worse) == ((~new).sum(), worse)
+
+
+def test_one_kernel_is_too_few(pooled: Start, tmp_path: Path) -> None:
+    one = Uploads(
+        Rows.of(np.ones((3, len(COLUMNS))), np.ones(3), ["a"] * 3), np.ones(3, bool), (), ()
+    )
+    with pytest.raises(DataError, match="two kernels"):
+        calibrate_power(ORDER, one, pooled, tmp_path, opponents={})
+
+
+# --- time --------------------------------------------------------------------------------
+
+
+def launches() -> tuple[np.ndarray, np.ndarray]:
+    """Predicted seconds and regime numbers: every other kernel waits for memory."""
+    generator = np.random.default_rng(2)
+    seconds = 10 ** generator.uniform(-5, -2, KERNELS)[GROUPS]
+    seconds *= generator.uniform(0.8, 1.2, len(GROUPS))
+    return seconds, GROUPS % 2
+
+
+def timed(factors: tuple[float, float], out: Path, *, shuffled: bool = False) -> Retrained:
+    predicted, regime = launches()
+    measured = noisy(predicted * np.array(factors)[regime], 0.03)
+    if shuffled:
+        measured = np.random.default_rng(3).permutation(measured)
+    vectors = np.array(
+        [
+            features_of(REGIMES[number], seconds, CLOCKS)
+            for seconds, number in zip(predicted, regime, strict=True)
+        ]
+    )
+    return calibrate_time(
+        ORDER, GPU, uploads(vectors, measured), out, opponents={DEFAULT: predicted}
+    )
+
+
+def prediction(seconds: float, regime: str = "memory", clocks: ClockPair = CLOCKS):
+    width = interval_of(GPU)[0]
+    low, high = seconds * width.low_factor, seconds * width.high_factor
+    estimate = Estimate(seconds, low, high, 0.9, "uncalibrated")
+    return TimePrediction("bottleneck", estimate, clocks, {"dram": seconds}, regime)  # type: ignore[arg-type]
+
+
+def correction(root: Path) -> CorrectedTimes:
+    store = ArtifactStore((root,), kind=TimeCorrectionCard)
+    return CorrectedTimes(store.find(GPU.id, "time", "bottleneck", "activity1"))
+
+
+def test_a_slow_board_is_learned_and_served_with_the_interval_it_earned(tmp_path: Path) -> None:
+    made = timed((1.6, 1.6), tmp_path)
+    assert made.verdict.promoted, made.verdict.reasons
+    assert [one.opponent for one in made.verdict.comparisons] == [DEFAULT, BASELINE]
+    assert made.judged.hyperparameters["way"] == "one factor"
+    model = correction(tmp_path)
+    assert model.card == made.judged
+    found = model.corrected(prediction(1e-3), GPU)
+    assert found.estimate.value == pytest.approx(1.6e-3, rel=0.03)
+    assert found.estimate.basis == "unseen_kernel"
+    assert sum(found.parts.values()) == pytest.approx(found.estimate.value)
+    assert found.estimate.high / found.estimate.value < 1.2
+    for outside in (
+        prediction(10.0),
+        prediction(1e-3, "launch"),
+        prediction(1e-3, clocks=ClockPair(CLOCKS.core_mhz / 2, CLOCKS.memory_mhz)),
+    ):
+        wider = model.corrected(outside, GPU).estimate
+        assert wider.basis == "extrapolated"
+        assert wider.high / wider.value > found.estimate.high / found.estimate.value
+    scores = made.judged.scores[0]
+    assert scores.model["median_ape_percent"].mean < 5 < 35
+    assert scores.others[DEFAULT]["median_ape_percent"].mean > 35
+
+
+def test_regimes_that_err_apart_get_a_factor_each(tmp_path: Path) -> None:
+    made = timed((1.0, 2.0), tmp_path)
+    assert made.verdict.promoted, made.verdict.reasons
+    assert made.judged.hyperparameters["way"] == "factor by regime"
+    model = correction(tmp_path)
+    slow, right = (
+        model.corrected(prediction(1e-3, name), GPU).estimate.value / 1e-3
+        for name in ("memory", "compute")
+    )
+    assert slow / right > 1.5
+
+
+def test_shuffled_times_are_refused(tmp_path: Path) -> None:
+    verdict = timed((1.6, 1.6), tmp_path, shuffled=True).verdict
+    assert not verdict.promoted
+    assert any(BASELINE in reason for reason in verdict.reasons)
+
+
+def test_times_that_are_predicted_well_already_are_left_as_they_are(tmp_path: Path) -> None:
+    made = timed((1.0, 1.0), tmp_path)
+    assert made.judged.hyperparameters["way"] == "none"
+    assert not made.verdict.promoted

@@ -115,9 +115,12 @@ def onboard(
     interruption.
     """
     from training.measure.run import Request
-    from training.onboard.run import onboard as run
-    from training.onboard.run import told
 
+    try:
+        from training.onboard.run import onboard as run
+        from training.onboard.run import told
+    except ImportError as error:  # before hours of measuring rather than after
+        fail(f"onboarding lacks {error.name}: pip install 'wattcast[measure,train]'")
     home = Settings().home
     if replay is not None and recording is not None:
         fail("--replay fits what is recorded, --recording measures: give one of them", 2)

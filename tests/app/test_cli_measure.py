@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -59,6 +60,18 @@ def test_without_bindings_or_driver_one_line_says_what_helps(run: Run, tmp_path:
     assert len(err.splitlines()) == 1
     assert "wattcast[measure]" in err or "driver" in err
     assert not (tmp_path / "r.jsonl").exists()
+
+
+def test_onboarding_without_what_it_fits_with_says_so_before_it_measures() -> None:
+    code = (
+        "import sys; sys.modules['pandera'] = None; sys.argv = ['wattcast', 'onboard']\n"
+        "from app.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    (line,) = done.stderr.splitlines()
+    assert "onboarding lacks pandera" in line
+    assert "wattcast[measure,train]" in line
 
 
 def test_measure_then_onboard_then_pack(

@@ -17,7 +17,7 @@ from pydantic import SecretStr
 from app.messages import PredictRequest
 from app.services import Services
 from app.services.prediction import predict
-from tests.app.conftest import settings_at
+from tests.app.conftest import Run, settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
 from tests.app.measured import ended
@@ -117,7 +117,7 @@ def measured(
 def retrained(client: httpx.Client, content: bytes, **options: object) -> dict[str, Any]:
     """The result of a retraining on an upload in the same request."""
     accepted = client.post(
-        "/retrain", files={"file": ("rows.zip", content)}, data={**OPTIONS, **options}
+        "/retrain", files={"file": ("rows", content)}, data={**OPTIONS, **options}
     )
     assert accepted.status_code == 202, accepted.text
     job = ended(client, accepted.headers["Location"])
@@ -222,6 +222,25 @@ def test_power_and_time_are_calibrated_promoted_served_and_rolled_back(
     assert answers(service, kernels) == before
 
 
+def test_rows_may_hold_the_features_themselves(
+    service: httpx.Client, kernels: dict[str, str]
+) -> None:
+    named = measured(service, kernels, time=False)
+    batch = service.post("/measurements", files={"file": ("rows.zip", named)}).json()["id"]
+    rows = csv.DictReader(io.StringIO(service.get(f"/measurements/{batch}/rows").text))
+    text = io.StringIO()
+    fields = [name for name in rows.fieldnames or () if name.startswith("activity1.")]
+    common = ("gpu", "kernel", "kernel_group", "power_watts")
+    writer = csv.writer(text)
+    writer.writerow((*common, *(name.removeprefix("activity1.") for name in fields)))
+    writer.writerows([[row[name] for name in (*common, *fields)] for row in rows])
+    options = {"targets": "power", "schema": "activity1", "promote": "false"}
+    result = retrained(service, text.getvalue().encode(), **options)["power"]
+    assert result["verdict"]["promoted"], result["verdict"]["reasons"]
+    assert not result["promoted"]
+    assert result["left_out"] == {}
+
+
 def test_what_cannot_be_calibrated_is_refused_at_once(
     service: httpx.Client, kernels: dict[str, str]
 ) -> None:
@@ -239,3 +258,10 @@ def test_what_cannot_be_calibrated_is_refused_at_once(
     assert "families" in refused(targets=["power"], families=["xgboost"])
     assert "families" in refused(mode="full", targets=["time"], families=["xgboost"])
     assert "named twice" in refused(targets=["time", "time"])
+
+
+def test_the_command_line_looks_at_times_too(run: Run) -> None:
+    shown, _ = run("models", "registry", "a100", "--target", "time")
+    assert [json.loads(shown)[name] for name in ("gpu", "target", "places")] == [GPU, "time", []]
+    _, why = run("models", "rollback", "a100", "--target", "time", status=1)
+    assert "time model" in why

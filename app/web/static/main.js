@@ -31,8 +31,7 @@ async function fill() {
   fillChecks(byId("sweep-gpus"), found);
   fillChecks(byId("diff-gpus"), found);
   fillGpus(byId("upload-gpu"), found);
-  const boosted = found.filter((gpu) => gpu.power_models.some((family) => family !== "physical"));
-  fillGpus(byId("retrain-gpu"), boosted);
+  fillGpus(byId("retrain-gpu"), found);
   fillGpus(byId("models-gpu"), found.filter((gpu) => gpu.power_models.length), FIRST_GPU);
   const id = new URLSearchParams(location.search).get("prediction");
   if (id) await predict.openPrediction(id);

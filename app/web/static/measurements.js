@@ -149,6 +149,7 @@ async function retrain(event) {
   }
   const body = {
     gpu: byId("retrain-gpu").value, mode: byId("retrain-mode").value, batches: [...chosen],
+    targets: byId("retrain-targets").value.split(" "),
     promote: byId("retrain-promote").checked,
   };
   if (byId("retrain-family").value) body.families = [byId("retrain-family").value];
@@ -183,15 +184,19 @@ async function watch(job) {
 function outcome(job) {
   if (job.state !== "done") return el("p", { class: "error" },
     job.state === "failed" ? `It failed: ${job.error?.detail ?? "no reason is known"}` : "It was cancelled.");
-  const { result } = job;
-  const { candidate, verdict } = result;
-  const name = `${candidate.family}, version ${candidate.version}`;
-  return el("div", { id: "job-done" },
-    el("p", {}, result.promoted
-      ? el("span", { class: "good" }, `${name} serves now for ${result.gpu}.`)
-      : `${name} is a candidate for ${result.gpu}; it does not serve. It can be promoted under Models.`),
+  return el("div", { id: "job-done" }, [job.result, ...(job.result.also ?? [])].map(ofTarget));
+}
+
+/** Whether the candidate of one target serves now, and why if it does not. */
+function ofTarget({ candidate, verdict, promoted, gpu, target, scores: found }) {
+  const name = `${candidate.family}, version ${candidate.version},`;
+  return el("div", {},
+    el("p", {}, promoted
+      ? el("span", { class: "good" }, `${name} serves now for the ${target} of ${gpu}.`)
+      : `${name} is a candidate for the ${target} of ${gpu}; it does not serve.`
+        + (target === "power" ? " It can be promoted under Models." : "")),
     verdict.reasons?.length ? el("ul", {}, verdict.reasons.map((reason) => el("li", { class: "wrap" }, reason))) : null,
-    scores(result.scores));
+    target === "power" ? scores(found) : timeScores(found));
 }
 
 /** Scores on seen and unseen kernels beside those of no information. */
@@ -208,6 +213,20 @@ export function scores(rows) {
     { title: "R²", num: true, of: of("model", "r2") },
     { title: "Baseline", num: true, of: of("baseline", "r2") },
   ], rows.filter((one) => ["grouped", "random"].includes(one.protocol)));
+}
+
+/** The same of times, beside the default model as it is and the median time. */
+function timeScores(rows) {
+  const of = (scored) => {
+    const found = scored?.median_ape_percent;
+    return found ? plain(found.mean) : "";
+  };
+  return table("Half of the launches are nearer than this", [
+    { title: "Kernels", head: true, of: (one) => (one.protocol === "program" ? "not seen" : "seen") },
+    { title: "Error, %", num: true, of: (one) => of(one.model) },
+    { title: "Uncorrected", num: true, of: (one) => of(one.others["default time model"]) },
+    { title: "Median time", num: true, of: (one) => of(one.others["median time"]) },
+  ], rows);
 }
 
 async function fillSchemas() {

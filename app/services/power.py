@@ -165,16 +165,16 @@ class PowerModels:
             model = self._chosen[gpu, choice] = self._load(card)
             return model
 
-    def auto_is_physical(self, gpu: str, board: str = "") -> bool:
-        """Whether the physical model answers by default.
+    def default_artifact(self, gpu: str) -> Artifact[ModelCard]:
+        """The model that answers for a GPU without a promotion: of its boosted and its own
+        physical models the one with the least ``unseen_error_percent``, else the pooled one.
 
-        So it is for a GPU without boosted models, and for one whose own physical model has the
-        least ``unseen_error_percent`` of all, unless a model was promoted.
+        Raises ModelError where not even that passes its checks.
         """
-        champion = self.promoted(gpu, board)
-        if champion is not None:
-            return not isinstance(champion, BoostedPowerModel)
-        return self._physical_is_default(gpu)
+        card = self._default(gpu)
+        if card is None or card.family == PHYSICAL:
+            return self.physical_artifact(gpu)
+        return self.artifact(card)
 
     def _physical_is_default(self, gpu: str) -> bool:
         card = self._default(gpu)
@@ -216,13 +216,13 @@ class PowerModels:
                 found.append(Answering("", card, False))
         return found
 
-    def physical(self, gpu: GpuProfile, board: str = "") -> PhysicalPowerModel:
-        """The physical model of a GPU: the champion where that is one, else the one fitted on the
+    def physical(self, gpu: GpuProfile) -> PhysicalPowerModel:
+        """The physical model of a GPU: its champion where that is one, else the one fitted on the
         GPU, else the one pooled over those that were measured.
 
         Raises ModelError where not even the pooled one passes its checks.
         """
-        champion = self.promoted(gpu.id, board)
+        champion = self.promoted(gpu.id)
         if champion is None or isinstance(champion, BoostedPowerModel):
             return self._packaged_physical(gpu)
         return self._physical_of(champion, gpu)

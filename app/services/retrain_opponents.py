@@ -35,10 +35,7 @@ def serving(
         version = snapshot.champion(place._replace(board=board))
         if version is not None:
             return open_version(power, artifacts, version)
-    model = power.choose(place.gpu, "auto")
-    if model is None or power.auto_is_physical(place.gpu):
-        return power.physical_artifact(place.gpu)
-    return power.artifact(model.card)
+    return power.default_artifact(place.gpu)
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -36,7 +38,7 @@ class Family(Protocol):
         """Watts ``[m]``."""
 
     def save(self, model: Any, folder: Path, features: int) -> None:
-        """Write the native and the ONNX file into ``folder``."""
+        """Write the native and the ONNX file into ``folder``. Raises OSError: a full disk, say."""
 
 
 class Xgboost:
@@ -77,7 +79,8 @@ class Xgboost:
         import onnxmltools
         from onnxmltools.convert.common.data_types import FloatTensorType
 
-        model.save_model(folder / NATIVE_NAMES[self.name])
+        # The bytes of save_model, which does not tell why it could not write them.
+        (folder / NATIVE_NAMES[self.name]).write_bytes(model.save_raw("ubj"))
         inputs = [("features", FloatTensorType([None, features]))]
         # Named, or the graph gets a random name and no two files are alike.
         converted = onnxmltools.convert_xgboost(model, name=self.name, initial_types=inputs)
@@ -120,9 +123,23 @@ class Catboost:
         metadata = model.get_metadata()
         for key in ("train_finish_time", "model_guid"):
             metadata[key] = ""
-        model.save_model(str(folder / NATIVE_NAMES[self.name]))
-        model.save_model(str(folder / ONNX_NAME), format="onnx")
+        _save_catboost(model, folder / NATIVE_NAMES[self.name], "cbm")
+        _save_catboost(model, folder / ONNX_NAME, "onnx")
         compact(folder / ONNX_NAME)
+
+
+def _save_catboost(model: Any, path: Path, kind: str) -> None:
+    import catboost
+
+    try:
+        model.save_model(str(path), format=kind)
+    except catboost.CatBoostError as error:
+        # It tells the system's error in words: "(Error 28: No space left on device) ...".
+        found = re.match(r"\(Error (\d+):", str(error))
+        if found is None:
+            raise
+        number = int(found[1])
+        raise OSError(number, os.strerror(number), path.name) from error
 
 
 FAMILIES: Mapping[str, Family] = MappingProxyType({"xgboost": Xgboost(), "catboost": Catboost()})

@@ -15,11 +15,14 @@ from tests.training.test_study_models import a_frame
 from training.data.cleaning import MODEL_INPUTS
 from training.data.datasets import find_data
 from training.physical.fit import FitSettings
+from training.physical.report import RouteError
 from training.physical.rows import served_rows
-from training.reports import power, power_features, power_physical, power_study
+from training.power.bounds import BOUNDS, KNOWN_R2
+from training.power.holds import IntervalGain
+from training.power.seen import blend
+from training.reports import power, power_features, power_holds, power_physical, power_study
 from training.reports.page import Page, Section, Table, to_html, to_markdown
 from training.reports.power_models import (
-    BOUNDS,
     Held,
     chosen_cards,
     intervals_section,
@@ -180,6 +183,8 @@ def test_the_page_has_targets_first_and_every_part(
         (section("physical"),), (Held(Target("p", 12.0, 14.0), 17.2), Held(Target("q", 1.0, 0.5)))
     )
     monkeypatch.setattr(power, "physical_chapter", lambda: physical)
+    asked = {1: [Held(Target("m", 3.0, 4.0))]}
+    monkeypatch.setattr(power, "measured_targets", asked.__getitem__)
     monkeypatch.setattr(power, "Study", lambda effort: study)
     sections = {"regressors": lambda _: section("models"), "one": lambda _: section("one")}
     monkeypatch.setattr(power, "PARTS", sections)
@@ -188,9 +193,13 @@ def test_the_page_has_targets_first_and_every_part(
     titles = [each.title for each in page.sections]
     assert titles[0] == "Targets"
     assert titles[-2:] == ["part physical", "part one"]
-    assert targets[-2:] == (Target("p", 12.0, 14.0), Target("q", 1.0, 0.5))
+    assert targets[-3:] == (
+        Target("p", 12.0, 14.0),
+        Target("q", 1.0, 0.5),
+        Target("m", 3.0, 4.0),
+    )
     (shown,) = tables_of(page.sections[0])
-    assert shown.rows[-2:] == [
+    assert shown.rows[-3:-1] == [
         ["p", "at most 14 %", "12.00 %", "met", "17.20"],
         ["q", "at most 0.5 %", "1.00 %", "missed by 0.50", "-"],
     ]
@@ -263,3 +272,44 @@ def test_points_of_a_figure_are_medians_of_kernels(study: Study) -> None:
     frame = pd.DataFrame({"group": predicted.rows.groups, "watts": predicted.rows.watts})
     medians = frame.groupby("group")["watts"].median()
     np.testing.assert_allclose(points.measured, medians.to_numpy())
+
+
+def test_what_the_report_measures_itself_stands_beside_its_bound(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    routes = [
+        RouteError("PTX tokens alone", "tesla-v100", 17.6, 17.4),
+        RouteError("programs left out", "tesla-p100", 9.0, 17.0),
+    ]
+    monkeypatch.setattr(power_holds, "measured_errors", lambda fast: iter(routes))
+    monkeypatch.setattr(
+        power_holds, "interval_judged", lambda *_: IntervalGain(80.0, 100.0, nearest_mae=1.0)
+    )
+    monkeypatch.setattr(power_holds, "_seen", lambda seeds: iter(()))
+    monkeypatch.setattr(power_holds, "_known", lambda seeds: iter(()))
+    held = {each.target.name: each for each in power_holds.measured_targets(1)}
+    tokens = held["tesla-v100, physical, PTX tokens alone, mean error"]
+    assert tokens.target.verdict == "missed by 0.10"
+    assert tokens.nothing == 17.4
+    gain = held["tesla-k20, kernels left out, interval score under a constant width's"].target
+    assert (round(gain.found, 9), gain.bound, gain.met) == (20.0, 10.0, True)
+    assert len(held) == 1 + len(BOUNDS), "a bound in words is the physical chapter's"
+
+
+@needs_data
+def test_known_launches_tell_more_than_their_median(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(power_holds, "KNOWN_R2", {"tesla-m60": KNOWN_R2["tesla-m60"]})
+    (held,) = power_holds._known([0])
+    assert held.target.bound == 0.78
+    assert held.nothing < held.target.found < 1
+
+
+def test_the_blend_answers_a_repeated_launch_with_about_its_own_watts() -> None:
+    random = np.random.default_rng(0)
+    vectors = random.uniform(1, 10, (60, 3))
+    watts = 50 + 20 * vectors[:, 0] + random.normal(0, 1, 60)
+    vectors[5, 2] = np.nan
+    again = blend(vectors, watts, vectors[:10])
+    assert again == pytest.approx(watts[:10], rel=0.05)
+    unseen = blend(vectors[10:], watts[10:], vectors[:10])
+    assert np.abs(unseen - watts[:10]).mean() < np.abs(watts[:10] - np.median(watts)).mean()

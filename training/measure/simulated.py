@@ -295,10 +295,9 @@ class SimulatedRunner:
         clocks = ClockPair(gpu.core_mhz, gpu.memory_mhz)
         activity, more = self._activity(workload)
         threads = activity.blocks * activity.threads_per_block
-        # Blocks start while others run.
+        # Behind work, blocks start as the time model has it; alone, by the truth's own line.
         starts = truth.launch_seconds_per_thread * threads
-        resources = resource_seconds(activity, truth.profile, clocks, more=more)
-        seconds = combined_seconds({**resources, "blocks": starts})
+        seconds = combined_seconds(resource_seconds(activity, truth.profile, clocks, more=more))
         if workload.probe is not None:
             seconds = self._probed(workload.probe, clocks, seconds, starts)
         seconds += truth.launch_seconds

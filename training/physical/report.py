@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from features.errors import WattcastError
 from models.store import ArtifactStore
@@ -23,60 +24,69 @@ from training.physical.fit import (
     error_percent,
     leave_program_out,
 )
-from training.physical.measured import DCGM_GPUS, TITAN_X_DOMAINS, dcgm_left_out, titan_x
+from training.physical.measured import TITAN_X_DOMAINS, dcgm_left_out, titan_x
 from training.physical.residual import with_residual
 from training.physical.rows import all_rows, served_rows
 from training.physical.served import served_costs
 from training.physical.tokens import CAMPAIGNS, tokens_left_out
 from training.physical.transfer import shot_errors
 
-ASKED = {
-    "programs left out": {
-        "quadro-rtx-8000": "14",
-        "tesla-v100": "17",
+PROGRAMS, TOKENS, DCGM = "programs left out", "PTX tokens alone", "DCGM's shares"
+
+ASKED: Mapping[str, Mapping[str, float | str]] = {
+    PROGRAMS: {
+        "quadro-rtx-8000": 14.0,
+        "tesla-v100": 17.0,
         "gtx-1080-ti": "85 % of the median",
         "tesla-p100": "85 % of the median",
     },
-    "PTX tokens alone": {"quadro-rtx-8000": "14", "tesla-v100": "17.5"},
-    "DCGM's shares": {"quadro-rtx-8000": "8.5", "tesla-v100": "14"},
-    "utilisations, 32 pairs": {"gtx-titan-x": "6.5"},
-    "utilisations, 64 pairs": {"gtx-titan-x": "6.2"},
+    TOKENS: {"quadro-rtx-8000": 14.0, "tesla-v100": 17.5},
+    DCGM: {"quadro-rtx-8000": 8.5, "tesla-v100": 14.0},
+    "utilisations, 32 pairs": {"gtx-titan-x": 6.5},
+    "utilisations, 64 pairs": {"gtx-titan-x": 6.2},
 }
 """Targets: most mean absolute percentage error, by route and GPU."""
+
+
+class RouteError(NamedTuple):
+    """Mean absolute percentage error by one route on one GPU, and the median's at those clocks."""
+
+    route: str
+    gpu_id: str
+    model_percent: float
+    median_percent: float
+
+    @property
+    def asked(self) -> float | str | None:
+        """The most it should be; words where it is told by the median, None where nothing is."""
+        return ASKED.get(self.route, {}).get(self.gpu_id)
+
 
 Line = list[str]
 
 
-def programs_lines(fits: Fits, choice: Choice) -> list[Line]:
+def programs_errors(fits: Fits, choice: Choice) -> Iterator[RouteError]:
     """Activities as they are served (GTX 980, Titan X: as counted), settings nested."""
-    lines = []
     for gpu_id in fits.tables:
         found = leave_program_out(fits, gpu_id, choice.settings)
-        lines.append(
-            _line("programs left out", gpu_id, found.error_percent, found.median_error_percent)
-        )
-    return lines
+        yield RouteError(PROGRAMS, gpu_id, found.error_percent, found.median_error_percent)
 
 
-def measured_lines(*, fast: bool) -> list[Line]:
-    """Routes from measured activity and from tokens."""
-    lines = []
+def measured_errors(*, fast: bool) -> Iterator[RouteError]:
+    """Routes from measured activity and from tokens. Raises DataError."""
     for gpu_id in CAMPAIGNS:
         tokens = tokens_left_out(gpu_id)
-        lines.append(_line("PTX tokens alone", gpu_id, tokens.model_percent, tokens.median_percent))
+        yield RouteError(TOKENS, gpu_id, tokens.model_percent, tokens.median_percent)
     if not fast:
         for gpu_id, watts in dcgm_left_out().items():
             rows = served_rows(gpu_id)
             found = LeftOut(rows, watts, clock_medians(rows))
-            lines.append(
-                _line("DCGM's shares", gpu_id, found.error_percent, found.median_error_percent)
-            )
-        assert set(DCGM_GPUS) <= set(ASKED["DCGM's shares"])
+            yield RouteError(DCGM, gpu_id, found.error_percent, found.median_error_percent)
     for domain in TITAN_X_DOMAINS:
         one = titan_x(domain)
-        route = f"utilisations, {domain}"
-        lines.append(_line(route, one.gpu_id, one.model_percent, one.median_percent))
-    return lines
+        yield RouteError(
+            f"utilisations, {domain}", one.gpu_id, one.model_percent, one.median_percent
+        )
 
 
 def residual_lines(fits: Fits, choice: Choice) -> list[Line]:
@@ -126,7 +136,8 @@ def report(*, fast: bool = False) -> str:
     """All tables as Markdown. Raises DataError for missing or defective data."""
     fits = Fits(all_rows())
     choice = choose(fits)
-    scores = [*programs_lines(fits, choice), *measured_lines(fast=fast)]
+    errors = [*programs_errors(fits, choice), *measured_errors(fast=fast)]
+    scores = [_line(error) for error in errors]
     costs = [
         [cost.gpu_id, f"{cost.counted_percent:.1f}", f"{cost.served_percent:.1f}"]
         for cost in served_costs(fits, choice.best)
@@ -149,9 +160,10 @@ def report(*, fast: bool = False) -> str:
     return "\n".join(f"{title}\n\n{table(heads, lines)}" for title, heads, lines in parts)
 
 
-def _line(route: str, gpu_id: str, model: float, median: float) -> Line:
-    asked = ASKED.get(route, {}).get(gpu_id, "-")
-    return [route, gpu_id, f"{model:.1f}", f"{median:.1f}", asked]
+def _line(error: RouteError) -> Line:
+    asked = "-" if error.asked is None else str(error.asked)
+    cells = f"{error.model_percent:.1f}", f"{error.median_percent:.1f}"
+    return [error.route, error.gpu_id, *cells, asked]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

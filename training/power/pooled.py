@@ -72,7 +72,7 @@ def pooled_fit(
         fitted = fit_pooled(part, peers, without, share=share, settings=settings)
 
         def predict(known: Rows, test: Rows) -> Floats:
-            return fitted.predict(_filled(test.vectors, train.vectors))
+            return fitted.predict(filled(test.vectors, train.vectors))
 
         return predict
 
@@ -104,7 +104,7 @@ def fit_pooled(
         weights.append(PEER_WEIGHT * _weights(peer.groups[kept]))
     everything = np.concatenate(vectors)
     return grow(
-        _filled(everything, everything),
+        filled(everything, everything),
         np.concatenate(targets),
         np.concatenate(weights),
         centre_watts=_kernel_median(own),
@@ -149,7 +149,7 @@ def _kernel_median(part: Part) -> float:
     return float(np.median(medians))
 
 
-def _filled(vectors: Floats, like: Floats) -> Floats:
+def filled(vectors: Floats, like: Floats) -> Floats:
     """Missing values as the median of ``like``'s; a feature that ``like`` never has is 0."""
     if not np.isnan(vectors).any():
         return vectors

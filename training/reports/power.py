@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import isfinite
 
 from training.reports.page import Page, Section, Table
+from training.reports.power_holds import measured_targets
 from training.reports.power_models import (
     Held,
     intervals_section,
@@ -47,11 +48,13 @@ def power_report(
     cards = packaged_cards()
     progress("physical models, programs left out")
     physical = physical_chapter()
+    progress("known launches, widths, measured activity")
+    measured = measured_targets(assignments)
     study = Study(Effort(assignments, os.cpu_count() or 1, progress))
     sections = [PARTS[name](study) for name in parts]
     # The plain models to compare with are those of this part.
     plain = study.regressors if "regressors" in parts else {}
-    held = [*model_targets(cards, plain), *physical.held]
+    held = [*model_targets(cards, plain), *physical.held, *measured]
     page = Page(
         "power",
         "Accuracy of power",

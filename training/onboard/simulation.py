@@ -1,6 +1,6 @@
 """Onboarding of a simulated GPU with the whole catalogue: what was found out, beside the truth.
 
-    python -m training.onboard.simulation [FOLDER] [--gpu h200-sxm5] [--micro]
+    python -m training.onboard.simulation [FOLDER] [--gpu h200-sxm5] [--micro] [--minutes N]
 
 Measures as ``wattcast measure --applications`` does and fits as ``wattcast onboard --replay`` does,
 on a board whose every number is known, and prints one table. The exit code is 1 where a parameter
@@ -16,6 +16,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -268,6 +269,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("folder", nargs="?", type=Path, help="where recording and home are kept")
     parser.add_argument("--gpu", default="h200-sxm5", help="profile that the board has the size of")
     parser.add_argument("--micro", action="store_true", help="no application kernels")
+    parser.add_argument("--minutes", type=float, default=inf, help="simulated; as of measure")
     given = parser.parse_args(arguments)
     with TemporaryDirectory() as fresh:
         folder = given.folder or Path(fresh)
@@ -276,7 +278,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         machine = simulated(board)
         settings = Settings(poll_seconds=POLL_SECONDS)
         alone = prepare(machine, Request(), settings)
-        campaign = prepare(machine, Request(applications=not given.micro), settings)
+        request = Request(applications=not given.micro, most_seconds=60 * given.minutes)
+        campaign = prepare(machine, request, settings)
         campaign.run(path, _progress)
         print(f"simulated measuring: {board.now() / 60:.1f} minutes", file=sys.stderr)
         made = onboard(path, folder / "home", progress=_progress)

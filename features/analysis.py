@@ -26,9 +26,9 @@ from features.activity import (
     measure_mix,
 )
 from features.activity.cases import Floats
+from features.assembled import assembled, spill_warning
 from features.cfg import ControlFlowGraph, build_cfg
 from features.counted import LaunchCounts
-from features.cuda import measure_resources
 from features.diagnostics import Diagnostic
 from features.errors import LaunchError
 from features.gpus import GpuProfile
@@ -398,11 +398,13 @@ def analyse(
     static = statics(module, function)
     diagnostics = list(static.diagnostics)
     shared = static.static_shared_bytes if static_shared_bytes is None else static_shared_bytes
-    counted = _true_registers(module, function, gpu) if ptxas else None
+    counted = assembled(module, function, gpu) if ptxas else None
     if registers_per_thread is not None:
         registers = _exactly(registers_per_thread, "given")
     elif counted is not None:
-        registers = _exactly(counted, "ptxas")
+        registers = _exactly(counted.registers_per_thread, "ptxas")
+        if (spilled := spill_warning(function, counted)) is not None:
+            diagnostics.append(spilled)
     else:
         registers = _launchable(gpu, launch, static.registers(gpu))
         diagnostics.append(
@@ -439,19 +441,6 @@ def analyse(
 
 def _exactly(registers: int, how: Literal["given", "ptxas"]) -> RegisterEstimate:
     return RegisterEstimate(registers, registers, registers, how)
-
-
-_true: WeakKeyDictionary[Function, dict[str, int | None]] = WeakKeyDictionary()
-
-
-def _true_registers(module: Module, function: Function, gpu: GpuProfile) -> int | None:
-    """What ptxas allocates, asked once per kernel and capability; ``None`` if it cannot tell."""
-    known = _true.setdefault(function, {})
-    if gpu.compute_capability not in known:
-        major, minor = gpu.compute_capability.split(".")
-        report = measure_resources(module.text, function.name, (int(major), int(minor)))
-        known[gpu.compute_capability] = report.registers_per_thread if report else None
-    return known[gpu.compute_capability]
 
 
 def _launchable(gpu: GpuProfile, launch: Launch, estimate: RegisterEstimate) -> RegisterEstimate:

@@ -22,6 +22,7 @@ from app.services.sources import Source
 from app.services.stored import record_of, request_of
 from features.activity import Activity
 from features.analysis import KernelAnalysis
+from features.assembled import assembled
 from features.diagnostics import Diagnostic
 from features.errors import AnalysisError, LaunchError
 from features.findings import Finding, find
@@ -274,12 +275,18 @@ class _Adviser:
                 found = self._asked_again(registers_per_thread=fewer)
                 if found is None:
                     return None
+                capped = None
+                if analysis.registers.how == "ptxas":
+                    capped = assembled(analysis.module, analysis.function, self._gpu, fewer)
+                if capped is not None and capped.spills:
+                    return None  # what spilling takes is not predicted: no gain can be told
                 return _Other(
                     "occupancy_limiter",
                     f"{now} registers a thread let {analysis.occupancy.resident_warps_per_sm} of "
                     f"{self._gpu.max_warps_per_sm} warps reside on an SM",
                     f"limit them to {fewer} (-maxrregcount or __launch_bounds__): "
-                    f"{resident.resident_warps_per_sm} warps; check that nothing is spilled",
+                    f"{resident.resident_warps_per_sm} warps; "
+                    + ("ptxas spills nothing then" if capped else "check that nothing is spilled"),
                     {"registers_per_thread": fewer},
                     found[1],
                 )

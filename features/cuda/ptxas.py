@@ -29,6 +29,11 @@ class PtxasReport:
     static_shared_bytes: int
     target: int
 
+    @property
+    def spills(self) -> bool:
+        """Whether values go to local memory because registers do not suffice."""
+        return self.spill_store_bytes > 0 or self.spill_load_bytes > 0
+
 
 def find_ptxas() -> Path | None:
     """The ``ptxas`` of the extra ``cuda``, or ``None``."""
@@ -46,10 +51,13 @@ def measure_resources(
     entry: str,
     compute_capability: tuple[int, int],
     *,
+    most_registers: int | None = None,
     ptxas: Path | None = None,
     limits: Limits | None = None,
 ) -> PtxasReport | None:
     """Assemble ``entry`` and read what it uses; ``None`` without ptxas or if it refuses the PTX.
+
+    ``most_registers`` per thread is the cap that ``-maxrregcount`` sets.
 
     A refusal (PTX newer than this ptxas, a target it does not know) is no error of the user's:
     the caller falls back to the liveness estimate and says so.
@@ -67,6 +75,8 @@ def measure_resources(
         folder = Path(name)
         (folder / "kernel.ptx").write_text(ptx, encoding="utf-8")
         command = [str(ptxas), f"-arch=sm_{target}", "-v", "--entry", entry]
+        if most_registers is not None:
+            command.append(f"--maxrregcount={most_registers}")
         done = run_limited(
             [*command, "kernel.ptx", "-o", "kernel.cubin"], folder, limits or Limits(seconds=10)
         )

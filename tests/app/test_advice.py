@@ -17,11 +17,13 @@ from app.services import Services, parts
 from app.services.advice import LEAST_GAIN_PERCENT, advise
 from app.services.prediction import predict
 from features.analysis import KernelAnalysis
+from features.cuda import PtxasReport, find_ptxas
 from models.clocks import default_clocks
 from models.power.physical_model import WorkAtTime
 from models.time.bottleneck import beside, predicted_seconds
 from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
+from tests.wide import wide
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 
@@ -197,6 +199,32 @@ def test_registers_that_keep_blocks_out_are_told_of(services: Services) -> None:
     for each in named(found, "occupancy_limiter"):
         assert each["request"]["registers_per_thread"] < 100
         assert each["gain"]["joules"] > 0
+
+
+@pytest.mark.skipif(find_ptxas() is None, reason="the extra cuda (ptxas) is not installed")
+def test_fewer_registers_are_not_advised_where_ptxas_would_spill(
+    services: Services, tmp_path: Path
+) -> None:
+    request = request_for(wide(100), launch={"grid": [4096], "block": [64]})
+    (unsure,) = named(advice_for(services, request), "occupancy_limiter")
+    assert unsure["request"]["registers_per_thread"] == 96
+    assert "check that nothing is spilled" in unsure["remedy"]
+    asked = Services(settings_at(tmp_path, ptxas="auto"))
+    assert not named(advice_for(asked, request), "occupancy_limiter")
+
+
+def test_fewer_registers_that_spill_nothing_are_advised_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def report(_module: Any, _function: Any, _gpu: Any, most: int | None = None) -> PtxasReport:
+        return PtxasReport(min(most or 104, 104), 0, 0, 0, 0, 70)
+
+    monkeypatch.setattr("features.analysis.assembled", report)
+    monkeypatch.setattr("app.services.advice.assembled", report)
+    request = request_for(wide(100), launch={"grid": [4096], "block": [64]})
+    services = Services(settings_at(tmp_path, ptxas="auto"))
+    (sure,) = named(advice_for(services, request), "occupancy_limiter")
+    assert "ptxas spills nothing then" in sure["remedy"]
 
 
 # --- what is not told ------------------------------------------------------------------------

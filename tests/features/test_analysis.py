@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,6 +12,7 @@ from features.errors import KernelError, LaunchError, SchemaError
 from features.gpus import load_gpu
 from features.launch import Launch, PointerHint
 from features.ptx import read_module
+from tests.wide import wide
 
 CLOCK = (Path(__file__).parents[1] / "fixtures" / "ptx" / "clock.ptx").read_text()
 
@@ -243,6 +245,25 @@ def test_ptxas_counts_the_registers_where_it_is_installed():
     assert analysis.registers.how == "ptxas"
     assert analysis.registers.low == analysis.registers.high
     assert not [d for d in analysis.diagnostics if d.code == "registers_estimated"]
+
+
+def test_values_that_only_ptxas_spills_are_warned_of():
+    from features.cuda import find_ptxas
+
+    if find_ptxas() is None:
+        pytest.skip("extra 'cuda' is not installed (ptxas wheel)")
+
+    def told(ptx: str, **how: Any) -> list[str]:
+        launch, gpu = Launch.of(64, 128), load_gpu("tesla-v100")
+        found = analyse(read_module(ptx), None, launch, gpu, **how).diagnostics
+        return [each.detail for each in found if each.code == "registers_spilled"]
+
+    (detail,) = told(wide(40, ".maxnreg 24"), ptxas=True)
+    assert "at 24 registers" in detail
+    assert not told(wide(40), ptxas=True)
+    assert not told(wide(40, ".maxnreg 24"))  # nobody was asked
+    # The number that somebody measured is believed: what ptxas would do is not asked.
+    assert not told(wide(40, ".maxnreg 24"), ptxas=True, registers_per_thread=48)
 
 
 COUNTED = LOOPS.replace("ld.param.u32 %r1, [n];", "mov.u32 %r1, 24;")

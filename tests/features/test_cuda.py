@@ -11,6 +11,7 @@ from features.cuda import compile as compile_module
 from features.cuda.limits import Limits, run_limited
 from features.cuda.source import forbidden_include, host_code
 from features.cuda.toolchain import find_nvcc, find_nvrtc, find_ptxas_wheel
+from tests.wide import wide
 
 needs_nvrtc = pytest.mark.skipif(
     find_nvrtc() is None, reason="extra 'cuda' is not installed (NVRTC wheel)"
@@ -182,6 +183,20 @@ def test_ptxas_tells_the_true_registers():
     assert small.registers_per_thread < 16
     assert large.registers_per_thread >= 40
     assert (small.target, small.stack_bytes, small.spill_store_bytes) == (70, 0, 0)
+
+
+@needs_ptxas
+def test_ptxas_tells_what_a_cap_of_registers_spills():
+    ptx = wide(40)
+    free = measure_resources(ptx, "wide", (7, 0))
+    capped = measure_resources(ptx, "wide", (7, 0), most_registers=32)
+    assert free is not None
+    assert capped is not None
+    assert free.registers_per_thread > capped.registers_per_thread == 32
+    assert not free.spills
+    assert capped.spills
+    assert capped.spill_store_bytes >= 4 * 8  # at least the 40 values less 32 registers
+    assert capped.spill_load_bytes >= capped.spill_store_bytes
 
 
 @needs_ptxas

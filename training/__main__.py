@@ -16,7 +16,8 @@ from models.cards import ModelCard
 from models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from training.checkpoints import Checkpoints
 from training.evaluation.protocols import ASSIGNMENTS
-from training.fit import ALL_FAMILIES, SOURCE, SOURCES, Plan, train
+from training.fit import ALL_FAMILIES, Plan, train
+from training.power.table import SOURCE, SOURCES
 from training.report import feature_table, interval_table, score_table, summary_table
 
 

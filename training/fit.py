@@ -8,27 +8,20 @@ The PowerQuant files have one table: their cleaned columns are what the serving 
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from features.errors import DataError, ModelError
-from features.gpus import load_gpu
-from features.schemas.tables import Definition, read_definition
+from features.errors import ModelError
+from features.schemas.tables import read_definition
 from models.background import BACKGROUND_NAME
 from models.cards import (
     CARD_NAME,
-    AnyCard,
     FeatureFacts,
     Member,
     ModelCard,
@@ -36,15 +29,12 @@ from models.cards import (
     SchemaReference,
     Source,
     Table,
-    TrainingFacts,
     sha256_of,
 )
 from models.intervals import IntervalCalibration
-from models.power.inputs import LAUNCH_FEATURES, launch_features
 from training.checkpoints import Checkpoints
-from training.data.cleaning import MODEL_INPUTS, CleanTable, clean
-from training.data.datasets import data_root, sources
-from training.data.recompute import recompute, reproduced_shares
+from training.data.cleaning import CleanTable
+from training.data.datasets import sources
 from training.evaluation.calibration import (
     NESTED_SEEDS,
     NestedFold,
@@ -60,27 +50,17 @@ from training.families import FAMILIES, Family, get_family, library_versions
 from training.forests import SETTINGS
 from training.power import pooled as power_pooled
 from training.power.kept import kept
-from training.power.rows import rows_of
+from training.power.table import (
+    POWERQUANT_SOURCE,
+    SOURCE,
+    THESIS_FILES,
+    TrainingTable,
+    peer_tables,
+    training_table,
+)
+from training.provenance import code_revision, today, write_artifact
 from training.summary import fingerprint, summarise
 
-SCHEMA = "alavani2023"
-SOURCE = "thesis"
-THESIS_FILES: Mapping[str, str] = {"tesla-k20": "K20", "tesla-m60": "M60", "tesla-v100": "V100"}
-"""GPU id -> the thesis' data file of it."""
-POWERQUANT_SCHEMA = "powerquant2026r"
-POWERQUANT_SOURCE = "powerquant"
-POWERQUANT_FILES: Mapping[str, str] = {
-    "tesla-k80": "K80",
-    "tesla-v100": "PQ_V100",
-    "ampere-84sm": "PQ_Ampere84",
-    "ada-24sm": "PQ_Ada24",
-}
-"""GPU id -> the PowerQuant data file of it."""
-SOURCES: Mapping[str, tuple[str, Mapping[str, str]]] = {
-    SOURCE: (SCHEMA, THESIS_FILES),
-    POWERQUANT_SOURCE: (POWERQUANT_SCHEMA, POWERQUANT_FILES),
-}
-"""Source -> its feature schema and files."""
 POOLED = power_pooled.FAMILY
 ALL_FAMILIES = (*FAMILIES, POOLED)
 TREE_SHARE: Mapping[str, float] = {SOURCE: 1.0, POWERQUANT_SOURCE: 0.5}
@@ -107,41 +87,6 @@ class Plan:
     version: int = 1
     jobs: int = 2
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
-
-
-@dataclass(frozen=True)
-class TrainingTable:
-    """Rows of one GPU in one table or both, and what the card tells about them.
-
-    ``launched`` are the same rows with ``LAUNCH_FEATURES`` after the schema's inputs, and
-    ``launched_features`` the facts of all those columns.
-    """
-
-    gpu: str
-    source: str
-    clean: CleanTable
-    rows: Mapping[Table, Rows]
-    launched: Mapping[Table, Rows]
-    group_names: Mapping[Table, NDArray[np.str_]]
-    facts: TrainingFacts
-    features: tuple[FeatureFacts, ...]
-    launched_features: tuple[FeatureFacts, ...]
-    floor_watts: float
-
-    @property
-    def schema(self) -> str:
-        """Id of the feature schema."""
-        return SOURCES[self.source][0]
-
-    @property
-    def served(self) -> Table:
-        """The table that a model is fitted on: what serving computes."""
-        return "as_recomputed" if "as_recomputed" in self.rows else "as_published"
-
-    def part(self, name: Table) -> power_pooled.Part:
-        """One table's rows as the pooled trees take them."""
-        rows = self.launched[name]
-        return power_pooled.Part(self.gpu, rows.vectors, rows.watts, self.group_names[name])
 
 
 @dataclass(frozen=True)
@@ -215,67 +160,6 @@ def train(
             others = [peer for peer in peers if peer.gpu != gpu]
             cards.append(_train_pooled(table, others, out_dir, plan, progress))
     return cards
-
-
-def peer_tables(source: str, root: Path | None = None) -> list[TrainingTable]:
-    """Tables of a source whose rows may join another GPU's training.
-
-    None of PowerQuant: its files hold the same dozen kernels, and a kernel that is left out is
-    left out of all of them. Raises DataError for missing or defective data.
-    """
-    if source != SOURCE:
-        return []
-    return [training_table(gpu, root, source) for gpu in SOURCES[source][1]]
-
-
-def training_table(gpu: str, root: Path | None = None, source: str = SOURCE) -> TrainingTable:
-    """Clean (and recompute) the rows of one GPU. Raises DataError where the source has none."""
-    schema, files = SOURCES[source]
-    if gpu not in files:
-        known = ", ".join(files)
-        raise DataError(f"no {source} rows for {gpu!r}; there are some for {known}")
-    cleaned = clean(files[gpu], root or data_root())
-    published = cleaned.training_rows
-    definition = read_definition(schema)
-    frames: dict[Table, pd.DataFrame] = {"as_published": published}
-    changed: dict[str, int] = {}
-    if source == SOURCE:
-        served = recompute(published, definition, gpu)
-        frames["as_recomputed"], changed = served.frame, served.changed
-    frames = {name: _launched(frame, gpu) for name, frame in frames.items()}
-    names = tuple(one.name for one in definition.fields if one.model_input)
-    rows = {name: rows_of(frame, names) for name, frame in frames.items()}
-    last = frames[list(frames)[-1]]
-    fitted = rows[list(frames)[-1]]
-    facts = TrainingFacts(
-        rows=len(fitted),
-        kernels=int(published["kernel_id"].nunique()),
-        kernel_groups=int(published["kernel_group"].nunique()),
-        power_minimum_watts=float(fitted.watts.min()),
-        power_median_watts=float(np.median(fitted.watts)),
-        power_maximum_watts=float(fitted.watts.max()),
-        fingerprint=fingerprint(fitted.vectors, fitted.watts, last["kernel_group"].tolist()),
-        dropped={**cleaned.dropped, "5 idle_power": len(cleaned.frame) - len(published)},
-        recomputed=changed,
-    )
-    features = _features(frames, definition, gpu, names)
-    return TrainingTable(
-        gpu=gpu,
-        source=source,
-        clean=cleaned,
-        rows=rows,
-        launched={
-            name: rows_of(frame, (*names, *LAUNCH_FEATURES)) for name, frame in frames.items()
-        },
-        group_names={
-            name: frame["kernel_group"].to_numpy(dtype=str) for name, frame in frames.items()
-        },
-        facts=facts,
-        features=features,
-        launched_features=(*features, *(_launch_facts(last, name) for name in LAUNCH_FEATURES)),
-        # Idle rows are no training rows, but they do tell how little the GPU draws.
-        floor_watts=float(cleaned.frame["power_w"].min()),
-    )
 
 
 def evaluate(
@@ -439,21 +323,6 @@ def _write_background(vectors: NDArray[np.float64], names: Sequence[str], folder
     (folder / BACKGROUND_NAME).write_text(background.model_dump_json() + "\n", "utf-8")
 
 
-def write_artifact(card: AnyCard, out_dir: Path, write_files: Callable[[Path], None]) -> AnyCard:
-    """Write the files and then the card of an artifact; it appears under its name at once."""
-    folder = out_dir / card.folder
-    building = folder.with_name(f".{folder.name}.building")
-    shutil.rmtree(building, ignore_errors=True)
-    building.mkdir(parents=True)
-    write_files(building)
-    files = {path.name: sha256_of(path) for path in sorted(building.iterdir())}
-    card = type(card).model_validate({**card.model_dump(), "files": files})
-    (building / CARD_NAME).write_text(card.to_json(), "utf-8")
-    shutil.rmtree(folder, ignore_errors=True)
-    building.rename(folder)
-    return card
-
-
 def _card(
     table: TrainingTable,
     name: str,
@@ -498,82 +367,3 @@ def _source(cleaned: CleanTable) -> Source:
         used_sha256=cleaned.sha256,
         licence=sources().licence,
     )
-
-
-def _launched(frame: pd.DataFrame, gpu: str) -> pd.DataFrame:
-    more = launch_features(
-        frame["grid_size"], frame["block_size"], frame["occupancy"], load_gpu(gpu)
-    )
-    return frame.assign(**more)
-
-
-def _features(
-    frames: Mapping[Table, pd.DataFrame], definition: Definition, gpu: str, names: Sequence[str]
-) -> tuple[FeatureFacts, ...]:
-    if "as_recomputed" not in frames:
-        note = "column of the authors' newer tool, whose rules the schema follows"
-        return tuple(_facts(frames["as_published"], name, note) for name in names)
-    if tuple(names) != MODEL_INPUTS:
-        raise DataError(f"schema {definition.id} has other model inputs than Table 5.4")
-    before = reproduced_shares(frames["as_published"], definition, gpu)
-    after = reproduced_shares(frames["as_recomputed"], definition, gpu)
-    return tuple(
-        _facts(
-            frames["as_recomputed"],
-            name,
-            after[name].note,
-            share=after[name].share,
-            published=before[name].share,
-        )
-        for name in names
-    )
-
-
-def _launch_facts(frame: pd.DataFrame, name: str) -> FeatureFacts:
-    return _facts(frame, name, "computed from grid, block and occupancy", share=1.0)
-
-
-def _facts(
-    frame: pd.DataFrame,
-    name: str,
-    note: str,
-    *,
-    share: float | None = None,
-    published: float | None = None,
-) -> FeatureFacts:
-    return FeatureFacts(
-        name=name,
-        minimum=float(frame[name].min()),
-        maximum=float(frame[name].max()),
-        missing_share=float(frame[name].isna().mean()),
-        reproduced_share=share,
-        reproduced_share_published=published,
-        reproduced_note=note,
-    )
-
-
-def today() -> date:
-    """Today in UTC, or the day of SOURCE_DATE_EPOCH (reproducible-builds.org)."""
-    epoch = os.environ.get("SOURCE_DATE_EPOCH")
-    return (datetime.fromtimestamp(int(epoch), UTC) if epoch else datetime.now(UTC)).date()
-
-
-def code_revision() -> str:
-    """Commit of the code, marked when training's own files differ from it; else ``unknown``."""
-    here = Path(__file__).parent
-
-    def git(*arguments: str) -> str:
-        result = subprocess.run(  # noqa: S603 - fixed arguments, no user input
-            ["git", *arguments],  # noqa: S607 - the git of the user's PATH
-            cwd=here,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        return result.stdout.strip()
-
-    try:
-        changed = git("status", "--porcelain", "--", str(here), str(here.parent / "features"))
-        return git("rev-parse", "HEAD") + ("-modified" if changed else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"

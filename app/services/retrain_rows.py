@@ -183,7 +183,7 @@ def gathered(
 def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:
     """Rows that the packaged model of a GPU was trained on, where they are at hand and count."""
     from training.data.datasets import find_data, sources
-    from training.fit import SCHEMA, THESIS_FILES, training_table
+    from training.power.table import SCHEMA, THESIS_FILES, training_table
     from training.retrain.run import Base, knows_base
 
     if champion is None or not knows_base(champion.card) or gpu_id not in THESIS_FILES:

@@ -16,7 +16,7 @@ from models.power.boosted import FAMILIES, BoostedPowerModel
 from models.power.inputs import LAUNCH_FEATURES
 from models.store import ArtifactStore
 from training.data.datasets import find_data
-from training.fit import training_table
+from training.power.table import training_table
 
 GPUS = ("tesla-k20", "tesla-m60", "tesla-v100")
 STORE = ArtifactStore()

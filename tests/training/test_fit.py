@@ -16,8 +16,9 @@ from training.__main__ import main
 from training.data.datasets import find_data
 from training.evaluation.protocols import cross_validate
 from training.families import FAMILIES, Xgboost, get_family, library_versions
-from training.fit import THESIS_FILES, Plan, fit_predictor, train, training_table
+from training.fit import Plan, fit_predictor, train
 from training.onnx_trees import compact
+from training.power.table import THESIS_FILES, training_table
 from training.report import feature_table, interval_table, score_table
 from training.summary import fingerprint, summarise
 

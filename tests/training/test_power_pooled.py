@@ -11,11 +11,12 @@ from training.checkpoints import Checkpoints
 from training.data.datasets import find_data
 from training.evaluation.protocols import evaluate
 from training.evaluation.rows import Fit, Predict, Rows
-from training.fit import THESIS_FILES, pooled_fits, training_table
+from training.fit import pooled_fits
 from training.forests import as_booster, grow
 from training.power import pooled as power_pooled
 from training.power.kept import kept
 from training.power.pooled import Part, fit_pooled, left_out, pooled_fit
+from training.power.table import THESIS_FILES, training_table
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

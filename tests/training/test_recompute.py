@@ -11,7 +11,7 @@ from features.schemas.tables import read_definition
 from training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
 from training.data.datasets import find_data
 from training.data.recompute import occupancies, recompute, reproduced_shares
-from training.fit import THESIS_FILES
+from training.power.table import THESIS_FILES
 
 DEFINITION = read_definition("alavani2023")
 

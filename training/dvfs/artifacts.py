@@ -50,7 +50,7 @@ from training.dvfs.rows import Floats, ScalingRows, scaling_rows
 from training.dvfs.scores import ScaleScores
 from training.dvfs.studies import Progress, Scored
 from training.families import library_versions
-from training.fit import code_revision, today, write_artifact
+from training.provenance import code_revision, today, write_artifact
 
 VERSION = 1
 INTERVAL_LEVEL = 0.9

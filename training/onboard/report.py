@@ -19,11 +19,11 @@ from models.intervals import Residuals, calibrate
 from models.power.physical import PARAMETERS_NAME
 from training.evaluation.scores import point_scores, spread_of
 from training.families import library_versions
-from training.fit import code_revision, today
 from training.markdown import table
 from training.measure.recording import Recording
 from training.onboard.power import FittedPower, Rows
 from training.onboard.validate import LEVEL, Predictions, Validation, highest_activities
+from training.provenance import code_revision, today
 from training.summary import fingerprint
 
 if TYPE_CHECKING:

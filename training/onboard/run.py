@@ -22,7 +22,6 @@ from features.gpus import GpuProfile
 from models.cards import ModelCard, sha256_of
 from models.power.physical import PARAMETERS_NAME, POOLED, PhysicalParameters, parameters_for
 from models.store import ArtifactStore
-from training.fit import write_artifact
 from training.measure.recording import Recording, read_recording
 from training.onboard.data import loaded
 from training.onboard.power import (
@@ -36,6 +35,7 @@ from training.onboard.power import (
 from training.onboard.profile import FittedProfile, fit_profile
 from training.onboard.report import card, markdown
 from training.onboard.validate import Validation, time_interval, validate
+from training.provenance import write_artifact
 
 IDLE_OF_LIMIT = 0.15
 """Idle over limit where neither was measured (``models.power.physical.IDLE_SHARE``)."""

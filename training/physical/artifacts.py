@@ -51,7 +51,6 @@ from training.evaluation.rows import Rows
 from training.evaluation.scores import point_scores, spread_of
 from training.evaluation.splits import FOLDS
 from training.families import library_versions
-from training.fit import code_revision, today, write_artifact
 from training.physical.choice import Choice, choose
 from training.physical.fit import (
     Averaged,
@@ -64,6 +63,7 @@ from training.physical.fit import (
 from training.physical.rows import GpuRows, all_rows
 from training.physical.served import served_widening
 from training.physical.transfer import leave_gpu_out
+from training.provenance import code_revision, today, write_artifact
 from training.summary import fingerprint
 
 Floats = NDArray[np.float64]

@@ -16,7 +16,7 @@ from models.power.anchoring import DEVIATIONS, anchored, launch_coordinates
 from training.evaluation.rows import Fit, Floats, Rows
 from training.evaluation.scores import coverage, point_scores, spread_of
 from training.evaluation.splits import folds_of
-from training.fit import TrainingTable
+from training.power.table import TrainingTable
 
 SHOTS = 3
 

@@ -30,25 +30,23 @@ from training.data.cleaning import clean
 from training.evaluation.protocols import ASSIGNMENTS, OutOfFold, evaluate
 from training.evaluation.rows import Fit
 from training.families import get_family, library_versions
-from training.fit import (
-    POOLED,
-    POWERQUANT_FILES,
-    POWERQUANT_SOURCE,
-    SOURCE,
-    SOURCES,
-    THESIS_FILES,
-    TrainingTable,
-    boosted_fit,
-    peer_tables,
-    pooled_fits,
-    training_table,
-)
+from training.fit import POOLED, boosted_fit, pooled_fits
 from training.markdown import table as markdown
 from training.power.anchored import SHOTS, KnownScores, known_scores
 from training.power.bounds import BOUNDS, INTERVAL_GAIN, KNOWN_R2
 from training.power.kept import kept
 from training.power.rows import rows_of
 from training.power.seen import BOOSTED, EXTRA, ROUNDS, seen_fit
+from training.power.table import (
+    POWERQUANT_FILES,
+    POWERQUANT_SOURCE,
+    SOURCE,
+    SOURCES,
+    THESIS_FILES,
+    TrainingTable,
+    peer_tables,
+    training_table,
+)
 
 
 class IntervalGain(NamedTuple):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from training.checkpoints import Checkpoints
-from training.fit import SOURCE, THESIS_FILES
 from training.physical.report import measured_errors
 from training.power.anchored import SHOTS
 from training.power.bounds import BOUNDS, INTERVAL_GAIN, KNOWN_R2
 from training.power.holds import interval_judged, known_judged, seen_judged
+from training.power.table import SOURCE, THESIS_FILES
 from training.reports.power_models import Held
 from training.reports.targets import Target
 

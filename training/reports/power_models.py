@@ -13,8 +13,8 @@ from models.cards import ModelCard, ScoreName, Table
 from models.intervals import Coverage
 from models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from training.evaluation.splits import Protocol
-from training.fit import SCHEMA, SOURCE, THESIS_FILES
 from training.power.bounds import BOUNDS
+from training.power.table import SCHEMA, SOURCE, THESIS_FILES
 from training.report import interval_table, score_table, summary_table
 from training.reports.page import Section
 from training.reports.targets import Target

@@ -21,7 +21,7 @@ from models.cards import (
 )
 from training.evaluation.rows import Rows
 from training.families import get_family, library_versions
-from training.fit import code_revision, today, write_artifact
+from training.provenance import code_revision, today, write_artifact
 from training.retrain.inputs import SOURCE, Base, Champion, Order, Uploads, known_range, knows_base
 from training.retrain.upload_folds import Judged, Plan
 from training.retrain.warm_start import MORE_TREES

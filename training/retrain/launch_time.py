@@ -39,7 +39,7 @@ from models.time.card import (
 )
 from training.evaluation.rows import Floats, Indices, Rows
 from training.families import library_versions
-from training.fit import code_revision, today, write_artifact
+from training.provenance import code_revision, today, write_artifact
 from training.retrain.gate import HoldOut, OldRows, judge
 from training.retrain.inputs import SOURCE, Order, Retrained, Uploads
 from training.retrain.upload_folds import LEVEL, Plan, fold_plan

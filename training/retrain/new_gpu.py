@@ -26,7 +26,7 @@ from models.power.physical_model import CLOCKS
 from models.power.recalibration import design, refitted, weights_of
 from training.evaluation.rows import Floats, Indices
 from training.families import library_versions
-from training.fit import code_revision, today, write_artifact
+from training.provenance import code_revision, today, write_artifact
 from training.retrain.gate import HoldOut, OldRows, judge
 from training.retrain.inputs import SOURCE, Order, Retrained, Uploads
 from training.retrain.upload_folds import Judged, fold_plan, judged

@@ -10,7 +10,7 @@ import pandas as pd
 
 from training.data.cleaning import MODEL_INPUTS, clean
 from training.evaluation.rows import Floats, Rows
-from training.fit import THESIS_FILES
+from training.power.table import THESIS_FILES
 from training.study.printed import Size
 
 SMALLER_LAST_SERIAL = 1000

@@ -55,8 +55,8 @@ from training.data.launches import (
     read_launches,
 )
 from training.families import library_versions
-from training.fit import code_revision, today, write_artifact
 from training.markdown import table as markdown
+from training.provenance import code_revision, today, write_artifact
 from training.summary import fingerprint, summarise
 from training.work.choice import nested_scores
 from training.work.folds import (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 
@@ -75,6 +76,7 @@ print((resident() - before) / len(text))
 def _scoring() -> Iterator[Row]:
     from models.explain import explain_lime
     from models.power.boosted import BoostedPowerModel
+    from models.power.inputs import vector_for
     from models.store import ArtifactStore
 
     store = ArtifactStore()
@@ -82,12 +84,14 @@ def _scoring() -> Iterator[Row]:
         read_module(kernel(100)), None, LAUNCH, load_gpu(GPU), registers_per_thread=24,
         loops={"default": 10},
     )  # fmt: skip
-    row = analysis.vector("alavani2023").model_inputs().reshape(1, -1).astype(np.float32)
-    for family in ("xgboost", "catboost"):
+    vector = analysis.vector("alavani2023")
+    for family in ("xgboost", "catboost", "extratrees"):
         model = BoostedPowerModel(store.find(GPU, "power", family, "alavani2023"))
-        score = median_seconds(lambda m=model: m.predict_watts(row), 500, 50)  # type: ignore[misc]
+        inputs = vector_for(vector, model.card.feature_names, analysis.gpu).model_inputs()
+        row = inputs.reshape(1, -1).astype(np.float32)
+        score = median_seconds(partial(model.predict_watts, row), 500, 50)
         yield at_most(f"one scored vector, {family}", score * 1e3, 0.1, "ms")
-        shap = median_seconds(lambda m=model: m.shap(row), 30, 5)  # type: ignore[misc]
+        shap = median_seconds(partial(model.shap, row), 30, 5)
         yield at_most(f"TreeSHAP, {family}", shap * 1e3, 10.0, "ms")
-        lime = median_seconds(lambda m=model: explain_lime(m, row[0]), 10, 2)  # type: ignore[misc]
+        lime = median_seconds(partial(explain_lime, model, row[0]), 10, 2)
         yield at_most(f"LIME, {family}", lime * 1e3, 100.0, "ms")

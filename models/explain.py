@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -145,7 +146,10 @@ def explain_lime(
     explainer.discretizer.get_undiscretize_values = _sampler(statistics, explainer.random_state)
     # A missing value has no bin; any number stands in, since `watts_of` puts the gap back.
     row = np.where(missing, stand_in[0], vector).astype(np.float64)
-    found = explainer.explain_instance(row, watts_of, num_features=len(names), num_samples=samples)
+    with _blas().limit(limits=1, user_api="blas"):
+        found = explainer.explain_instance(
+            row, watts_of, num_features=len(names), num_samples=samples
+        )
     fitted = {int(at): float(watts) for at, watts in found.local_exp[1]}
     # With the model blind to them, what these features got is noise of the fit.
     noise = sum(fitted[int(at)] for at in np.flatnonzero(missing))
@@ -168,6 +172,18 @@ def explain_lime(
         seed=seed,
         weights=tuple(sorted(weights, key=lambda part: -abs(part.watts))),
     )
+
+
+@cache
+def _blas() -> Any:
+    """What sets the threads of BLAS, once lime has brought it.
+
+    lime's fit multiplies a matrix of a few thousand rows by twenty columns: handing that to
+    several threads takes longer than doing it, and on a busy machine many times longer.
+    """
+    from threadpoolctl import ThreadpoolController
+
+    return ThreadpoolController()
 
 
 def _sampler(

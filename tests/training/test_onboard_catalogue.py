@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from training.measure.observer import Settings
 from training.measure.recording import read_recording
 from training.measure.run import Request, prepare
@@ -12,15 +14,18 @@ from training.onboard.run import onboard
 from training.onboard.simulation import NO_COUNTER, parameters, simulated, truth
 
 
-def test_the_whole_catalogue_finds_every_number_again_within_ten_percent(tmp_path: Path) -> None:
-    board = SimulatedGpu(truth("h200-sxm5"), NO_COUNTER)
+@pytest.mark.parametrize(("gpu", "least"), [("h200-sxm5", 200), ("tesla-k20", 170)])
+def test_the_whole_catalogue_finds_every_number_again_within_ten_percent(
+    tmp_path: Path, gpu: str, least: int
+) -> None:
+    board = SimulatedGpu(truth(gpu), NO_COUNTER)
     campaign = prepare(simulated(board), Request(), Settings(poll_seconds=0.02))
     path = tmp_path / "recording.jsonl"
     outcome = campaign.run(path)
-    assert outcome.measured == len(campaign.planned) >= 200
-    assert (outcome.failed, outcome.unresolved, campaign.notes) == (0, 0, ())
+    assert outcome.measured == len(campaign.planned) >= least
+    assert (outcome.failed, outcome.unresolved) == (0, 0)
     assert campaign.seconds <= board.now() <= 15 * 60
     recording = read_recording(path)
     found = list(parameters(board.truth, recording, onboard(path, tmp_path / "home")))
-    assert len(found) >= 30
+    assert len(found) > 30
     assert [one for one in found if not one.holds] == []

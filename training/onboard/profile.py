@@ -37,6 +37,9 @@ from training.onboard.data import (
 PEAK_SHARE = 0.95
 """Share of the highest throughput that counts as reached (thesis section 3.2, peak warps)."""
 
+PASSING_SHARE = 0.1
+"""Share of a stream's sectors that may come from the L2 where it is to tell the L1's rate."""
+
 TIMING_TARGETS = {
     "l1": "l1_latency",
     "l2": "l2_latency",
@@ -240,6 +243,8 @@ class _Fit:
             moved = activity.l2_sectors
             if target == "l1":
                 moved = activity.global_load_sectors + activity.global_store_sectors
+                if activity.l2_sectors > PASSING_SHARE * moved:
+                    continue  # an L1 too small or none for loads: the L2 answers
             clocks = own * self._hz(one) * (self.sm_count if per_sm else 1)
             rates.append(moved * SECTOR_BYTES / clocks)
         if rates:

@@ -22,6 +22,7 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
+from features.activity.memory import GLOBAL_L1_SINCE
 from features.gpus import GpuProfile, load_gpu
 from features.gpus.facts import Fact
 from features.gpus.profile import LaunchOverhead
@@ -157,7 +158,8 @@ def parameters(known: Truth, recording: Recording, made: Onboarded) -> Iterator[
     yield Line("idle, W", known.idle_watts, gpu.idle_watts)
     yield Line("busy beside events, W", known.active_watts, made.picojoules.get("active_watts"))
     for event, picojoules in known.picojoules.items():
-        if event != "texture":  # no workload reads textures
+        # No workload reads textures, and none works units that the board lacks.
+        if event != "texture" and event not in lacking(known.profile):
             yield Line(f"energy of {event}, pJ", picojoules, made.picojoules.get(event))
     for target, cycles in known.latency_cycles.items():
         near = {
@@ -181,6 +183,17 @@ def parameters(known: Truth, recording: Recording, made: Onboarded) -> Iterator[
     yield from rates(known.profile, gpu)
 
 
+def lacking(profile: GpuProfile) -> set[str]:
+    """Events and rates of units that a board does not have; Kepler's L1 caches no global loads."""
+    major, minor = (int(part) for part in profile.compute_capability.split("."))
+    units = {
+        "fp16": profile.fp16_lanes,
+        "tensor": profile.tensor_fma_per_clock,
+        "l1_bytes_per_clock": (major, minor) >= GLOBAL_L1_SINCE,
+    }
+    return {name for name, number in units.items() if not number}
+
+
 def rates(profile: GpuProfile, gpu: GpuProfile) -> Iterator[Line]:
     """Bandwidths and clocks."""
     for name, unit in (
@@ -192,7 +205,8 @@ def rates(profile: GpuProfile, gpu: GpuProfile) -> Iterator[Line]:
     ):
         true = getattr(profile, name)
         assert true is not None
-        yield Line(unit, true, getattr(gpu, name))
+        if name not in lacking(profile):
+            yield Line(unit, true, getattr(gpu, name))
 
 
 def accuracy(made: Onboarded) -> list[tuple[str, float, float]]:

@@ -62,7 +62,7 @@ class Client:
 
 
 @contextlib.contextmanager
-def _server(command: list[str], port: int, home: str) -> Iterator[tuple[psutil.Process, float]]:
+def server(command: list[str], port: int, home: str) -> Iterator[tuple[psutil.Process, float]]:
     """A server process and the seconds until it answered ``/healthz``."""
     environment = {
         **os.environ,
@@ -90,14 +90,14 @@ def _server(command: list[str], port: int, home: str) -> Iterator[tuple[psutil.P
             process.wait(10)
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port: int = sock.getsockname()[1]
         return port
 
 
-def _bodies(count: int, *, fresh: bool, published: bool = True) -> list[bytes]:
+def prediction_bodies(count: int, *, fresh: bool, published: bool = True) -> list[bytes]:
     """Requests with PTX never seen (``fresh``) or the same PTX with new launches.
 
     ``published``: answered from published feature schemas alone, time by the thesis' model; else
@@ -136,25 +136,25 @@ def _drive(port: int, bodies: list[bytes]) -> tuple[list[float], float]:
     return samples, rate
 
 
-def _percentile(samples: list[float], share: float) -> float:
+def percentile(samples: list[float], share: float) -> float:
     return sorted(samples)[min(len(samples) - 1, int(share * len(samples)))]
 
 
 def rows(requests: int = 1500) -> Iterator[Row]:
     """Every row of this part."""
-    fresh, known = _bodies(requests, fresh=True), _bodies(requests, fresh=False)
+    fresh, known = prediction_bodies(requests, fresh=True), prediction_bodies(requests, fresh=False)
     with tempfile.TemporaryDirectory() as home:
-        port = _free_port()
-        with _server([sys.executable, "-c", ECHO, str(port)], port, home):
+        port = free_port()
+        with server([sys.executable, "-c", ECHO, str(port)], port, home):
             _drive(port, known[:200])
             _, echo_rate = _drive(port, known)
         yield fact("bare FastAPI echo of the same body", echo_rate, "requests/s")
 
-        port = _free_port()
+        port = free_port()
         command = [sys.executable, "-m", "app.cli", "serve"]
-        with _server(command, port, home) as (process, started):
+        with server(command, port, home) as (process, started):
             yield at_most("service start until /healthz answers", started, 2.0, "s")
-            _drive(port, _bodies(20, fresh=True)[:20])
+            _drive(port, prediction_bodies(20, fresh=True)[:20])
             resident = process.memory_info().rss / 2**20
             yield at_most("resident before the first explanation", resident, 350.0, "MiB")
             for name, bodies, most, least in (
@@ -162,7 +162,7 @@ def rows(requests: int = 1500) -> Iterator[Row]:
                 ("published schema, known PTX, new launch", known, 2.0, 0.35),
             ):
                 samples, rate = _drive(port, bodies)
-                p50, p99 = _percentile(samples, 0.5) * 1e3, _percentile(samples, 0.99) * 1e3
+                p50, p99 = percentile(samples, 0.5) * 1e3, percentile(samples, 0.99) * 1e3
                 yield at_most(f"POST /predict, {name}: p50", p50, most, "ms")
                 yield fact(f"POST /predict, {name}: p99", p99, "ms")
                 yield fact(f"POST /predict, {name}: rate", rate, "requests/s")
@@ -170,9 +170,11 @@ def rows(requests: int = 1500) -> Iterator[Row]:
                     f"POST /predict, {name}: rate over echo", rate / echo_rate, least, "x"
                 )
             for name, new in (("PTX never seen", True), ("known PTX, new launch", False)):
-                samples, rate = _drive(port, _bodies(requests // 5, fresh=new, published=False))
+                samples, rate = _drive(
+                    port, prediction_bodies(requests // 5, fresh=new, published=False)
+                )
                 name = f"POST /predict, default models, {name}"
-                yield at_most(f"{name}: p50", _percentile(samples, 0.5) * 1e3, 100.0, "ms")
+                yield at_most(f"{name}: p50", percentile(samples, 0.5) * 1e3, 100.0, "ms")
                 yield fact(f"{name}: rate", rate, "requests/s")
             yield from _scaled(port)
             yield from _explained(port, process)
@@ -180,7 +182,7 @@ def rows(requests: int = 1500) -> Iterator[Row]:
 
 def _scaled(port: int) -> Iterator[Row]:
     """64 clock pairs of a launch that has been analysed."""
-    body = json.loads(_bodies(1, fresh=True)[0])
+    body = json.loads(prediction_bodies(1, fresh=True)[0])
     asked = json.dumps({**body, "gpu": "gtx-titan-x", "time_model": "auto", "clocks": "grid"})
     client = Client(port)
     samples = []
@@ -191,13 +193,13 @@ def _scaled(port: int) -> Iterator[Row]:
         if status != 200 or len(json.loads(answer)["points"]) != 64:
             raise RuntimeError(f"{status}: {answer[:300]!r}")
     client.close()
-    p50 = _percentile(samples[1:], 0.5) * 1e3
+    p50 = percentile(samples[1:], 0.5) * 1e3
     yield at_most("POST /dvfs, 64 pairs, once analysed: p50", p50, 20.0, "ms")
 
 
 def _explained(port: int, process: psutil.Process) -> Iterator[Row]:
     client = Client(port)
-    _, answer = client.request("POST", "/predict", _bodies(1, fresh=True)[0])
+    _, answer = client.request("POST", "/predict", prediction_bodies(1, fresh=True)[0])
     identity = json.loads(answer)["id"]
     for method in ("shap", "lime"):
         path = f"/explain?prediction_id={identity}&method={method}&target=power"

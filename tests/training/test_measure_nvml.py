@@ -59,6 +59,23 @@ def test_a_power_is_that_of_the_board(tmp_path: Path) -> None:
         )
 
 
+def test_a_kernel_of_microseconds_keeps_the_board_busy_between_two_looks(tmp_path: Path) -> None:
+    gpu = board()
+    runner, module = parts(gpu)
+    sensor = Nvml(module).sensor(gpu)
+    settings = Settings(poll_seconds=0.02)  # as slow as the sensors of some drivers answer
+    short = energy("alu", ["alu"] * 4, trips=1, blocks=80)
+    planned, _ = plan([short], (7, 0), 2**34)
+    head = session(runner, runner.device(), "simulated", settings)
+    path = tmp_path / "recording.jsonl"
+    run_campaign(path, head, planned, runner, sensor, sensor.traits, gpu, settings)
+    (one,) = read_recording(path).configurations
+    seconds, watts = runner.truth_of(short)
+    assert seconds < 4e-6
+    assert one.result.unresolved == ()
+    assert one.result.power_watts == pytest.approx(watts + gpu.truth.idle_watts, rel=0.015)
+
+
 def test_no_permission_leaves_times_and_says_so(tmp_path: Path) -> None:
     found = measured(
         tmp_path, Faults(no_permission=frozenset({POWER, COUNTER}), instant_power=False)

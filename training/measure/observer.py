@@ -20,7 +20,7 @@ class Settings:
 
     idle_seconds: float = 0.5
     batch_seconds: float = 0.02
-    most_launches: int = 1024
+    most_launches: int = 8192
     poll_seconds: float = 0.005
     warm_up_seconds: float = 0.5
     most_warm_up_seconds: float = 10.0

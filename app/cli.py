@@ -16,33 +16,24 @@ from pydantic import ValidationError
 from app.cli_calibrate import calibrate
 from app.cli_data import data
 from app.cli_inputs import (
-    Analysis,
-    Arguments,
     AsJson,
     Block,
     CoreMhz,
     Gpu,
     Grid,
-    Kernel,
     Known,
-    Loops,
     MaybePtx,
     MemoryMhz,
     Ptx,
-    Registers,
-    Seconds,
-    Shared,
-    StaticShared,
     TimeModel,
     Work,
     clock_request,
     fail,
-    kernel_request,
     known_request,
     pair_request,
-    work_request,
 )
 from app.cli_keys import audit, keys
+from app.cli_launch import LaunchOptions, with_options
 from app.cli_models import models, worker
 from app.cli_more import register
 from app.cli_output import console as _console
@@ -136,6 +127,7 @@ def serve(
 
 
 @app.command()
+@with_options
 def predict(
     gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias; may be given again.")],
     grid: Grid,
@@ -143,14 +135,8 @@ def predict(
     file: MaybePtx = None,
     work: Work = None,
     known: Known = None,
-    shared: Shared = 0,
-    kernel: Kernel = None,
-    loops: Loops = None,
-    registers: Registers = None,
-    static_shared: StaticShared = None,
-    arg: Arguments = None,
-    analysis: Analysis = "auto",
-    analysis_seconds: Seconds = None,
+    *,
+    launch: LaunchOptions,
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     time_model: TimeModel = "auto",
@@ -171,17 +157,9 @@ def predict(
     from app.messages import PredictRequest
     from app.services.prediction import predict as run
 
-    given = (shared, kernel, loops, registers, static_shared, arg)
-    source = (
-        kernel_request(file, grid, block, *given)
-        if file is not None and work is None
-        else work_request(file, work, grid, block)
-    )
     body: dict[str, Any] = {
-        **source,
+        **launch.request_or_work(file, work, grid, block),
         "known": known_request(known),
-        "analysis": analysis,
-        "analysis_seconds": analysis_seconds,
         **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
         "clocks": clock_request(core_mhz, memory_mhz),
         "time_model": time_model,
@@ -200,19 +178,13 @@ def predict(
 
 
 @app.command()
+@with_options
 def dvfs(
     file: Ptx,
     gpu: Gpu,
     grid: Grid,
     block: Block,
-    shared: Shared = 0,
-    kernel: Kernel = None,
-    loops: Loops = None,
-    registers: Registers = None,
-    static_shared: StaticShared = None,
-    arg: Arguments = None,
-    analysis: Analysis = "auto",
-    analysis_seconds: Seconds = None,
+    launch: LaunchOptions,
     clocks: Annotated[
         list[str] | None,
         typer.Option(
@@ -237,9 +209,7 @@ def dvfs(
     from app.services.dvfs import dvfs as run
 
     body = {
-        **kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
-        "analysis": analysis,
-        "analysis_seconds": analysis_seconds,
+        **launch.request(file, grid, block),
         "gpu": gpu,
         "clocks": [pair_request("--clocks", text) for text in clocks] if clocks else "grid",
         "reference": pair_request("--reference", reference) if reference else None,
@@ -259,20 +229,15 @@ def dvfs(
 
 
 @app.command()
+@with_options
 def features(
     file: Ptx,
     gpu: Gpu,
     grid: Grid,
     block: Block,
     schema: Annotated[str, typer.Option(help="Feature schema (wattcast schemas).")] = "alavani2023",
-    shared: Shared = 0,
-    kernel: Kernel = None,
-    loops: Loops = None,
-    registers: Registers = None,
-    static_shared: StaticShared = None,
-    arg: Arguments = None,
-    analysis: Analysis = "auto",
-    analysis_seconds: Seconds = None,
+    *,
+    launch: LaunchOptions,
     as_json: AsJson = False,
 ) -> None:
     """Print the feature vector of a kernel launch."""
@@ -281,9 +246,7 @@ def features(
     from app.services.features import features as run
 
     body = {
-        **kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
-        "analysis": analysis,
-        "analysis_seconds": analysis_seconds,
+        **launch.request(file, grid, block),
         "gpu": gpu,
         "schema": schema,
     }
@@ -296,19 +259,13 @@ def features(
 
 
 @app.command()
+@with_options
 def analyze(
     file: Ptx,
     gpu: Gpu,
     grid: Grid,
     block: Block,
-    shared: Shared = 0,
-    kernel: Kernel = None,
-    loops: Loops = None,
-    registers: Registers = None,
-    static_shared: StaticShared = None,
-    arg: Arguments = None,
-    analysis: Analysis = "auto",
-    analysis_seconds: Seconds = None,
+    launch: LaunchOptions,
     as_json: AsJson = False,
 ) -> None:
     """Tell what a launch does: loops, memory accesses, mix, occupancy, hot source lines."""
@@ -317,9 +274,7 @@ def analyze(
     from app.services.analysis import analyze as run
 
     body = {
-        **kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
-        "analysis": analysis,
-        "analysis_seconds": analysis_seconds,
+        **launch.request(file, grid, block),
         "gpu": gpu,
     }
     answer = run(_services(), AnalyzeRequest.model_validate(body))

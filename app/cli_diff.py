@@ -11,24 +11,16 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli_inputs import (
-    Analysis,
-    Arguments,
     AsJson,
     Block,
     CoreMhz,
     Grid,
-    Kernel,
-    Loops,
     MemoryMhz,
-    Registers,
-    Seconds,
-    Shared,
-    StaticShared,
     TimeModel,
     clock_request,
     fail,
-    kernel_request,
 )
+from app.cli_launch import LaunchOptions, with_options
 from app.cli_output import console, print_json, services
 
 EXCEEDED = 3
@@ -42,6 +34,7 @@ _PERCENT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*%?\s*")
 Percent = Annotated[str | None, typer.Option(help="Most it may change by: +5%, or -2% less.")]
 
 
+@with_options
 def diff(
     old: Annotated[Path, typer.Argument(metavar="OLD", help="PTX or CUDA source as it was.")],
     new: Annotated[Path, typer.Argument(metavar="NEW", help="As it is now; - reads PTX.")],
@@ -51,14 +44,8 @@ def diff(
     max_energy: Percent = None,
     max_time: Percent = None,
     max_power: Percent = None,
-    shared: Shared = 0,
-    kernel: Kernel = None,
-    loops: Loops = None,
-    registers: Registers = None,
-    static_shared: StaticShared = None,
-    arg: Arguments = None,
-    analysis: Analysis = "auto",
-    analysis_seconds: Seconds = None,
+    *,
+    launch: LaunchOptions,
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     time_model: TimeModel = "auto",
@@ -74,11 +61,9 @@ def diff(
 
     if str(old) == str(new) == "-":
         fail("only one of OLD and NEW can be standard input", 2)
-    given = (grid, block, shared, kernel, loops, registers, static_shared, arg)
-    more = {"analysis": analysis, "analysis_seconds": analysis_seconds, "time_model": time_model}
     body: dict[str, Any] = {
-        "old": {**kernel_request(old, *given), **more},
-        "new": {**kernel_request(new, *given), **more},
+        "old": {**launch.request(old, grid, block), "time_model": time_model},
+        "new": {**launch.request(new, grid, block), "time_model": time_model},
         "gpus": gpu,
         "clocks": clock_request(core_mhz, memory_mhz),
         "model": model,

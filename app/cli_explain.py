@@ -13,30 +13,21 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli_inputs import (
-    Analysis,
-    Arguments,
     AsJson,
     Block,
     CoreMhz,
     Gpu,
     Grid,
-    Kernel,
     Known,
-    Loops,
     MaybePtx,
     MemoryMhz,
-    Registers,
-    Seconds,
-    Shared,
-    StaticShared,
     TimeModel,
     Work,
     clock_request,
     fail,
-    kernel_request,
     known_request,
-    work_request,
 )
+from app.cli_launch import LaunchOptions, with_options
 from app.cli_output import console, print_json, services
 
 FORMATS = ("svg", "png", "html")
@@ -44,6 +35,7 @@ BAR = 20
 """Characters of the longest bar."""
 
 
+@with_options
 def explain(
     gpu: Gpu,
     grid: Grid,
@@ -68,14 +60,8 @@ def explain(
     chart: Annotated[str, typer.Option(help="Of a picture: waterfall or bar.")] = "waterfall",
     work: Work = None,
     known: Known = None,
-    shared: Shared = 0,
-    kernel: Kernel = None,
-    loops: Loops = None,
-    registers: Registers = None,
-    static_shared: StaticShared = None,
-    arg: Arguments = None,
-    analysis: Analysis = "auto",
-    analysis_seconds: Seconds = None,
+    *,
+    launch: LaunchOptions,
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     time_model: TimeModel = "auto",
@@ -100,17 +86,9 @@ def explain(
     wanted = _format(picture, output)
     if wanted is not None and as_json:
         fail("give either --json or --output", 2)
-    given_code = (shared, kernel, loops, registers, static_shared, arg)
-    source = (
-        kernel_request(file, grid, block, *given_code)
-        if file is not None and work is None
-        else work_request(file, work, grid, block)
-    )
     body = {
-        **source,
+        **launch.request_or_work(file, work, grid, block),
         "known": known_request(known),
-        "analysis": analysis,
-        "analysis_seconds": analysis_seconds,
         "gpu": gpu,
         "clocks": clock_request(core_mhz, memory_mhz),
         "time_model": time_model,

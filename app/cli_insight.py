@@ -14,45 +14,32 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli_inputs import (
-    Analysis,
-    Arguments,
     AsJson,
     Block,
     CoreMhz,
     Gpu,
     Grid,
-    Kernel,
-    Loops,
     MemoryMhz,
     Ptx,
-    Registers,
-    Seconds,
-    Shared,
-    StaticShared,
     TimeModel,
     clock_request,
     fail,
-    kernel_request,
 )
+from app.cli_launch import LaunchOptions, with_options
 from app.cli_output import console, print_json, services
 
 Rows = Annotated[int, typer.Option("--rows", min=1, help="Rows of each ranking.")]
 
 
+@with_options
 def hotspots(
     file: Ptx,
     gpu: Gpu,
     grid: Grid,
     block: Block,
     rows: Rows = 12,
-    shared: Shared = 0,
-    kernel: Kernel = None,
-    loops: Loops = None,
-    registers: Registers = None,
-    static_shared: StaticShared = None,
-    arg: Arguments = None,
-    analysis: Analysis = "auto",
-    analysis_seconds: Seconds = None,
+    *,
+    launch: LaunchOptions,
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     time_model: TimeModel = "auto",
@@ -66,9 +53,7 @@ def hotspots(
     from app.services.prediction import predict
 
     body = {
-        **kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
-        "analysis": analysis,
-        "analysis_seconds": analysis_seconds,
+        **launch.request(file, grid, block),
         "gpu": gpu,
         "clocks": clock_request(core_mhz, memory_mhz),
         "time_model": time_model,
@@ -122,19 +107,13 @@ def _hotspots(out: Console, answer: Mapping[str, Any]) -> None:
     warnings(out, answer["warnings"])
 
 
+@with_options
 def advise(
     file: Ptx,
     gpu: Gpu,
     grid: Grid,
     block: Block,
-    shared: Shared = 0,
-    kernel: Kernel = None,
-    loops: Loops = None,
-    registers: Registers = None,
-    static_shared: StaticShared = None,
-    arg: Arguments = None,
-    analysis: Analysis = "auto",
-    analysis_seconds: Seconds = None,
+    launch: LaunchOptions,
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     as_json: AsJson = False,
@@ -144,9 +123,7 @@ def advise(
     from app.services.advice import advise as run
 
     body = {
-        **kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
-        "analysis": analysis,
-        "analysis_seconds": analysis_seconds,
+        **launch.request(file, grid, block),
         "gpu": gpu,
         "clocks": clock_request(core_mhz, memory_mhz),
     }

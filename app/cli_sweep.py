@@ -11,31 +11,24 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli_inputs import (
-    Analysis,
-    Arguments,
     AsJson,
     Block,
     CoreMhz,
     Grid,
-    Kernel,
-    Loops,
     MemoryMhz,
     Ptx,
-    Registers,
-    Seconds,
-    Shared,
-    StaticShared,
     TimeModel,
     clock_request,
     fail,
-    kernel_request,
 )
+from app.cli_launch import LaunchOptions, with_options
 from app.cli_output import console, print_json, services
 
 MOST_LINES = 40
 """Points shown to people; --json prints all."""
 
 
+@with_options
 def sweep(
     file: Ptx,
     gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias; may be given again.")],
@@ -55,14 +48,8 @@ def sweep(
     try_registers: Annotated[
         str | None, typer.Option(help="Registers per thread to try: 24,32,40.")
     ] = None,
-    shared: Shared = 0,
-    kernel: Kernel = None,
-    loops: Loops = None,
-    registers: Registers = None,
-    static_shared: StaticShared = None,
-    arg: Arguments = None,
-    analysis: Analysis = "auto",
-    analysis_seconds: Seconds = None,
+    *,
+    launch: LaunchOptions,
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     max_slowdown: Annotated[
@@ -79,9 +66,7 @@ def sweep(
     from app.sweep_messages import SweepRequest
 
     body: dict[str, Any] = {
-        **kernel_request(file, grid, block, shared, kernel, loops, registers, static_shared, arg),
-        "analysis": analysis,
-        "analysis_seconds": analysis_seconds,
+        **launch.request(file, grid, block),
         **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
         "blocks": _shapes("--blocks", blocks),
         "grids": _shapes("--grids", grids),

@@ -20,6 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
+from app.disk import is_full
 from app.logs import REQUEST_ID, log
 from features.errors import GpuError, ModelError, SchemaError, WattcastError
 
@@ -134,6 +135,12 @@ TYPES: dict[str, ProblemType] = {
         ProblemType("time-limit", 503, "Time limit", "The analysis took longer than allowed."),
         ProblemType("not-ready", 503, "Not ready", "The service cannot answer predictions yet."),
         ProblemType("store", 503, "Store unavailable", "The database does not keep up or is gone."),
+        ProblemType(
+            "disk-full",
+            507,
+            "Disk full",
+            "There is no room for temporary files or in the database; nothing was stored.",
+        ),
     )
 }
 
@@ -279,6 +286,8 @@ def from_validation(errors: Sequence[Any]) -> Response:
 async def _wattcast_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, WattcastError)
     # A GET names its resource in the path; a POST names GPUs and schemas in its body.
+    if is_full(error):
+        return _no_room(error)
     kind = kind_of(error, in_path=request.method == "GET")
     headers = {"Retry-After": "1"} if kind in ("busy", "time-limit", "store") else None
     return response(kind, str(error), error.context, headers)
@@ -289,8 +298,23 @@ async def _validation_error(_: Request, error: Exception) -> Response:
     return from_validation(error.errors())
 
 
+async def _os_error(_: Request, error: Exception) -> Response:
+    if not is_full(error):
+        raise error
+    return _no_room(error)
+
+
+def _no_room(error: Exception) -> Response:
+    log().error("no room left on a disk", exc_info=error)
+    where = "in the database" if isinstance(error, WattcastError) else "for a temporary file"
+    detail = f"there is no room left {where}; nothing was stored"
+    return response("disk-full", detail, headers={"Retry-After": "60"})
+
+
 async def _http_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
+    if is_full(error):  # a form that could not be spooled, which FastAPI calls a bad request
+        return _no_room(error)
     kind = _BY_STATUS.get(error.status_code)
     if kind is None:
         kind = "internal" if error.status_code >= 500 else "bad-request"
@@ -317,13 +341,18 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _validation_error)
     app.add_exception_handler(ValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
+    app.add_exception_handler(OSError, _os_error)
     app.add_exception_handler(Exception, _unexpected)
 
 
 def documented(*kinds: str) -> dict[int | str, dict[str, Any]]:
-    """The ``responses`` of a route: its problems by status, with an example each."""
+    """The ``responses`` of a route: its problems by status, with an example each.
+
+    Whoever needs the database (``store``) may find its disk full.
+    """
     by_status: dict[int | str, dict[str, Any]] = {}
-    for kind in (*kinds, "internal"):
+    more = ("disk-full", "internal") if "store" in kinds else ("internal",)
+    for kind in (*kinds, *more):
         described = TYPES[kind]
         answer = by_status.setdefault(
             described.status,

@@ -1,6 +1,7 @@
 """The process that runs one job: ``python -m app.jobs <job id>``, started by a worker.
 
-Exit status 0: the job has ended. Anything else: it has not, and the worker tries it again.
+Exit status 0: the job has ended. Anything else: it has not, and the worker tries it again; 28 after
+a disk was full, which takes longer to mend.
 """
 
 from __future__ import annotations
@@ -14,10 +15,14 @@ import sys
 import threading
 from uuid import UUID
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from app import logs
-from app.jobs.worker import TOKEN_VARIABLE
+from app.disk import is_full
+from app.jobs.worker import NO_ROOM_STATUS, TOKEN_VARIABLE
 from app.settings import Settings
 from app.store.jobs import LeaseLostError
+from features.errors import WattcastError
 
 NICENESS = 10
 """Predictions come first where a job shares their cores."""
@@ -36,6 +41,11 @@ def main() -> int:
     except LeaseLostError as error:
         logs.log().warning("job stopped", why=error.detail)
         return 3
+    except (OSError, SQLAlchemyError, WattcastError) as error:
+        if not is_full(error):
+            raise
+        logs.log().error("no room left on a disk", exc_info=error)
+        return NO_ROOM_STATUS
     return 0
 
 

@@ -31,11 +31,17 @@ KINDS = ("retrain",)
 TOKEN_VARIABLE = "WATTCAST_JOB_TOKEN"  # noqa: S105 - the variable's name
 """Environment variable through which the child gets the lease's token."""
 
+NO_ROOM_STATUS = 28
+"""Exit status of a child that found a disk full (ENOSPC's number on Linux)."""
+
 _LOOK_SECONDS = 0.1
 """How often a running child is looked at: what ends is noticed within this."""
 
 _RETRY_SECONDS = 1.0
 """Pause before a job runs again whose child died, times the attempts so far."""
+
+_NO_ROOM_SECONDS = 30.0
+"""The same where a disk was full: somebody has to make room."""
 
 
 def work_folder(settings: Settings, job_id: UUID) -> Path:
@@ -83,10 +89,22 @@ class Worker:
                 thread.join(15)
 
     def _run(self) -> None:
+        self._sweep()
         while not self._closing.is_set():
             if not self._step():
                 self._wake.wait(self._settings.job_poll_seconds)
                 self._wake.clear()
+
+    def _sweep(self) -> None:
+        """Remove what workers that died left of jobs that have ended."""
+        folders = {path.name: path for path in self._settings.home.glob("work/*-*-*-*-*")}
+        try:
+            ended = self._jobs.ended_of([UUID(name) for name in folders])
+        except (SQLAlchemyError, ValueError) as error:
+            log().warning("cannot tell which jobs have ended", why=str(error.args[:1]))
+            return
+        for job_id in ended:
+            shutil.rmtree(folders[str(job_id)], ignore_errors=True)
 
     def _step(self) -> bool:
         """Run one job; ``False`` if there is none or the database is gone."""
@@ -113,6 +131,12 @@ class Worker:
         with _child(self._settings, claim) as child:
             try:
                 ended = self._watch(child, claim, start)
+            except LeaseLostError:
+                # Lost to its own child, which has ended the job and is on its way out?
+                found = self._jobs.get(job.id)
+                if found is None or not found.ended:
+                    raise
+                ended = found.state
             finally:
                 if child.poll() is None:
                     child.kill()
@@ -166,13 +190,15 @@ class Worker:
         job = self._jobs.get(claim.job.id)
         if job is not None and job.ended:
             return job.state
-        why = f"its process died ({_exit(returncode)}) at attempt {claim.job.attempts}"
+        kind, wait, what = "internal", _RETRY_SECONDS, f"its process died ({_exit(returncode)})"
+        if returncode == NO_ROOM_STATUS:
+            kind, wait, what = "disk-full", _NO_ROOM_SECONDS, "no room was left on a disk"
+        why = f"{what} at attempt {claim.job.attempts}"
         if claim.job.attempts >= self._settings.job_attempts:
-            error = {"kind": "internal", "detail": f"{why}; see the log"}
+            error = {"kind": kind, "detail": f"{why}; see the log"}
             self._jobs.fail(claim.job.id, claim.token, error)
             return "failed"
-        wait = _RETRY_SECONDS * claim.job.attempts
-        self._jobs.release(claim.job.id, claim.token, why, wait_seconds=wait)
+        self._jobs.release(claim.job.id, claim.token, why, wait_seconds=wait * claim.job.attempts)
         return "queued"
 
 

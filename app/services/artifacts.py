@@ -34,11 +34,14 @@ def name_of(card: Card) -> ModelName:
 
 
 class RegistryArtifacts:
-    """Artifacts of registered versions below ``root``, and below ``url`` where one is set."""
+    """Artifacts of registered versions below ``root``, and below ``url`` where one is set.
+
+    Raises ModelError for a ``url`` that fsspec does not know or lacks a package for.
+    """
 
     def __init__(self, root: Path, url: str | None = None) -> None:
         self.root = root
-        self._url = url
+        self._shared = None if url is None else _Shared(url)
 
     def adopt(self, made: Path, card: Card) -> None:
         """Move an artifact from below ``made`` to its place, to stay there whatever happens.
@@ -51,8 +54,8 @@ class RegistryArtifacts:
             _sync(path)
         source.rename(place)
         _sync(place.parent)
-        if self._url is not None:
-            files = self._files()
+        if self._shared is not None:
+            files = self._shared
             remote = f"{files.root}/{card.folder.as_posix()}"
             files.system.makedirs(remote, exist_ok=True)
             # The card last: whoever sees it finds the rest.
@@ -70,7 +73,7 @@ class RegistryArtifacts:
 
     def _open(self, name: ModelName, card_sha256: str, kind: type[AnyCard]) -> Artifact[AnyCard]:
         folder = self.root / folder_of(name)
-        if not folder.is_dir() and self._url is not None:
+        if not folder.is_dir() and self._shared is not None:
             self._fetch(folder_of(name), kind)
         artifact = ArtifactStore((self.root,), kind=kind).find(
             name.gpu,
@@ -85,7 +88,8 @@ class RegistryArtifacts:
         return artifact
 
     def _fetch(self, relative: Path, kind: type[Card]) -> None:
-        files = self._files()
+        files = self._shared
+        assert files is not None
         remote = f"{files.root}/{relative.as_posix()}"
         place = self.root / relative
         partial = place.with_name(f".{place.name}.{uuid4().hex}")
@@ -113,10 +117,6 @@ class RegistryArtifacts:
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
-    def _files(self) -> _Shared:
-        assert self._url is not None
-        return _Shared(self._url)
-
 
 class _Shared:
     """fsspec's file system of a URL and the path on it."""
@@ -126,7 +126,10 @@ class _Shared:
             from fsspec.core import url_to_fs  # type: ignore[import-untyped]
         except ImportError as error:
             raise ModelError("WATTCAST_ARTIFACTS_URL needs fsspec: pip install fsspec") from error
-        found: tuple[Any, str] = url_to_fs(url)
+        try:
+            found: tuple[Any, str] = url_to_fs(url)
+        except (ImportError, ValueError) as error:  # its package is missing; no such protocol
+            raise ModelError(f"WATTCAST_ARTIFACTS_URL cannot be used: {error}") from error
         self.system, self.root = found
 
 

@@ -147,6 +147,14 @@ class JobStore:
             row = connection.execute(sa.select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
         return None if row is None else _job(row)
 
+    def ended_of(self, job_ids: Sequence[UUID]) -> list[UUID]:
+        """Which of these jobs have ended."""
+        if not job_ids:
+            return []
+        query = sa.select(JOBS.c.id).where(JOBS.c.id.in_(job_ids), JOBS.c.state.in_(ENDED))
+        with self._engine.connect() as connection:
+            return list(connection.scalars(query))
+
     def latest(self, limit: int = 100) -> list[Job]:
         """Jobs, newest first."""
         query = sa.select(JOBS).order_by(JOBS.c.created.desc(), JOBS.c.id).limit(limit)

@@ -11,11 +11,13 @@ from uuid import uuid4
 
 import psutil
 import pytest
+import sqlalchemy as sa
 
 from app.jobs import worker as module
 from app.jobs.worker import TOKEN_VARIABLE, Worker
 from app.settings import Settings
 from app.store.database import open_database
+from app.store.job_tables import JOBS
 from app.store.jobs import Claim, Job, JobStore
 from tests.app.conftest import settings_at
 
@@ -138,6 +140,49 @@ def test_a_long_job_keeps_its_lease(
     time.sleep(2.5)  # longer than the lease
     assert jobs.claim(("retrain",), 30, 5) is None
     assert len(started) == 1
+
+
+def test_a_child_that_lingers_after_the_end_of_its_job_leaves_nothing(
+    settings: Settings,
+    jobs: JobStore,
+    working: Worker,
+    child: Callable[[str], list[subprocess.Popen[bytes]]],
+) -> None:
+    started = child("import time; time.sleep(600)")
+    job = submit(jobs)
+    folder = module.work_folder(settings, job.id)
+    folder.mkdir(parents=True)
+    working.start()
+    until(jobs, job, lambda one: one.state == "running" and bool(started))
+    engine = open_database(settings.sqlalchemy_url)
+    with engine.begin() as connection:
+        token = connection.scalar(sa.select(JOBS.c.lease_token).where(JOBS.c.id == job.id))
+        assert token is not None
+        jobs.finish(connection, job.id, token, {})
+    engine.dispose()
+    end = time.monotonic() + 30
+    while folder.exists() or started[0].poll() is None:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert until(jobs, job, lambda one: one.ended).state == "done"
+
+
+def test_what_a_dead_worker_left_of_ended_jobs_is_removed(
+    settings: Settings, jobs: JobStore, working: Worker
+) -> None:
+    done, waits = submit(jobs), submit(jobs)
+    jobs.cancel(done.id, "tests")
+    claimed = jobs.claim(("retrain",), 60, 5)  # held, so that the worker under test leaves it alone
+    assert claimed is not None
+    folders = [module.work_folder(settings, job.id) for job in (done, waits)]
+    for folder in folders:
+        (folder / "made").mkdir(parents=True)
+    working.start()
+    end = time.monotonic() + 30
+    while folders[0].exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert folders[1].exists()
 
 
 def test_the_child_dies_with_its_worker(settings: Settings) -> None:

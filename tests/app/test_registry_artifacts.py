@@ -87,3 +87,10 @@ def test_a_champion_that_does_not_load_leaves_the_one_before_serving(tmp_path: P
         champions.refresh()
     assert power.choose(GPU, "auto") is before
     engine.dispose()
+
+
+@pytest.mark.parametrize("url", ["nowhere://bucket/models", "no-such-kind://x"])
+def test_a_place_that_cannot_be_used_is_told_at_once(url: str, tmp_path: Path) -> None:
+    pytest.importorskip("fsspec", reason="fsspec is not installed")
+    with pytest.raises(ModelError, match="WATTCAST_ARTIFACTS_URL cannot be used"):
+        RegistryArtifacts(tmp_path / "registry", url)

@@ -1,0 +1,151 @@
+"""PostgreSQL that restarts under load: answers or a clear 503, and nothing acknowledged is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import sqlalchemy as sa
+
+from app.store.database import open_database, with_driver
+from app.store.job_tables import JOB_EVENTS
+from app.store.measurement_tables import MEASUREMENTS
+from tests.app import databases
+from tests.app.conftest import settings_at
+from tests.app.databases import database
+from tests.app.live import running
+from tests.app.measured import GPU, SCHEMA, ended, table, upload
+
+ROWS = 30
+TERMINATIONS = 8
+OUTAGE_SECONDS = 1.5
+
+
+class Server:
+    """The PostgreSQL server, from outside the database under test."""
+
+    def __init__(self, url: str) -> None:
+        self._name = sa.make_url(url).database
+        admin = with_driver(sa.make_url(databases.SERVER))
+        self._engine = sa.create_engine(admin, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
+
+    def terminate(self) -> int:
+        """End every connection to the database, as a restart does; how many there were."""
+        query = sa.text(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE datname = :name"
+        )
+        with self._engine.connect() as connection:
+            return int(connection.scalar(query, {"name": self._name}) or 0)
+
+    def take_connections(self, takes: bool) -> None:
+        """Whether the database takes new connections."""
+        with self._engine.connect() as connection:
+            connection.exec_driver_sql(
+                f'ALTER DATABASE "{self._name}" WITH ALLOW_CONNECTIONS {takes}'
+            )
+
+
+class Load:
+    """Callers in threads until ``stop``; what they were answered."""
+
+    def __init__(self, client: httpx.Client) -> None:
+        self.statuses: Counter[tuple[str, int]] = Counter()
+        self.wrong: list[str] = []
+        self.batches: list[str] = []
+        self.predictions: list[str] = []
+        self._client = client
+        self._ended = threading.Event()
+        self._threads: list[threading.Thread] = []
+
+    def call(self, name: str, ask: Callable[[int], httpx.Response], into: list[str]) -> None:
+        """Call ``ask`` with 0, 1, ... and remember the ``id`` of what was answered."""
+
+        def run() -> None:
+            number = 0
+            while not self._ended.is_set():
+                answer = ask(number)
+                number += 1
+                self.statuses[name, answer.status_code] += 1
+                if answer.is_success:
+                    body = answer.json()
+                    into.extend([body["id"]] if isinstance(body, dict) else [])
+                elif answer.json().get("type") != "/problems/store":
+                    self.wrong.append(answer.text)
+
+        self._threads.append(threading.Thread(target=run))
+        self._threads[-1].start()
+
+    def stop(self) -> None:
+        self._ended.set()
+        for thread in self._threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+
+def test_a_restart_costs_no_more_than_a_503(tmp_path: Path, vector_add: str) -> None:
+    body = {"ptx": vector_add, "gpu": GPU, "launch": {"grid": [64], "block": [128]}}
+    with database("postgresql", tmp_path) as url:
+        server = Server(url)
+        settings = settings_at(
+            tmp_path / "home", database_url=url, job_lease_seconds=2.0, job_poll_seconds=0.1
+        )
+        with running(settings) as client:
+            batch = upload(client, table(120, kernels=12))
+            request = {"gpu": GPU, "mode": "continue", "families": ["catboost"]}
+            job = client.post("/retrain", json={**request, "batches": [batch]}).json()["id"]
+            load = Load(client)
+
+            def uploads(of: int) -> Callable[[int], httpx.Response]:
+                return lambda number: client.post(
+                    "/measurements",
+                    files={"file": ("r.csv", table(ROWS, kernels=5, seed=1000 * of + number))},
+                    data={"schema": SCHEMA},
+                )
+
+            for of in (1, 2):
+                load.call("upload", uploads(of), load.batches)
+            load.call("predict", lambda _: client.post("/predict", json=body), load.predictions)
+            load.call("list", lambda _: client.get("/measurements"), [])
+            load.call("jobs", lambda _: client.get("/jobs"), [])
+            terminated = 0
+            for _ in range(TERMINATIONS):
+                time.sleep(0.3)
+                terminated += server.terminate()
+            server.take_connections(False)
+            server.terminate()
+            time.sleep(OUTAGE_SECONDS)
+            assert client.get("/readyz").status_code == 503
+            assert client.get("/metrics").status_code == 200
+            server.take_connections(True)
+            time.sleep(1)
+            load.stop()
+            print(f"{terminated} connections ended; {dict(load.statuses)}")
+            assert terminated > TERMINATIONS
+            assert load.wrong == []
+            assert load.statuses["list", 503] > 0  # the outage was felt
+            until = time.monotonic() + 30
+            while client.get("/readyz").status_code != 200:
+                assert time.monotonic() < until
+                time.sleep(0.05)
+            assert ended(client, f"/jobs/{job}")["state"] == "done"
+        with running(settings) as client:
+            for prediction in load.predictions:
+                assert client.get(f"/predictions/{prediction}").status_code == 200
+        engine = open_database(url)
+        with engine.connect() as connection:
+            counted = connection.execute(
+                sa.select(MEASUREMENTS.c.batch_id, sa.func.count()).group_by(
+                    MEASUREMENTS.c.batch_id
+                )
+            )
+            rows = {str(batch_id): count for batch_id, count in counted}
+            ends = connection.execute(sa.select(JOB_EVENTS).where(JOB_EVENTS.c.state == "done"))
+            assert len(ends.all()) == 1
+        engine.dispose()
+    assert rows.pop(batch) == 120
+    assert set(rows) >= set(load.batches)
+    assert set(rows.values()) == {ROWS}

@@ -11,7 +11,7 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import analysis, execution, explain, launches, load, service, symbolic
+from benchmarks import analysis, execution, explain, launches, load, page, service, symbolic
 from benchmarks.measure import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
@@ -21,6 +21,7 @@ PARTS: dict[str, Callable[[], Iterator[Row]]] = {
     "explain": explain.rows,
     "launches": launches.rows,
     "service": service.rows,
+    "page": page.rows,
     "load": load.rows,
 }
 

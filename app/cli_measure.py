@@ -114,9 +114,8 @@ def onboard(
     Profile, model, card and report go to WATTCAST_HOME. Run it again to go on after an
     interruption.
     """
-    from training.measure.run import Request
-
     try:
+        from training.measure.run import Request
         from training.onboard.run import onboard as run
         from training.onboard.run import told
     except ImportError as error:  # before hours of measuring rather than after

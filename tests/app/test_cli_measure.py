@@ -64,13 +64,13 @@ def test_without_bindings_or_driver_one_line_says_what_helps(run: Run, tmp_path:
 
 def test_onboarding_without_what_it_fits_with_says_so_before_it_measures() -> None:
     code = (
-        "import sys; sys.modules['pandera'] = None; sys.argv = ['wattcast', 'onboard']\n"
+        "import sys; sys.modules['scipy'] = None; sys.argv = ['wattcast', 'onboard']\n"
         "from app.cli import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert "onboarding lacks pandera" in line
+    assert "onboarding lacks scipy" in line
     assert "wattcast[measure,train]" in line
 
 

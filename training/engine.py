@@ -97,7 +97,7 @@ class _Quiet:
     function: Callable[[Any], Any]
 
     def __call__(self, item: Any) -> Any:
-        from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+        from threadpoolctl import threadpool_limits
 
         with threadpool_limits(1):
             return self.function(item)

@@ -215,6 +215,11 @@ class Settings(BaseSettings):
     job_poll_seconds: float = Field(
         default=0.5, gt=0, description="How often a worker that has nothing to do looks for jobs."
     )
+    job_priority: Literal["low", "idle"] = Field(
+        default="low",
+        description="`idle` gives a job only what nothing else on the machine wants (Linux): "
+        "predictions beside it stay quick, on a busy machine the job hardly moves.",
+    )
     registry_poll_seconds: float = Field(
         default=0.5, gt=0, description="How often a service looks for promoted models."
     )

@@ -3,14 +3,16 @@
     python -m benchmarks load
 
 32 clients upload tables at once, others ask for 200 predictions a second at fixed moments (a slow
-answer does not slow the asking), and a retraining on 2,000 rows runs all the while. Clients share
-the machine's cores with the service. WATTCAST_DATABASE_URL chooses the database; else SQLite.
+answer does not slow the asking), and a retraining on 2,000 rows runs all the while, with
+WATTCAST_JOB_PRIORITY=idle unless told otherwise. Clients share the machine's cores with the
+service. WATTCAST_DATABASE_URL chooses the database; else SQLite.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import queue
 import subprocess
 import sys
@@ -43,6 +45,7 @@ def rows() -> Iterator[Row]:
     """Every row of this part."""
     with tempfile.TemporaryDirectory() as home:
         port = free_port()
+        os.environ.setdefault("WATTCAST_JOB_PRIORITY", "idle")
         with server([sys.executable, "-m", "app.cli", "serve"], port, home):
             yield from _loaded(port)
 

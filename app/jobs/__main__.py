@@ -31,8 +31,8 @@ NICENESS = 10
 def main() -> int:
     """Run the job named on the command line; the exit status."""
     threading.Thread(target=_die_with_the_worker, name="worker-watch", daemon=True).start()
-    os.nice(NICENESS)
     settings = Settings()
+    _stand_back(settings)
     logs.configure(settings)
     from app.services.retraining import run_job
 
@@ -47,6 +47,14 @@ def main() -> int:
         logs.log().error("no room left on a disk", exc_info=error)
         return NO_ROOM_STATUS
     return 0
+
+
+def _stand_back(settings: Settings) -> None:
+    os.nice(NICENESS)
+    if settings.job_priority == "idle" and hasattr(os, "SCHED_IDLE"):
+        # Threads inherit it. What is merely nice keeps a core for some milliseconds after a
+        # request came in.
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
 
 
 def _die_with_the_worker() -> None:

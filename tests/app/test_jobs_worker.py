@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -206,3 +207,25 @@ def test_settings_reach_a_child_as_they_are(
     for name, value in settings.environment().items():
         monkeypatch.setenv(name, value)
     assert Settings() == settings
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no idle priority on this system")
+def test_an_idle_job_is_scheduled_behind_everything_else(settings: Settings) -> None:
+    program = (
+        "import os; from app.jobs.__main__ import _stand_back; from app.settings import Settings;"
+        "_stand_back(Settings()); print(os.sched_getscheduler(0) == os.SCHED_IDLE, os.nice(0))"
+    )
+    nicer = os.nice(0) + 10
+    for priority, shown in (("idle", f"True {nicer}"), ("low", f"False {nicer}")):
+        environment = {
+            **os.environ,
+            **settings.model_copy(update={"job_priority": priority}).environment(),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", program],
+            env=environment,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        assert done.stdout.strip() == shown

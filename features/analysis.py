@@ -29,8 +29,8 @@ from features.activity.cases import Floats
 from features.assembled import assembled, spill_warning
 from features.cfg import ControlFlowGraph, build_cfg
 from features.counted import LaunchCounts
-from features.diagnostics import Diagnostic
-from features.errors import LaunchError
+from features.diagnostics import CUT_SHORT, Diagnostic
+from features.errors import AnalysisError, LaunchError
 from features.gpus import GpuProfile
 from features.isa import classify
 from features.launch import Launch
@@ -210,8 +210,28 @@ class KernelAnalysis:
 
     @property
     def activity_how(self) -> Literal["executed", "symbolic"]:
-        """Which analysis ``activity`` comes from."""
-        return "symbolic" if self.mode == "symbolic" else "executed"
+        """Which analysis ``activity`` comes from.
+
+        In mode ``auto`` counts worked out are preferred to lower bounds: a busy machine may reach
+        the time cap of the executed analysis before a kernel's first load.
+        """
+        if self.mode == "symbolic" or (self.mode == "auto" and self._worked_out_better):
+            return "symbolic"
+        return "executed"
+
+    @cached_property
+    def _worked_out_better(self) -> bool:
+        if not self.executed.lower_bounds:
+            return False
+        try:
+            return self.symbolic.complete
+        except AnalysisError:
+            return False
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether ``activity`` was extrapolated from an execution that did not end."""
+        return self.activity_how == "executed" and not self.executed.sampling.completed
 
     @cached_property
     def counts(self) -> LaunchCounts:
@@ -288,7 +308,11 @@ class KernelAnalysis:
         """What had to be assumed for ``activity``, and what was cut short."""
         if self.activity_how == "executed":
             return self.executed.diagnostics
-        return (*self.symbolic.diagnostics, REUSE_UNKNOWN)
+        instead: tuple[Diagnostic, ...] = ()
+        if self.mode == "auto":
+            detail = "the executed analysis was cut short at once: counts are worked out instead"
+            instead = (Diagnostic(CUT_SHORT, detail, self.function.line),)
+        return (*instead, *self.symbolic.diagnostics, REUSE_UNKNOWN)
 
     @property
     def lines(self) -> tuple[LineActivity, ...]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+CUT_SHORT = "execution_cut_short"
+"""Code of what tells that the executed analysis reached its cap."""
+
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:

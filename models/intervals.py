@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from features.errors import ModelError
-from models.estimate import Basis, Estimate
+from models.estimate import Basis, Estimate, weaker
 
 Floats = NDArray[np.float64]
 
@@ -159,6 +159,19 @@ def widen(width: IntervalWidth, ratio: float) -> IntervalWidth:
     """The same interval ``ratio`` times as wide in logarithms; its coverage is not known."""
     return IntervalWidth(
         low_factor=width.low_factor**ratio, high_factor=width.high_factor**ratio, coverage=None
+    )
+
+
+def loosened(estimate: Estimate) -> Estimate:
+    """An estimate whose input was extrapolated: ``EXTRAPOLATED_WIDENING`` times as wide in
+    logarithms, and no better than ``extrapolated``."""
+    value, ratio = estimate.value, EXTRAPOLATED_WIDENING
+    return Estimate(
+        value,
+        value * (estimate.low / value) ** ratio,
+        value * (estimate.high / value) ** ratio,
+        estimate.level,
+        weaker(estimate.basis, "extrapolated"),
     )
 
 

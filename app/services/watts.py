@@ -24,6 +24,7 @@ from features.schemas import FeatureVector
 from models.cards import ModelCard
 from models.clocks import ClockPair, default_clocks
 from models.estimate import Estimate, weaker
+from models.intervals import loosened
 from models.power.boosted import BoostedPowerModel
 from models.power.inputs import vector_for
 from models.power.physical_model import CLOCKS, PhysicalPower, PhysicalPowerModel, WorkAtTime
@@ -85,7 +86,7 @@ def _physical(
     return Watts(
         card=model.card,
         vector=vector,
-        estimate=found.estimate,
+        estimate=loosened(found.estimate) if analysis.cut_short else found.estimate,
         components=found.breakdown.components,
         diagnostics=physical_notes(model, found),
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from features.diagnostics import Diagnostic
+from features.diagnostics import CUT_SHORT, Diagnostic
 from features.execution.arguments import Bound, bind
 from features.execution.footprints import Ran
 from features.execution.groups import CutShortError
@@ -107,7 +107,7 @@ def execute(
             )
         )
     batches: list[Ran] = []
-    cut = None
+    cut, told = None, []
     for first, last in _ranges(chosen, launch, exact is not None):
         machine = Machine(
             program,
@@ -141,15 +141,16 @@ def execute(
         )
         diagnostics.append(
             Diagnostic(
-                "execution_cut_short",
+                CUT_SHORT,
                 f"{cap} was reached before the sampled blocks ended: {what}",
                 function.line,
             )
         )
     try:
-        return summarise(
+        result = summarise(
             program, launch, chosen, batches, bound, diagnostics, began, exact is not None
         )
+        return replace(result, lower_bounds=cut is not None and not told)
     finally:
         for batch in batches:
             batch.machine.release()

@@ -196,6 +196,8 @@ class ExecutionResult:
     shared_bytes: int
     contents: Mapping[int, npt.NDArray[np.uint8]]
     """Exact mode: the buffers' bytes afterwards, by base address; empty otherwise."""
+    lower_bounds: bool = False
+    """Cut short outside any loop whose counts could be scaled: what lies behind is missing."""
 
     @property
     def warp_executions(self) -> float:

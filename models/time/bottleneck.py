@@ -22,6 +22,7 @@ from features.launch import WARP_SIZE
 from features.memory import SECTOR_BYTES
 from models.clocks import ClockPair, checked, default_clocks, streaming_bytes_per_second
 from models.estimate import Estimate
+from models.intervals import loosened
 from models.time.base import Regime, TimePrediction
 from models.time.bottleneck_interval import LEVEL, interval_of
 
@@ -261,15 +262,16 @@ class BottleneckTimeModel:
         seconds = combined_seconds(resources) + start
         cases = [predicted_seconds(case, gpu, pair, more=more) for case in analysis.activity_cases]
         width, basis = interval_of(gpu)
+        estimate = Estimate(
+            seconds,
+            min([seconds, *cases]) * width.low_factor,
+            max([seconds, *cases]) * width.high_factor,
+            LEVEL,
+            basis,
+        )
         return TimePrediction(
             family=self.family,
-            estimate=Estimate(
-                seconds,
-                min([seconds, *cases]) * width.low_factor,
-                max([seconds, *cases]) * width.high_factor,
-                LEVEL,
-                basis,
-            ),
+            estimate=loosened(estimate) if analysis.cut_short else estimate,
             clocks=pair,
             parts={**resources, "launch": start},
             regime=regime(resources, start),

@@ -300,6 +300,26 @@ def test_symbolic_and_executed_activity_agree_where_there_is_no_reuse():
     assert "reuse_unknown" in {d.code for d in symbolic.activity_diagnostics}
 
 
+def test_what_is_cut_short_at_once_is_worked_out_instead():
+    launch = Launch.of(65536, 256, arguments={"1": 65536 * 256})
+    gpu = load_gpu("tesla-v100")
+
+    def found(mode, cap):
+        return analyse(read_module(STREAM), None, launch, gpu, analysis=mode, time_cap_seconds=cap)
+
+    hurried, symbolic = found("auto", 1e-9), found("symbolic", 1.0)
+    assert hurried.activity_how == "symbolic"
+    assert hurried.activity == symbolic.activity
+    assert "execution_cut_short" in {d.code for d in hurried.activity_diagnostics}
+    assert not hurried.cut_short
+    asked = found("executed", 1e-9)
+    assert asked.executed.lower_bounds
+    assert asked.cut_short
+    whole = found("auto", 60.0)
+    assert whole.activity_how == "executed"
+    assert not whole.cut_short
+
+
 def test_accesses_carry_counts_and_shape():
     launch = Launch.of(64, 256, arguments={"1": 64 * 256})
     analysis = analyse(read_module(STREAM), None, launch, load_gpu("tesla-v100"))

@@ -46,17 +46,19 @@ class Pages:
 
     MOST = 1073741823
 
-    def __init__(self) -> None:
+    def __init__(self, home: Path) -> None:
+        self.home = home
         self.most = self.MOST
 
     def limit(self, connection: sa.Connection) -> None:
-        if connection.dialect.name == "sqlite":
+        # A connection keeps the limit: services of other tests are none of ours.
+        if str(connection.engine.url.database).startswith(str(self.home)):
             connection.exec_driver_sql(f"PRAGMA max_page_count = {self.most}")
 
 
 @pytest.fixture
-def pages() -> Iterator[Pages]:
-    made = Pages()
+def pages(tmp_path: Path) -> Iterator[Pages]:
+    made = Pages(tmp_path)
     sa.event.listen(sa.Engine, "begin", made.limit)
     yield made
     sa.event.remove(sa.Engine, "begin", made.limit)

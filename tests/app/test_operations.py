@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 import socket
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +15,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app import metrics
+from app import logs, metrics
 from app.api.rates import TokenBuckets
 from app.services.power import PowerModels
 from app.settings import Settings
@@ -163,3 +165,13 @@ def test_every_setting_is_documented() -> None:
         assert field.description, name
     for name in ("HOST", "HOME", "DATABASE_URL", "API_KEYS", "REQUESTS_PER_SECOND"):
         assert name in named
+
+
+def test_log_lines_go_to_what_stderr_is_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with monkeypatch.context() as patched, io.StringIO() as for_a_while:
+        patched.setattr(sys, "stderr", for_a_while)
+        logs.configure(settings_at(tmp_path))
+    logs.log().error("still heard")
+    assert "still heard" in capsys.readouterr().err

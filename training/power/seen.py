@@ -2,7 +2,8 @@
 
 Boosted trees and extra trees, half of the answer each, on the schema's inputs and the launch
 (``LAUNCH_FEATURES``). On kernels left out it is no better than the shipped models (docs/power.md),
-and it would take an estimated 20 MB for three GPUs; so it only tells how far scores of random folds can be driven up.
+and it would take an estimated 20 MB for three GPUs; so it only tells how far scores of random folds
+can be driven up.
 """
 
 from __future__ import annotations

@@ -118,6 +118,21 @@ class LaunchOverhead(Strict):
     microseconds: PositiveFloat
 
 
+class BlockStart(Strict):
+    """Least core cycles between the starts of two blocks of a full GPU:
+    ``cycles + cycles_per_warp x warps of a block``."""
+
+    unit: Annotated[str, StringConstraints(pattern="^cycle$")]
+    source: str
+    note: str | None = None
+    cycles: Annotated[float, Field(ge=0)]
+    cycles_per_warp: Annotated[float, Field(ge=0)]
+
+    def at(self, warps: float) -> float:
+        """Core cycles of a block of ``warps``."""
+        return self.cycles + self.cycles_per_warp * warps
+
+
 class TimeInterval(Strict):
     """How far the default time model lay from kernels measured on this GPU, as factors on its
     answer that hold a new kernel with probability ``level``; ``kernels`` are those it rests on."""
@@ -159,6 +174,7 @@ class GpuProfile(Strict):
     global_memory_throughput: ThroughputCurve | None = None
     shared_memory_throughput: ThroughputCurve | None = None
     kernel_launch: LaunchOverhead | None = None
+    block_start: BlockStart | None = None
     memory_timing: MemoryTiming = Field(default_factory=MemoryTiming)
     dram_queueing: DramQueueing | None = None
     time_interval: TimeInterval | None = None

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import ceil
 from types import MappingProxyType
 
 from features.activity import Activity, Extras
@@ -24,7 +25,7 @@ from models.clocks import ClockPair, checked, default_clocks, streaming_bytes_pe
 from models.estimate import Estimate
 from models.intervals import loosened
 from models.time.base import Regime, TimePrediction
-from models.time.bottleneck_interval import LEVEL, interval_of
+from models.time.bottleneck_interval import interval_of, level_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +37,8 @@ class Constants:
     for estimates that do not (``training.data.activity_tables``). ``load_store``, ``fp64`` and
     ``texture``: time a pipe takes over that at its peak rate. ``block_cycles`` and
     ``block_cycles_of_sm``: least core cycles between the starts of two blocks, over the whole
-    GPU and on one SM. ``launch_seconds``: a launch itself, where the profile holds no
-    measurement.
+    GPU and on one SM. ``launch_seconds``: a launch itself. The last three count where the
+    profile holds no measurement.
     """
 
     overlap_norm: float = 3.0
@@ -171,8 +172,7 @@ def resource_seconds(
         "fp16": pipe(activity.fp16_instructions, sm.fp16_lanes / 2),
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
         "texture": constants.texture * pipe(activity.texture_requests, sm.texture_lanes),
-        "blocks": activity.blocks
-        * max(constants.block_cycles / hz, constants.block_cycles_of_sm / busiest),
+        "blocks": activity.blocks * _block_seconds(activity, gpu, hz, busiest, constants),
         "latency": activity.latency_cycles / hz,
     }
 
@@ -226,6 +226,15 @@ def dram_bytes(activity: Activity, constants: Constants = CONSTANTS) -> float:
     return (sectors - (1 - constants.reread_locality) * again) * SECTOR_BYTES
 
 
+def _block_seconds(
+    activity: Activity, gpu: GpuProfile, hz: float, busiest: float, constants: Constants
+) -> float:
+    """Least seconds between the starts of two blocks."""
+    if gpu.block_start is not None:
+        return gpu.block_start.at(ceil(activity.threads_per_block / WARP_SIZE)) / hz
+    return max(constants.block_cycles / hz, constants.block_cycles_of_sm / busiest)
+
+
 def _major(gpu: GpuProfile) -> str:
     return gpu.compute_capability.partition(".")[0]
 
@@ -266,7 +275,7 @@ class BottleneckTimeModel:
             seconds,
             min([seconds, *cases]) * width.low_factor,
             max([seconds, *cases]) * width.high_factor,
-            LEVEL,
+            level_of(gpu),
             basis,
         )
         return TimePrediction(

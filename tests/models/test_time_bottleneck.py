@@ -10,11 +10,16 @@ from hypothesis import strategies as st
 
 from features.activity import Activity, Extras
 from features.activity.extras import Atomics, AtomicUse, Synchronisation, TensorKind, TensorWork
+from features.analysis import analyse
 from features.gpus import load_gpu
+from features.gpus.profile import BlockStart, TimeInterval
+from features.launch import Launch
+from features.ptx import read_module
 from models.clocks import ClockPair, default_clocks, streaming_bytes_per_second
 from models.time.bottleneck import (
     CONSTANTS,
     Beside,
+    BottleneckTimeModel,
     Constants,
     beside,
     combined_seconds,
@@ -28,6 +33,7 @@ from models.time.bottleneck import (
 V100 = load_gpu("tesla-v100")
 T4 = load_gpu("t4")
 GTX_980 = load_gpu("gtx-980")
+NOTHING = ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry k() { ret; }\n"
 AT_1000 = ClockPair(1000.0, V100.memory_mhz)
 
 
@@ -155,6 +161,34 @@ def test_a_launch_is_paid_for_each() -> None:
     k20 = load_gpu("tesla-k20")
     assert k20.kernel_launch is not None
     assert launch_seconds(activity(), k20) == pytest.approx(k20.kernel_launch.microseconds * 1e-6)
+
+
+def test_measured_block_starts_count_by_their_warps() -> None:
+    starts = BlockStart(unit="cycle", source="truth", cycles=3.0, cycles_per_warp=0.5)
+    gpu = V100.model_copy(update={"block_start": starts})
+    seconds = {
+        threads: resource_seconds(
+            activity(blocks=1e6, threads_per_block=float(threads)), gpu, AT_1000
+        )["blocks"]
+        for threads in (1, 32, 33, 1024)
+    }
+    assert seconds == pytest.approx({1: 3.5e-3, 32: 3.5e-3, 33: 4e-3, 1024: 19e-3})
+    # Not measured: 1.7 cycles of the GPU on 80 SMs, whatever the block's size.
+    assert resource_seconds(activity(blocks=1e6), V100, AT_1000)["blocks"] == pytest.approx(1.7e-3)
+
+
+def test_a_measured_interval_holds_with_its_own_probability() -> None:
+    own = TimeInterval(source="truth", level=0.8, low_factor=0.9, high_factor=1.2, kernels=9)
+    launch = Launch.of((80,), (256,))
+    analysis = analyse(read_module(NOTHING), None, launch, V100)
+    found = (
+        BottleneckTimeModel()
+        .predict(analysis, V100.model_copy(update={"time_interval": own}))
+        .estimate
+    )
+    assert (found.level, found.basis) == (0.8, "unseen_kernel")
+    assert found.high == pytest.approx(1.2 * found.value)
+    assert BottleneckTimeModel().predict(analysis, V100).estimate.level == 0.9
 
 
 def test_the_regime_names_what_bounds() -> None:

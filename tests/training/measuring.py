@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 from features.gpus import load_gpu
 from features.gpus.facts import Fact
-from features.gpus.profile import GpuProfile, LaunchOverhead
+from features.gpus.profile import BlockStart, GpuProfile, LaunchOverhead
 from training.measure.campaign import plan, run_campaign, session
 from training.measure.nvml import Nvml
 from training.measure.observer import Settings
@@ -37,6 +38,16 @@ BODY = {
 """One instruction of each unit; ``{0}`` is one of four registers, ``{1}`` a byte offset."""
 
 STRIDE = 4 * 256 * 5120
+
+NOTHING = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry k()
+{
+ ret;
+}
+"""
 
 
 def ptx(body: Sequence[str], trips: int, *, advance: int = 0, store: bool = True) -> str:
@@ -176,15 +187,12 @@ def probes() -> list[Workload]:
                     ),
                 )
             )
-    for blocks in (80, 1280, 20480):
-        found.append(
-            workload(
-                f"launch-{blocks}",
-                [],
-                blocks=blocks,
-                probe=Probe(kind="launch", target="launch", operations=blocks * 256),
-            )
+    for blocks, threads in product((80, 1280, 20480), (32, 1024)):
+        probe = Probe(kind="launch", target="launch", operations=blocks * threads)
+        does_more = workload(
+            f"launch-{blocks}-{threads}", [], blocks=blocks, threads=threads, probe=probe
         )
+        found.append(does_more.model_copy(update={"ptx": NOTHING, "arguments": ()}))
     return found
 
 
@@ -248,11 +256,15 @@ def true_profile() -> GpuProfile:
     memory = gpu.memory.model_copy(
         update={"streaming_share": Fact(value=0.83, unit="share", source="truth")}
     )
-    launch = LaunchOverhead(
-        unit="us", source="truth", microseconds_per_thread=1.5e-6, microseconds=3.1
-    )
+    launch = LaunchOverhead(unit="us", source="truth", microseconds_per_thread=0, microseconds=3.1)
+    starts = BlockStart(unit="cycle", source="truth", cycles=3.3, cycles_per_warp=0.4)
     return gpu.model_copy(
-        update={"memory_timing": timing, "memory": memory, "kernel_launch": launch}
+        update={
+            "memory_timing": timing,
+            "memory": memory,
+            "kernel_launch": launch,
+            "block_start": starts,
+        }
     )
 
 

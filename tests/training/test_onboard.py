@@ -72,7 +72,9 @@ def test_every_rate_and_latency_is_recovered_within_ten_percent(world: World) ->
     assert rate.peak_warps == (8, 4)
     assert gpu.kernel_launch is not None
     assert gpu.kernel_launch.microseconds == pytest.approx(truth.launch_seconds * 1e6, rel=0.1)
-    assert gpu.kernel_launch.microseconds_per_thread == pytest.approx(1.5e-6, rel=0.1)
+    assert gpu.block_start is not None
+    assert gpu.block_start.cycles == pytest.approx(3.3, rel=0.1)
+    assert gpu.block_start.cycles_per_warp == pytest.approx(0.4, rel=0.1)
     assert gpu.streaming_share == pytest.approx(truth.profile.streaming_share, rel=0.1)
     assert gpu.l2_bytes_per_clock == pytest.approx(truth.profile.l2_bytes_per_clock, rel=0.1)
     assert gpu.core_mhz == truth.profile.core_mhz

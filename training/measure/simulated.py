@@ -81,7 +81,8 @@ class Truth:
     follow the square of the voltage. ``active_watts``: what a busy board draws beside idle and
     events. ``latency_cycles`` and ``results_per_cycle`` (of an SM) by a probe's target.
     ``pattern_factor`` scales the energy of events of workloads whose data vary.
-    ``wander_share``: how far the core clock swings under load.
+    ``wander_share``: how far the core clock swings under load. ``blocks_after``: blocks start
+    after the work of a launch rather than beside it, as no time model has it.
     """
 
     profile: GpuProfile
@@ -95,7 +96,7 @@ class Truth:
         default_factory=lambda: MappingProxyType({"fma.f32": 63.0, "add.s32": 63.0})
     )
     launch_seconds: float = 3.1e-6
-    launch_seconds_per_thread: float = 1.5e-12
+    blocks_after: bool = False
     idle_core_mhz: float = 135.0
     update_period_seconds: float = 0.1
     lag_seconds: float = 0.25
@@ -294,13 +295,12 @@ class SimulatedRunner:
         truth, gpu = self.gpu.truth, self.gpu
         clocks = ClockPair(gpu.core_mhz, gpu.memory_mhz)
         activity, more = self._activity(workload)
-        threads = activity.blocks * activity.threads_per_block
-        # Behind work, blocks start as the time model has it; alone, by the truth's own line.
-        starts = truth.launch_seconds_per_thread * threads
-        seconds = combined_seconds(resource_seconds(activity, truth.profile, clocks, more=more))
+        resources = resource_seconds(activity, truth.profile, clocks, more=more)
+        starts = resources.pop("blocks") if truth.blocks_after else 0.0
+        seconds = combined_seconds(resources)
         if workload.probe is not None:
-            seconds = self._probed(workload.probe, clocks, seconds, starts)
-        seconds += truth.launch_seconds
+            seconds = self._probed(workload.probe, clocks, seconds)
+        seconds += truth.launch_seconds + starts
         core = clocks.core_mhz / truth.profile.core_mhz
         volts = truth.voltage.at(core) ** 2
         # The energy of device memory is per byte, whatever the core's voltage.
@@ -312,7 +312,7 @@ class SimulatedRunner:
             joules *= truth.pattern_factor[pattern]
         return seconds, truth.active_watts * volts * core + joules / seconds
 
-    def _probed(self, probe: Probe, clocks: ClockPair, seconds: float, starts: float) -> float:
+    def _probed(self, probe: Probe, clocks: ClockPair, seconds: float) -> float:
         """Latencies and throughputs follow the truth's own tables."""
         truth = self.gpu.truth
         if probe.kind == "latency" and probe.target in truth.latency_cycles:
@@ -324,7 +324,7 @@ class SimulatedRunner:
             inflight = probe.parallelism * probe.warps_per_sm * WARP_SIZE
             rate = min(peak, inflight / truth.latency_cycles[probe.target])
             return probe.operations / (rate * truth.profile.sm_count * clocks.core_hz)
-        return starts if probe.kind == "launch" else seconds
+        return seconds
 
     def _activity(self, workload: Workload) -> tuple[Activity, Beside]:
         if workload.id not in self._known:

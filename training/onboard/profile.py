@@ -7,18 +7,29 @@ without one the driver's facts are. docs/measuring.md tells how each number foll
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from math import ceil, prod
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
 
 from features.activity import Activity
 from features.errors import GpuError, WattcastError
 from features.gpus import GpuProfile, load_gpu
+from features.launch import WARP_SIZE
 from features.memory import SECTOR_BYTES
 from models.clocks import ClockPair
-from models.time.bottleneck import CONSTANTS, Beside, beside, dram_bytes, resource_seconds
+from models.time.bottleneck import (
+    CONSTANTS,
+    Beside,
+    beside,
+    combined_seconds,
+    dram_bytes,
+    resource_seconds,
+)
 from training.measure.device import Device
 from training.measure.executed import executed
 from training.measure.lines import Configuration
@@ -39,6 +50,12 @@ PEAK_SHARE = 0.95
 
 PASSING_SHARE = 0.1
 """Share of a stream's sectors that may come from the L2 where it is to tell the L1's rate."""
+
+_EMPTY = "{} empty kernels, back to back"
+_WARPS = 8
+_SCALES = (1.0, 4.0, 16.0, 64.0)
+"""Where searches for a block's cycles start: at these multiples of the constant for other GPUs, in
+a block of so many warps. Too low a start lies below the latency, which then hides the blocks."""
 
 TIMING_TARGETS = {
     "l1": "l1_latency",
@@ -125,7 +142,7 @@ class _Fit:
             f"{recording.sessions[0].started[:10]}, driver {recording.device.driver_version}"
         )
         self.sm_count = int(self.data["chip"]["sm_count"]["value"])
-        self.start = (CONSTANTS.launch_seconds, 0.0)
+        self.start_seconds = CONSTANTS.launch_seconds
 
     def clocks_and_idle(self, *, known: bool) -> None:
         """The clock that kernels ran at, and idle power."""
@@ -153,26 +170,64 @@ class _Fit:
             self.fitted.fitted["idle_watts"] = idle
 
     def launch(self) -> None:
-        """Overhead of a launch: a line in the threads."""
-        found = [(probe.operations, seconds) for probe, _, seconds in self._probes("launch")]
-        if not found:
+        """What empty kernels cost: each launch, each of its blocks, each warp of a block.
+
+        The numbers under which the time model takes as long as they did. Also as the thesis has
+        it, a line in the threads (section 3.4), through the same launch.
+        """
+        empty = self._empty()
+        if not empty:
             self.fitted.notes.append("launch overhead was not measured")
             return
-        threads, seconds = np.array(found).T
-        slope, constant = 0.0, float(np.median(seconds))
-        if len(set(threads)) > 1:
-            fitted = np.polyfit(threads, seconds, 1, w=1 / seconds)
-            if fitted[0] > 0 and fitted[1] > 0:
-                slope, constant = float(fitted[0]), float(fitted[1])
-        self.start = (constant, slope)
+        seconds = np.array([one.seconds for one in empty])
+        threads = np.array([one.blocks * one.threads for one in empty]) / seconds
+        if len({one.blocks for one in empty}) > 1:
+            constant, each, per_warp = _starts(empty)
+            self._block_start(each, per_warp, len(empty))
+        else:
+            constant = float(np.median(seconds))
+            self.fitted.notes.append("what starting a block costs: not told by the empty kernels")
+        self.start_seconds = constant
+        slope = max(0.0, float((1 - constant / seconds) @ threads / (threads @ threads)))
         self.data["kernel_launch"] = {
             "unit": "us",
             "source": SOURCE,
-            "note": f"{len(found)} empty kernels, back to back",
+            "note": _EMPTY.format(len(empty)),
             "microseconds_per_thread": slope * 1e6,
             "microseconds": round(constant * 1e6, 6),
         }
         self.fitted.fitted["launch_microseconds"] = constant * 1e6
+
+    def _empty(self) -> list[_EmptyKernel]:
+        gpu = profile_of(self.data)
+        found = []
+        for _, one, seconds in self._probes("launch"):
+            blocks, threads = prod(one.workload.grid), prod(one.workload.block)
+            others: dict[str, float] = {}
+            workload = self.recording.workload(one)
+            if workload is not None:
+                try:
+                    activity = executed(workload, gpu, one.pattern).activity
+                    others = resource_seconds(activity, gpu, self._pair(one))
+                    del others["blocks"]
+                except WattcastError as error:
+                    self.fitted.notes.append(f"{one.key}: not analysed: {error}")
+            found.append(_EmptyKernel(blocks, threads, seconds, self._hz(one), others))
+        return found
+
+    def _block_start(self, each: float, per_warp: float, kernels: int) -> None:
+        if each + per_warp <= 0:
+            self.fitted.notes.append("starting a block costs nothing that empty kernels show")
+            return
+        self.data["block_start"] = {
+            "unit": "cycle",
+            "source": SOURCE,
+            "note": _EMPTY.format(kernels),
+            "cycles": round(each, 4),
+            "cycles_per_warp": round(per_warp, 4),
+        }
+        self.fitted.fitted["block_start_cycles"] = each
+        self.fitted.fitted["block_start_cycles_per_warp"] = per_warp
 
     def latencies(self) -> None:
         """Cycles of one operation of a chain: the slope over lengths of the same kernel, launch
@@ -181,7 +236,7 @@ class _Fit:
             lambda: defaultdict(list)
         )
         for probe, one, seconds in self._probes("latency"):
-            cycles = self._busy(one, seconds) * self._hz(one)
+            cycles = self._busy(seconds) * self._hz(one)
             found[probe.target][_same(one)].append((probe.operations, cycles))
         for target, chains in sorted(found.items()):
             each = float(np.median([_cycles(points) for points in chains.values()]))
@@ -202,7 +257,7 @@ class _Fit:
         for probe, one, seconds in self._probes("throughput"):
             if probe.warps_per_sm is None:
                 continue
-            rate = probe.operations / (self._busy(one, seconds) * self._hz(one) * self.sm_count)
+            rate = probe.operations / (self._busy(seconds) * self._hz(one) * self.sm_count)
             curves[probe.target][probe.parallelism][probe.warps_per_sm] = rate
         for target, by_ilp in sorted(curves.items()):
             levels = [ilp for at, ilp in enumerate(sorted(by_ilp), start=1) if ilp == at]
@@ -281,7 +336,7 @@ class _Fit:
             except WattcastError as error:
                 self.fitted.notes.append(f"{one.key}: not analysed: {error}")
                 continue
-            busy = self._busy(one, seconds)
+            busy = self._busy(seconds)
             found.append(
                 (_own_seconds(activity, more, gpu, self._pair(one), target, busy), activity, one)
             )
@@ -296,12 +351,9 @@ class _Fit:
             and one.result.time_seconds is not None
         ]
 
-    def _busy(self, one: Configuration, seconds: float) -> float:
+    def _busy(self, seconds: float) -> float:
         """Seconds without what starting the launch costs."""
-        grid, block = one.workload.grid, one.workload.block
-        threads = float(np.prod(grid, dtype=float) * np.prod(block, dtype=float))
-        constant, slope = self.start
-        return max(seconds - constant - slope * threads, 0.02 * seconds)
+        return max(seconds - self.start_seconds, 0.02 * seconds)
 
     def _pair(self, one: Configuration) -> ClockPair:
         result = one.result
@@ -311,6 +363,41 @@ class _Fit:
 
     def _hz(self, one: Configuration) -> float:
         return self._pair(one).core_hz
+
+
+class _EmptyKernel(NamedTuple):
+    """A launch that does nothing: what it took, and would need beside starting its blocks."""
+
+    blocks: int
+    threads: int
+    seconds: float
+    hz: float
+    others: Mapping[str, float]
+
+    def predicted(self, constant: float, cycles: float, cycles_per_warp: float) -> float:
+        each = cycles + cycles_per_warp * ceil(self.threads / WARP_SIZE)
+        return constant + combined_seconds({**self.others, "blocks": self.blocks * each / self.hz})
+
+
+def _starts(empty: Sequence[_EmptyKernel]) -> tuple[float, float, float]:
+    """Seconds of a launch, cycles of a block, cycles of a warp: least squares of the share that
+    the time model is off."""
+    shortest = min(one.seconds for one in empty)
+
+    def off(scaled: NDArray[np.float64]) -> list[float]:
+        found = (float(scaled[0] * shortest), float(scaled[1]), float(scaled[2]))
+        return [one.predicted(*found) / one.seconds - 1 for one in empty]
+
+    searches = [
+        least_squares(
+            off,
+            (1.0, CONSTANTS.block_cycles * scale, CONSTANTS.block_cycles / _WARPS * scale),
+            bounds=([1e-3, 0.0, 0.0], np.inf),
+        )
+        for scale in _SCALES
+    ]
+    found = min(searches, key=lambda one: float(one.cost)).x
+    return float(found[0] * shortest), float(found[1]), float(found[2])
 
 
 def _same(one: Configuration) -> str:

@@ -25,7 +25,7 @@ from types import MappingProxyType
 from features.activity.memory import GLOBAL_L1_SINCE
 from features.gpus import GpuProfile, load_gpu
 from features.gpus.facts import Fact
-from features.gpus.profile import LaunchOverhead
+from features.gpus.profile import BlockStart, LaunchOverhead
 from training.markdown import table
 from training.measure.nvml import Nvml
 from training.measure.observer import Settings
@@ -86,7 +86,7 @@ NO_COUNTER = Faults(not_supported=frozenset({"DeviceGetTotalEnergyConsumption"})
 """The harder case: power by samples alone."""
 
 
-def truth(gpu: str) -> Truth:
+def truth(gpu: str, *, blocks_after: bool = False) -> Truth:
     """A board of a profile's size whose rates are none of the profile's."""
     base = load_gpu(gpu)
     timing = {
@@ -98,14 +98,14 @@ def truth(gpu: str) -> Truth:
         "l2_bytes_per_clock": Fact(value=27.0 * base.sm_count, unit="byte/cycle", source="truth"),
     }
     share = Fact(value=0.81, unit="share", source="truth")
-    launch = LaunchOverhead(
-        unit="us", source="truth", microseconds=3.1, microseconds_per_thread=1.5e-6
-    )
+    launch = LaunchOverhead(unit="us", source="truth", microseconds=3.1, microseconds_per_thread=0)
+    starts = BlockStart(unit="cycle", source="truth", cycles=2.4, cycles_per_warp=0.3)
     profile = base.model_copy(
         update={
             "memory_timing": base.memory_timing.model_copy(update=timing),
             "memory": base.memory.model_copy(update={"streaming_share": share}),
             "kernel_launch": launch,
+            "block_start": starts,
         }
     )
     return Truth(
@@ -116,7 +116,7 @@ def truth(gpu: str) -> Truth:
         latency_cycles=LATENCIES,
         results_per_cycle=RESULTS,
         launch_seconds=launch.microseconds * 1e-6,
-        launch_seconds_per_thread=launch.microseconds_per_thread * 1e-6,
+        blocks_after=blocks_after,
     )
 
 
@@ -174,12 +174,13 @@ def parameters(known: Truth, recording: Recording, made: Onboarded) -> Iterator[
         yield Line(
             f"results an SM and cycle, {target}", rate, fitted.get(f"results_per_cycle {target}")
         )
-    launch = gpu.kernel_launch
-    start = (None, None) if launch is None else (
-        launch.microseconds, launch.microseconds_per_thread * 1e6
-    )  # fmt: skip
-    yield Line("launch, us", known.launch_seconds * 1e6, start[0])
-    yield Line("launch, us a million threads", known.launch_seconds_per_thread * 1e12, start[1])
+    launch, block, true = gpu.kernel_launch, gpu.block_start, known.profile.block_start
+    assert true is not None
+    yield Line("launch, us", known.launch_seconds * 1e6, launch.microseconds if launch else None)
+    yield Line("a block's start, cycles", true.cycles, block.cycles if block else None)
+    yield Line(
+        "a warp's of a block", true.cycles_per_warp, block.cycles_per_warp if block else None
+    )
     yield from rates(known.profile, gpu)
 
 
@@ -284,11 +285,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--gpu", default="h200-sxm5", help="profile that the board has the size of")
     parser.add_argument("--micro", action="store_true", help="no application kernels")
     parser.add_argument("--minutes", type=float, default=inf, help="simulated; as of measure")
+    parser.add_argument(
+        "--blocks-after", action="store_true", help="blocks start after the work of a launch"
+    )
     given = parser.parse_args(arguments)
     with TemporaryDirectory() as fresh:
         folder = given.folder or Path(fresh)
         path = folder / f"simulated-{given.gpu}.jsonl"
-        board = SimulatedGpu(truth(given.gpu), NO_COUNTER)
+        board = SimulatedGpu(truth(given.gpu, blocks_after=given.blocks_after), NO_COUNTER)
         machine = simulated(board)
         settings = Settings(poll_seconds=POLL_SECONDS)
         alone = prepare(machine, Request(), settings)

@@ -215,7 +215,8 @@ class PredictionStore:
         except (IntegrityError, DataError) as error:
             # One row the database will never take must not hold up the others.
             if len(records) == 1:
-                log().error("prediction refused by the database", id=str(records[0].id), why=error)
+                why = str(error.orig).partition("\n")[0]  # the lines below it quote the row
+                log().error("prediction refused by the database", id=str(records[0].id), why=why)
             else:
                 for record in records:
                     if not self._write([record]):
@@ -245,7 +246,8 @@ class PredictionStore:
                     for sha256 in sorted(texts)
                 ]
                 connection.execute(insert_or_leave(self._engine.dialect.name, PTX), rows_of_ptx)
-            connection.execute(sa.insert(PREDICTIONS), rows)
+            # Left where a commit went through whose answer got lost with the connection.
+            connection.execute(insert_or_leave(self._engine.dialect.name, PREDICTIONS), rows)
         if len(self._known_ptx) > 100_000:
             self._known_ptx.clear()
         self._known_ptx.update(texts)

@@ -19,9 +19,11 @@ from tests.app.conftest import settings_at
 from tests.app.databases import database
 from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, ended, table, upload
+from tests.app.own_postgres import own_server
 
 ROWS = 30
 TERMINATIONS = 8
+KILLS = 4
 OUTAGE_SECONDS = 1.5
 
 
@@ -86,66 +88,97 @@ class Load:
             assert not thread.is_alive()
 
 
-def test_a_restart_costs_no_more_than_a_503(tmp_path: Path, vector_add: str) -> None:
-    body = {"ptx": vector_add, "gpu": GPU, "launch": {"grid": [64], "block": [128]}}
+def _connections_ended(url: str, client: httpx.Client) -> None:
+    """Every connection ends, again and again; then the database takes none for a while."""
+    server, terminated = Server(url), 0
+    for _ in range(TERMINATIONS):
+        time.sleep(0.3)
+        terminated += server.terminate()
+    server.take_connections(False)
+    server.terminate()
+    time.sleep(OUTAGE_SECONDS)
+    _told_gone(client)
+    server.take_connections(True)
+    print(f"{terminated} connections ended")
+    assert terminated > TERMINATIONS
+
+
+def _told_gone(client: httpx.Client) -> None:
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/metrics").status_code == 200
+
+
+def test_connections_that_end_cost_no_more_than_a_503(tmp_path: Path, vector_add: str) -> None:
     with database("postgresql", tmp_path) as url:
-        server = Server(url)
-        settings = settings_at(
-            tmp_path / "home", database_url=url, job_lease_seconds=2.0, job_poll_seconds=0.1
-        )
-        with running(settings) as client:
-            batch = upload(client, table(120, kernels=12))
-            request = {"gpu": GPU, "mode": "continue", "families": ["catboost"]}
-            job = client.post("/retrain", json={**request, "batches": [batch]}).json()["id"]
-            load = Load(client)
+        _under_load(tmp_path, vector_add, url, lambda client: _connections_ended(url, client))
 
-            def uploads(of: int) -> Callable[[int], httpx.Response]:
-                return lambda number: client.post(
-                    "/measurements",
-                    files={"file": ("r.csv", table(ROWS, kernels=5, seed=1000 * of + number))},
-                    data={"schema": SCHEMA},
-                )
 
-            for of in (1, 2):
-                load.call("upload", uploads(of), load.batches)
-            load.call("predict", lambda _: client.post("/predict", json=body), load.predictions)
-            load.call("list", lambda _: client.get("/measurements"), [])
-            load.call("jobs", lambda _: client.get("/jobs"), [])
-            terminated = 0
-            for _ in range(TERMINATIONS):
-                time.sleep(0.3)
-                terminated += server.terminate()
-            server.take_connections(False)
-            server.terminate()
-            time.sleep(OUTAGE_SECONDS)
-            assert client.get("/readyz").status_code == 503
-            assert client.get("/metrics").status_code == 200
-            server.take_connections(True)
-            time.sleep(1)
-            load.stop()
-            print(f"{terminated} connections ended; {dict(load.statuses)}")
-            assert terminated > TERMINATIONS
-            assert load.wrong == []
-            assert load.statuses["list", 503] > 0  # the outage was felt
-            until = time.monotonic() + 30
-            while client.get("/readyz").status_code != 200:
-                assert time.monotonic() < until
-                time.sleep(0.05)
-            assert ended(client, f"/jobs/{job}")["state"] == "done"
-        with running(settings) as client:
-            for prediction in load.predictions:
-                assert client.get(f"/predictions/{prediction}").status_code == 200
-        engine = open_database(url)
-        with engine.connect() as connection:
-            counted = connection.execute(
-                sa.select(MEASUREMENTS.c.batch_id, sa.func.count()).group_by(
-                    MEASUREMENTS.c.batch_id
-                )
+def test_a_server_killed_and_started_again_costs_no_more_than_a_503(
+    tmp_path: Path, vector_add: str
+) -> None:
+    with own_server() as server:
+
+        def killed(client: httpx.Client) -> None:
+            for _ in range(KILLS):
+                time.sleep(0.7)
+                server.kill()
+                time.sleep(OUTAGE_SECONDS)
+                _told_gone(client)
+                server.start()
+
+        _under_load(tmp_path, vector_add, server.url, killed)
+
+
+def _under_load(
+    tmp_path: Path, vector_add: str, url: str, disturb: Callable[[httpx.Client], None]
+) -> None:
+    """Uploads, predictions and a retraining while the database is disturbed; what was
+    acknowledged must be there afterwards, once."""
+    body = {"ptx": vector_add, "gpu": GPU, "launch": {"grid": [64], "block": [128]}}
+    settings = settings_at(
+        tmp_path / "home", database_url=url, job_lease_seconds=2.0, job_poll_seconds=0.1
+    )
+    with running(settings) as client:
+        batch = upload(client, table(120, kernels=12))
+        request = {"gpu": GPU, "mode": "continue", "families": ["catboost"]}
+        job = client.post("/retrain", json={**request, "batches": [batch]}).json()["id"]
+        load = Load(client)
+
+        def uploads(of: int) -> Callable[[int], httpx.Response]:
+            return lambda number: client.post(
+                "/measurements",
+                files={"file": ("r.csv", table(ROWS, kernels=5, seed=1000 * of + number))},
+                data={"schema": SCHEMA},
             )
-            rows = {str(batch_id): count for batch_id, count in counted}
-            ends = connection.execute(sa.select(JOB_EVENTS).where(JOB_EVENTS.c.state == "done"))
-            assert len(ends.all()) == 1
-        engine.dispose()
+
+        for of in (1, 2):
+            load.call("upload", uploads(of), load.batches)
+        load.call("predict", lambda _: client.post("/predict", json=body), load.predictions)
+        load.call("list", lambda _: client.get("/measurements"), [])
+        load.call("jobs", lambda _: client.get("/jobs"), [])
+        disturb(client)
+        time.sleep(1)
+        load.stop()
+        print(dict(load.statuses))
+        assert load.wrong == []
+        assert load.statuses["list", 503] > 0  # the outage was felt
+        until = time.monotonic() + 30
+        while client.get("/readyz").status_code != 200:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        assert ended(client, f"/jobs/{job}")["state"] == "done"
+    with running(settings) as client:
+        for prediction in load.predictions:
+            assert client.get(f"/predictions/{prediction}").status_code == 200
+    engine = open_database(url)
+    with engine.connect() as connection:
+        counted = connection.execute(
+            sa.select(MEASUREMENTS.c.batch_id, sa.func.count()).group_by(MEASUREMENTS.c.batch_id)
+        )
+        rows = {str(batch_id): count for batch_id, count in counted}
+        ends = connection.execute(sa.select(JOB_EVENTS).where(JOB_EVENTS.c.state == "done"))
+        assert len(ends.all()) == 1
+    engine.dispose()
     assert rows.pop(batch) == 120
     assert set(rows) >= set(load.batches)
     assert set(rows.values()) == {ROWS}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,6 +15,8 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
+from sqlalchemy.exc import OperationalError
+from structlog.testing import capture_logs
 
 from app.store.all_tables import METADATA
 from app.store.database import HEAD, MIGRATIONS, StoreError, migrate, open_database, revision
@@ -102,15 +104,43 @@ def test_memory_holds_the_latest_and_the_database_all(url: str) -> None:
 
 def test_a_row_the_database_refuses_does_not_hold_up_others(url: str) -> None:
     store = PredictionStore(open_database(url), flush_seconds=0.1)
-    same = uuid4()
-    good = record()
-    for one in (record(prediction_id=same), record(prediction_id=same), good):
-        store.add(one)
-    assert store.flush()
+    bad, good = replace(record(), gpu=None), record()  # type: ignore[arg-type]
+    with capture_logs() as said:
+        for one in (bad, good):
+            store.add(one)
+        assert store.flush()
     store.close()
     again = PredictionStore(open_database(url))
-    assert again.get(same) is not None
-    assert again.get(good.id) is not None
+    assert (again.get(bad.id), again.get(good.id) is not None) == (None, True)
+    again.close()
+    (refusal,) = [line for line in said if "refused" in line["event"]]
+    assert refusal["id"] == str(bad.id)
+    assert bad.request not in refusal["why"]  # nothing of what was asked
+
+
+def test_a_commit_whose_answer_was_lost_is_made_once(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PredictionStore(open_database(url), flush_seconds=0.1)
+    commit, lost = store._commit, []
+
+    def committed_then_lost(records: Sequence[PredictionRecord]) -> None:
+        commit(records)
+        if not lost:
+            lost.append(True)
+            raise OperationalError("COMMIT", {}, Exception("server closed the connection"))
+
+    monkeypatch.setattr(store, "_commit", committed_then_lost)
+    many = [record(), record()]
+    with capture_logs() as said:
+        for one in many:
+            store.add(one)
+        assert store.flush()
+    store.close()
+    assert lost
+    assert [line for line in said if "refused" in line["event"]] == []
+    again = PredictionStore(open_database(url))
+    assert all(again.get(one.id) is not None for one in many)
     again.close()
 
 

@@ -18,6 +18,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import to_json
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from app.disk import is_full
@@ -151,6 +152,8 @@ _BY_STATUS = {
     408: "slow-body",
     413: "too-large",
 }
+_RETRY_SECONDS = {"busy": 1, "time-limit": 1, "store": 1, "disk-full": 60}
+NOT_STORED = "the database does not answer; nothing was stored"
 _IN_PATH = {GpuError: "unknown-gpu", SchemaError: "unknown-schema", ModelError: "unknown-model"}
 
 
@@ -289,8 +292,12 @@ async def _wattcast_error(request: Request, error: Exception) -> Response:
     if is_full(error):
         return _no_room(error)
     kind = kind_of(error, in_path=request.method == "GET")
-    headers = {"Retry-After": "1"} if kind in ("busy", "time-limit", "store") else None
-    return response(kind, str(error), error.context, headers)
+    return response(kind, str(error), error.context, _retry_after(kind))
+
+
+def _retry_after(kind: str) -> dict[str, str] | None:
+    seconds = _RETRY_SECONDS.get(kind)
+    return None if seconds is None else {"Retry-After": str(seconds)}
 
 
 async def _validation_error(_: Request, error: Exception) -> Response:
@@ -306,9 +313,14 @@ async def _os_error(_: Request, error: Exception) -> Response:
 
 def _no_room(error: Exception) -> Response:
     log().error("no room left on a disk", exc_info=error)
-    where = "in the database" if isinstance(error, WattcastError) else "for a temporary file"
-    detail = f"there is no room left {where}; nothing was stored"
-    return response("disk-full", detail, headers={"Retry-After": "60"})
+    return response("disk-full", no_room(error), headers=_retry_after("disk-full"))
+
+
+def no_room(error: Exception) -> str:
+    """What to say of an error for which ``is_full`` holds."""
+    database = isinstance(error, WattcastError | SQLAlchemyError)
+    where = "in the database" if database else "for a temporary file"
+    return f"there is no room left {where}; nothing was stored"
 
 
 async def _http_error(request: Request, error: Exception) -> Response:

@@ -128,7 +128,13 @@ class Settings(BaseSettings):
         default=2_000, ge=1, description="Most files in a zip of measurements and PTX."
     )
     uploads_at_once: int = Field(
-        default=1, ge=1, le=64, description="Uploads that are read at the same time (threads)."
+        default=1, ge=1, le=64, description="Uploads that are read at the same time."
+    )
+    upload_readers: Literal["processes", "threads"] = Field(
+        default="processes",
+        description="What reads uploads: processes beside the service, so that predictions stay "
+        "quick and a hostile upload ends its reader alone; or threads of the service, which saves "
+        "about 150 MB while uploads come.",
     )
     waiting_uploads: int = Field(
         default=64, ge=0, description="Uploads that may wait; more are answered 429."

@@ -61,9 +61,14 @@ def _loaded(port: int) -> Iterator[Row]:
         answer.raise_for_status()
         job, started = answer.headers["Location"], time.perf_counter()
         tables = [table(UPLOAD_ROWS, seed=number + 1) for number in range(UPLOADS)]
-        with ThreadPoolExecutor(UPLOADS + 1) as pool:
+        # One client: each new one would read the machine's certificates, on the service's cores.
+        limits = httpx.Limits(max_connections=UPLOADS)
+        with (
+            httpx.Client(base_url=client.base_url, timeout=120, limits=limits) as uploader,
+            ThreadPoolExecutor(UPLOADS + 1) as pool,
+        ):
             asked = pool.submit(_ask, port, SECONDS)
-            sent = list(pool.map(lambda content: _send(port, content), tables))
+            sent = list(pool.map(lambda content: _send(uploader, content), tables))
             found = asked.result()
         result = ended(client, job)
         yield fact("retraining beside it", time.perf_counter() - started, "s")
@@ -79,13 +84,10 @@ def _loaded(port: int) -> Iterator[Row]:
             print(line, file=sys.stderr)
 
 
-def _send(port: int, content: bytes) -> tuple[int, float]:
+def _send(client: httpx.Client, content: bytes) -> tuple[int, float]:
     start = time.perf_counter()
-    answer = httpx.post(
-        f"http://127.0.0.1:{port}/measurements",
-        files={"file": ("rows.csv", content)},
-        data={"schema": SCHEMA},
-        timeout=120,
+    answer = client.post(
+        "/measurements", files={"file": ("rows.csv", content)}, data={"schema": SCHEMA}
     )
     return answer.status_code, time.perf_counter() - start
 

@@ -19,7 +19,7 @@ from app.problems import ServiceError
 from app.services import services_of
 from app.services.uploads.export import export
 from app.services.uploads.rows import Label
-from app.services.uploads.upload import UploadOptions, store_upload, vars_of
+from app.services.uploads.upload import UploadOptions, vars_of
 from app.store.measurements import Batch, MeasurementStore
 
 router = APIRouter(prefix="/measurements", tags=["measurements"])
@@ -102,7 +102,7 @@ async def post_measurements(
     options = UploadOptions(gpu, board, schema_id)
     try:
         batch, is_new = await services.uploads.run(
-            store_upload, services, file.file, options, actor_of(request)
+            services.readers.store, file.file, options, actor_of(request)
         )
     except SQLAlchemyError as error:
         raise _gone() from error
@@ -202,7 +202,7 @@ def _unknown(batch_id: UUID) -> ServiceError:
 
 
 def _gone() -> ServiceError:
-    return ServiceError("store", "the database does not answer; nothing was stored")
+    return ServiceError("store", problems.NOT_STORED)
 
 
 def _summary(batch: Batch) -> dict[str, Any]:

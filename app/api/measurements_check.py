@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, File, Form, Request, UploadFile
 from fastapi.responses import Response
@@ -11,10 +11,9 @@ from pydantic import BaseModel, Field
 from app import problems
 from app.api.measurements import Name, RejectedRow
 from app.api.route import json_response
-from app.services import Services, services_of
+from app.services import services_of
 from app.services.uploads.rows import Label
-from app.services.uploads.upload import UploadOptions, read_upload, vars_of
-from features.errors import DataError
+from app.services.uploads.upload import UploadOptions
 
 router = APIRouter(prefix="/measurements", tags=["measurements"])
 
@@ -54,19 +53,4 @@ async def check_measurements(
     accepted is answered like any other."""
     services = services_of(request)
     options = UploadOptions(gpu, board, schema_id)
-    return json_response(await services.uploads.run(_checked, services, file, options))
-
-
-def _checked(services: Services, file: UploadFile, options: UploadOptions) -> dict[str, Any]:
-    try:
-        found = read_upload(services, file.file, options)
-    except DataError as error:
-        if "rejections" not in error.context:
-            raise
-        rejections, rejected = error.context["rejections"], error.context["rejected"]
-        return {"accepted": 0, "rejected": rejected, "rejections": rejections}
-    return {
-        "accepted": len(found.rows),
-        "rejected": found.rejected,
-        "rejections": [vars_of(one) for one in found.rejections],
-    }
+    return json_response(await services.uploads.run(services.readers.check, file.file, options))

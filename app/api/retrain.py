@@ -20,7 +20,7 @@ from app.retrain_messages import JobAnswer, RetrainRequest
 from app.services import Services, services_of
 from app.services.retraining import submit
 from app.services.uploads.rows import Label
-from app.services.uploads.upload import UploadOptions, store_upload
+from app.services.uploads.upload import UploadOptions
 
 router = APIRouter(tags=["retraining"])
 
@@ -127,7 +127,7 @@ async def _uploaded(services: Services, form: FormData, actor: str) -> RetrainRe
     board = TypeAdapter(Label).validate_python(asked.board) if asked.board else None
     options = UploadOptions(asked.gpu, board, asked.schema_id)
     try:
-        batch, _ = await services.uploads.run(store_upload, services, file.file, options, actor)
+        batch, _ = await services.uploads.run(services.readers.store, file.file, options, actor)
     except SQLAlchemyError as error:
-        raise ServiceError("store", "the database does not answer; nothing was stored") from error
+        raise ServiceError("store", problems.NOT_STORED) from error
     return asked.model_copy(update={"batches": [*asked.batches[:-1], batch.id]})

@@ -17,6 +17,7 @@ retraining    POST /retrain, as a job; retrain_boosted, retrain_physical: the ca
               retrain_rows: which measurements count; retrain_opponents: what must be beaten
 champions     serving what the registry has promoted; artifacts: where those models lie;
               promoted: the same for faces without a service
+uploads       measurements uploaded: read, checked, stored
 analyses      threads in which PTX is analysed, with limits
 figures       what GET /metrics looks up when asked: jobs, models, drift (how unlike training)
 """
@@ -38,6 +39,7 @@ from app.services.gpus import Gpus
 from app.services.modules import ModuleCache
 from app.services.power import PowerModels
 from app.services.sources import Sources
+from app.services.uploads.readers import UploadReaders
 from app.services.work import WorkTimeModels
 from app.settings import Settings
 
@@ -87,6 +89,7 @@ class Services:
         self.uploads = AnalysisPool(
             settings.uploads_at_once, settings.waiting_uploads, settings.upload_seconds, "upload"
         )
+        self.readers = UploadReaders(self)
 
     @classmethod
     def open(cls, settings: Settings) -> Services:
@@ -183,6 +186,7 @@ class Services:
         if self.champions is not None:
             self.champions.close()
         self.uploads.close()
+        self.readers.close()
         self.analyses.close()
         if self.store is not None:
             self.store.close()

@@ -26,6 +26,7 @@ def settings_at(home: Path, **given: object) -> Settings:
             "max_body_bytes": 16 * 1024 * 1024,
             "max_ptx_bytes": 16 * 1024 * 1024,
             "ptxas": "off",
+            "upload_readers": "threads",  # a process for each service would take its seconds
             **given,
         }
     )

@@ -73,17 +73,38 @@ def store_upload(
 ) -> tuple[Batch, bool]:
     """Read, check and store an upload; ``False`` if the same rows were stored before.
 
-    Takes its time: run it in ``services.uploads``. Raises DataError where the file cannot be read
+    Takes its time: run it by ``services.readers``. Raises DataError where the file cannot be read
     or no row of it was accepted, SchemaError or GpuError for options that do not exist, and
     ServiceError ``too-large`` or ``time-limit``.
     """
     assert services.data is not None
     new = read_upload(services, file, options)
-    stored, is_new = services.data.measurements.add(new, actor)
-    if is_new:
-        metrics.UPLOADED_ROWS.labels("accepted").inc(len(new.rows))
-        metrics.UPLOADED_ROWS.labels("rejected").inc(new.rejected)
-    return stored, is_new
+    return services.data.measurements.add(new, actor)
+
+
+def counted(stored: Batch) -> None:
+    """Count a new batch in the metrics of this process."""
+    metrics.UPLOADED_ROWS.labels("accepted").inc(stored.accepted)
+    metrics.UPLOADED_ROWS.labels("rejected").inc(stored.rejected)
+
+
+def check_upload(services: Services, file: IO[bytes], options: UploadOptions) -> dict[str, Any]:
+    """What would become of an upload: how many rows are accepted and rejected, and why.
+
+    Raises as ``store_upload``, but not where all rows are rejected.
+    """
+    try:
+        found = read_upload(services, file, options)
+    except DataError as error:
+        if "rejections" not in error.context:
+            raise
+        rejections, rejected = error.context["rejections"], error.context["rejected"]
+        return {"accepted": 0, "rejected": rejected, "rejections": rejections}
+    return {
+        "accepted": len(found.rows),
+        "rejected": found.rejected,
+        "rejections": [vars_of(one) for one in found.rejections],
+    }
 
 
 def read_upload(services: Services, file: IO[bytes], options: UploadOptions) -> NewBatch:

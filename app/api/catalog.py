@@ -96,6 +96,9 @@ class ModelSummary(BaseModel):
     unseen_kernel_mape_percent: float | None = Field(
         description="Where nothing was promoted, the model with the least answers."
     )
+    unseen_kernel_time_median_ape_percent: float | None = Field(
+        description="Of a correction of times; power models have none."
+    )
 
 
 @router.get("/gpus", response_model=list[GpuSummary], summary="GPUs with a profile")
@@ -138,8 +141,8 @@ def schema_details(
 
 @router.get("/models", response_model=list[ModelSummary], summary="Trained models")
 def models(request: Request) -> Response:
-    """Every artifact that passes its checks."""
-    cards = services_of(request).power.cards()
+    """Every artifact that passes its checks: power models, and corrections of predicted times."""
+    cards = services_of(request).power.all_cards()
     return json_response([catalog.model_summary(card) for card in cards])
 
 

@@ -11,6 +11,14 @@ from features.gpus import GpuProfile
 from features.schemas import Field, get_schema, list_schemas
 from models.cards import Card, ModelCard
 from models.power.physical import POOLED
+from models.time.calibration import TimeCorrectionCard
+
+UNSEEN_ERRORS = (
+    "unseen_kernel_mae_watts",
+    "unseen_kernel_mape_percent",
+    "unseen_kernel_time_median_ape_percent",
+)
+"""Errors on kernels left out of training that a summary tells: two of power, one of time."""
 
 
 def gpu_summary(gpu: GpuProfile, cards: tuple[ModelCard, ...]) -> dict[str, Any]:
@@ -98,16 +106,23 @@ def schema_details(schema_id: str) -> dict[str, Any]:
     return {**schema_summary(schema), "fields": fields}
 
 
-def model_summary(card: ModelCard) -> dict[str, Any]:
+def model_summary(card: ModelCard | TimeCorrectionCard) -> dict[str, Any]:
     """One model in a list: reference, size of its training and error on unseen kernels."""
-    watts, percent = unseen_error_watts(card), unseen_error_percent(card)
+    errors: dict[str, float | None] = {}
+    if isinstance(card, TimeCorrectionCard):
+        seconds = card.score("program").model["median_ape_percent"].mean
+        errors["unseen_kernel_time_median_ape_percent"] = seconds
+    else:
+        watts, percent = unseen_error_watts(card), unseen_error_percent(card)
+        errors["unseen_kernel_mae_watts"] = watts if watts != float("inf") else None
+        errors["unseen_kernel_mape_percent"] = percent if percent != float("inf") else None
     return {
         **reference_of(card),
         "created": card.created.isoformat(),
         "training_rows": card.training.rows,
         "training_kernels": card.training.kernels,
-        "unseen_kernel_mae_watts": watts if watts != float("inf") else None,
-        "unseen_kernel_mape_percent": percent if percent != float("inf") else None,
+        **dict.fromkeys(UNSEEN_ERRORS),
+        **errors,
     }
 
 

@@ -110,7 +110,7 @@ class PowerModels:
         found += [card for name, card in self._serving.cards.items() if name not in names]
         return tuple(found)
 
-    def all_cards(self) -> tuple[Card, ...]:
+    def all_cards(self) -> tuple[ModelCard | TimeCorrectionCard, ...]:
         """The same, and those of corrections of time."""
         return (*self.cards(), *self._serving.time_cards.values())
 

@@ -11,19 +11,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from math import exp
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from features.errors import ModelError
 from features.gpus import GpuProfile
-from models.cards import Card, CardPart
+from models.cards import CardPart
 from models.clocks import ClockPair
 from models.estimate import Basis, Estimate
 from models.store import Artifact
 from models.time.base import Regime, TimePrediction
 from models.time.bottleneck_interval import interval_of
-from models.time.card import TimeIntervals, TimeScores, TimeTrainingFacts
+from models.time.card import AnyTimeCard
 
 FAMILY = "bottleneck"
 PARAMETERS_NAME = "model.json"
@@ -64,13 +63,9 @@ class TimeBoard(CardPart):
     batches: tuple[str, ...]
 
 
-class TimeCorrectionCard(Card):
+class TimeCorrectionCard(AnyTimeCard):
     """Card of a correction. Groups count as programs: an upload tells kernels apart, no more."""
 
-    target: Literal["time"]
-    training: TimeTrainingFacts
-    scores: tuple[TimeScores, ...]
-    intervals: TimeIntervals
     board: TimeBoard
 
 

@@ -115,15 +115,13 @@ class MeasuredClocks(CardPart):
     memory_mhz: float = Field(gt=0)
 
 
-class TimeCard(Card):
-    """Card of a time model. ``gpu_facts`` are those of the profile that its inputs rest on."""
+class AnyTimeCard(Card):
+    """What cards of time models have in common."""
 
     target: Literal["time"]
     training: TimeTrainingFacts
     scores: tuple[TimeScores, ...]
     intervals: TimeIntervals
-    clocks: MeasuredClocks
-    gpu_facts: dict[str, float]
 
     def score(self, protocol: TimeProtocol) -> TimeScores:
         """Scores of one protocol. Raises ModelError if the card has none."""
@@ -131,3 +129,10 @@ class TimeCard(Card):
             if scores.protocol == protocol:
                 return scores
         raise ModelError(f"the card has no {protocol} scores")
+
+
+class TimeCard(AnyTimeCard):
+    """Card of a time model. ``gpu_facts`` are those of the profile that its inputs rest on."""
+
+    clocks: MeasuredClocks
+    gpu_facts: dict[str, float]

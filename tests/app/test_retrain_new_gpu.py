@@ -5,12 +5,10 @@ from __future__ import annotations
 import csv
 import io
 import json
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from pydantic import SecretStr
 
@@ -21,11 +19,16 @@ from tests.app.conftest import Run, settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
 from tests.app.measured import ended
-
-GPU = "a100-sxm4-80gb"
-OPTIONS: dict[str, Any] = {"gpu": GPU, "mode": "new_gpu", "targets": ["power", "time"]}
-WATTS, SECONDS = 0.6, 1.5
-"""What the board takes of what is predicted for its product."""
+from tests.app.new_gpu import (
+    GPU,
+    OPTIONS,
+    SECONDS,
+    WATTS,
+    answer,
+    body_of,
+    measured,
+    retrained,
+)
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -46,84 +49,6 @@ def service(home: dict[str, Any]) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="module")
 def kernels(vector_add: str, looping: str) -> dict[str, str]:
     return {"add.ptx": vector_add, "loop.ptx": looping}
-
-
-def launches() -> list[dict[str, Any]]:
-    """Two kernels at 24 sizes or loop lengths, each of which counts as a kernel of its own."""
-    found = []
-    for size in range(12):
-        for block in (128, 256, 512):
-            common = {"block": block, "loops": {}}
-            found.append({**common, "ptx": "add.ptx", "grid": 2 ** (size + 4)} | {"group": size})
-            found.append(
-                {**common, "ptx": "loop.ptx", "grid": 2048, "group": 100 + size}
-                | {"loops": {"default": 2**size}}
-            )
-    return found
-
-
-def body_of(kernels: dict[str, str], launch: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "ptx": kernels[launch["ptx"]],
-        "gpu": GPU,
-        "launch": {"grid": [launch["grid"]], "block": [launch["block"]]},
-        "loops": launch["loops"],
-    }
-
-
-def answer(
-    client: httpx.Client, kernels: dict[str, str], launch: dict[str, Any], **more: object
-) -> dict[str, Any]:
-    found = client.post("/predict", json={**body_of(kernels, launch), **more})
-    assert found.status_code == 200, found.text
-    told: dict[str, Any] = found.json()
-    del told["id"]
-    return told
-
-
-def measured(
-    client: httpx.Client,
-    kernels: dict[str, str],
-    *,
-    shuffled: bool = False,
-    power: bool = True,
-    time: bool = True,
-) -> bytes:
-    """A zip of what the board of this test draws and takes, within a percent or two."""
-    generator = np.random.default_rng(4)
-    asked = launches()
-    predicted = [answer(client, kernels, launch) for launch in asked]
-    noise = np.exp(generator.normal(0, 0.01, (2, len(asked))))
-    watts = WATTS * noise[0] * [one["power"]["watts"] for one in predicted]
-    seconds = SECONDS * noise[1] * [one["time"]["seconds"] for one in predicted]
-    if shuffled:
-        watts, seconds = generator.permutation(watts), generator.permutation(seconds)
-    text = io.StringIO()
-    writer = csv.writer(text)
-    names = ("gpu", "ptx", "grid", "block", "loops", "kernel_group", "power_watts", "time_seconds")
-    writer.writerow(names)
-    for launch, one, other in zip(asked, watts.tolist(), seconds.tolist(), strict=True):
-        told = (launch["ptx"], launch["grid"], launch["block"], json.dumps(launch["loops"]))
-        values = (repr(one) if power else "", repr(other) if time else "")
-        writer.writerow((GPU, *told, f"kernel_{launch['group']}", *values))
-    archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w") as zipped:
-        zipped.writestr("rows.csv", text.getvalue())
-        for name, ptx in kernels.items():
-            zipped.writestr(name, ptx)
-    return archive.getvalue()
-
-
-def retrained(client: httpx.Client, content: bytes, **options: object) -> dict[str, Any]:
-    """The result of a retraining on an upload in the same request."""
-    accepted = client.post(
-        "/retrain", files={"file": ("rows", content)}, data={**OPTIONS, **options}
-    )
-    assert accepted.status_code == 202, accepted.text
-    job = ended(client, accepted.headers["Location"])
-    assert job["state"] == "done", job["error"]
-    result: Any = job["result"]
-    return {one["target"]: one for one in (result, *result.get("also", ()))}
 
 
 CASES = [
@@ -177,6 +102,12 @@ def test_power_and_time_are_calibrated_promoted_served_and_rolled_back(
             seconds - old["time"]["seconds"]
         )
         assert not any(note["code"] == "gpu_uncalibrated" for note in new["warnings"])
+    listed = [one for one in service.get("/models").json() if one["gpu"] == GPU]
+    by_target = {one["target"]: one for one in listed if one["source"] == "uploads"}
+    assert by_target["power"]["unseen_kernel_mape_percent"] < 3
+    assert by_target["power"]["unseen_kernel_time_median_ape_percent"] is None
+    assert by_target["time"]["unseen_kernel_mae_watts"] is None
+    assert by_target["time"]["unseen_kernel_time_median_ape_percent"] < 3
     for reference in (after[0]["model"], after[0]["time_model"]["model"]):
         card = service.get(reference["card"]).json()
         assert (reference["source"], reference["gpu"]) == ("uploads", GPU)

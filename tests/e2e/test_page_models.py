@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.app import new_gpu
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, table
@@ -76,4 +77,28 @@ def test_from_measurements_to_the_model_that_serves(
     tab.click("#tab-measurements")
     page.check_width("measurements")
     tab.screenshot(path=tmp_path / "measurements-360.png", full_page=True)
+    page.check_quiet()
+
+
+def test_what_corrects_times_is_shown_and_taken_back(
+    page: Watched, service: httpx.Client, vector_add: str, looping: str, tmp_path: Path
+) -> None:
+    page.open("/#models")
+    tab = page.page
+    tab.select_option("#models-gpu", new_gpu.GPU)
+    tab.wait_for_selector("#versions:has-text('No power model of this GPU has been trained')")
+    kernels = {"add.ptx": vector_add, "loop.ptx": looping}
+    results = new_gpu.retrained(service, new_gpu.measured(service, kernels))
+    assert results["time"]["promoted"]
+    tab.select_option("#models-target", "time")
+    tab.wait_for_selector("#champion:has-text('(uploads)')")
+    cells = tab.locator("#versions tbody tr:has-text('(uploads)') td").all_inner_texts()
+    error, uncorrected = float(cells[3]), float(cells[4])
+    assert error < 3 < uncorrected
+    page.check_access("models of time")
+    tab.set_viewport_size({"width": 360, "height": 900})
+    page.check_width("models")
+    tab.screenshot(path=tmp_path / "models-time-360.png", full_page=True)
+    tab.click("#serving button:has-text('Roll back')")
+    tab.wait_for_selector("#champion:has-text('default time model, uncorrected')")
     page.check_quiet()

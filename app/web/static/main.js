@@ -32,7 +32,7 @@ async function fill() {
   fillChecks(byId("diff-gpus"), found);
   fillGpus(byId("upload-gpu"), found);
   fillGpus(byId("retrain-gpu"), found);
-  fillGpus(byId("models-gpu"), found.filter((gpu) => gpu.power_models.length), FIRST_GPU);
+  models.fill(found, FIRST_GPU);
   const id = new URLSearchParams(location.search).get("prediction");
   if (id) await predict.openPrediction(id);
   document.documentElement.dataset.ready = "true";

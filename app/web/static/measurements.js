@@ -193,8 +193,7 @@ function ofTarget({ candidate, verdict, promoted, gpu, target, scores: found }) 
   return el("div", {},
     el("p", {}, promoted
       ? el("span", { class: "good" }, `${name} serves now for the ${target} of ${gpu}.`)
-      : `${name} is a candidate for the ${target} of ${gpu}; it does not serve.`
-        + (target === "power" ? " It can be promoted under Models." : "")),
+      : `${name} is a candidate for the ${target} of ${gpu}; it does not serve. It can be promoted under Models.`),
     verdict.reasons?.length ? el("ul", {}, verdict.reasons.map((reason) => el("li", { class: "wrap" }, reason))) : null,
     target === "power" ? scores(found) : timeScores(found));
 }
@@ -216,7 +215,7 @@ export function scores(rows) {
 }
 
 /** The same of times, beside the default model as it is and the median time. */
-function timeScores(rows) {
+export function timeScores(rows) {
   const of = (scored) => {
     const found = scored?.median_ape_percent;
     return found ? plain(found.mean) : "";

@@ -2,20 +2,33 @@
 
 import { get, post } from "./api.js";
 import { announce, byId, el, plain, say, show, table, when } from "./dom.js";
-import { scores } from "./measurements.js";
+import { fillGpus } from "./gpus.js";
+import { scores, timeScores } from "./measurements.js";
 import { whenOpened } from "./tabs.js";
 
-const path = () => `/models/${encodeURIComponent(byId("models-gpu").value)}/power`;
+const target = () => byId("models-target").value;
+const path = () => `/models/${encodeURIComponent(byId("models-gpu").value)}/${target()}`;
 const nameOf = (one) => `${one.family}, version ${one.version} (${one.source})`;
 const isSame = (a, b) => a && b && a.card === b.card;
 
+// GPUs that came with a power model; others may have retrained ones.
+let packaged = new Set();
+
+/** Which GPUs there are. */
+export function fill(gpus, first) {
+  packaged = new Set(gpus.filter((gpu) => gpu.power_models.length).map((gpu) => gpu.id));
+  fillGpus(byId("models-gpu"), gpus, first);
+}
+
 async function load() {
-  const asked = byId("models-gpu").value;
-  if (!asked) return;
+  const [gpu, asked] = [byId("models-gpu").value, path()];
+  if (!gpu) return;
   say(byId("models-error"), "");
   try {
-    const [cards, registry] = await Promise.all([get(path()), get(`${path()}/registry`)]);
-    if (asked === byId("models-gpu").value) showAll(cards, registry);
+    const registry = await get(`${asked}/registry`);
+    const any = registry.versions.length || (target() === "power" && packaged.has(gpu));
+    const cards = any ? await get(asked) : [];
+    if (asked === path()) showAll(cards, registry);
   } catch (error) {
     say(byId("models-error"), error.message);
   }
@@ -37,36 +50,58 @@ function showAll(cards, registry) {
   const general = places.find((place) => place.board === "");
   show(byId("serving"), el("p", {}, general
     ? ["Serving: ", el("b", { id: "champion" }, nameOf(general.champion)), ". ", rollbackButton("")]
-    : ["Serving: ", el("b", { id: "champion" }, "the packaged default"), "."]),
+    : ["Serving: ", el("b", { id: "champion" },
+      target() === "power" ? "the packaged default" : "the default time model, uncorrected"), "."]),
   places.filter((place) => place.board).map((place) => el("p", { class: "wrap" },
     `For board ${place.board}: ${nameOf(place.champion)}. `, rollbackButton(place.board))));
   const rows = [...versions.values()];
+  if (!rows.length) {
+    show(byId("versions"), el("p", { class: "hint" }, `No ${target()} model of this GPU has been trained.`));
+    show(byId("promotions"), el("p", { class: "hint" }, NONE_PROMOTED));
+    return;
+  }
   const isServing = (one) => places.some((place) => isSame(place.champion, one));
   show(byId("versions"), table("Error on kernels not seen, beside that of no information", [
     { title: "Model", head: true, of: (one) => nameOf(one) },
     { title: "Schema", of: (one) => one.schema },
     { title: "Made", of: (one) => when(one.created) },
     { title: "Rows", num: true, of: (one) => one.rows ?? "" },
-    { title: "MAE, W", num: true, of: (one) => score(one, "model") },
-    { title: "Baseline", num: true, of: (one) => score(one, "baseline") },
+    ...ERRORS[target()],
     { title: "State", class: "wrap", of: (one) => stateOf(one, registry, isServing(one)) },
     { title: "Action", hidden: true, of: (one) => (one.family === "physical" || isServing(one) ? "" : promoteButton(one)) },
   ], rows, { chosen: isServing }),
   rows.filter((one) => one.scores?.length).map((one) => el("details", {},
-    el("summary", {}, `Scores of ${nameOf(one)}`), scores(one.scores))));
+    el("summary", {}, `Scores of ${nameOf(one)}`), target() === "power" ? scores(one.scores) : timeScores(one.scores))));
   show(byId("promotions"), registry.promotions.length ? table("Newest first, also those undone since", [
     { title: "When", head: true, of: (one) => when(one.at) },
     { title: "Model", of: (one) => nameOf(one.version) },
     { title: "Board", class: "wrap", of: (one) => one.board },
     { title: "By", class: "wrap", of: (one) => one.actor },
     { title: "Why", class: "wrap", of: (one) => one.why },
-  ], registry.promotions) : el("p", { class: "hint" }, "No model of this GPU has been promoted."));
+  ], registry.promotions) : el("p", { class: "hint" }, NONE_PROMOTED));
 }
 
-function score(one, part) {
-  const found = (one.scores ?? []).filter((row) => row.protocol === "grouped").at(-1);
-  return found ? plain(found[part].mae_watts.mean) : "";
+function score(one, protocol, of) {
+  const found = (one.scores ?? []).filter((row) => row.protocol === protocol).at(-1);
+  const spread = found && of(found);
+  return spread ? plain(spread.mean) : "";
 }
+
+const watts = (part) => (one) => score(one, "grouped", (row) => row[part].mae_watts);
+const percent = (of) => (one) => score(one, "program", (row) => of(row)?.median_ape_percent);
+/** Columns of the error on kernels not seen: of watts the mean, of times the median. */
+const ERRORS = {
+  power: [
+    { title: "MAE, W", num: true, of: watts("model") },
+    { title: "Baseline", num: true, of: watts("baseline") },
+  ],
+  time: [
+    { title: "Error, %", num: true, of: percent((row) => row.model) },
+    { title: "Uncorrected", num: true, of: percent((row) => row.others["default time model"]) },
+    { title: "Baseline", num: true, of: percent((row) => row.others["median time"]) },
+  ],
+};
+const NONE_PROMOTED = "No such model of this GPU has been promoted.";
 
 function stateOf(one, registry, isServing) {
   if (isServing) return el("span", { class: "good" }, "serves");
@@ -103,6 +138,6 @@ async function act(what, body, told) {
 }
 
 export function start() {
-  byId("models-gpu").addEventListener("change", load);
+  for (const id of ["models-gpu", "models-target"]) byId(id).addEventListener("change", load);
   whenOpened("models", load);
 }

@@ -78,8 +78,7 @@ def interval_table(cards: Iterable[ModelCard]) -> str:
                     f"{width.coverage.kernels:.2f}",
                     f"{width.coverage.mean_width_watts:.1f}",
                 ]
-            factors = f"×{width.low_factor:.2f} to ×{width.high_factor:.2f}"
-            lines.append([_gpu(card), card.family, basis, factors, *measured])
+            lines.append([_gpu(card), card.family, basis, str(width), *measured])
     return table(titles, lines)
 
 

@@ -125,7 +125,9 @@ class _Shared:
         try:
             from fsspec.core import url_to_fs  # type: ignore[import-untyped]
         except ImportError as error:
-            raise ModelError("WATTCAST_ARTIFACTS_URL needs fsspec: pip install fsspec") from error
+            raise ModelError(
+                "WATTCAST_ARTIFACTS_URL needs fsspec: pip install 'wattcast[s3]'"
+            ) from error
         try:
             found: tuple[Any, str] = url_to_fs(url)
         except (ImportError, ValueError) as error:  # its package is missing; no such protocol

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 from pydantic import ValidationError
 
 from features.activity import Activity
@@ -142,5 +143,5 @@ class PhysicalPowerModel:
         # A pooled model is calibrated on GPUs left out: its unseen width is that of a new GPU.
         width = intervals.extrapolated if outside else intervals.unseen_kernel
         idle = self.parameters.idle_watts
-        low = max(min(watts) * width.low_factor, min(idle, min(watts)))
-        return low, max(watts) * width.high_factor
+        low, high = width.around(np.array([min(watts), max(watts)]))
+        return max(float(low[0]), min(idle, min(watts))), float(high[1])

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from features.errors import ModelError
 from models.cards import Card, CardPart, Sha256, Spread, TrainingSize
 from models.estimate import Basis, Estimate
-from models.intervals import IntervalWidth
+from models.intervals import IntervalWidth, Width
 
 TimeScoreName = Literal[
     "median_ape_percent",
@@ -64,8 +64,10 @@ class TimeWidth(CardPart):
     groups: float | None = Field(default=None, ge=0, le=1)
 
     @classmethod
-    def of(cls, width: IntervalWidth) -> TimeWidth:
-        """A width without coverage."""
+    def of(cls, width: Width) -> TimeWidth:
+        """A width without coverage. Raises ModelError for one that is no factor."""
+        if not isinstance(width, IntervalWidth):
+            raise ModelError("the width of a time must be a factor")
         return cls(low_factor=width.low_factor, high_factor=width.high_factor)
 
 

@@ -14,11 +14,13 @@ from models.intervals import (
     IntervalCalibration,
     IntervalWidth,
     Residuals,
+    ScaledWidth,
     calibrate,
     conformal_factors,
     interval_bounds,
     measure_coverage,
 )
+from models.time.card import TimeWidth
 
 
 def calibration(floor_watts: float = 40.0) -> IntervalCalibration:
@@ -159,3 +161,50 @@ def test_bounds_are_vectors() -> None:
     low, high = interval_bounds(np.array([10.0, 100.0]), width, 20.0)
     assert low.tolist() == [10.0, 50.0]
     assert high.tolist() == [20.0, 200.0]
+
+
+def test_scaled_widths_by_hand() -> None:
+    watts = np.array([4.0, 100.0, 400.0])
+    equal = ScaledWidth(exponent=1.0, half_width=30.0)
+    np.testing.assert_allclose(equal.around(watts), [[0, 70, 370], [34, 130, 430]])
+    root = ScaledWidth(exponent=0.5, half_width=3.0)
+    np.testing.assert_allclose(root.around(watts), [[0, 49, 289], [25, 169, 529]])
+    low, high = interval_bounds(watts, root, floor_watts=60.0)
+    np.testing.assert_allclose(low, [4, 60, 289])  # the prediction itself may lie below the floor
+    np.testing.assert_allclose(high, [25, 169, 529])
+    assert root.widened(1.5) == ScaledWidth(exponent=0.5, half_width=4.5)
+    assert root.widened(1.5).holds(root)
+    assert not root.holds(root.widened(1.5))
+    assert not root.holds(equal)
+    assert (str(equal), str(root)) == ("±30.00 W", "±3.00 W^0.5")
+
+
+@pytest.mark.parametrize("exponent", [0.5, 1.0])
+def test_calibration_at_an_exponent(exponent: float) -> None:
+    generator = np.random.default_rng(2)
+    groups = np.repeat(np.arange(40), 10)
+    predicted = generator.uniform(30, 200, 400)
+    errors = generator.uniform(-1, 1, 40)[groups]
+    measured = (predicted**exponent + errors) ** (1 / exponent)
+    residuals = Residuals(measured, predicted, groups)
+    outside = groups == 7
+    made = calibrate(
+        grouped=residuals, random=residuals, outside=outside, floor_watts=25, exponent=exponent
+    )
+    assert made.method == "hierarchical-conformal-power-residual"
+    assert isinstance(made.unseen_kernel, ScaledWidth)
+    assert made.unseen_kernel.exponent == exponent
+    # 40 levels in [0, 1]: the quantile is about 0.9 of the largest.
+    assert 0.7 <= made.unseen_kernel.half_width <= 1
+    assert made.extrapolated.holds(made.unseen_kernel.widened(EXTRAPOLATED_WIDENING))
+    assert IntervalCalibration.model_validate_json(made.model_dump_json()) == made
+    narrow = made.estimate(100.0, "unseen_kernel")
+    wide = made.estimate(100.0, "extrapolated")
+    assert 25 <= wide.low < narrow.low < 100 < narrow.high < wide.high
+    # Seen kernels keep a factor; an interval of another kind cannot hold the unseen one.
+    with pytest.raises(ValidationError, match="must hold"):
+        IntervalCalibration.model_validate(
+            {**made.model_dump(), "extrapolated": {"low_factor": 0.1, "high_factor": 9.0}}
+        )
+    with pytest.raises(ModelError, match="must be a factor"):
+        TimeWidth.of(made.unseen_kernel)

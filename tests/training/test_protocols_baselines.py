@@ -8,10 +8,11 @@ import pytest
 from models.intervals import Residuals
 from tests.training.test_protocols_splits import make_rows
 from training.evaluation.baselines import BASELINES, Baseline
+from training.evaluation.calibration import EXPONENTS
 from training.evaluation.nested import choose, tuned
-from training.evaluation.protocols import OutOfFold, averaged, evaluate
+from training.evaluation.protocols import CONSTANT, OutOfFold, averaged, evaluate
 from training.evaluation.rows import Fit, Floats, Predict, Rows, plain
-from training.evaluation.scores import cross_conformal, interval_scores
+from training.evaluation.scores import IntervalScoreName, cross_conformal, interval_scores
 
 NOTHING = np.empty(0, dtype=np.int64)
 
@@ -113,7 +114,7 @@ def test_intervals_hold_what_they_say_and_a_factor_beats_equal_watts() -> None:
     measured = true * np.exp(0.1 * generator.standard_normal(80))[groups]
     rows = Rows.of(np.column_stack([true]), measured, [f"{at:03d}" for at in groups])
     found = evaluate(rows, plain(lambda x, y, test: test[:, 0]), "grouped", range(3))
-    factor, equal = found.interval_scores("factor"), found.interval_scores("constant")
+    factor, equal = found.interval_scores(), found.interval_scores(CONSTANT)
     assert 0.86 <= factor["coverage"].mean <= 0.98
     assert 0.86 <= factor["kernel_macro_coverage"].mean <= 0.98
     median = found.interval_scores(of="median_watts")
@@ -121,6 +122,10 @@ def test_intervals_hold_what_they_say_and_a_factor_beats_equal_watts() -> None:
     assert median["interval_score_watts"].mean > 2 * factor["interval_score_watts"].mean
     assert found.interval_scores(of="nearest_watts") != median
     assert factor["interval_score_watts"].mean < 0.9 * equal["interval_score_watts"].mean
+    # The errors being in proportion, that is what other folds choose, and the card.
+    assert found.best_exponent(EXPONENTS, 0.0) == 0.0
+    chosen = found.interval_scores(EXPONENTS)["interval_score_watts"].mean
+    assert chosen == pytest.approx(factor["interval_score_watts"].mean, rel=0.1)
     with pytest.raises(ValueError, match="know the folds"):
         OutOfFold(
             rows, found.predicted_watts, found.baseline_watts, found.outside
@@ -131,7 +136,7 @@ def test_the_width_of_a_fold_comes_from_the_other_folds() -> None:
     measured = np.array([100.0, 100.0, 100.0, 100.0])
     residuals = Residuals(measured, np.array([100.0, 100.0, 80.0, 80.0]), np.arange(4))
     folds = [0, 0, 1, 1]
-    low, high = cross_conformal(residuals, folds, 0.9, constant=True)
+    low, high = cross_conformal(residuals, folds, 0.9, exponents=CONSTANT)
     np.testing.assert_allclose(low, [80, 80, 80, 80])  # 20 W from the others, then 0 W
     np.testing.assert_allclose(high, [120, 120, 80, 80])
     scores = interval_scores(measured, low, high, [0, 0, 1, 2], 0.9)
@@ -143,6 +148,26 @@ def test_the_width_of_a_fold_comes_from_the_other_folds() -> None:
     low, high = cross_conformal(residuals, folds, 0.9)
     np.testing.assert_allclose(high, [125, 125, 80, 80])
     np.testing.assert_allclose(low, [80, 80, 80, 80])
+
+
+def test_widths_grow_with_the_prediction_as_the_errors_do() -> None:
+    # Ten kernels, errors of equally many watts: a factor that holds the small ones is far too wide
+    # for the large ones.
+    generator = np.random.default_rng(5)
+    groups = np.repeat(np.arange(10), 20)
+    true = np.linspace(15, 200, 10)[groups]
+    measured = true + generator.uniform(-9, 9, 10)[groups]
+    rows = Rows.of(np.column_stack([true]), measured, [f"{at:03d}" for at in groups])
+    found = evaluate(rows, plain(lambda x, y, test: test[:, 0]), "grouped", range(3))
+    assert found.best_exponent(EXPONENTS, 0.0) == 1.0
+    name: IntervalScoreName = "interval_score_watts"
+    scores = [found.interval_scores(each)[name].mean for each in (EXPONENTS, CONSTANT, (0.0,))]
+    assert scores[0] == pytest.approx(scores[1], rel=0.1)
+    assert scores[0] < 0.7 * scores[2]
+    # A floor that no launch lies below costs nothing and saves width.
+    floored = found.interval_scores(CONSTANT, floor_watts=measured.min())
+    assert floored[name].mean <= scores[1]
+    assert floored["coverage"] == found.interval_scores(CONSTANT)["coverage"]
 
 
 def test_residuals_and_averages_leave_out_what_was_not_tested() -> None:

@@ -12,8 +12,10 @@ from models.intervals import (
     Coverage,
     IntervalCalibration,
     IntervalWidth,
+    Width,
     calibrate,
     conformal_factors,
+    conformal_width,
     interval_bounds,
     measure_coverage,
 )
@@ -24,6 +26,9 @@ from training.evaluation.splits import FOLDS, fold_assignment
 Floats = NDArray[np.float64]
 
 LEVEL = 0.9
+EXPONENTS = (0.0, 0.5, 1.0)
+"""How the widths for unseen kernels may grow with the prediction: in proportion, as its square
+root, not at all. Which one a card takes, its interval scores decide."""
 NESTED_SEEDS = (0, 1)
 """Outer assignments of the nested protocol: each costs as much as six plain ones."""
 
@@ -73,7 +78,8 @@ def calibrated(
     """Widths from all out-of-fold residuals, with the coverage they really have.
 
     The unseen-kernel coverage is nested: predictions and widths of a kernel come from models
-    and residuals of other kernels alone. The seen-kernel coverage is that of rows in random
+    and residuals of other kernels alone, which also choose how it grows with the prediction
+    (``EXPONENTS``). The seen-kernel coverage is that of rows in random
     folds under widths from the residuals of other rows.
     """
     calibration = calibrate(
@@ -82,6 +88,7 @@ def calibrated(
         outside=grouped.outside.ravel(),
         floor_watts=floor_watts,
         level=LEVEL,
+        exponent=grouped.best_exponent(EXPONENTS, floor_watts),
         unseen_coverage=_nested_coverage(grouped.rows, nested, floor_watts),
         seen_coverage=_random_coverage(random, floor_watts),
     )
@@ -91,7 +98,7 @@ def calibrated(
 
 
 def _nested_coverage(rows: Rows, nested: Sequence[NestedFold], floor_watts: float) -> Coverage:
-    widths = [_unseen_width(fold.inner) for fold in nested]
+    widths = [_unseen_width(fold.inner, floor_watts) for fold in nested]
     bounds = [
         interval_bounds(fold.predicted_watts, width, floor_watts)
         for fold, width in zip(nested, widths, strict=True)
@@ -130,10 +137,9 @@ def _extrapolated_coverage(
     )
 
 
-def _unseen_width(inner: OutOfFold) -> IntervalWidth:
-    residuals = inner.residuals()
-    low, high = conformal_factors(residuals.logarithms, residuals.groups, LEVEL, symmetric=True)
-    return IntervalWidth(low_factor=low, high_factor=high)
+def _unseen_width(inner: OutOfFold, floor_watts: float) -> Width:
+    exponent = inner.best_exponent(EXPONENTS, floor_watts)
+    return conformal_width(inner.residuals(), LEVEL, exponent)
 
 
 def _random_coverage(random: OutOfFold, floor_watts: float) -> Coverage:

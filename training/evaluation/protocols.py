@@ -13,10 +13,9 @@ assignments, since fold luck is large.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +26,7 @@ from training.evaluation.baselines import BASELINES, Baseline
 from training.evaluation.rows import Fit, FitPredict, Floats, Indices, Rows, joined, plain
 from training.evaluation.scores import (
     IntervalScoreName,
+    best_exponent,
     cross_conformal,
     interval_scores,
     point_scores,
@@ -38,8 +38,8 @@ ASSIGNMENTS = 10
 """Seeded fold assignments of a full evaluation."""
 LEVEL = 0.9
 
-Shape = Literal["factor", "constant"]
-"""Intervals as wide as a factor of the prediction, or equally many watts around each."""
+CONSTANT = (1.0,)
+"""The exponent of intervals of equally many watts around each prediction."""
 
 
 @dataclass(frozen=True)
@@ -73,24 +73,42 @@ class OutOfFold:
         return {name: self._spread(watts) for name, watts in self.others.items()}
 
     def interval_scores(
-        self, shape: Shape = "factor", level: float = LEVEL, *, of: Baseline | None = None
+        self,
+        exponents: Sequence[float] = (0.0,),
+        level: float = LEVEL,
+        *,
+        floor_watts: float = 0.0,
+        of: Baseline | None = None,
     ) -> dict[IntervalScoreName, Spread]:
         """What intervals hold whose width comes from the residuals of the other folds alone.
 
-        They are around the model's predictions, or around those ``of`` a baseline.
+        They are around the model's predictions, or around those ``of`` a baseline; ``exponents``
+        and ``floor_watts`` are those of ``cross_conformal``.
 
         The residuals were left by models that saw the fold under test, as in cross-conformal
         prediction; ``evaluation.calibration`` nests that away too, at six times the fits. Raises
         ValueError for predictions without fold numbers.
         """
-        if self.folds is None:
-            raise ValueError("intervals need to know the folds")
         return spread_of(
             [
-                self._interval_scores(watts, folds, shape, level)
-                for watts, folds in zip(self._predicted(of), self.folds, strict=True)
+                interval_scores(
+                    known.measured_watts,
+                    *cross_conformal(
+                        known, folds, level, exponents=exponents, floor_watts=floor_watts
+                    ),
+                    groups,
+                    level,
+                )
+                for known, folds, groups in self._by_assignment(self._predicted(of))
             ]
         )
+
+    def best_exponent(
+        self, exponents: Sequence[float], floor_watts: float, level: float = LEVEL
+    ) -> float:
+        """How widths are to grow with the prediction, by the scores of cross-conformal ones."""
+        known = [(one, folds) for one, folds, _ in self._by_assignment(self.predicted_watts)]
+        return best_exponent(known, level, exponents, floor_watts)
 
     def take(self, rows: Indices) -> OutOfFold:
         """What was predicted of the chosen rows, one GPU's say."""
@@ -127,16 +145,20 @@ class OutOfFold:
         tested = ~np.isnan(watts)
         return point_scores(self.rows.watts[tested], watts[tested], self.rows.groups[tested])
 
-    def _interval_scores(
-        self, watts: Floats, folds: Indices, shape: Shape, level: float
-    ) -> dict[IntervalScoreName, float]:
-        tested = folds >= 0
-        measured, groups = self.rows.watts[tested], self.rows.groups[tested]
-        # In random folds the kernel is known, so that every row is a case of its own.
-        units = np.arange(len(groups)) if self.protocol == "random" else groups
-        residuals = Residuals(measured, watts[tested], units)
-        low, high = cross_conformal(residuals, folds[tested], level, constant=shape == "constant")
-        return interval_scores(measured, low, high, groups, level)
+    def _by_assignment(self, watts: Floats) -> Iterator[tuple[Residuals, Indices, Indices]]:
+        """Residuals, folds and kernel groups of the tested rows of each assignment."""
+        if self.folds is None:
+            raise ValueError("intervals need to know the folds")
+        for predicted, folds in zip(watts, self.folds, strict=True):
+            tested = folds >= 0
+            groups = self.rows.groups[tested]
+            # In random folds the kernel is known, so that every row is a case of its own.
+            units = np.arange(len(groups)) if self.protocol == "random" else groups
+            yield (
+                Residuals(self.rows.watts[tested], predicted[tested], units),
+                folds[tested],
+                groups,
+            )
 
 
 def evaluate(

@@ -16,14 +16,14 @@ from numpy.typing import ArrayLike, NDArray
 from models.cards import ScoreName, Spread
 from models.intervals import (
     Coverage,
-    IntervalWidth,
     Residuals,
-    conformal_factors,
+    conformal_width,
     interval_bounds,
     measure_coverage,
 )
 
 Floats = NDArray[np.float64]
+Indices = NDArray[np.int64]
 Name = TypeVar("Name", bound=str)
 IntervalScoreName = Literal[
     "coverage", "kernel_macro_coverage", "mean_width_watts", "interval_score_watts"
@@ -122,34 +122,51 @@ def interval_scores(
 
 
 def cross_conformal(
-    residuals: Residuals, folds: ArrayLike, level: float, *, constant: bool = False
+    residuals: Residuals,
+    folds: ArrayLike,
+    level: float,
+    *,
+    exponents: Sequence[float] = (0.0,),
+    floor_watts: float = 0.0,
 ) -> tuple[Floats, Floats]:
     """Lower and upper bounds ``[n]``, those of a fold from the residuals of the other folds.
 
-    ``residuals.groups`` says which rows count as one (``models.intervals.conformal_factors``).
-    The width is a factor of the prediction or, if ``constant``, equally many watts around each;
-    no bound is below 0. Raises ModelError for predictions that are not positive.
+    ``residuals.groups`` says which rows count as one (``models.intervals.conformal_factors``),
+    ``exponents`` how widths may grow with the prediction (``conformal_width``): of several that
+    which scores best among the other folds. Raises ModelError for predictions that are not
+    positive.
     """
-    measured, predicted = residuals.measured_watts, residuals.predicted_watts
     fold = np.asarray(folds)
-    logarithms = residuals.logarithms
-    errors = measured - predicted
-    # The quantile is one of logarithms: scaled to [-1, 1], any error can stand in for one.
-    scale = max(float(np.abs(errors).max()), 1e-9)
-    low, high = np.empty_like(predicted), np.empty_like(predicted)
+    low, high = np.empty_like(residuals.predicted_watts), np.empty_like(residuals.predicted_watts)
     for each in np.unique(fold):
         test, other = fold == each, fold != each
-        groups = residuals.groups[other]
-        if constant:
-            _, factor = conformal_factors(errors[other] / scale, groups, level, symmetric=True)
-            half = float(np.log(factor)) * scale
-            low[test] = np.maximum(predicted[test] - half, 0.0)
-            high[test] = predicted[test] + half
-        else:
-            factors = conformal_factors(logarithms[other], groups, level, symmetric=True)
-            width = IntervalWidth(low_factor=factors[0], high_factor=factors[1])
-            low[test], high[test] = interval_bounds(predicted[test], width, 0.0)
+        known = residuals.take(other)
+        exponent = best_exponent([(known, fold[other])], level, exponents, floor_watts)
+        width = conformal_width(known, level, exponent)
+        low[test], high[test] = interval_bounds(residuals.predicted_watts[test], width, floor_watts)
     return low, high
+
+
+def best_exponent(
+    assignments: Sequence[tuple[Residuals, Indices]],
+    level: float,
+    exponents: Sequence[float],
+    floor_watts: float,
+) -> float:
+    """The exponent whose intervals score best, by residuals and their folds; else the first."""
+    if len(exponents) == 1:
+        return exponents[0]
+
+    def score(exponent: float) -> float:
+        found = []
+        for residuals, folds in assignments:
+            bounds = cross_conformal(
+                residuals, folds, level, exponents=[exponent], floor_watts=floor_watts
+            )
+            found.append(interval_score_watts(residuals.measured_watts, *bounds, level))
+        return float(np.mean(found))
+
+    return min(exponents, key=score)
 
 
 def spread_of(each: Sequence[dict[Name, float]]) -> dict[Name, Spread]:

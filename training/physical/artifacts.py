@@ -36,11 +36,11 @@ from models.intervals import (
     IntervalCalibration,
     IntervalWidth,
     Residuals,
+    Width,
     calibrate,
     conformal_factors,
     interval_bounds,
     measure_coverage,
-    widen,
 )
 from models.power.activities import UnitActivities
 from models.power.physical import PARAMETERS_NAME, POOLED, PhysicalParameters
@@ -139,9 +139,9 @@ class _Evaluation:
             update={name: self._widened(getattr(found, name)) for name in names}
         )
 
-    def _widened(self, width: IntervalWidth) -> IntervalWidth:
+    def _widened(self, width: Width) -> Width:
         """The width with activities from PTX; the coverage stays that of counted ones."""
-        wide = widen(width, self.widening)
+        wide = width.widened(self.widening)
         if width.coverage is None:
             return wide
         note = f"{width.coverage.protocol}; activities counted, before widening for PTX"

@@ -124,7 +124,7 @@ def interval_lines() -> list[Line]:
         lines.append(
             [
                 card.gpu,
-                f"×{width.low_factor:.2f} to ×{width.high_factor:.2f}",
+                str(width),
                 f"{width.coverage.rows:.2f}, {width.coverage.kernels:.2f}",
                 f"{width.coverage.interval_score_watts:.1f}",
             ]

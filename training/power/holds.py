@@ -27,8 +27,10 @@ from models.power.boosted import FAMILIES as TREE_FAMILIES
 from models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from training.checkpoints import Checkpoints
 from training.data.cleaning import clean
-from training.evaluation.protocols import ASSIGNMENTS, OutOfFold, evaluate
+from training.evaluation.calibration import EXPONENTS
+from training.evaluation.protocols import ASSIGNMENTS, CONSTANT, OutOfFold, evaluate
 from training.evaluation.rows import Fit
+from training.evaluation.scores import IntervalScoreName
 from training.families import get_family, library_versions
 from training.fit import POOLED, boosted_fit, pooled_fits
 from training.markdown import table as markdown
@@ -52,14 +54,14 @@ from training.power.table import (
 class IntervalGain(NamedTuple):
     """Interval scores on kernels left out, and the nearest neighbour's error there, in watts."""
 
-    factor: float
+    served: float
     constant: float
     nearest_mae: float
 
     @property
     def gain(self) -> float:
-        """Share by which the served widths, factors of the prediction, beat a constant one."""
-        return 1 - self.factor / self.constant
+        """Share by which intervals as served beat those of one constant width."""
+        return 1 - self.served / self.constant
 
 
 Line = list[str]
@@ -142,12 +144,11 @@ def interval_judged(
     """Interval scores on kernels left out."""
     own, fit = _pooled(gpu, source, checkpoints)
     grouped = evaluate(own.launched[own.served], fit, "grouped", seeds)
-    factor, constant = (
-        grouped.interval_scores(shape)["interval_score_watts"].mean
-        for shape in ("factor", "constant")
-    )
+    served = grouped.interval_scores(EXPONENTS, floor_watts=own.floor_watts)
+    constant = grouped.interval_scores(CONSTANT)
     nearest = grouped.other_scores()["nearest_watts"]["mae_watts"].mean
-    return IntervalGain(factor, constant, nearest)
+    name: IntervalScoreName = "interval_score_watts"
+    return IntervalGain(served[name].mean, constant[name].mean, nearest)
 
 
 def _pooled(gpu: str, source: str, checkpoints: Checkpoints) -> tuple[TrainingTable, Fit]:
@@ -202,7 +203,7 @@ def interval_lines(
                         f"{seen.coverage.rows:.2f}",
                         f"{rows:.2f}",
                         f"{kernels:.2f}",
-                        f"{found.factor:.1f}",
+                        f"{found.served:.1f}",
                         f"{found.constant:.1f} ({found.gain:+.0%})",
                         f"{found.nearest_mae:.1f}",
                         _yes(

@@ -54,7 +54,10 @@ def page(cards: Sequence[ModelCard]) -> str:
             score_table(cards),
             "## 90 % intervals\n",
             "`rows inside` counts rows, `mean per kernel` gives every kernel the same weight. A "
-            "dash: not measured, so an answer of that basis is marked.\n",
+            "dash: not measured, so an answer of that basis is marked. `×`: factors of the "
+            "prediction; `± W`: that many watts around it; `± W^0.5`: the square roots of the "
+            "bounds lie so far from its own. No bound is below the lowest power measured on the "
+            "board.\n",
             interval_table(cards),
             "## Targets\n",
             "What the project set out to hold, and whether each model does.\n",

@@ -11,7 +11,7 @@ memory clock and clock, and the two of device memory, at a single pair of clocks
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -135,6 +135,11 @@ def _row(recording: Recording, one: Configuration, gpu: GpuProfile) -> PowerRow 
     )
 
 
+UNRESOLVED_SHARE = 0.5
+"""Standard error over weight from which an energy is told as not resolved: twice the error is all
+of it."""
+
+
 @dataclass(frozen=True)
 class FittedPower:
     """Parameters, how far each energy can be trusted, and what was not measured.
@@ -146,6 +151,12 @@ class FittedPower:
     error_share: Mapping[str, float]
     residual_percent: float
     notes: tuple[str, ...]
+
+    @property
+    def unresolved(self) -> tuple[str, ...]:
+        """Terms whose energy is more error than finding: a unit so slow, say, that what it does
+        in a second is lost beside the rest."""
+        return tuple(name for name, error in self.error_share.items() if error > UNRESOLVED_SHARE)
 
 
 def fit_power(
@@ -191,12 +202,18 @@ def fit_power(
             "measured at one core clock: voltage, and the split of what a board draws for running "
             "at all, are those of the pooled model"
         )
-    return FittedPower(
+    fitted = FittedPower(
         parameters=best.parameters(gpu.id),
         error_share=best.error_share(),
         residual_percent=best.error * 100,
         notes=tuple(notes),
     )
+    told = [
+        f"{name}: the sensor does not resolve its energy (standard error "
+        f"{fitted.error_share[name]:.0%} of it)"
+        for name in fitted.unresolved
+    ]
+    return replace(fitted, notes=(*fitted.notes, *told))
 
 
 class _Fit:

@@ -160,7 +160,13 @@ def parameters(known: Truth, recording: Recording, made: Onboarded) -> Iterator[
     for event, picojoules in known.picojoules.items():
         # No workload reads textures, and none works units that the board lacks.
         if event != "texture" and event not in lacking(known.profile):
-            yield Line(f"energy of {event}, pJ", picojoules, made.picojoules.get(event))
+            unresolved = made.power is not None and event in made.power.unresolved
+            yield Line(
+                f"energy of {event}, pJ" + (" (told as not resolved)" if unresolved else ""),
+                picojoules,
+                made.picojoules.get(event),
+                None if unresolved else PARAMETER_PERCENT,
+            )
     for target, cycles in known.latency_cycles.items():
         near = {
             "l1": gpu.l1_latency_cycles,

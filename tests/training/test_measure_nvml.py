@@ -132,38 +132,46 @@ def test_a_gpu_lost_in_mid_run_keeps_what_was_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("bits", [32, 64])
 def test_a_counter_that_wraps_loses_no_energy(tmp_path: Path, bits: int) -> None:
-    start = (1 << bits) * 1e-3 - 2500.0
-    found = measured(tmp_path, Faults(counter_bits=bits, counter_start_joules=start))
+    start = (1 << bits) - 2_500_000
+    found = measured(tmp_path, Faults(counter_bits=bits, counter_start_millijoules=start))
     plain = measured(tmp_path / "plain", Faults())
     for one, other in zip(found.configurations, plain.configurations, strict=True):
         assert one.result.power_watts == pytest.approx(other.result.power_watts, rel=0.01)
         joules = [value for value in one.samples.energy_joules or () if value is not None]
         assert joules == sorted(joules)
+        assert {window.method for window in one.windows} == {"counter"}
+    (note,) = [note for one in found.configurations for note in one.result.notes]
+    assert note.startswith("the energy counter wrapped after ")
 
 
 def test_a_counter_that_starts_anew_is_not_believed_any_more() -> None:
-    gpu = board(Faults(counter_start_joules=100_000.0))
+    gpu = board(Faults(counter_start_millijoules=100_000_000))
     sensor = Nvml(SimulatedNvml(gpu)).sensor(gpu)
-    assert sensor.read().energy_joules == pytest.approx(100_000)
-    gpu.shown_joules = 1.0
+    assert sensor.read().energy_joules == 0
+    gpu.faults.counter_start_millijoules = 1000
     assert sensor.read().energy_joules is None
+    (told,) = sensor.told()
+    assert told.startswith("the energy counter fell from 100000 to 1 J")
+    assert sensor.told() == ()
     assert sensor.read().power_watts is not None
 
 
 def test_a_counter_that_starts_anew_in_mid_run_leaves_the_samples(tmp_path: Path) -> None:
-    gpu = board(Faults(counter_start_joules=100_000.0))
+    gpu = board(Faults(counter_start_millijoules=100_000_000))
     sleep = gpu.sleep
 
     def loaded_anew(seconds: float) -> None:
         before = gpu.now()
         sleep(seconds)
         if before < 31.0 <= gpu.now():
-            gpu._joules = 0.0
+            gpu.faults.counter_start_millijoules, gpu._joules = 0, 0.0
 
     gpu.sleep = loaded_anew  # type: ignore[method-assign]
     path = tmp_path / "recording.jsonl"
     campaign(gpu, path)
     found = read_recording(path)
+    (note,) = [note for one in found.configurations for note in one.result.notes]
+    assert "which no wrap explains: power is that of samples from here on" in note
     methods = [{window.method for window in one.windows} for one in found.configurations]
     assert methods[-1] == {"samples"}
     for one in found.configurations:

@@ -177,6 +177,8 @@ def run_campaign(
             watts = "" if result.power_watts is None else f", {result.power_watts:.1f} W"
             why = f" (not resolved: {', '.join(result.unresolved)})" if result.unresolved else ""
             progress(f"{told}: {_time(result.time_seconds)}{watts}{why}")
+            for note in result.notes:
+                progress(f"{one.key}: {note}")
         return Outcome(len(left) - failed, known, failed, unresolved)
 
 

@@ -134,3 +134,6 @@ class Sensor(Protocol):
 
     def read(self) -> Reading:
         """Look. Raises GpuLostError."""
+
+    def told(self) -> tuple[str, ...]:
+        """What befell the sensors since the last call, a sentence each."""

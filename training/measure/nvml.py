@@ -132,6 +132,7 @@ class NvmlSensor:
         )
         self._last_energy: tuple[float, int] | None = None
         self._energy_offset = 0
+        self._told: list[str] = []
 
     # --- readings -------------------------------------------------------------------------
 
@@ -154,12 +155,20 @@ class NvmlSensor:
             None if reasons is None else int(reasons),
         )
 
+    def told(self) -> tuple[str, ...]:
+        """Wraps and restarts of the energy counter since the last call."""
+        told, self._told = tuple(self._told), []
+        return told
+
     def _counted(self, now: float, millijoules: float | None) -> float | None:
-        """Joules without wraps; ``None`` for good after a jump that no wrap explains."""
+        """Joules since the first look, without wraps; ``None`` for good after a jump that no wrap
+        explains."""
         if millijoules is None:
             return None
         raw = int(millijoules)
-        if self._last_energy is not None:
+        if self._last_energy is None:
+            self._energy_offset = -raw  # a float of joules resolves no millijoules of 2^64
+        else:
             before, last = self._last_energy
             if raw < last:
                 most = MOST_WATTS * (now - before + 1.0) * 1e3
@@ -168,8 +177,15 @@ class NvmlSensor:
                 if not wrapped:
                     # The driver was loaded anew, or the counter is not one.
                     self._energy = None
+                    self._told.append(
+                        f"the energy counter fell from {last * 1e-3:.0f} to {raw * 1e-3:.0f} J, "
+                        "which no wrap explains: power is that of samples from here on"
+                    )
                     return None
                 self._energy_offset += wrapped[0]
+                self._told.append(
+                    f"the energy counter wrapped after {last * 1e-3:.0f} J: energies go on counting"
+                )
         self._last_energy = (now, raw)
         return (raw + self._energy_offset) * 1e-3
 

@@ -109,7 +109,7 @@ class _Measurement:
         pattern: Pattern,
         settings: Settings,
     ) -> None:
-        self.observer = Observer(loaded, sensor, clock, settings.poll_seconds)
+        self.observer, self.sensor = Observer(loaded, sensor, clock, settings.poll_seconds), sensor
         self.loaded, self.traits, self.settings = loaded, traits, settings
         self.workload, self.pattern, self.clock = workload, pattern, clock
         self.begin = clock.now()
@@ -261,6 +261,7 @@ class _Measurement:
             self.reasons.append("sensor_period")
         if reasons:
             self.notes.append(f"held back: {', '.join(reasons)}")
+        self.notes += self.sensor.told()
         return Result(
             time_seconds=seconds,
             time_ci_seconds=half_width(each) if each else None,

@@ -124,7 +124,7 @@ class Faults:
     boards: int = 1
     lost_at_seconds: float | None = None
     counter_bits: int = 64
-    counter_start_joules: float = 5000.0
+    counter_start_millijoules: int = 5_000_000
     start_error: int | None = None
 
 
@@ -162,7 +162,7 @@ class SimulatedGpu:
         self._queue: list[tuple[float, float, float]] = []  # start, end, watts above idle
         self._lagged = truth.idle_watts
         self._degrees = 30.0
-        self._joules = self.faults.counter_start_joules
+        self._joules = 0.0
         self._next_update = truth.update_period_seconds
         self.shown_watts = truth.idle_watts
         self.shown_joules = self._joules

@@ -88,7 +88,9 @@ class SimulatedNvml:
         return round(self.gpu.shown_watts * 1e3)
 
     def nvmlDeviceGetTotalEnergyConsumption(self, _: int) -> int:  # noqa: N802
-        return round(self.gpu.shown_joules * 1e3) % (1 << self.gpu.faults.counter_bits)
+        faults = self.gpu.faults
+        counted = faults.counter_start_millijoules + round(self.gpu.shown_joules * 1e3)
+        return counted % (1 << faults.counter_bits)
 
     def nvmlDeviceGetClockInfo(self, _: int, kind: int) -> int:  # noqa: N802
         clock = self.gpu.shown_core_mhz() if kind == self.NVML_CLOCK_SM else self.gpu.memory_mhz

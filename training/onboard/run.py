@@ -73,6 +73,7 @@ def onboard(
     if not recording.configurations:
         raise DataError(f"{path.name} holds no measured configuration", file=path.name)
     notes = [*recording.sensor.notes, *_failures(recording)]
+    notes += [f"{one.key}: {note}" for one in recording.configurations for note in one.result.notes]
     if recording.torn:
         notes.append("the recording's last line was cut off and is left out")
     progress("profile")

@@ -3,22 +3,28 @@
     python -m training.retrain.study
 
 A GPU starts from weights of the other GPUs and its datasheet; its own measured programs are the
-uploads, one or eight launches of each at any clocks. The table of docs/retraining.md: error on
-programs left out beside the default's and the median's, and the gate's word.
+uploads, one or eight launches of each at any clocks. The tables of docs/retraining.md, of power and
+of time: error on programs left out beside the default's and the median's, and the gate's word.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import ArrayLike
 
+from features.gpus import load_gpu
 from models.cards import ModelCard
 from models.power.physical import POOLED, parameters_for
 from models.store import ArtifactStore
+from models.time.bottleneck import combined_seconds, launch_seconds, regime, resource_seconds
+from models.time.calibration import FAMILY as TIME
+from models.time.calibration import FEATURES, features_of
+from training.data.activity_tables import ACTIVITY_GPUS, TABLE_CONSTANTS, read_activity_table
 from training.evaluation.rows import Indices, Rows
 from training.physical.choice import cached_choice
 from training.physical.fit import Averaged, Fits, pooled_parameters
@@ -26,6 +32,7 @@ from training.physical.rows import GpuRows, all_rows
 from training.physical.transfer import watts_of
 from training.retrain.gate import BASELINE
 from training.retrain.inputs import Order, Uploads
+from training.retrain.launch_time import DEFAULT, calibrate_time
 from training.retrain.new_gpu import COLUMNS, FAMILY, Start, calibrate_power
 
 LAUNCHES = (1, 8)
@@ -111,19 +118,73 @@ def _line(fits: Fits, settings: Averaged, card: ModelCard, gpu_id: str, each: in
 
 def _drawn(table: GpuRows, each: int) -> Indices:
     """Some scored rows of every program, the same every time."""
-    random = np.random.default_rng(0)
     scored = np.flatnonzero(table.scored)
-    programs = np.unique(table.programs[scored])
-    own: Sequence[Indices] = [scored[table.programs[scored] == program] for program in programs]
+    return scored[_of_each(table.programs[scored], each)]
+
+
+def _of_each(programs: ArrayLike, each: int) -> Indices:
+    """Positions of up to ``each`` rows of every program."""
+    random, named = np.random.default_rng(0), np.asarray(programs)
+    own = [np.flatnonzero(named == program) for program in np.unique(named)]
     return np.concatenate([random.permutation(rows)[:each] for rows in own])
 
 
+def time_study() -> Iterator[Line]:
+    """The same of times: every board whose programs were timed, by activities of the tables."""
+    card = ArtifactStore().find(POOLED, "power", FAMILY, "activity1").card
+    for gpu_id in ACTIVITY_GPUS:
+        for each in LAUNCHES:
+            yield time_line(card, gpu_id, each)
+
+
+def time_line(card: ModelCard, gpu_id: str, each: int) -> Line:
+    """``each`` launches of every program of one board; the card tells schema and source."""
+    gpu = load_gpu(gpu_id)
+    programs = [row for row in read_activity_table(gpu_id) if row.kind == "real"]
+    rows = [programs[at] for at in _of_each([row.program for row in programs], each)]
+    vectors, default = [], []
+    for row in rows:
+        resources = resource_seconds(row.activity, gpu, row.clocks, TABLE_CONSTANTS)
+        start = launch_seconds(row.activity, gpu, TABLE_CONSTANTS)
+        default.append(combined_seconds(resources, TABLE_CONSTANTS) + start)
+        vectors.append(features_of(regime(resources, start), default[-1], row.clocks))
+    uploads = Uploads(
+        Rows.of(
+            np.array(vectors),
+            np.array([row.time_seconds for row in rows]),
+            [row.program for row in rows],
+        ),
+        np.ones(len(rows), dtype=np.bool_),
+        ("study",),
+        card.sources[:1],
+    )
+    order = Order(gpu_id, "", card.feature_schema, FEATURES, (TIME,), "new_gpu", 1)
+    with tempfile.TemporaryDirectory() as folder:
+        made = calibrate_time(
+            order, gpu, uploads, Path(folder), opponents={DEFAULT: np.array(default)}
+        )
+    against = {one.opponent: one for one in made.verdict.comparisons}
+    return Line(
+        gpu_id,
+        len({row.program for row in rows}),
+        len(rows),
+        str(made.judged.hyperparameters["way"]),
+        against[DEFAULT].candidate_error,
+        against[DEFAULT].opponent_error,
+        against[BASELINE].opponent_error,
+        made.verdict.promoted,
+    )
+
+
 def main() -> None:
-    """Print the table."""
-    print("| GPU | programs | launches | way | error | default | median | verdict |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    for line in study():
-        print(line.markdown(), flush=True)
+    """Print the tables."""
+    for title, lines in (("Power", study()), ("Time", time_study())):
+        print(
+            f"{title}\n\n| GPU | programs | launches | way | error | default | median | verdict |"
+        )
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        for line in lines:
+            print(line.markdown(), flush=True)
 
 
 if __name__ == "__main__":

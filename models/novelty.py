@@ -33,7 +33,12 @@ class Novelty:
     """Scores vectors ``[n, k]`` against the background of one model."""
 
     def __init__(self, background: Background) -> None:
-        self._quantiles = np.array([feature.quantiles for feature in background.features])
+        quantiles = np.array([feature.quantiles for feature in background.features], np.float64)
+        levels = np.linspace(0, 1, quantiles.shape[1])
+        self._scales = [_distinct(each, levels) for each in quantiles]
+        self._low, self._high = quantiles[:, 0], quantiles[:, -1]
+        least = 1e-9 * np.maximum(1.0, np.abs(self._high))
+        self._span = np.maximum(self._high - self._low, least)
         self._points = self._places(background.matrix())
         among = _distances(self._points, self._points)
         np.fill_diagonal(among, np.inf)
@@ -46,8 +51,8 @@ class Novelty:
         Raises ModelError for vectors of another length.
         """
         vectors = np.asarray(x, dtype=np.float64)
-        if vectors.ndim != 2 or vectors.shape[1] != len(self._quantiles):
-            width = len(self._quantiles)
+        width = len(self._scales)
+        if vectors.ndim != 2 or vectors.shape[1] != width:
             raise ModelError(f"vectors must be [n, {width}], not {list(vectors.shape)}")
         if not len(vectors):
             return np.zeros(0)
@@ -55,20 +60,17 @@ class Novelty:
         return np.asarray(nearest / self._unit)
 
     def _places(self, vectors: NDArray[np.floating]) -> Floats:
-        levels = np.linspace(0, 1, self._quantiles.shape[1])
-        columns = []
-        for values, quantiles in zip(vectors.T.astype(np.float64), self._quantiles, strict=True):
-            low, high = quantiles[0], quantiles[-1]
-            span = max(high - low, 1e-9 * max(1.0, abs(high)))
-            # The middle of a run of equal quantiles: a constant feature lies at one half.
-            first = np.interp(values, *_distinct(quantiles, levels))
-            beyond = np.clip((np.clip(low - values, 0, None)) / span, 0, MOST_OVERSHOOT)
-            above = np.clip((np.clip(values - high, 0, None)) / span, 0, MOST_OVERSHOOT)
-            columns.append(first - beyond + above)
-        return np.column_stack(columns)
+        values = vectors.astype(np.float64)
+        inside = np.empty_like(values)
+        for at, (quantiles, places) in enumerate(self._scales):
+            inside[:, at] = np.interp(values[:, at], quantiles, places)
+        below = np.clip((self._low - values) / self._span, 0, MOST_OVERSHOOT)
+        above = np.clip((values - self._high) / self._span, 0, MOST_OVERSHOOT)
+        return np.asarray(inside - below + above)
 
 
 def _distinct(quantiles: Floats, levels: Floats) -> tuple[Floats, Floats]:
+    """Each quantile once, at the middle of its levels: a constant feature lies at one half."""
     values, index = np.unique(quantiles, return_inverse=True)
     return values, np.bincount(index, weights=levels) / np.bincount(index)
 

@@ -1,4 +1,4 @@
-"""Kills services, workers and training processes at random moments, and counts what is left.
+"""Kills services, workers, training processes and readers of uploads, and counts what is left.
 
 A round: a service on a database and home of their own, uploads and retrainings one after the
 other, and a SIGKILL at a random moment to one of its processes; what died is started again. In the
@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -41,9 +42,11 @@ from app.store.repositories import Repositories
 from tests.app.databases import database
 from tests.app.measured import GPU, table, upload
 
-Victim = Literal["api", "worker", "child", "dask-worker"]
-VICTIMS: tuple[Victim, ...] = ("api", "worker", "child")
-WITH_DASK: tuple[Victim, ...] = (*VICTIMS, "dask-worker")
+Victim = Literal["api", "worker", "child", "reader", "dask-worker"]
+VICTIMS: tuple[Victim, ...] = ("api", "worker", "child", "reader")
+WITH_DASK: tuple[Victim, ...] = ("api", "worker", "child", "dask-worker")
+LONG_UPLOAD = 3000
+"""Rows of an upload whose reader is killed: it takes about half a second."""
 DASK_WORKERS = 2
 ROWS, KERNELS = 120, 12
 LEASE_SECONDS = 2.0
@@ -155,8 +158,9 @@ class Group:
             oldest.wait()
             self._dask.append(self._start_dask_worker())
             return True
-        if victim == "child":
-            children = psutil.Process(self.worker.pid).children()
+        if victim in ("child", "reader"):
+            above = self.worker if victim == "child" else self.api
+            children = psutil.Process(above.pid).children()
             if not children:
                 return False
             children[0].send_signal(signal.SIGKILL)
@@ -234,7 +238,12 @@ def run(
                 ),
             )
             submitted.append(job)
-            stage = _killed(processes, repositories, victim, job, chance)
+            if victim == "reader":
+                stage = "upload"
+                content = table(LONG_UPLOAD, kernels=KERNELS, seed=rounds + at)
+                accepted[_read_again(processes, content, chance)] = LONG_UPLOAD
+            else:
+                stage = _killed(processes, repositories, victim, job, chance)
             counts.kills[victim] += 1
             counts.kills_in_stage[stage] += 1
             _ended(repositories, job)
@@ -261,6 +270,23 @@ def _killed(
             if processes.kill(victim) or found.ended:
                 return found.stage
         time.sleep(0.01)
+
+
+def _read_again(processes: Group, content: bytes, chance: random.Random) -> str:
+    """Upload a table whose reader is killed at a random moment; its batch."""
+    pause, ended = chance.uniform(0, 0.6), threading.Event()
+
+    def kill() -> None:
+        ended.wait(pause)
+        while not processes.kill("reader") and not ended.wait(0.01):
+            continue
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    batch: str = _tried(processes, lambda client: upload(client, content))
+    ended.set()
+    killer.join()
+    return batch
 
 
 def _tried(processes: Group, ask: Any, seconds: float = 60) -> Any:

@@ -134,7 +134,7 @@ class Settings(BaseSettings):
         default="processes",
         description="What reads uploads: processes beside the service, so that predictions stay "
         "quick and a hostile upload ends its reader alone; or threads of the service, which saves "
-        "about 150 MB while uploads come.",
+        "about 90 MB while uploads come.",
     )
     waiting_uploads: int = Field(
         default=64, ge=0, description="Uploads that may wait; more are answered 429."

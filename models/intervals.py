@@ -235,11 +235,6 @@ def _upper_quantile(values: Floats, weights: Floats, level: float) -> float:
     return float(values[order][min(at, len(values) - 1)])
 
 
-def widen(width: IntervalWidth, ratio: float) -> IntervalWidth:
-    """The same interval ``ratio`` times as wide in logarithms; its coverage is not known."""
-    return width.widened(ratio)
-
-
 def loosened(estimate: Estimate) -> Estimate:
     """An estimate whose input was extrapolated: ``EXTRAPOLATED_WIDENING`` times as wide in
     logarithms, and no better than ``extrapolated``."""

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from features.gpus import GpuProfile
 from models.estimate import Basis
-from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors, widen
+from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
 
 ERRORS = Path(__file__).with_name("bottleneck_errors.csv")
 LEVEL = 0.9
@@ -68,4 +68,4 @@ def interval_width(gpu_id: str) -> tuple[IntervalWidth, Basis]:
     width = IntervalWidth(low_factor=low, high_factor=high)
     if any(error.gpu == gpu_id for error in errors):
         return width, "unseen_kernel"
-    return widen(width, EXTRAPOLATED_WIDENING), "uncalibrated"
+    return width.widened(EXTRAPOLATED_WIDENING), "uncalibrated"

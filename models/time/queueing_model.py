@@ -16,7 +16,7 @@ from features.errors import DataError
 from features.gpus import GpuProfile
 from models.clocks import ClockPair, checked, default_clocks
 from models.estimate import Basis, Estimate
-from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, widen
+from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth
 from models.time.base import Regime, TimePrediction
 from models.time.queueing import FormTime, network_form
 from models.time.queueing_cases import Case, case_form
@@ -65,7 +65,7 @@ def spread(family: str, gpu_id: str) -> tuple[IntervalWidth, Basis]:
     )
     if row["gpu"] == gpu_id:
         return width, "unseen_kernel"
-    return widen(width, EXTRAPOLATED_WIDENING), "extrapolated"
+    return width.widened(EXTRAPOLATED_WIDENING), "extrapolated"
 
 
 class QueueingTimeModel:

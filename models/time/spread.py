@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from features.errors import DataError
 from models.estimate import Basis, Estimate
-from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors, widen
+from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
 
 TABLE = Path(__file__).with_name("table_4_8.csv")
 DELAY_TABLE = Path(__file__).with_name("table_4_2.csv")
@@ -108,7 +108,7 @@ def spread_of(pairs: Sequence[Pair], gpu_id: str) -> tuple[IntervalWidth, Basis]
     low, high = conformal_factors([pair.log_ratio for pair in used], groups, LEVEL)
     width = IntervalWidth(low_factor=low, high_factor=high)
     return (
-        (width, "unseen_kernel") if own else (widen(width, EXTRAPOLATED_WIDENING), "extrapolated")
+        (width, "unseen_kernel") if own else (width.widened(EXTRAPOLATED_WIDENING), "extrapolated")
     )
 
 

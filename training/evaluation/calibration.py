@@ -11,10 +11,9 @@ from numpy.typing import NDArray
 from models.intervals import (
     Coverage,
     IntervalCalibration,
-    IntervalWidth,
+    Residuals,
     Width,
     calibrate,
-    conformal_factors,
     conformal_width,
     interval_bounds,
     measure_coverage,
@@ -147,11 +146,9 @@ def _random_coverage(random: OutOfFold, floor_watts: float) -> Coverage:
     # Which rows calibrate is drawn anew: half of the rows for the other half, both ways.
     half = np.random.default_rng(0).permutation(len(watts)) % 2
     low, high = np.empty_like(watts), np.empty_like(watts)
-    logarithms = np.log(rows.watts / watts)
+    residuals = Residuals(rows.watts, watts, np.arange(len(watts)))
     for part in (0, 1):
-        other = logarithms[half != part]
-        factors = conformal_factors(other, np.arange(len(other)), LEVEL, symmetric=True)
-        width = IntervalWidth(low_factor=factors[0], high_factor=factors[1])
+        width = conformal_width(residuals.take(half != part), LEVEL)
         low[half == part], high[half == part] = interval_bounds(
             watts[half == part], width, floor_watts
         )

@@ -34,11 +34,10 @@ from models.cards import (
 from models.intervals import (
     Coverage,
     IntervalCalibration,
-    IntervalWidth,
     Residuals,
     Width,
     calibrate,
-    conformal_factors,
+    conformal_width,
     interval_bounds,
     measure_coverage,
 )
@@ -234,13 +233,9 @@ def _spread(rows: Rows, watts: Floats) -> dict[ScoreName, Spread]:
 def _coverage(residuals: Residuals, floor_watts: float) -> Coverage:
     low = np.empty_like(residuals.predicted_watts)
     high = np.empty_like(low)
-    logarithms = residuals.logarithms
     for group in np.unique(residuals.groups):
         test = residuals.groups == group
-        factors = conformal_factors(
-            logarithms[~test], residuals.groups[~test], LEVEL, symmetric=True
-        )
-        width = IntervalWidth(low_factor=factors[0], high_factor=factors[1])
+        width = conformal_width(residuals.take(~test), LEVEL)
         low[test], high[test] = interval_bounds(residuals.predicted_watts[test], width, floor_watts)
     return measure_coverage(
         "each left-out program under the widths of the others",

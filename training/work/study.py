@@ -30,7 +30,7 @@ from features.errors import WattcastError
 from features.gpus import load_gpu
 from models.background import BACKGROUND_NAME
 from models.cards import FeatureFacts, SchemaReference, Source, sha256_of
-from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors, widen
+from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
 from models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from models.time.card import (
     MeasuredClocks,
@@ -133,13 +133,13 @@ def calibrated(table: WorkTable, port: LeftOut) -> TimeIntervals:
         for way, values in port.predicted.items()
     }
     inner = _width(residuals[MODEL], groups)
-    outer = widen(inner, EXTRAPOLATED_WIDENING)
+    outer = inner.widened(EXTRAPOLATED_WIDENING)
     if outside.any():
         needed = _width(residuals[MODEL][outside], groups[outside])
         outer = max(outer, needed, key=lambda width: width.high_factor)
     inside = _split_coverage(residuals[MODEL], groups)
     beyond = _inside(residuals[MODEL][outside], outer)
-    physical = widen(_width(residuals[PHYSICAL], groups), EXTRAPOLATED_WIDENING)
+    physical = _width(residuals[PHYSICAL], groups).widened(EXTRAPOLATED_WIDENING)
     return TimeIntervals(
         level=LEVEL,
         unseen_kernel=_with_coverage(inner, inside, groups),

@@ -29,7 +29,7 @@ NICENESS = 19
 them up for 60 to 90 ms (``python -m benchmarks load``)."""
 
 IDLE_SECONDS = 60.0
-"""A reader without work ends after so long: it takes about 150 MB."""
+"""A reader without work ends after so long: it takes about 90 MB."""
 
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:

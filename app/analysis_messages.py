@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.answers import Compiled, KernelName, LoopTrips, Occupancy, Registers, WarningLine
-from app.problems import KernelParameter
+from wattcast.app.answers import Compiled, KernelName, LoopTrips, Occupancy, Registers, WarningLine
+from wattcast.app.problems import KernelParameter
 
 
 class AnalyzedArgument(KernelParameter):

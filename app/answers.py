@@ -11,7 +11,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from models.estimate import Basis
+from wattcast.models.estimate import Basis
 
 
 class _Interval(BaseModel):

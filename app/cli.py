@@ -13,9 +13,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
-from app.cli_calibrate import calibrate
-from app.cli_data import data
-from app.cli_inputs import (
+from wattcast.app.cli_calibrate import calibrate
+from wattcast.app.cli_data import data
+from wattcast.app.cli_inputs import (
     AsJson,
     Block,
     CoreMhz,
@@ -32,16 +32,16 @@ from app.cli_inputs import (
     known_request,
     pair_request,
 )
-from app.cli_keys import audit, keys
-from app.cli_launch import LaunchOptions, with_options
-from app.cli_models import models, worker
-from app.cli_more import register
-from app.cli_output import console as _console
-from app.cli_output import print_json as _print_json
-from app.cli_output import services as _services
-from app.cli_report import reports
-from app.settings import Settings
-from features.errors import WattcastError
+from wattcast.app.cli_keys import audit, keys
+from wattcast.app.cli_launch import LaunchOptions, with_options
+from wattcast.app.cli_models import models, worker
+from wattcast.app.cli_more import register
+from wattcast.app.cli_output import console as _console
+from wattcast.app.cli_output import print_json as _print_json
+from wattcast.app.cli_output import services as _services
+from wattcast.app.cli_report import reports
+from wattcast.app.settings import Settings
+from wattcast.features.errors import WattcastError
 
 app = typer.Typer(
     name="wattcast",
@@ -77,7 +77,7 @@ def main() -> NoReturn:
 
 
 def _one_line(error: ValidationError) -> str:
-    from app.problems import field_problems
+    from wattcast.app.problems import field_problems
 
     found = field_problems(error.errors(include_url=False))
     return "; ".join(f"{part['path'] or 'request'}: {part['message']}" for part in found)
@@ -85,7 +85,7 @@ def _one_line(error: ValidationError) -> str:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from app.services import installed_version
+        from wattcast.app.services import installed_version
 
         print(f"wattcast {installed_version()}")
         raise typer.Exit
@@ -109,9 +109,9 @@ def serve(
     ] = False,
 ) -> None:
     """Run the HTTP service until interrupted."""
-    from app import report
-    from app.server import demonstrate
-    from app.server import serve as run
+    from wattcast.app import report
+    from wattcast.app.server import demonstrate
+    from wattcast.app.server import serve as run
 
     given = {"host": host, "port": port}
     settings = Settings(**{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
@@ -153,9 +153,9 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Predict power, time and energy of a kernel launch."""
-    from app import report
-    from app.messages import PredictRequest
-    from app.services.prediction import predict as run
+    from wattcast.app import report
+    from wattcast.app.messages import PredictRequest
+    from wattcast.app.services.prediction import predict as run
 
     body: dict[str, Any] = {
         **launch.request_or_work(file, work, grid, block),
@@ -204,9 +204,9 @@ def dvfs(
     as_json: AsJson = False,
 ) -> None:
     """Predict a launch at many clocks: scaling, Pareto set, the best pair under constraints."""
-    from app import report
-    from app.dvfs_messages import DvfsRequest
-    from app.services.dvfs import dvfs as run
+    from wattcast.app import report
+    from wattcast.app.dvfs_messages import DvfsRequest
+    from wattcast.app.services.dvfs import dvfs as run
 
     body = {
         **launch.request(file, grid, block),
@@ -241,9 +241,9 @@ def features(
     as_json: AsJson = False,
 ) -> None:
     """Print the feature vector of a kernel launch."""
-    from app import report
-    from app.messages import FeaturesRequest
-    from app.services.features import features as run
+    from wattcast.app import report
+    from wattcast.app.messages import FeaturesRequest
+    from wattcast.app.services.features import features as run
 
     body = {
         **launch.request(file, grid, block),
@@ -269,9 +269,9 @@ def analyze(
     as_json: AsJson = False,
 ) -> None:
     """Tell what a launch does: loops, memory accesses, mix, occupancy, hot source lines."""
-    from app import report
-    from app.messages import AnalyzeRequest
-    from app.services.analysis import analyze as run
+    from wattcast.app import report
+    from wattcast.app.messages import AnalyzeRequest
+    from wattcast.app.services.analysis import analyze as run
 
     body = {
         **launch.request(file, grid, block),
@@ -294,8 +294,8 @@ def gpus_default(context: typer.Context) -> None:
 @gpus.command("list")
 def gpus_list(as_json: AsJson = False) -> None:
     """All GPUs with a profile."""
-    from app import report
-    from app.services import catalog
+    from wattcast.app import report
+    from wattcast.app.services import catalog
 
     services = _services()
     found = catalog.gpu_summaries(services.gpus, services.power.cards())
@@ -309,7 +309,7 @@ def gpus_list(as_json: AsJson = False) -> None:
 @gpus.command("show")
 def gpus_show(gpu: Annotated[str, typer.Argument(help="GPU id or alias.")]) -> None:
     """One GPU with every fact, unit and source, as JSON."""
-    from app.services import catalog
+    from wattcast.app.services import catalog
 
     services = _services()
     _print_json(catalog.gpu_details(services.gpus, gpu, services.power.cards()))
@@ -322,7 +322,7 @@ def gpus_check(
     ] = None,
 ) -> None:
     """Check GPU profiles; exit status 1 if one does not hold."""
-    from features.gpus import check_profile
+    from wattcast.features.gpus import check_profile
 
     if not files:
         found = _services().gpus.all()
@@ -343,8 +343,8 @@ def gpus_check(
 @app.command()
 def schemas(as_json: AsJson = False) -> None:
     """Feature schemas and the GPUs they have tables for."""
-    from app import report
-    from app.services import catalog
+    from wattcast.app import report
+    from wattcast.app.services import catalog
 
     found = catalog.schema_summaries()
     if as_json:
@@ -359,7 +359,7 @@ def schemas(as_json: AsJson = False) -> None:
 )
 def train(context: typer.Context) -> None:
     """Train the power models (python -m training; --help lists its options)."""
-    from training.__main__ import main as run
+    from wattcast.training.__main__ import main as run
 
     raise typer.Exit(run(context.args))
 
@@ -367,7 +367,7 @@ def train(context: typer.Context) -> None:
 @app.command()
 def settings() -> None:
     """Every setting with its value here and what it means."""
-    from app import report
+    from wattcast.app import report
 
     current = Settings()
     rows = [

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli_inputs import AsJson
+from wattcast.app.cli_inputs import AsJson
 
 
 def calibrate(
@@ -30,10 +30,10 @@ def calibrate(
     Needs the power files (wattcast data check). Says which map it chose and how each errs on the
     measured launches left out in turn; the median of them is always among the choices.
     """
-    from training.reports.extra import require_train_extra
+    from wattcast.training.reports.extra import require_train_extra
 
     require_train_extra(("pandera", "scipy"))
-    from training.calibrate import calibrate as run
+    from wattcast.training.calibrate import calibrate as run
 
     found = run(measured, predict)
     errors = found.choice.left_out_mae_watts

@@ -12,8 +12,8 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from app.cli_inputs import AsJson
-from app.settings import Settings
+from wattcast.app.cli_inputs import AsJson
+from wattcast.app.settings import Settings
 
 data = typer.Typer(
     help="Training data: fetch the published files, check what is there.", no_args_is_help=True
@@ -47,9 +47,9 @@ def fetch(
     They carry no licence: for training and evaluation only, rows must not be handed on.
     """
     _require_extra()
-    from features.errors import WattcastError
-    from training.data.datasets import sources
-    from training.data.fetch import fetch as run
+    from wattcast.features.errors import WattcastError
+    from wattcast.training.data.datasets import sources
+    from wattcast.training.data.fetch import fetch as run
 
     wanted = [sources().get(one) for one in ids] if ids else list(sources().file)
     folder = to or Path(os.environ.get("WATTCAST_DATA") or Settings().home / "data")
@@ -90,8 +90,8 @@ def check(
     Exit status 1 if a table is defective; missing ones are listed.
     """
     _require_extra()
-    from app import report
-    from training.data.inventory import data_folder, inventory
+    from wattcast.app import report
+    from wattcast.training.data.inventory import data_folder, inventory
 
     tables = [asdict(each) for each in inventory(data_folder(folder))]
     if as_json:
@@ -127,7 +127,7 @@ def pack(
     as_json: AsJson = False,
 ) -> None:
     """Make an open data set of recordings: PTX, launches, raw samples, results (CC BY 4.0)."""
-    from training.measure.pack import pack as run
+    from wattcast.training.measure.pack import pack as run
 
     counts = run(recordings, to, attribution)
     if as_json:
@@ -153,9 +153,9 @@ def import_(
     kernel: Annotated[str | None, typer.Option(help="Name of the kernel; else the file's.")] = None,
 ) -> None:
     """Make a recording of what Kernel Tuner or Zeus measured. Exit status 1 for another file."""
-    from app.services.tuning_files import read_tuning
-    from features.errors import DataError
-    from training.measure.importers import from_tuning, from_zeus, write_imported
+    from wattcast.app.services.tuning_files import read_tuning
+    from wattcast.features.errors import DataError
+    from wattcast.training.measure.importers import from_tuning, from_zeus, write_imported
 
     try:
         text = file.read_text(encoding="utf-8")
@@ -174,7 +174,7 @@ def import_(
 
 
 def _require_extra() -> None:
-    from training.reports.extra import require_train_extra
+    from wattcast.training.reports.extra import require_train_extra
 
     require_train_extra(("pandera",))
 

@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from app.cli_inputs import (
+from wattcast.app.cli_inputs import (
     AsJson,
     Block,
     CoreMhz,
@@ -20,8 +20,8 @@ from app.cli_inputs import (
     clock_request,
     fail,
 )
-from app.cli_launch import LaunchOptions, with_options
-from app.cli_output import console, print_json, services
+from wattcast.app.cli_launch import LaunchOptions, with_options
+from wattcast.app.cli_output import console, print_json, services
 
 EXCEEDED = 3
 """Exit status where a limit is broken; 1 and 2 are errors, as everywhere."""
@@ -56,8 +56,8 @@ def diff(
     as_json: AsJson = False,
 ) -> None:
     """Compare old and new code; exit status 3 if a limit is broken."""
-    from app.compare_messages import CompareRequest
-    from app.services.comparison import compare
+    from wattcast.app.compare_messages import CompareRequest
+    from wattcast.app.services.comparison import compare
 
     if str(old) == str(new) == "-":
         fail("only one of OLD and NEW can be standard input", 2)
@@ -94,7 +94,7 @@ def _percent(option: str, text: str | None) -> float | None:
 
 
 def _report(answer: dict[str, Any]) -> None:
-    from app.report import quantity, warnings
+    from wattcast.app.report import quantity, warnings
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("kernel", "GPU", "energy", "", "time", "", "power", "", ""):

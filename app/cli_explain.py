@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli_inputs import (
+from wattcast.app.cli_inputs import (
     AsJson,
     Block,
     CoreMhz,
@@ -27,8 +27,8 @@ from app.cli_inputs import (
     fail,
     known_request,
 )
-from app.cli_launch import LaunchOptions, with_options
-from app.cli_output import console, print_json, services
+from wattcast.app.cli_launch import LaunchOptions, with_options
+from wattcast.app.cli_output import console, print_json, services
 
 FORMATS = ("svg", "png", "html")
 BAR = 20
@@ -69,10 +69,10 @@ def explain(
     as_json: AsJson = False,
 ) -> None:
     """Tell why a launch draws the power or takes the time that is predicted."""
-    from app.messages import PredictRequest
-    from app.services.explanation import MOST_SEEDS, Method, Target, explained
-    from app.services.pictures import ChartKind
-    from app.services.prediction import predict
+    from wattcast.app.messages import PredictRequest
+    from wattcast.app.services.explanation import MOST_SEEDS, Method, Target, explained
+    from wattcast.app.services.pictures import ChartKind
+    from wattcast.app.services.prediction import predict
 
     for option, given, known_ones in (
         ("--target", target, get_args(Target)),
@@ -120,8 +120,8 @@ def _format(given: str | None, output: Path | None) -> str | None:
 def _drawn(
     answer: Mapping[str, Any], prediction: Mapping[str, Any], wanted: str, chart: str
 ) -> bytes:
-    from app.services.explanation_page import chart_of, page
-    from app.services.pictures import draw, png, svg
+    from wattcast.app.services.explanation_page import chart_of, page
+    from wattcast.app.services.pictures import draw, png, svg
 
     if wanted == "html":
         return page(answer, prediction, chart).encode()  # type: ignore[arg-type]
@@ -142,8 +142,8 @@ def _write(output: Path, content: bytes) -> None:
 def _report(
     out: Console, answer: Mapping[str, Any], prediction: Mapping[str, Any], most: int
 ) -> None:
-    from app.report import quantity, warnings
-    from app.services.explanation_page import QUANTITIES, chart_of, label, sentence
+    from wattcast.app.report import quantity, warnings
+    from wattcast.app.services.explanation_page import QUANTITIES, chart_of, label, sentence
 
     amount, unit = QUANTITIES[answer["target"]]
     chart = chart_of(answer, prediction)
@@ -172,6 +172,6 @@ def _report(
 
 
 def _signed(value: float, unit: str) -> str:
-    from app.report import quantity
+    from wattcast.app.report import quantity
 
     return f"{'+' if value > 0 else ''}{quantity(value, unit)}"

@@ -149,8 +149,8 @@ def kernel_request(
 
 
 def _read(file: Path) -> str:
-    from features.cuda import CompileError
-    from features.errors import PtxError
+    from wattcast.features.cuda import CompileError
+    from wattcast.features.errors import PtxError
 
     try:
         data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli_inputs import (
+from wattcast.app.cli_inputs import (
     AsJson,
     Block,
     CoreMhz,
@@ -25,8 +25,8 @@ from app.cli_inputs import (
     clock_request,
     fail,
 )
-from app.cli_launch import LaunchOptions, with_options
-from app.cli_output import console, print_json, services
+from wattcast.app.cli_launch import LaunchOptions, with_options
+from wattcast.app.cli_output import console, print_json, services
 
 Rows = Annotated[int, typer.Option("--rows", min=1, help="Rows of each ranking.")]
 
@@ -47,10 +47,10 @@ def hotspots(
     as_json: AsJson = False,
 ) -> None:
     """Tell which blocks and lines of a kernel take the energy and the time."""
-    from app.messages import PredictRequest
-    from app.problems import ServiceError
-    from app.services.hotspots import hotspots_of
-    from app.services.prediction import predict
+    from wattcast.app.messages import PredictRequest
+    from wattcast.app.problems import ServiceError
+    from wattcast.app.services.hotspots import hotspots_of
+    from wattcast.app.services.prediction import predict
 
     body = {
         **launch.request(file, grid, block),
@@ -71,7 +71,7 @@ def hotspots(
 
 
 def _hotspots(out: Console, answer: Mapping[str, Any]) -> None:
-    from app.report import quantity, warnings
+    from wattcast.app.report import quantity, warnings
 
     out.print(Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", answer["gpu"]))
     out.print(
@@ -119,8 +119,8 @@ def advise(
     as_json: AsJson = False,
 ) -> None:
     """Tell what to change about a launch, and what each change is predicted to gain."""
-    from app.messages import PredictRequest
-    from app.services.advice import advise as run
+    from wattcast.app.messages import PredictRequest
+    from wattcast.app.services.advice import advise as run
 
     body = {
         **launch.request(file, grid, block),
@@ -135,7 +135,7 @@ def advise(
 
 
 def _advice(out: Console, answer: Mapping[str, Any]) -> None:
-    from app.report import quantity, warnings
+    from wattcast.app.report import quantity, warnings
 
     before = answer["before"]
     out.print(Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", answer["gpu"]))
@@ -172,8 +172,8 @@ def cost(
     """Tell what an application of several kernels costs: joules, kWh, money and CO2."""
     import json
 
-    from app.cost_messages import CostRequest
-    from app.services.cost import cost as run
+    from wattcast.app.cost_messages import CostRequest
+    from wattcast.app.services.cost import cost as run
 
     if (price_per_kwh is None) != (currency is None):
         fail("give --price-per-kwh and --currency together", 2)
@@ -197,7 +197,7 @@ def cost(
 
 
 def _cost(out: Console, answer: Mapping[str, Any]) -> None:
-    from app.report import quantity, warnings
+    from wattcast.app.report import quantity, warnings
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("kernel", "launches", "each", "together", "share"):

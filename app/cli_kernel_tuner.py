@@ -10,7 +10,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from app.cli_inputs import (
+from wattcast.app.cli_inputs import (
     CUDA_SUFFIXES,
     Analysis,
     Arguments,
@@ -28,7 +28,7 @@ from app.cli_inputs import (
     fail,
     kernel_request,
 )
-from app.cli_output import console, print_json, services
+from wattcast.app.cli_output import console, print_json, services
 
 Divisors = Annotated[
     str | None,
@@ -63,9 +63,9 @@ def rank(
     as_json: AsJson = False,
 ) -> None:
     """Rank Kernel Tuner's configurations before running them; judge that by what was measured."""
-    from app.services.kernel_tuner import BLOCK_NAMES, Objective, TuningProblem
-    from app.services.kernel_tuner import rank as run
-    from app.services.tuning_files import read_tuning
+    from wattcast.app.services.kernel_tuner import BLOCK_NAMES, Objective, TuningProblem
+    from wattcast.app.services.kernel_tuner import rank as run
+    from wattcast.app.services.tuning_files import read_tuning
 
     if by not in get_args(Objective):
         fail(f"--by {by!r}: expected energy or time", 2)
@@ -115,7 +115,7 @@ def _size(text: str | None) -> tuple[int, ...] | None:
 
 
 def _report(answer: Mapping[str, Any], top: int) -> None:
-    from app.report import quantity
+    from wattcast.app.report import quantity
 
     out = console()
     out.print(Text.assemble((answer["kernel"], "bold"), " on ", answer["gpu"]))

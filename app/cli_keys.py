@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli_inputs import AsJson, fail
-from app.settings import Settings
+from wattcast.app.cli_inputs import AsJson, fail
+from wattcast.app.settings import Settings
 
 if TYPE_CHECKING:
     from sqlalchemy.engine import Engine
 
-    from app.store.keys import ApiKey, KeyStore
+    from wattcast.app.store.keys import ApiKey, KeyStore
 
 keys = typer.Typer(help="API keys: create, list, revoke.", no_args_is_help=True)
 
@@ -35,7 +35,7 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Make a key. It is printed once; only its hash is stored."""
-    from app.store.keys import SCOPES
+    from wattcast.app.store.keys import SCOPES
 
     unknown = sorted(set(scope) - set(SCOPES))
     if unknown:
@@ -81,7 +81,7 @@ def audit(
     """Show who changed what, newest first: keys, measurements, jobs, models."""
     from dataclasses import asdict
 
-    from app.store.audit import entries
+    from wattcast.app.store.audit import entries
 
     with _database() as engine:
         found = entries(engine, limit=limit)
@@ -121,7 +121,7 @@ def _row(key: ApiKey) -> dict[str, Any]:
 @contextmanager
 def _database() -> Iterator[Engine]:
     """The database that the settings name, migrated if need be."""
-    from app.store.database import open_database
+    from wattcast.app.store.database import open_database
 
     engine = open_database(Settings().sqlalchemy_url)
     try:
@@ -132,7 +132,7 @@ def _database() -> Iterator[Engine]:
 
 @contextmanager
 def _store() -> Iterator[KeyStore]:
-    from app.store.keys import KeyStore
+    from wattcast.app.store.keys import KeyStore
 
     with _database() as engine:
         yield KeyStore(engine)

@@ -14,7 +14,7 @@ from inspect import Parameter
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from app.cli_inputs import (
+from wattcast.app.cli_inputs import (
     Analysis,
     Arguments,
     Kernel,

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from app.cli_inputs import AsJson, fail
-from app.settings import Settings
+from wattcast.app.cli_inputs import AsJson, fail
+from wattcast.app.settings import Settings
 
 if TYPE_CHECKING:
-    from training.measure.run import Request
-    from training.measure.workload import Pattern
+    from wattcast.training.measure.run import Request
+    from wattcast.training.measure.workload import Pattern
 
 DeviceIndex = Annotated[
     int | None, typer.Option("--device", help="CUDA's number of the GPU; needed with several.")
@@ -70,7 +70,7 @@ def measure(
 
     Clocks and power limit stay as they are unless a flag holds them. Interrupt it at any time.
     """
-    from training.measure.run import Request
+    from wattcast.training.measure.run import Request
 
     held = {
         "core_mhz": hold_core_mhz,
@@ -115,9 +115,9 @@ def onboard(
     interruption.
     """
     try:
-        from training.measure.run import Request
-        from training.onboard.run import onboard as run
-        from training.onboard.run import told
+        from wattcast.training.measure.run import Request
+        from wattcast.training.onboard.run import onboard as run
+        from wattcast.training.onboard.run import told
     except ImportError as error:  # before hours of measuring rather than after
         fail(f"onboarding lacks {error.name}: pip install 'wattcast[measure,train]'")
     home = Settings().home
@@ -153,7 +153,7 @@ def _measured(
     path: Path, index: int | None, request: Request, *, dry: bool = False
 ) -> dict[str, Any]:
     """Measure on the real GPU; counts of what was done."""
-    from training.measure.run import Machine, prepare
+    from wattcast.training.measure.run import Machine, prepare
 
     machine = Machine.here(index)
     try:
@@ -182,7 +182,7 @@ def _starts(text: str | None) -> tuple[str, ...]:
 
 
 def _patterns(text: str) -> tuple[Pattern, ...]:
-    from training.measure.workload import Pattern
+    from wattcast.training.measure.workload import Pattern
 
     known = get_args(Pattern)
     chosen = tuple(part.strip() for part in text.split(","))

@@ -8,8 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli_inputs import AsJson
-from app.settings import Settings
+from wattcast.app.cli_inputs import AsJson
+from wattcast.app.settings import Settings
 
 models = typer.Typer(
     help="Trained models: list, registry, promote, rollback.", invoke_without_command=True
@@ -32,9 +32,9 @@ def models_default(context: typer.Context, as_json: AsJson = False) -> None:
 @models.command("list")
 def models_list(as_json: AsJson = False) -> None:
     """Trained models and their error on kernels they were not trained on."""
-    from app import report
-    from app.cli_output import console, print_json
-    from app.services import Services, catalog
+    from wattcast.app import report
+    from wattcast.app.cli_output import console, print_json
+    from wattcast.app.services import Services, catalog
 
     power = Services(Settings()).power
     found = [catalog.model_summary(card) for card in power.cards()]
@@ -50,7 +50,7 @@ def models_list(as_json: AsJson = False) -> None:
 @models.command("registry")
 def models_registry(gpu: GpuArgument, target: Target = "power") -> None:
     """Champions, candidates and retrained versions of a GPU, as JSON."""
-    from app.services import registry
+    from wattcast.app.services import registry
 
     _told(lambda services: registry.registry_of(services, gpu, target))
 
@@ -64,8 +64,8 @@ def models_promote(
     why: Why = "by hand",
 ) -> None:
     """Let a version serve, whatever the gate said of it."""
-    from app.cli_inputs import fail
-    from app.services import registry
+    from wattcast.app.cli_inputs import fail
+    from wattcast.app.services import registry
 
     folder, _, number = name.rpartition("/")
     parts = folder.split("-")
@@ -80,7 +80,7 @@ def models_rollback(
     gpu: GpuArgument, board: Board = "", target: Target = "power", why: Why = "by hand"
 ) -> None:
     """Return to the champion before the last promotion."""
-    from app.services import registry
+    from wattcast.app.services import registry
 
     _told(lambda services: registry.rollback(services, gpu, target, board, ACTOR, why))
 
@@ -91,10 +91,10 @@ def worker(
     ] = None,
 ) -> None:
     """Work on jobs (retraining) until interrupted, beside services or on another machine."""
-    from app import logs
-    from app.jobs.worker import Worker
-    from app.store.database import Pool, open_database
-    from app.store.jobs import JobStore
+    from wattcast.app import logs
+    from wattcast.app.jobs.worker import Worker
+    from wattcast.app.store.database import Pool, open_database
+    from wattcast.app.store.jobs import JobStore
 
     settings = Settings()
     logs.configure(settings)
@@ -112,10 +112,10 @@ def worker(
 
 def _told(act: Any) -> None:
     """Print what ``act`` answers, with the registry of these settings."""
-    from app.cli_output import print_json
-    from app.services import Services
-    from app.store.database import open_database
-    from app.store.repositories import Repositories
+    from wattcast.app.cli_output import print_json
+    from wattcast.app.services import Services
+    from wattcast.app.store.database import open_database
+    from wattcast.app.store.repositories import Repositories
 
     settings = Settings()
     engine = open_database(settings.sqlalchemy_url)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from app.cli_diff import diff
-from app.cli_explain import explain
-from app.cli_insight import advise, cost, hotspots
-from app.cli_kernel_tuner import rank
-from app.cli_measure import measure, onboard
-from app.cli_sweep import sweep
+from wattcast.app.cli_diff import diff
+from wattcast.app.cli_explain import explain
+from wattcast.app.cli_insight import advise, cost, hotspots
+from wattcast.app.cli_kernel_tuner import rank
+from wattcast.app.cli_measure import measure, onboard
+from wattcast.app.cli_sweep import sweep
 
 
 def register(app: typer.Typer) -> None:

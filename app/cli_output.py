@@ -9,7 +9,7 @@ from typing import Any
 from pydantic_core import to_json
 from rich.console import Console
 
-from app.settings import Settings
+from wattcast.app.settings import Settings
 
 _PIPED_WIDTH = 240
 """Columns when nobody looks: a line that is cut or folded cannot be searched."""
@@ -25,7 +25,7 @@ def services(*, registry: bool = True) -> Any:
 
     Nothing is asked of the registry before a model is needed.
     """
-    from app.services import Services
+    from wattcast.app.services import Services
 
     return Services.alone(Settings(), registry=registry)
 

@@ -26,12 +26,12 @@ Assignments = Annotated[
 @reports.command()
 def time(out: Out = Path("reports/time"), assignments: Assignments = 5) -> None:
     """How near predicted times come to measured ones."""
-    from training.reports.extra import require_train_extra
+    from wattcast.training.reports.extra import require_train_extra
 
     require_train_extra()
-    from training.reports.page import write_page
-    from training.reports.targets import target_lines
-    from training.reports.time import time_report
+    from wattcast.training.reports.page import write_page
+    from wattcast.training.reports.targets import target_lines
+    from wattcast.training.reports.time import time_report
 
     page, targets = time_report(assignments, _progress)
     paths = write_page(page, out)
@@ -41,12 +41,12 @@ def time(out: Out = Path("reports/time"), assignments: Assignments = 5) -> None:
 @reports.command()
 def dvfs(out: Out = Path("reports/dvfs")) -> None:
     """How near predicted time, power and energy over the clocks come to measured ones."""
-    from training.reports.extra import require_train_extra
+    from wattcast.training.reports.extra import require_train_extra
 
     require_train_extra()
-    from training.reports.dvfs import dvfs_report
-    from training.reports.page import write_page
-    from training.reports.targets import target_lines
+    from wattcast.training.reports.dvfs import dvfs_report
+    from wattcast.training.reports.page import write_page
+    from wattcast.training.reports.targets import target_lines
 
     page, targets = dvfs_report(_progress)
     paths = write_page(page, out)
@@ -56,12 +56,12 @@ def dvfs(out: Out = Path("reports/dvfs")) -> None:
 @reports.command()
 def power(out: Out = Path("reports/power"), assignments: Assignments = 2) -> None:
     """How near predicted power comes to measured power."""
-    from training.reports.extra import NEEDED, require_train_extra
+    from wattcast.training.reports.extra import NEEDED, require_train_extra
 
     require_train_extra((*NEEDED, "hdbscan"))
-    from training.reports.page import write_page
-    from training.reports.power import power_report
-    from training.reports.targets import target_lines
+    from wattcast.training.reports.page import write_page
+    from wattcast.training.reports.power import power_report
+    from wattcast.training.reports.targets import target_lines
 
     page, targets = power_report(assignments, _progress)
     paths = write_page(page, out)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli_inputs import (
+from wattcast.app.cli_inputs import (
     AsJson,
     Block,
     CoreMhz,
@@ -21,8 +21,8 @@ from app.cli_inputs import (
     clock_request,
     fail,
 )
-from app.cli_launch import LaunchOptions, with_options
-from app.cli_output import console, print_json, services
+from wattcast.app.cli_launch import LaunchOptions, with_options
+from wattcast.app.cli_output import console, print_json, services
 
 MOST_LINES = 40
 """Points shown to people; --json prints all."""
@@ -62,8 +62,8 @@ def sweep(
     as_json: AsJson = False,
 ) -> None:
     """Predict many blocks, grids, register counts and GPUs; the best by energy, time and EDP."""
-    from app.services.sweep import sweep as run
-    from app.sweep_messages import SweepRequest
+    from wattcast.app.services.sweep import sweep as run
+    from wattcast.app.sweep_messages import SweepRequest
 
     body: dict[str, Any] = {
         **launch.request(file, grid, block),
@@ -108,7 +108,7 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
 
 def report(out: Console, answer: Mapping[str, Any]) -> None:
     """The cheapest points beside the reference, the best by each objective, what is refused."""
-    from app.report import quantity, warnings
+    from wattcast.app.report import quantity, warnings
 
     out.print(Text(answer["kernel"]["demangled"], "bold"))
     base = answer["reference"]

@@ -7,8 +7,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from app.answers import ClocksAnswer, Energy, KernelName, ModelReference, Power, Time, WarningLine
-from app.messages import EXAMPLE_PTX, Clocks, KernelTiming, ModelChoice, Name, _Message
+from wattcast.app.answers import (
+    ClocksAnswer,
+    Energy,
+    KernelName,
+    ModelReference,
+    Power,
+    Time,
+    WarningLine,
+)
+from wattcast.app.messages import EXAMPLE_PTX, Clocks, KernelTiming, ModelChoice, Name, _Message
 
 MOST_KERNELS = 64
 """Kernels of one module that are compared."""

@@ -8,8 +8,8 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from app.answers import Energy, KernelName, Power, Time, WarningLine
-from app.messages import (
+from wattcast.app.answers import Energy, KernelName, Power, Time, WarningLine
+from wattcast.app.messages import (
     EXAMPLE_PTX,
     MAX_INTEGER,
     Clocks,

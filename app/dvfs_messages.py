@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from app.answers import (
+from wattcast.app.answers import (
     ClocksAnswer,
     Compiled,
     Energy,
@@ -19,7 +19,15 @@ from app.answers import (
     Time,
     WarningLine,
 )
-from app.messages import EXAMPLE_PTX, Clocks, KernelTiming, Megahertz, ModelChoice, Name, _Message
+from wattcast.app.messages import (
+    EXAMPLE_PTX,
+    Clocks,
+    KernelTiming,
+    Megahertz,
+    ModelChoice,
+    Name,
+    _Message,
+)
 
 MOST_PAIRS = 4096
 """Clock pairs of one request: every pair of the largest grid of a profile is 828."""

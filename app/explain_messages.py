@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
-from app.answers import LimeStability, _Explained
+from wattcast.app.answers import LimeStability, _Explained
 
 
 class TimeModelReference(BaseModel):

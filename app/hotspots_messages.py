@@ -6,7 +6,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field
 
-from app.answers import ClocksAnswer, KernelName, ModelReference, WarningLine
+from wattcast.app.answers import ClocksAnswer, KernelName, ModelReference, WarningLine
 
 
 class Cost(BaseModel):

@@ -11,7 +11,7 @@ from typing import Any
 import structlog
 from pydantic_core import to_json
 
-from app.settings import Settings
+from wattcast.app.settings import Settings
 
 REQUEST_ID: ContextVar[str | None] = ContextVar("request_id", default=None)
 """Id of the request being served; part of every log line and problem."""

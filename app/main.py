@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from app import logs, metrics, problems
-from app.api import (
+from wattcast.app import logs, metrics, problems
+from wattcast.app.api import (
     advice,
     analyze,
     catalog,
@@ -30,10 +30,10 @@ from app.api import (
     retrain,
     sweep,
 )
-from app.api.access import Access
-from app.api.guard import Guard
-from app.services import Services, installed_version
-from app.settings import Settings
+from wattcast.app.api.access import Access
+from wattcast.app.api.guard import Guard
+from wattcast.app.services import Services, installed_version
+from wattcast.app.settings import Settings
 
 DESCRIPTION = """\
 Power, time and energy of a CUDA kernel, predicted from its PTX or CUDA source before it runs, with

@@ -6,11 +6,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from features.analysis import Mode
-from features.gpus import GpuProfile
-from features.launch import Launch, PointerHint
-from models.clocks import ClockPair, default_clocks
-from models.time.measured_work import Runtime
+from wattcast.features.analysis import Mode
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.time.measured_work import Runtime
 
 MAX_INTEGER = 2**63 - 1
 """Largest integer taken from JSON: every limit of a GPU lies far below."""

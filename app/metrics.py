@@ -9,7 +9,7 @@ and what is looked up only when somebody asks (a queue's length) is a gauge with
 
     metrics.watch("waiting_uploads", "Uploads that wait.", lambda: uploads.pending)
 
-What the database, the models and the latest predictions tell is ``app.services.figures``.
+What the database, the models and the latest predictions tell is ``wattcast.app.services.figures``.
 Several replicas are told apart by the instance that Prometheus scrapes.
 """
 
@@ -113,7 +113,7 @@ def _prediction(gpu: str, basis: str) -> Any:
 
 
 def predicted(answers: Iterable[dict[str, Any]]) -> None:
-    """Count predictions (``app.answers.PredictAnswer`` as plain data)."""
+    """Count predictions (``wattcast.app.answers.PredictAnswer`` as plain data)."""
     for answer in answers:
         power = answer.get("power")
         _prediction(answer["gpu"], "none" if power is None else power["basis"]).inc()

@@ -1,7 +1,7 @@
 """Errors as RFC 9457 problem details: one registry of types, one shape of answer.
 
     type        status  raised by
-    ptx-syntax  422     features.errors.PtxError (line, column)
+    ptx-syntax  422     wattcast.features.errors.PtxError (line, column)
     ...         ...     the registry below; ``GET /problems`` prints it
 
 A problem never carries internals: what went wrong inside is logged with the request's id.
@@ -21,9 +21,9 @@ from pydantic_core import to_json
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from app.disk import is_full
-from app.logs import REQUEST_ID, log
-from features.errors import GpuError, ModelError, SchemaError, WattcastError
+from wattcast.app.disk import is_full
+from wattcast.app.logs import REQUEST_ID, log
+from wattcast.features.errors import GpuError, ModelError, SchemaError, WattcastError
 
 MEDIA_TYPE = "application/problem+json"
 

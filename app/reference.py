@@ -1,4 +1,4 @@
-"""``python -m app.reference docs/reference``: reference pages out of the code, as Markdown.
+"""``python -m wattcast.app.reference docs/reference``: reference pages from the code.
 
 One page each for the commands, the calls, the features, the GPUs and the settings. A test holds the
 committed pages equal to what this module writes.
@@ -17,14 +17,14 @@ from unittest.mock import patch
 import typer
 from typer.main import get_command
 
-from app.reference_api import api_page
-from app.services.catalog import schema_details
-from app.settings import Settings
-from features.gpus import GpuProfile, list_gpus
-from features.schemas import list_schemas
-from training.markdown import table
+from wattcast.app.reference_api import api_page
+from wattcast.app.services.catalog import schema_details
+from wattcast.app.settings import Settings
+from wattcast.features.gpus import GpuProfile, list_gpus
+from wattcast.features.schemas import list_schemas
+from wattcast.training.markdown import table
 
-MADE = "<!-- Written by python -m app.reference docs/reference; do not edit. -->\n\n"
+MADE = "<!-- Written by python -m wattcast.app.reference docs/reference; do not edit. -->\n\n"
 
 
 def pages() -> dict[str, str]:
@@ -43,7 +43,7 @@ def pages() -> dict[str, str]:
 
 def cli_page() -> str:
     """Every command with its arguments and options, as typer knows them."""
-    from app.cli import app
+    from wattcast.app.cli import app
 
     parts = [
         "# Commands\n",
@@ -182,7 +182,7 @@ def write(folder: Path, made: Mapping[str, str]) -> Iterable[Path]:
 def main(arguments: list[str]) -> int:
     """Write the pages into the folder that the only argument names."""
     if len(arguments) != 1:
-        print("usage: python -m app.reference FOLDER", file=sys.stderr)
+        print("usage: python -m wattcast.app.reference FOLDER", file=sys.stderr)
         return 2
     for path in write(Path(arguments[0]), pages()):
         print(path)

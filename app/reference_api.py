@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from app.settings import Settings
-from training.markdown import table
+from wattcast.app.settings import Settings
+from wattcast.training.markdown import table
 
 _REF = "#/components/schemas/"
 
@@ -16,7 +16,7 @@ Node = Mapping[str, Any]
 
 def api_page(settings: Settings) -> str:
     """Every call with its parameters and answers, and every object that is sent or answered."""
-    from app.main import create_app
+    from wattcast.app.main import create_app
 
     document = create_app(settings).openapi()
     parts = [

@@ -14,11 +14,11 @@ from typing import Any
 
 import uvicorn
 
-from app import logs
-from app.main import create_app
-from app.services import Services
-from app.settings import Settings
-from features.errors import WattcastError
+from wattcast.app import logs
+from wattcast.app.main import create_app
+from wattcast.app.services import Services
+from wattcast.app.settings import Settings
+from wattcast.features.errors import WattcastError
 
 DEMO_GPU = "tesla-v100"
 DEMO_LAUNCH: dict[str, Any] = {"grid": [4096], "block": [256]}
@@ -112,7 +112,7 @@ def _wait(server: uvicorn.Server) -> None:
 
 def demo_request() -> dict[str, Any]:
     """The body that the demonstration posts: our vector addition on a V100."""
-    ptx = files("app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
+    ptx = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
     return {
         "ptx": ptx,
         "kernel": "vector_add",

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from app.answers import (
+from wattcast.app.answers import (
     ClocksAnswer,
     Compiled,
     Energy,
@@ -16,8 +16,8 @@ from app.answers import (
     Time,
     WarningLine,
 )
-from app.dvfs_messages import ConstraintsRequest
-from app.messages import (
+from wattcast.app.dvfs_messages import ConstraintsRequest
+from wattcast.app.messages import (
     EXAMPLE_PTX,
     Clocks,
     Dimension,

@@ -9,10 +9,10 @@ import numpy as np
 
 from benchmarks.measure import Row, at_least, at_most, fact, in_fresh_process, median_seconds
 from benchmarks.ptx_text import kernel, module
-from features.analysis import analyse
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.ptx import read_module
+from wattcast.features.analysis import analyse
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
 
 GPU = "tesla-v100"
 LAUNCH = Launch.of(4096, 256)
@@ -58,7 +58,7 @@ def _memory_ratio() -> float:
     code = """
 import resource
 from benchmarks.ptx_text import module
-from features.ptx import read_module
+from wattcast.features.ptx import read_module
 read_module(module(0.1)).kernels[0].body
 text = module(8.0)
 def resident():
@@ -74,10 +74,10 @@ print((resident() - before) / len(text))
 
 
 def _scoring() -> Iterator[Row]:
-    from models.explain import explain_lime
-    from models.power.boosted import BoostedPowerModel
-    from models.power.inputs import vector_for
-    from models.store import ArtifactStore
+    from wattcast.models.explain import explain_lime
+    from wattcast.models.power.boosted import BoostedPowerModel
+    from wattcast.models.power.inputs import vector_for
+    from wattcast.models.store import ArtifactStore
 
     store = ArtifactStore()
     analysis = analyse(

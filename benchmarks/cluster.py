@@ -52,9 +52,9 @@ def fit(workers: int, rows: int, trees: int) -> tuple[float, int, float]:
     """Seconds, most bytes, and the error left as a share of the no-information baseline's."""
     import distributed
 
-    from training.data_parallel import fit_data_parallel
-    from training.engine import OnDask, open_engine
-    from training.families import Xgboost
+    from wattcast.training.data_parallel import fit_data_parallel
+    from wattcast.training.engine import OnDask, open_engine
+    from wattcast.training.families import Xgboost
 
     generator = np.random.default_rng(0)
     vectors = generator.normal(size=(rows, FEATURES)).astype(np.float32)

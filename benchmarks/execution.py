@@ -18,15 +18,15 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.measure import Row, at_most, fact
-from features.execution import execute
-from features.launch import Argument, Launch, PointerHint
-from features.ptx import read_module
 from tests.fixtures.kernels.data import Buffer, FixtureKernel, ptx_path, targets
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.generated.hostile import PROGRAMS
+from wattcast.features.execution import execute
+from wattcast.features.launch import Argument, Launch, PointerHint
+from wattcast.features.ptx import read_module
 
 CAP_SECONDS = 1.0
-"""The default cap of ``features.analysis.analyse``."""
+"""The default cap of ``wattcast.features.analysis.analyse``."""
 
 
 def hint(buffer: Buffer) -> PointerHint:

@@ -13,15 +13,15 @@ from statistics import fmean
 import numpy as np
 
 from benchmarks.measure import Row, at_least, at_most, fact, median_seconds
-from features.analysis import analyse
-from features.errors import WattcastError
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.ptx import read_module
-from models.explain import explain_lime, explain_shap
-from models.explain_stability import signs_agree, stability
-from models.power.boosted import BoostedPowerModel
-from models.store import ArtifactStore
+from wattcast.features.analysis import analyse
+from wattcast.features.errors import WattcastError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.models.explain import explain_lime, explain_shap
+from wattcast.models.explain_stability import signs_agree, stability
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.store import ArtifactStore
 
 KERNELS = Path(__file__).parents[1] / "tests" / "fixtures" / "kernels" / "ptx"
 LAUNCHES = (Launch.of(64, 128), Launch.of(4096, 256))
@@ -34,7 +34,7 @@ class Agreement:
 
     ``sign_share`` of these features have SHAP's sign; for ``all_five`` of the launches all of
     them have. ``selection`` and ``sign_stability`` are LIME's over seeds
-    (``models.explain_stability``).
+    (``wattcast.models.explain_stability``).
     """
 
     launches: int
@@ -100,10 +100,10 @@ def rows() -> Iterator[Row]:
 
 
 def _times_and_pictures() -> Iterator[Row]:
-    from app.services.pictures import Chart, draw, png, svg
-    from models.explain_terms import lime_terms, shapley_values
-    from models.explain_time import combine_of
-    from models.time.bottleneck import combined_seconds
+    from wattcast.app.services.pictures import Chart, draw, png, svg
+    from wattcast.models.explain_terms import lime_terms, shapley_values
+    from wattcast.models.explain_time import combine_of
+    from wattcast.models.time.bottleneck import combined_seconds
 
     parts = {
         name: 1.0 + at

@@ -17,7 +17,7 @@ BLOCKS = [[16 * number] for number in range(1, 65)]
 def rows() -> Iterator[Row]:
     """Every row of this part. Registers are given or estimated: ptxas is off, as it is asked once
     for each kernel, whatever is asked of it."""
-    vector_add = files("app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
+    vector_add = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
     streaming = {"ptx": vector_add}
     yield at_most("64 shapes, streaming kernel never seen", 1e3 * _sweep(streaming), 150.0, "ms")
     text = {"ptx": kernel(100), "loops": {"default": 10}, "registers_per_thread": 24}
@@ -29,16 +29,16 @@ def rows() -> Iterator[Row]:
 
 
 def _services() -> Any:
-    from app.services import Services
-    from app.settings import Settings
+    from wattcast.app.services import Services
+    from wattcast.app.settings import Settings
 
     home = Path(tempfile.gettempdir()) / "wattcast-benchmarks"
     return Services(Settings(home=home, ptxas="off"))
 
 
 def _sweep(body: dict[str, Any], repeats: int = 7) -> float:
-    from app.services.sweep import sweep
-    from app.sweep_messages import SweepRequest
+    from wattcast.app.services.sweep import sweep
+    from wattcast.app.sweep_messages import SweepRequest
 
     launch = {"grid": [4096], "block": [256]}
     asked = {"gpu": "tesla-v100", "launch": launch, "blocks": BLOCKS, **body}
@@ -56,10 +56,10 @@ def _sweep(body: dict[str, Any], repeats: int = 7) -> float:
 
 
 def _in_depth(ptx: str) -> Iterator[Row]:
-    from app.messages import PredictRequest
-    from app.services.advice import advise
-    from app.services.hotspots import hotspots_of
-    from app.services.prediction import predict
+    from wattcast.app.messages import PredictRequest
+    from wattcast.app.services.advice import advise
+    from wattcast.app.services.hotspots import hotspots_of
+    from wattcast.app.services.prediction import predict
 
     services = _services()
     body = {"ptx": ptx, "gpu": "tesla-v100", "launch": {"grid": [4096], "block": [256]}}

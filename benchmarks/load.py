@@ -46,7 +46,7 @@ def rows() -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as home:
         port = free_port()
         os.environ.setdefault("WATTCAST_JOB_PRIORITY", "idle")
-        with server([sys.executable, "-m", "app.cli", "serve"], port, home):
+        with server([sys.executable, "-m", "wattcast.app.cli", "serve"], port, home):
             yield from _loaded(port)
 
 

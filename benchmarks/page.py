@@ -34,7 +34,7 @@ def rows() -> Iterator[Row]:
         print(f"no {CHROMIUM}: the page is not measured", file=sys.stderr)
         return
     port = free_port()
-    command = [sys.executable, "-m", "app.cli", "serve"]
+    command = [sys.executable, "-m", "wattcast.app.cli", "serve"]
     with tempfile.TemporaryDirectory() as home, server(command, port, home):
         loads = _loads(f"http://127.0.0.1:{port}/")
     paint, ready = ([load[at] for load in loads] for at in (0, 1))

@@ -151,7 +151,7 @@ def rows(requests: int = 1500) -> Iterator[Row]:
         yield fact("bare FastAPI echo of the same body", echo_rate, "requests/s")
 
         port = free_port()
-        command = [sys.executable, "-m", "app.cli", "serve"]
+        command = [sys.executable, "-m", "wattcast.app.cli", "serve"]
         with server(command, port, home) as (process, started):
             yield at_most("service start until /healthz answers", started, 2.0, "s")
             _drive(port, prediction_bodies(20, fresh=True)[:20])

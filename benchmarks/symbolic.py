@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from benchmarks.measure import Row, at_most, fact, in_fresh_process, median_seconds
 from benchmarks.ptx_text import kernel
-from features.launch import Launch
-from features.ptx import read_module
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
 
 LAUNCH = Launch.of(4096, 256, arguments={"1": 1_000_000})
 
@@ -32,7 +32,7 @@ def rows() -> Iterator[Row]:
 
 
 def _seconds(size: int, repeats: int, blocks: int | None = None) -> float:
-    from features.symbolic import analyse_symbolically
+    from wattcast.features.symbolic import analyse_symbolically
 
     text = kernel(size, blocks=blocks)
     parsed = [read_module(text) for _ in range(repeats + 2)]
@@ -52,8 +52,8 @@ def _peak_mebibytes() -> float:
 from pathlib import Path
 from benchmarks.ptx_text import kernel
 from benchmarks.symbolic import LAUNCH
-from features.ptx import read_module
-from features.symbolic import analyse_symbolically
+from wattcast.features.ptx import read_module
+from wattcast.features.symbolic import analyse_symbolically
 
 def field(name):
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 from weakref import WeakKeyDictionary
 
-from features.activity import (
+from wattcast.features.activity import (
     Access,
     Activity,
     Extras,
@@ -25,33 +25,33 @@ from features.activity import (
     measure_lines,
     measure_mix,
 )
-from features.activity.cases import Floats
-from features.assembled import assembled, spill_warning
-from features.cfg import ControlFlowGraph, build_cfg
-from features.counted import LaunchCounts
-from features.diagnostics import CUT_SHORT, Diagnostic
-from features.errors import AnalysisError, LaunchError
-from features.gpus import GpuProfile
-from features.isa import classify
-from features.launch import Launch
-from features.loops import LoopForest, natural_loops
-from features.occupancy import Occupancy, check_launch, occupancy, waves
-from features.ptx.ir import Function, Module
-from features.registers import RegisterEstimate, estimate_registers, static_shared_bytes
-from features.runs import REUSE_UNKNOWN, Runs, accesses
-from features.schemas import (
+from wattcast.features.activity.cases import Floats
+from wattcast.features.assembled import assembled, spill_warning
+from wattcast.features.cfg import ControlFlowGraph, build_cfg
+from wattcast.features.counted import LaunchCounts
+from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
+from wattcast.features.errors import AnalysisError, LaunchError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.isa import classify
+from wattcast.features.launch import Launch
+from wattcast.features.loops import LoopForest, natural_loops
+from wattcast.features.occupancy import Occupancy, check_launch, occupancy, waves
+from wattcast.features.ptx.ir import Function, Module
+from wattcast.features.registers import RegisterEstimate, estimate_registers, static_shared_bytes
+from wattcast.features.runs import REUSE_UNKNOWN, Runs, accesses
+from wattcast.features.schemas import (
     FeatureVector,
     KernelFacts,
     activity_schema,
     get_schema,
     published_schemas,
 )
-from features.schemas.counting import PtxCounts, count, find_n_loop
-from features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
+from wattcast.features.schemas.counting import PtxCounts, count, find_n_loop
+from wattcast.features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
 
 if TYPE_CHECKING:
-    from features.execution import ExecutionResult
-    from features.symbolic import BlockChain, SymbolicResult
+    from wattcast.features.execution import ExecutionResult
+    from wattcast.features.symbolic import BlockChain, SymbolicResult
 
 Mode = Literal["auto", "symbolic", "executed"]
 """How trip counts and activity are found out. ``symbolic`` never runs the kernel, ``executed``
@@ -328,7 +328,7 @@ class KernelAnalysis:
     @cached_property
     def chains(self) -> tuple[BlockChain, ...]:
         """Longest dependent chain and instruction-level parallelism of every basic block."""
-        from features.symbolic import dependent_chains
+        from wattcast.features.symbolic import dependent_chains
 
         return dependent_chains(self.function.body, self.cfg)
 

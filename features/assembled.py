@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from features.cuda import PtxasReport, measure_resources
-from features.diagnostics import Diagnostic
-from features.gpus import GpuProfile
-from features.ptx.ir import Function, Module
+from wattcast.features.cuda import PtxasReport, measure_resources
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.ptx.ir import Function, Module
 
 _Asked = tuple[str, int | None]
 

@@ -1,17 +1,17 @@
-"""The atomics of a launch, from either analysis: ``features.activity.extras.Atomics``."""
+"""The atomics of a launch, from either analysis: ``wattcast.features.activity.extras.Atomics``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from features.activity.extras import Atomics, AtomicUse
-from features.isa import classify
-from features.ptx.ir import Function, Instruction, Module
+from wattcast.features.activity.extras import Atomics, AtomicUse
+from wattcast.features.isa import classify
+from wattcast.features.ptx.ir import Function, Instruction, Module
 
 if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
-    from features.execution import ExecutionResult
-    from features.symbolic import SymbolicResult
-    from features.values import Node
+    from wattcast.features.execution import ExecutionResult
+    from wattcast.features.symbolic import SymbolicResult
+    from wattcast.features.values import Node
 
 _CHANGING = frozenset({"special", "unknown", "phi", "join", "exit"})
 """Values that are not the same in all threads and all iterations, or may not be."""
@@ -87,7 +87,7 @@ def _use(
 
 def _fixed_addresses(module: Module, function: Function) -> dict[int, tuple[Node, int]]:
     """Address (node and offset) of every access that goes to one place in the whole launch."""
-    from features.symbolic.build import scheme
+    from wattcast.features.symbolic.build import scheme
 
     found = {}
     for access in (access for block in scheme(module, function).accesses for access in block):

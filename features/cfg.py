@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from features.diagnostics import Diagnostic
-from features.ptx.ir import Body, Instruction, Symbol
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.ptx.ir import Body, Instruction, Symbol
 
 RETURNS = frozenset({"ret", "exit", "trap"})
 """Opcodes that end a thread's stay in the function (PTX ISA 9.0, 9.7.13 and 9.7.19)."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from features.activity.cases import (
+from wattcast.features.activity.cases import (
     Floats,
     ScaledCounts,
     ScaledTraffic,
@@ -18,16 +18,16 @@ from features.activity.cases import (
     scaled_atomics,
     traffic_factors,
 )
-from features.activity.counts import Counted
-from features.activity.extras import Atomics
-from features.activity.memory import Traffic
-from features.atomics import executed_atomics, symbolic_atomics
-from features.cfg import ControlFlowGraph
-from features.launch import Launch
-from features.loops import LoopForest
-from features.ptx.ir import Function, Module
-from features.runs import Runs, executed_trips, symbolic_traffic
-from features.trips import TripCount
+from wattcast.features.activity.counts import Counted
+from wattcast.features.activity.extras import Atomics
+from wattcast.features.activity.memory import Traffic
+from wattcast.features.atomics import executed_atomics, symbolic_atomics
+from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.launch import Launch
+from wattcast.features.loops import LoopForest
+from wattcast.features.ptx.ir import Function, Module
+from wattcast.features.runs import Runs, executed_trips, symbolic_traffic
+from wattcast.features.trips import TripCount
 
 
 @dataclass(frozen=True, eq=False)

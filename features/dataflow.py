@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from features.cfg import BasicBlock, ControlFlowGraph
-from features.ptx.ir import (
+from wattcast.features.cfg import BasicBlock, ControlFlowGraph
+from wattcast.features.ptx.ir import (
     Address,
     Body,
     Group,

@@ -17,7 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
 
-from features.errors import DataError
+from wattcast.features.errors import DataError
 
 Category = Literal[
     "compute",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from math import prod
 from types import MappingProxyType
 
-from features.errors import LaunchError
+from wattcast.features.errors import LaunchError
 
 Dim3 = tuple[int, int, int]
 
@@ -34,7 +34,7 @@ class Launch:
 
     ``arguments`` are addressed by position (``"3"``) or PTX parameter name.
     Raises LaunchError for a dimension below 1, more than three dimensions, or negative
-    shared memory. Limits that depend on the GPU are checked by ``features.occupancy``.
+    shared memory. Limits that depend on the GPU are checked by ``wattcast.features.occupancy``.
     """
 
     grid: Dim3

@@ -11,9 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from features.cfg import ControlFlowGraph, dominators
-from features.diagnostics import Diagnostic
-from features.ptx.ir import Location
+from wattcast.features.cfg import ControlFlowGraph, dominators
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.ptx.ir import Location
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from features.launch import WARP_SIZE
+from wattcast.features.launch import WARP_SIZE
 
 Integers = npt.NDArray[np.int64]
 Lanes = npt.NDArray[np.bool_]

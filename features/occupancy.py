@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
-from features.errors import LaunchError
-from features.gpus import GpuProfile
-from features.launch import WARP_SIZE, Launch
+from wattcast.features.errors import LaunchError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE, Launch
 
 Limiter = Literal["blocks", "warps", "registers", "shared_memory"]
 

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from features.cfg import ControlFlowGraph
-from features.dataflow import reads, writes
-from features.ptx.ir import (
+from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.dataflow import reads, writes
+from wattcast.features.ptx.ir import (
     Address,
     Body,
     Immediate,

@@ -24,19 +24,19 @@ from dataclasses import dataclass
 from math import ceil, prod
 from typing import Literal, NamedTuple
 
-from features.cfg import ControlFlowGraph
-from features.dataflow import reads, writes
-from features.gpus import GpuProfile
-from features.launch import WARP_SIZE
-from features.loops import natural_loops
-from features.ptx.ir import (
+from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.dataflow import reads, writes
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.loops import natural_loops
+from wattcast.features.ptx.ir import (
     Body,
     Function,
     Immediate,
     Instruction,
 )
-from features.register_view import Step, View, bit_set, machine_view
-from features.static_shared import static_shared_bytes
+from wattcast.features.register_view import Step, View, bit_set, machine_view
+from wattcast.features.static_shared import static_shared_bytes
 
 __all__ = ["RegisterEstimate", "estimate_registers", "static_shared_bytes"]
 

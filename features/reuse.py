@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, fields, replace
 from math import expm1, gcd
 from typing import NamedTuple
 
-from features.launch import Dim3
-from features.memory import SECTORS_PER_LINE
+from wattcast.features.launch import Dim3
+from wattcast.features.memory import SECTORS_PER_LINE
 
 
 class Patch(NamedTuple):

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from features.activity.counts import Access
-from features.cfg import ControlFlowGraph
-from features.diagnostics import Diagnostic
-from features.errors import AnalysisError, WattcastError
-from features.gpus import GpuProfile
-from features.isa import classify
-from features.launch import Launch
-from features.loops import Loop, LoopForest
-from features.ptx.ir import Function, Instruction, Module
-from features.reuse import Stream, stream_without_reuse
-from features.trips import TripCount
+from wattcast.features.activity.counts import Access
+from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError, WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.isa import classify
+from wattcast.features.launch import Launch
+from wattcast.features.loops import Loop, LoopForest
+from wattcast.features.ptx.ir import Function, Instruction, Module
+from wattcast.features.reuse import Stream, stream_without_reuse
+from wattcast.features.trips import TripCount
 
 if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
-    from features.execution import ExecutionResult
-    from features.symbolic import AccessInfo, SymbolicResult
+    from wattcast.features.execution import ExecutionResult
+    from wattcast.features.symbolic import AccessInfo, SymbolicResult
 
 
 _NONSENSE = (
@@ -77,7 +77,7 @@ class Runs:
     @cached_property
     def symbolic(self) -> SymbolicResult:
         """Counts worked out without running. Raises LaunchError for arguments that do not fit."""
-        from features.symbolic import analyse_symbolically
+        from wattcast.features.symbolic import analyse_symbolically
 
         with _degrading("symbolic"):
             return analyse_symbolically(
@@ -87,7 +87,7 @@ class Runs:
     @cached_property
     def executed(self) -> ExecutionResult:
         """Sampled blocks run over arrays. Raises LaunchError for arguments that do not fit."""
-        from features.execution import execute, plan_blocks
+        from wattcast.features.execution import execute, plan_blocks
 
         with _degrading("executed"):
             return execute(
@@ -102,7 +102,7 @@ class Runs:
     @property
     def _cuts(self) -> tuple[tuple[int, ...], ...]:
         """Where along the axes of the grid blocks begin to behave differently, if that is known."""
-        from features.execution import axis_cuts
+        from wattcast.features.execution import axis_cuts
 
         try:
             sampled = self.symbolic.sampling

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import product
 
-from features.launch import Dim3, Launch
+from wattcast.features.launch import Dim3, Launch
 
 LEAST_THREADS, MOST_THREADS = 32, 1024
 """Usual blocks hold a warp at least, and as many threads as every GPU since 2010 takes at most

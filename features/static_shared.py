@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from features.ptx.ir import (
+from wattcast.features.ptx.ir import (
     Address,
     Function,
     Group,

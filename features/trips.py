@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from features.cfg import ControlFlowGraph
-from features.diagnostics import Diagnostic
-from features.errors import LaunchError
-from features.loops import Loop, LoopForest
-from features.schemas.counting import ASSUMED_N_LOOP
+from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import LaunchError
+from wattcast.features.loops import Loop, LoopForest
+from wattcast.features.schemas.counting import ASSUMED_N_LOOP
 
 How = Literal["constant", "inferred", "executed", "given", "assumed"]
 """How a trip count is known (docs/design.md, KernelAnalysis)."""

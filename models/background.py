@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from features.errors import ModelError
+from wattcast.features.errors import ModelError
 
 BACKGROUND_NAME = "background.json"
 

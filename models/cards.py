@@ -26,8 +26,8 @@ from pydantic import (
     model_validator,
 )
 
-from features.errors import ModelError
-from models.intervals import IntervalCalibration
+from wattcast.features.errors import ModelError
+from wattcast.models.intervals import IntervalCalibration
 
 CARD_NAME = "card.json"
 CARD_FORMAT: Literal[1] = 1

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
-from features.errors import ConstraintError
+from wattcast.features.errors import ConstraintError
 
 K = TypeVar("K")
 

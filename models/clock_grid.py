@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from features.errors import ClockError
-from features.gpus import GpuProfile
-from models.clocks import ClockPair, checked, default_clocks
+from wattcast.features.errors import ClockError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.clocks import ClockPair, checked, default_clocks
 
 BELOW, ABOVE = 0.5, 1.2
 """Least and most share of the supported range that is extrapolated to (docs/frequency.md)."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from features.errors import ClockError
-from features.gpus import GpuProfile
+from wattcast.features.errors import ClockError
+from wattcast.features.gpus import GpuProfile
 
 
 class ClockPair(NamedTuple):

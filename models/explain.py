@@ -17,8 +17,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.errors import ModelError
-from models.background import Background
+from wattcast.features.errors import ModelError
+from wattcast.models.background import Background
 
 LIME_SAMPLES = 3000
 """Perturbed vectors of one LIME explanation: what fits its 100 ms (docs/design.md, budgets)."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from statistics import fmean, pstdev
 
-from features.errors import ModelError
+from wattcast.features.errors import ModelError
 
 TOP = 5
 """Features that count as the strongest."""

@@ -16,7 +16,7 @@ from math import factorial
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import ModelError
+from wattcast.features.errors import ModelError
 
 Floats = NDArray[np.float64]
 

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import ModelError
-from models.explain_terms import Combine
-from models.time.bottleneck import CONSTANTS
-from models.time.calibration import PART as CALIBRATION
+from wattcast.features.errors import ModelError
+from wattcast.models.explain_terms import Combine
+from wattcast.models.time.bottleneck import CONSTANTS
+from wattcast.models.time.calibration import PART as CALIBRATION
 
 Floats = NDArray[np.float64]
 
@@ -35,7 +35,7 @@ def _largest(parts: Mapping[str, Floats]) -> Floats:
 
 
 def _norm(parts: Mapping[str, Floats]) -> Floats:
-    """``models.time.bottleneck.combined_seconds`` for arrays."""
+    """``wattcast.models.time.bottleneck.combined_seconds`` for arrays."""
     latency = parts.get("latency", np.zeros(1))
     busy = np.array([part for name, part in parts.items() if name != "latency"] or [0 * latency])
     largest = busy.max(axis=0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from features.schemas import get_schema
+from wattcast.features.schemas import get_schema
 
 
 class Meaning(NamedTuple):

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from features.errors import ModelError
-from models.estimate import Basis, Estimate, weaker
+from wattcast.features.errors import ModelError
+from wattcast.models.estimate import Basis, Estimate, weaker
 
 Floats = NDArray[np.float64]
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.errors import ModelError
-from models.background import Background
+from wattcast.features.errors import ModelError
+from wattcast.models.background import Background
 
 Floats = NDArray[np.float64]
 

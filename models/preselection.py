@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import DataError
+from wattcast.features.errors import DataError
 
 Floats = NDArray[np.float64]
 

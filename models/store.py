@@ -19,8 +19,8 @@ from typing import Generic, cast, overload
 
 from typing_extensions import TypeVar
 
-from features.errors import ModelError, SchemaError
-from models.cards import CARD_NAME, Card, ModelCard, read_card, sha256_of
+from wattcast.features.errors import ModelError, SchemaError
+from wattcast.models.cards import CARD_NAME, Card, ModelCard, read_card, sha256_of
 
 AnyCard = TypeVar("AnyCard", bound=Card, default=ModelCard)
 Cards = list[AnyCard]  # the method ``list`` below hides the builtin inside its class
@@ -45,8 +45,8 @@ class Artifact(Generic[AnyCard]):
 
 def schema_hash(schema_id: str) -> str:
     """Hash of a schema of model inputs as the installed package defines it. Raises SchemaError."""
-    from features.schemas import get_schema
-    from models.time.work_schema import SCHEMA_ID, work_schema
+    from wattcast.features.schemas import get_schema
+    from wattcast.models.time.work_schema import SCHEMA_ID, work_schema
 
     return work_schema().sha256 if schema_id == SCHEMA_ID else get_schema(schema_id).sha256
 

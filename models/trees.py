@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import ModelError
-from models.store import AnyCard, Artifact
+from wattcast.features.errors import ModelError
+from wattcast.models.store import AnyCard, Artifact
 
 if TYPE_CHECKING:
     import onnxruntime

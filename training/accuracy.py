@@ -1,4 +1,4 @@
-"""``python -m training.accuracy docs/accuracy.md``: errors of the shipped power models, by card.
+"""``python -m wattcast.training.accuracy docs/accuracy.md``: errors of the shipped power models.
 
 Everything below the introduction comes from the model cards: scores with rows and with kernels
 left out beside the no-information baseline, intervals with their coverage, and which of the
@@ -11,14 +11,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from models.cards import ModelCard
-from models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from training.markdown import table
-from training.power.holds import card_lines
-from training.report import interval_table, score_table, summary_table
+from wattcast.models.cards import ModelCard
+from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from wattcast.training.markdown import table
+from wattcast.training.power.holds import card_lines
+from wattcast.training.report import interval_table, score_table, summary_table
 
 _START = """\
-<!-- Written by python -m training.accuracy docs/accuracy.md; do not edit. -->
+<!-- Written by python -m wattcast.training.accuracy docs/accuracy.md; do not edit. -->
 
 # Accuracy
 
@@ -33,9 +33,9 @@ for everything.
 | clocks: scaling of time, power and energy | [frequency](frequency.md), `wattcast report dvfs` |
 | power models beside the thesis | [power](power.md), [study](study.md), `wattcast report power` |
 | power by component | [physical](physical.md) |
-| time from measured work | [work](work.md), `python -m training.work` |
-| protocols and baselines | [data](data.md), `python -m training.power.rows` |
-| measured launches, short runs | [power](power.md), `python -m training.power` |
+| time from measured work | [work](work.md), `python -m wattcast.training.work` |
+| protocols and baselines | [data](data.md), `python -m wattcast.training.power.rows` |
+| measured launches, short runs | [power](power.md), `python -m wattcast.training.power` |
 """
 
 
@@ -69,7 +69,7 @@ def page(cards: Sequence[ModelCard]) -> str:
 def main(arguments: list[str]) -> int:
     """Write the page of the packaged models into the file that the only argument names."""
     if len(arguments) != 1:
-        print("usage: python -m training.accuracy FILE", file=sys.stderr)
+        print("usage: python -m wattcast.training.accuracy FILE", file=sys.stderr)
         return 2
     cards = ArtifactStore((PACKAGED_ARTIFACTS,)).list()
     Path(arguments[0]).write_text(page(cards), encoding="utf-8")

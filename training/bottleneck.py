@@ -1,7 +1,7 @@
 """How far the default time model lies from measured times, and which part of it earns its place.
 
-    python -m training.bottleneck            tables as Markdown
-    python -m training.bottleneck --write    and bottleneck_errors.csv, for the intervals
+    python -m wattcast.training.bottleneck            tables as Markdown
+    python -m wattcast.training.bottleneck --write    and bottleneck_errors.csv, for the intervals
 
 Programs of ``training.data.activity_tables``; nothing in the model was fitted to any of them, so
 each is as good as left out.
@@ -20,19 +20,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import WattcastError
-from features.gpus import GpuProfile, load_gpu
-from models.clocks import ClockPair
-from models.time.bottleneck import Constants, predicted_seconds, resource_seconds
-from models.time.bottleneck_interval import ERRORS
-from training.data.activity_tables import (
+from wattcast.features.errors import WattcastError
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.bottleneck import Constants, predicted_seconds, resource_seconds
+from wattcast.models.time.bottleneck_interval import ERRORS
+from wattcast.training.data.activity_tables import (
     ACTIVITY_GPUS,
     TABLE_CONSTANTS,
     MeasuredProgram,
     read_activity_table,
     reference_clocks,
 )
-from training.markdown import table as markdown_table
+from wattcast.training.markdown import table as markdown_table
 
 Floats = NDArray[np.float64]
 Seconds = Callable[[MeasuredProgram, GpuProfile], float]
@@ -202,7 +202,9 @@ def write_errors(path: Path = ERRORS) -> None:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m training.bottleneck", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m wattcast.training.bottleneck", description=__doc__
+    )
     parser.add_argument("--write", action="store_true", help=f"write {ERRORS.name}")
     options = parser.parse_args(arguments)
     try:

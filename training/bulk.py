@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from features.analysis import analyse
-from features.errors import WattcastError
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.ptx import read_module
-from training.engine import Engine
+from wattcast.features.analysis import analyse
+from wattcast.features.errors import WattcastError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.training.engine import Engine
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A new GPU from few measurements: a model of other GPUs, mapped by N launches measured on it.
 
     wattcast calibrate MEASURED.csv     predicts launches of a GPU from a few measured on it
-    python -m training.calibrate_study  leave-one-GPU-out with N-shot: the table of docs/data.md
+    python -m wattcast.training.calibrate_study  leave-one-GPU-out with N-shot (docs/data.md)
 
 A model of the other GPUs tells a launch's power relative to its GPU's median (``SourceModel``).
 The N known rows then map that to watts in several ways (``WAYS``): their median alone, an affine
@@ -23,10 +23,10 @@ import numpy as np
 import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 
-from features.errors import DataError
-from training.data.tables import number, read_table
-from training.evaluation.rows import Floats, Indices, Predict, Rows
-from training.power.rows import power_rows
+from wattcast.features.errors import DataError
+from wattcast.training.data.tables import number, read_table
+from wattcast.training.evaluation.rows import Floats, Indices, Predict, Rows
+from wattcast.training.power.rows import power_rows
 
 COLUMNS = (
     "avg_comp_lat",

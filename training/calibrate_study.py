@@ -1,6 +1,6 @@
 """How well calibration does: every GPU in turn is new, with N measured launches.
 
-python -m training.calibrate_study
+python -m wattcast.training.calibrate_study
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from features.errors import WattcastError
-from training.calibrate import COLUMNS, Calibrator
-from training.evaluation.protocols import ASSIGNMENTS, evaluate
-from training.markdown import table
-from training.power.rows import SOURCES, power_rows
+from wattcast.features.errors import WattcastError
+from wattcast.training.calibrate import COLUMNS, Calibrator
+from wattcast.training.evaluation.protocols import ASSIGNMENTS, evaluate
+from wattcast.training.markdown import table
+from wattcast.training.power.rows import SOURCES, power_rows
 
 SHOTS = (5, 10, 20, 50)
 """Numbers of measured launches that are reported."""
@@ -69,7 +69,9 @@ def study(
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m training.calibrate_study", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m wattcast.training.calibrate_study", description=__doc__
+    )
     parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
     options = parser.parse_args(arguments)
     try:

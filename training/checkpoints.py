@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import numpy as np
 
-from training.evaluation.rows import Floats
+from wattcast.training.evaluation.rows import Floats
 
 
 class Checkpoints:

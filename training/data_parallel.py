@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from features.errors import ModelError
-from training.families import Floats, get_family
+from wattcast.features.errors import ModelError
+from wattcast.training.families import Floats, get_family
 
 if TYPE_CHECKING:
     import distributed

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from features.errors import ModelError
+from wattcast.features.errors import ModelError
 
 if TYPE_CHECKING:
     import distributed

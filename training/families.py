@@ -13,9 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import ModelError
-from models.power.boosted import NATIVE_NAMES, ONNX_NAME
-from training.onnx_trees import compact
+from wattcast.features.errors import ModelError
+from wattcast.models.power.boosted import NATIVE_NAMES, ONNX_NAME
+from wattcast.training.onnx_trees import compact
 
 Floats = NDArray[np.float64]
 Hyperparameters = Mapping[str, bool | int | float | str]

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import ModelError
-from features.schemas.tables import read_definition
-from models.background import BACKGROUND_NAME
-from models.cards import (
+from wattcast.features.errors import ModelError
+from wattcast.features.schemas.tables import read_definition
+from wattcast.models.background import BACKGROUND_NAME
+from wattcast.models.cards import (
     CARD_NAME,
     FeatureFacts,
     Member,
@@ -31,26 +31,26 @@ from models.cards import (
     Table,
     sha256_of,
 )
-from models.intervals import IntervalCalibration
-from training.checkpoints import Checkpoints
-from training.data.cleaning import CleanTable
-from training.data.datasets import sources
-from training.evaluation.calibration import (
+from wattcast.models.intervals import IntervalCalibration
+from wattcast.training.checkpoints import Checkpoints
+from wattcast.training.data.cleaning import CleanTable
+from wattcast.training.data.datasets import sources
+from wattcast.training.evaluation.calibration import (
     NESTED_SEEDS,
     NestedFold,
     averaged_folds,
     calibrated,
     nested_folds,
 )
-from training.evaluation.protocols import ASSIGNMENTS, OutOfFold, averaged
-from training.evaluation.protocols import evaluate as evaluate_protocol
-from training.evaluation.rows import Fit, FitPredict, Rows, plain
-from training.evaluation.splits import FOLDS, Protocol
-from training.families import FAMILIES, Family, get_family, library_versions
-from training.forests import SETTINGS
-from training.power import pooled as power_pooled
-from training.power.kept import kept
-from training.power.table import (
+from wattcast.training.evaluation.protocols import ASSIGNMENTS, OutOfFold, averaged
+from wattcast.training.evaluation.protocols import evaluate as evaluate_protocol
+from wattcast.training.evaluation.rows import Fit, FitPredict, Rows, plain
+from wattcast.training.evaluation.splits import FOLDS, Protocol
+from wattcast.training.families import FAMILIES, Family, get_family, library_versions
+from wattcast.training.forests import SETTINGS
+from wattcast.training.power import pooled as power_pooled
+from wattcast.training.power.kept import kept
+from wattcast.training.power.table import (
     POWERQUANT_SOURCE,
     SOURCE,
     THESIS_FILES,
@@ -58,8 +58,8 @@ from training.power.table import (
     peer_tables,
     training_table,
 )
-from training.provenance import code_revision, today, write_artifact
-from training.summary import fingerprint, summarise
+from wattcast.training.provenance import code_revision, today, write_artifact
+from wattcast.training.summary import fingerprint, summarise
 
 POOLED = power_pooled.FAMILY
 ALL_FAMILIES = (*FAMILIES, POOLED)
@@ -138,7 +138,7 @@ def train(
     defective data, ModelError for an unknown family.
     """
     if out_dir is None:
-        from models.store import PACKAGED_ARTIFACTS
+        from wattcast.models.store import PACKAGED_ARTIFACTS
 
         out_dir = PACKAGED_ARTIFACTS
     plan = plan or Plan()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 
-from models.cards import CARD_NAME, AnyCard, sha256_of
+from wattcast.models.cards import CARD_NAME, AnyCard, sha256_of
 
 
 def write_artifact(card: AnyCard, out_dir: Path, write_files: Callable[[Path], None]) -> AnyCard:

@@ -1,7 +1,7 @@
 """How near Wang and Chu's model comes to times measured over core and memory clocks.
 
-    python -m training.queueing            tables, as Markdown
-    python -m training.queueing --write    and queueing_spread.csv, for the intervals
+    python -m wattcast.training.queueing            tables, as Markdown
+    python -m wattcast.training.queueing --write    and queueing_spread.csv, for the intervals
 
 Counters come from each kernel's reference pair of clocks alone, and nothing is fitted: predicted
 times of all pairs follow from them and the GPU's profile. The data are those of the paper's
@@ -23,19 +23,19 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from features.errors import DataError, WattcastError
-from features.gpus import GpuProfile, load_gpu
-from models.clocks import ClockPair
-from models.intervals import conformal_factors
-from models.time.queueing import QueueingGpu, QueueingLaunch, max_form, network_form
-from models.time.queueing_cases import CORRECTED, PRINTED, Reading, case_form
-from models.time.queueing_gpu import gpu_parameters
-from models.time.queueing_inputs import counters_to_inputs, launch_of_activity
-from models.time.queueing_model import ANY_GPU, LEVEL, SPREAD_FILE
-from training.bottleneck import TimeErrors, summary, time_errors
-from training.data.activity_tables import ACTIVITY_GPUS, MeasuredProgram
-from training.data.datasets import data_root
-from training.markdown import table
+from wattcast.features.errors import DataError, WattcastError
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.models.clocks import ClockPair
+from wattcast.models.intervals import conformal_factors
+from wattcast.models.time.queueing import QueueingGpu, QueueingLaunch, max_form, network_form
+from wattcast.models.time.queueing_cases import CORRECTED, PRINTED, Reading, case_form
+from wattcast.models.time.queueing_gpu import gpu_parameters
+from wattcast.models.time.queueing_inputs import counters_to_inputs, launch_of_activity
+from wattcast.models.time.queueing_model import ANY_GPU, LEVEL, SPREAD_FILE
+from wattcast.training.bottleneck import TimeErrors, summary, time_errors
+from wattcast.training.data.activity_tables import ACTIVITY_GPUS, MeasuredProgram
+from wattcast.training.data.datasets import data_root
+from wattcast.training.markdown import table
 
 Floats = NDArray[np.float64]
 
@@ -356,7 +356,7 @@ def _factors(gpu: str, family: str, errors: Sequence[LogErrors]) -> Factors:
 
 
 def write_factors(factors: Iterable[Factors], path: Path = SPREAD_FILE) -> None:
-    """Write the table that ``models.time.queueing_model`` reads."""
+    """Write the table that ``wattcast.models.time.queueing_model`` reads."""
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Factors._fields)
@@ -367,7 +367,9 @@ def write_factors(factors: Iterable[Factors], path: Path = SPREAD_FILE) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m training.queueing", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m wattcast.training.queueing", description=__doc__
+    )
     parser.add_argument("--write", action="store_true", help=f"also write {SPREAD_FILE.name}")
     options = parser.parse_args(arguments)
     try:

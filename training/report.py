@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from models.cards import ModelCard, ProtocolScores, ScoreName, Spread
-from training.markdown import table
+from wattcast.models.cards import ModelCard, ProtocolScores, ScoreName, Spread
+from wattcast.training.markdown import table
 
 _COLUMNS: tuple[tuple[ScoreName, str, int], ...] = (
     ("r2", "R²", 3),

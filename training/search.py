@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from features.errors import ModelError
-from training.engine import Engine
-from training.evaluation.protocols import OutOfFold, outside_range
-from training.evaluation.rows import Rows
-from training.evaluation.scores import mae_watts
-from training.evaluation.splits import FOLDS, Protocol, fold_assignment
-from training.families import SEED, Floats, get_family
+from wattcast.features.errors import ModelError
+from wattcast.training.engine import Engine
+from wattcast.training.evaluation.protocols import OutOfFold, outside_range
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.evaluation.scores import mae_watts
+from wattcast.training.evaluation.splits import FOLDS, Protocol, fold_assignment
+from wattcast.training.families import SEED, Floats, get_family
 
 if TYPE_CHECKING:
     import optuna
@@ -61,7 +61,7 @@ def cross_validate_on(
     seeds: Sequence[int],
     parameters: Mapping[str, bool | int | float | str] | None = None,
 ) -> OutOfFold:
-    """As ``training.evaluation.protocols.cross_validate``, its fits on an engine."""
+    """As ``wattcast.training.evaluation.protocols.cross_validate``, its fits on an engine."""
     shape = (len(seeds), len(rows))
     predicted, baseline = np.full(shape, np.nan), np.full(shape, np.nan)
     outside, numbers = np.zeros(shape, dtype=np.bool_), np.full(shape, -1, dtype=np.int64)

@@ -9,7 +9,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from models.background import Background, Bin, FeatureStatistics
+from wattcast.models.background import Background, Bin, FeatureStatistics
 
 Floats = NDArray[np.float64]
 

@@ -1,1 +1,1 @@
-"""HTTP: thin routers over ``app.services``."""
+"""HTTP: thin routers over ``wattcast.app.services``."""

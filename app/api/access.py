@@ -16,14 +16,14 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from app import problems
-from app.api.rates import TokenBuckets
-from app.api.scopes import LOOKING, scope_needed
-from app.logs import log
-from app.services import Services
-from app.settings import Settings, is_loopback
-from app.store.database import StoreError
-from app.store.keys import ApiKey
+from wattcast.app import problems
+from wattcast.app.api.rates import TokenBuckets
+from wattcast.app.api.scopes import LOOKING, scope_needed
+from wattcast.app.logs import log
+from wattcast.app.services import Services
+from wattcast.app.settings import Settings, is_loopback
+from wattcast.app.store.database import StoreError
+from wattcast.app.store.keys import ApiKey
 
 CALLER = "wattcast.caller"
 """Where the ASGI scope holds the ``Caller``."""

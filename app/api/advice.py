@@ -7,11 +7,11 @@ from uuid import UUID
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from app import problems
-from app.advice_messages import AdviceAnswer
-from app.api.route import json_response
-from app.services import services_of
-from app.services.advice import advice
+from wattcast.app import problems
+from wattcast.app.advice_messages import AdviceAnswer
+from wattcast.app.api.route import json_response
+from wattcast.app.services import services_of
+from wattcast.app.services.advice import advice
 
 router = APIRouter(tags=["prediction"])
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from app import problems
-from app.analysis_messages import AnalyzeAnswer
-from app.api.features import BODY_PROBLEMS
-from app.api.route import JsonRoute, json_response
-from app.messages import AnalyzeRequest
-from app.services import services_of
-from app.services.analysis import analyze
+from wattcast.app import problems
+from wattcast.app.analysis_messages import AnalyzeAnswer
+from wattcast.app.api.features import BODY_PROBLEMS
+from wattcast.app.api.route import JsonRoute, json_response
+from wattcast.app.messages import AnalyzeRequest
+from wattcast.app.services import services_of
+from wattcast.app.services.analysis import analyze
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 

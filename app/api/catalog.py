@@ -8,11 +8,11 @@ from fastapi import APIRouter, Path, Request
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from app import problems
-from app.api.route import json_response
-from app.services import catalog, services_of
-from models.cards import ModelCard
-from models.time.calibration import TimeCorrectionCard
+from wattcast.app import problems
+from wattcast.app.api.route import json_response
+from wattcast.app.services import catalog, services_of
+from wattcast.models.cards import ModelCard
+from wattcast.models.time.calibration import TimeCorrectionCard
 
 router = APIRouter(tags=["catalogue"])
 

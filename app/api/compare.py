@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from app import problems
-from app.api.features import BODY_PROBLEMS
-from app.api.route import JsonRoute, json_response
-from app.compare_messages import CompareAnswer, CompareRequest
-from app.services import services_of
-from app.services.comparison import compare
+from wattcast.app import problems
+from wattcast.app.api.features import BODY_PROBLEMS
+from wattcast.app.api.route import JsonRoute, json_response
+from wattcast.app.compare_messages import CompareAnswer, CompareRequest
+from wattcast.app.services import services_of
+from wattcast.app.services.comparison import compare
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 

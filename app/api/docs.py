@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter
 from fastapi.responses import HTMLResponse, Response
 
-from app.api.headers import DOCS_POLICY, SWAGGER
+from wattcast.app.api.headers import DOCS_POLICY, SWAGGER
 
 router = APIRouter(include_in_schema=False)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app import problems
-from app.api.scopes import scope_needed
+from wattcast.app import problems
+from wattcast.app.api.scopes import scope_needed
 
 _SCHEME = "apiKey"
 

@@ -9,16 +9,16 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from app import problems
-from app.answers import LimeAnswer, ShapAnswer
-from app.api.negotiation import chosen
-from app.api.route import json_response
-from app.explain_messages import TimeLimeAnswer, TimeShapAnswer
-from app.services import Services, services_of
-from app.services.explanation import MOST_SEEDS, Method, Target, explain
-from app.services.explanation_page import POLICY, chart_of, page
-from app.services.pictures import ChartKind, draw, png, svg
-from app.services.stored import record_of
+from wattcast.app import problems
+from wattcast.app.answers import LimeAnswer, ShapAnswer
+from wattcast.app.api.negotiation import chosen
+from wattcast.app.api.route import json_response
+from wattcast.app.explain_messages import TimeLimeAnswer, TimeShapAnswer
+from wattcast.app.services import Services, services_of
+from wattcast.app.services.explanation import MOST_SEEDS, Method, Target, explain
+from wattcast.app.services.explanation_page import POLICY, chart_of, page
+from wattcast.app.services.pictures import ChartKind, draw, png, svg
+from wattcast.app.services.stored import record_of
 
 router = APIRouter(tags=["prediction"])
 

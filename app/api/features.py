@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from app import problems
-from app.answers import FeaturesAnswer
-from app.api.route import JsonRoute, json_response
-from app.messages import FeaturesRequest
-from app.services import services_of
-from app.services.features import features
+from wattcast.app import problems
+from wattcast.app.answers import FeaturesAnswer
+from wattcast.app.api.route import JsonRoute, json_response
+from wattcast.app.messages import FeaturesRequest
+from wattcast.app.services import services_of
+from wattcast.app.services.features import features
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 

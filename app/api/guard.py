@@ -12,11 +12,11 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app import metrics, problems
-from app.api.headers import security_headers
-from app.api.scopes import UPLOADING
-from app.logs import REQUEST_ID, access, is_json, log
-from app.settings import Settings
+from wattcast.app import metrics, problems
+from wattcast.app.api.headers import security_headers
+from wattcast.app.api.scopes import UPLOADING
+from wattcast.app.logs import REQUEST_ID, access, is_json, log
+from wattcast.app.settings import Settings
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})

@@ -7,9 +7,9 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import PlainTextResponse, Response
 from pydantic import BaseModel, Field
 
-from app import metrics, problems
-from app.api.route import json_response
-from app.services import figures, services_of
+from wattcast.app import metrics, problems
+from wattcast.app.api.route import json_response
+from wattcast.app.services import figures, services_of
 
 router = APIRouter(tags=["service"])
 

@@ -12,13 +12,13 @@ from pydantic import BaseModel, Field
 from pydantic_core import from_json
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import problems
-from app.api.route import json_response
-from app.messages import PredictRequest
-from app.problems import ServiceError
-from app.services import Services, services_of
-from app.services.stored import is_compiled, record_of, request_of
-from app.store.history import Past, latest
+from wattcast.app import problems
+from wattcast.app.api.route import json_response
+from wattcast.app.messages import PredictRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import Services, services_of
+from wattcast.app.services.stored import is_compiled, record_of, request_of
+from wattcast.app.store.history import Past, latest
 
 router = APIRouter(tags=["prediction"])
 

@@ -8,14 +8,14 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
-from app import problems
-from app.api.features import BODY_PROBLEMS
-from app.api.route import JsonRoute, json_response
-from app.cost_messages import CostAnswer, CostRequest
-from app.hotspots_messages import HotspotsAnswer
-from app.services import services_of
-from app.services.cost import cost
-from app.services.hotspots import DEFAULT_ROWS, MOST_ROWS, hotspots
+from wattcast.app import problems
+from wattcast.app.api.features import BODY_PROBLEMS
+from wattcast.app.api.route import JsonRoute, json_response
+from wattcast.app.cost_messages import CostAnswer, CostRequest
+from wattcast.app.hotspots_messages import HotspotsAnswer
+from wattcast.app.services import services_of
+from wattcast.app.services.cost import cost
+from wattcast.app.services.hotspots import DEFAULT_ROWS, MOST_ROWS, hotspots
 
 router = APIRouter(tags=["prediction"])
 costs = APIRouter(tags=["prediction"], route_class=JsonRoute)

@@ -14,13 +14,13 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic_core import to_json
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import problems
-from app.api.access import actor_of
-from app.api.route import json_response
-from app.problems import ServiceError
-from app.retrain_messages import JobAnswer
-from app.services import services_of
-from app.store.jobs import ENDED, Job, JobEvent, JobStore
+from wattcast.app import problems
+from wattcast.app.api.access import actor_of
+from wattcast.app.api.route import json_response
+from wattcast.app.problems import ServiceError
+from wattcast.app.retrain_messages import JobAnswer
+from wattcast.app.services import services_of
+from wattcast.app.store.jobs import ENDED, Job, JobEvent, JobStore
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 

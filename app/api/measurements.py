@@ -12,15 +12,15 @@ from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field, StringConstraints
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import problems
-from app.api.access import actor_of
-from app.api.route import json_response
-from app.problems import ServiceError
-from app.services import services_of
-from app.services.uploads.export import export
-from app.services.uploads.rows import Label
-from app.services.uploads.upload import UploadOptions, vars_of
-from app.store.measurements import Batch, MeasurementStore
+from wattcast.app import problems
+from wattcast.app.api.access import actor_of
+from wattcast.app.api.route import json_response
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import services_of
+from wattcast.app.services.uploads.export import export
+from wattcast.app.services.uploads.rows import Label
+from wattcast.app.services.uploads.upload import UploadOptions, vars_of
+from wattcast.app.store.measurements import Batch, MeasurementStore
 
 router = APIRouter(prefix="/measurements", tags=["measurements"])
 

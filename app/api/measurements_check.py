@@ -8,12 +8,12 @@ from fastapi import APIRouter, File, Form, Request, UploadFile
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 
-from app import problems
-from app.api.measurements import Name, RejectedRow
-from app.api.route import json_response
-from app.services import services_of
-from app.services.uploads.rows import Label
-from app.services.uploads.upload import UploadOptions
+from wattcast.app import problems
+from wattcast.app.api.measurements import Name, RejectedRow
+from wattcast.app.api.route import json_response
+from wattcast.app.services import services_of
+from wattcast.app.services.uploads.rows import Label
+from wattcast.app.services.uploads.upload import UploadOptions
 
 router = APIRouter(prefix="/measurements", tags=["measurements"])
 

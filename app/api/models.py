@@ -11,12 +11,12 @@ from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import problems
-from app.api.access import actor_of
-from app.api.route import json_response
-from app.problems import ServiceError
-from app.services import Services, services_of
-from app.services import registry as service
+from wattcast.app import problems
+from wattcast.app.api.access import actor_of
+from wattcast.app.api.route import json_response
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import Services, services_of
+from wattcast.app.services import registry as service
 
 router = APIRouter(prefix="/models", tags=["models"])
 

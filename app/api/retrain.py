@@ -11,16 +11,16 @@ from pydantic import TypeAdapter, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import FormData, UploadFile
 
-from app import problems
-from app.api.access import actor_of
-from app.api.jobs import job_answer
-from app.api.route import json_response
-from app.problems import ServiceError
-from app.retrain_messages import JobAnswer, RetrainRequest
-from app.services import Services, services_of
-from app.services.retraining import submit
-from app.services.uploads.rows import Label
-from app.services.uploads.upload import UploadOptions
+from wattcast.app import problems
+from wattcast.app.api.access import actor_of
+from wattcast.app.api.jobs import job_answer
+from wattcast.app.api.route import json_response
+from wattcast.app.problems import ServiceError
+from wattcast.app.retrain_messages import JobAnswer, RetrainRequest
+from wattcast.app.services import Services, services_of
+from wattcast.app.services.retraining import submit
+from wattcast.app.services.uploads.rows import Label
+from wattcast.app.services.uploads.upload import UploadOptions
 
 router = APIRouter(tags=["retraining"])
 

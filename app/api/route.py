@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
-from app import problems
+from wattcast.app import problems
 
 _BOM = b"\xef\xbb\xbf"
 

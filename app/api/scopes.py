@@ -9,7 +9,7 @@ because somebody forgot it.
 
 from __future__ import annotations
 
-from app.store.keys import Scope
+from wattcast.app.store.keys import Scope
 
 PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json", "/problems"})
 """Paths anyone may look at: they tell nothing of what is stored."""

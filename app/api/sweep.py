@@ -5,12 +5,12 @@ from __future__ import annotations
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from app import problems
-from app.api.features import BODY_PROBLEMS
-from app.api.route import JsonRoute, json_response
-from app.services import services_of
-from app.services.sweep import sweep
-from app.sweep_messages import SweepAnswer, SweepRequest
+from wattcast.app import problems
+from wattcast.app.api.features import BODY_PROBLEMS
+from wattcast.app.api.route import JsonRoute, json_response
+from wattcast.app.services import services_of
+from wattcast.app.services.sweep import sweep
+from wattcast.app.sweep_messages import SweepAnswer, SweepRequest
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 

@@ -1,5 +1,5 @@
-"""Running durable jobs (``app.store.jobs``).
+"""Running durable jobs (``wattcast.app.store.jobs``).
 
 worker      claims jobs, runs each in a child process, keeps its lease alive, ends it
-__main__    the child: ``python -m app.jobs <job id>``
+__main__    the child: ``python -m wattcast.app.jobs <job id>``
 """

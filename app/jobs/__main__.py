@@ -1,4 +1,4 @@
-"""The process that runs one job: ``python -m app.jobs <job id>``, started by a worker.
+"""The process that runs one job: ``python -m wattcast.app.jobs <job id>``, started by a worker.
 
 Exit status 0: the job has ended. Anything else: it has not, and the worker tries it again; 28 after
 a disk was full, which takes longer to mend.
@@ -17,12 +17,12 @@ from uuid import UUID
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import logs
-from app.disk import is_full
-from app.jobs.worker import NO_ROOM_STATUS, TOKEN_VARIABLE
-from app.settings import Settings
-from app.store.jobs import LeaseLostError
-from features.errors import WattcastError
+from wattcast.app import logs
+from wattcast.app.disk import is_full
+from wattcast.app.jobs.worker import NO_ROOM_STATUS, TOKEN_VARIABLE
+from wattcast.app.settings import Settings
+from wattcast.app.store.jobs import LeaseLostError
+from wattcast.features.errors import WattcastError
 
 NICENESS = 10
 """Predictions come first where a job shares their cores."""
@@ -34,7 +34,7 @@ def main() -> int:
     settings = Settings()
     _stand_back(settings)
     logs.configure(settings)
-    from app.services.retraining import run_job
+    from wattcast.app.services.retraining import run_job
 
     try:
         run_job(settings, UUID(sys.argv[1]), os.environ[TOKEN_VARIABLE])

@@ -22,9 +22,9 @@ from uuid import UUID
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.logs import log
-from app.settings import Settings
-from app.store.jobs import ENDED, Claim, JobStore, LeaseLostError
+from wattcast.app.logs import log
+from wattcast.app.settings import Settings
+from wattcast.app.store.jobs import ENDED, Claim, JobStore, LeaseLostError
 
 KINDS = ("retrain",)
 
@@ -212,7 +212,7 @@ def _child(settings: Settings, claim: Claim) -> subprocess.Popen[bytes]:
         "OMP_WAIT_POLICY": "PASSIVE",
     }
     return subprocess.Popen(  # noqa: S603 - this program itself
-        [sys.executable, "-m", "app.jobs", str(claim.job.id)],
+        [sys.executable, "-m", "wattcast.app.jobs", str(claim.job.id)],
         stdin=subprocess.PIPE,  # closes with this process: the child's sign to die
         stdout=subprocess.DEVNULL,
         env=environment,

@@ -30,24 +30,24 @@ from typing import TYPE_CHECKING
 
 from fastapi import Request
 
-from app.logs import log
-from app.problems import ServiceError
-from app.services import parts
-from app.services.analyses import AnalysisPool
-from app.services.drift import DriftWatch
-from app.services.gpus import Gpus
-from app.services.modules import ModuleCache
-from app.services.power import PowerModels
-from app.services.sources import Sources
-from app.services.uploads.readers import UploadReaders
-from app.services.work import WorkTimeModels
-from app.settings import Settings
+from wattcast.app.logs import log
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import parts
+from wattcast.app.services.analyses import AnalysisPool
+from wattcast.app.services.drift import DriftWatch
+from wattcast.app.services.gpus import Gpus
+from wattcast.app.services.modules import ModuleCache
+from wattcast.app.services.power import PowerModels
+from wattcast.app.services.sources import Sources
+from wattcast.app.services.uploads.readers import UploadReaders
+from wattcast.app.services.work import WorkTimeModels
+from wattcast.app.settings import Settings
 
 if TYPE_CHECKING:
-    from app.jobs.worker import Worker
-    from app.services.champions import Champions
-    from app.store.predictions import PredictionStore
-    from app.store.repositories import Repositories
+    from wattcast.app.jobs.worker import Worker
+    from wattcast.app.services.champions import Champions
+    from wattcast.app.store.predictions import PredictionStore
+    from wattcast.app.store.repositories import Repositories
 
 
 def installed_version() -> str:
@@ -94,9 +94,9 @@ class Services:
     @classmethod
     def open(cls, settings: Settings) -> Services:
         """With the prediction store of ``settings``, migrated. Raises StoreError."""
-        from app.store.database import Pool, open_database
-        from app.store.predictions import PredictionStore
-        from app.store.repositories import Repositories
+        from wattcast.app.store.database import Pool, open_database
+        from wattcast.app.store.predictions import PredictionStore
+        from wattcast.app.store.repositories import Repositories
 
         engine = open_database(settings.sqlalchemy_url, Pool(most=settings.database_connections))
         store = PredictionStore(
@@ -115,16 +115,16 @@ class Services:
         database that names any, unless ``settings`` say otherwise."""
         services = cls(settings)
         if registry and settings.registry == "auto":
-            from app.services.promoted import serving
+            from wattcast.app.services.promoted import serving
 
             services.power.serve(serving(settings, services.power))
         return services
 
     def _watch(self) -> None:
         """Serve the registry's champions from now on, and work on jobs."""
-        from app.jobs.worker import Worker
-        from app.services.artifacts import RegistryArtifacts
-        from app.services.champions import Champions
+        from wattcast.app.jobs.worker import Worker
+        from wattcast.app.services.artifacts import RegistryArtifacts
+        from wattcast.app.services.champions import Champions
 
         assert self.data is not None
         settings = self.settings
@@ -144,7 +144,7 @@ class Services:
         """
         from sqlalchemy.exc import SQLAlchemyError
 
-        from app.store.database import HEAD, StoreError, revision
+        from wattcast.app.store.database import HEAD, StoreError, revision
 
         found: dict[str, str] = {}
         if self.store is not None:

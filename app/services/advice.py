@@ -2,7 +2,7 @@
 
 Every gain is the difference of two predictions of the default time model and the physical power
 model: of the launch as it is, and of the launch mended. Code is mended in its activity
-(``features.findings``), launch, registers and clocks by asking again with another request.
+(``wattcast.features.findings``), launch, registers and clocks by asking again with another request.
 """
 
 from __future__ import annotations
@@ -13,26 +13,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from app.messages import KernelRequest, LaunchRequest, PredictRequest
-from app.problems import ServiceError
-from app.services import parts
-from app.services.clocks import clocks_of
-from app.services.power import reference_of
-from app.services.sources import Source
-from app.services.stored import record_of, request_of
-from features.activity import Activity
-from features.analysis import KernelAnalysis
-from features.assembled import assembled
-from features.diagnostics import Diagnostic
-from features.errors import AnalysisError, LaunchError
-from features.findings import Finding, find
-from features.gpus import GpuProfile
-from features.occupancy import occupancy
-from features.shapes import axes_of, covering_grid, usual_blocks
-from models.clock_grid import supported_pairs
-from models.clocks import ClockPair
-from models.power.physical_model import PhysicalPowerModel, WorkAtTime
-from models.time.bottleneck import (
+from wattcast.app.messages import KernelRequest, LaunchRequest, PredictRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import parts
+from wattcast.app.services.clocks import clocks_of
+from wattcast.app.services.power import reference_of
+from wattcast.app.services.sources import Source
+from wattcast.app.services.stored import record_of, request_of
+from wattcast.features.activity import Activity
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.assembled import assembled
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError, LaunchError
+from wattcast.features.findings import Finding, find
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.occupancy import occupancy
+from wattcast.features.shapes import axes_of, covering_grid, usual_blocks
+from wattcast.models.clock_grid import supported_pairs
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.physical_model import PhysicalPowerModel, WorkAtTime
+from wattcast.models.time.bottleneck import (
     Beside,
     beside,
     launch_seconds,
@@ -42,7 +42,7 @@ from models.time.bottleneck import (
 )
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 LEAST_GAIN_PERCENT = 0.5
 """Less than this, of energy and of time, is within what rounding of a launch's shape makes."""
@@ -73,7 +73,7 @@ class Outcome:
         return self.seconds * self.watts
 
     def answer(self) -> dict[str, float]:
-        """``app.advice_messages.Outcome``."""
+        """``wattcast.app.advice_messages.Outcome``."""
         return {"seconds": self.seconds, "watts": self.watts, "joules": self.joules}
 
 

@@ -6,18 +6,18 @@ from dataclasses import asdict
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from app.messages import AnalyzeRequest
-from app.services import parts
-from app.services.arguments import c_names, described
-from app.services.sources import Source
-from features.activity import LineActivity
-from features.analysis import KernelAnalysis
-from features.diagnostics import Diagnostic
-from features.launch import PointerHint
-from features.schemas import activity_schema
+from wattcast.app.messages import AnalyzeRequest
+from wattcast.app.services import parts
+from wattcast.app.services.arguments import c_names, described
+from wattcast.app.services.sources import Source
+from wattcast.features.activity import LineActivity
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.launch import PointerHint
+from wattcast.features.schemas import activity_schema
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 MOST_ROWS = 2000
 """Accesses and source lines of one answer; a warning tells how many are left out."""

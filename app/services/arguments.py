@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.services.cuda_names import KernelNames
-from features.errors import LaunchError
-from features.launch import Argument, PointerHint
-from features.ptx.ir import Function, Parameter, excerpt
+from wattcast.app.services.cuda_names import KernelNames
+from wattcast.features.errors import LaunchError
+from wattcast.features.launch import Argument, PointerHint
+from wattcast.features.ptx.ir import Function, Parameter, excerpt
 
 FIELD = "arguments"
 
@@ -45,7 +45,7 @@ def by_position(
 
 
 def described(function: Function, names: Sequence[str | None]) -> list[dict[str, Any]]:
-    """``app.problems.KernelParameter`` of every parameter."""
+    """``wattcast.app.problems.KernelParameter`` of every parameter."""
     return [
         {
             "position": position,

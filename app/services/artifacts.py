@@ -1,6 +1,6 @@
 """Where retrained models lie: a local folder, and a shared place for replicas on other machines.
 
-``WATTCAST_HOME/registry`` holds artifacts as ``models.store`` reads them. With
+``WATTCAST_HOME/registry`` holds artifacts as ``wattcast.models.store`` reads them. With
 ``WATTCAST_ARTIFACTS_URL`` (``s3://bucket/models``, say; any place fsspec knows) they are put there
 too, and fetched from there where they are not local yet. Cards pin files by checksum, and the
 database pins cards, so that a copy is either the artifact or no artifact.
@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from app.store.registry import ModelName
-from features.errors import ModelError
-from models.cards import CARD_NAME, Card, ModelCard, read_card, sha256_of
-from models.store import AnyCard, Artifact, ArtifactStore
-from models.time.calibration import TimeCorrectionCard
+from wattcast.app.store.registry import ModelName
+from wattcast.features.errors import ModelError
+from wattcast.models.cards import CARD_NAME, Card, ModelCard, read_card, sha256_of
+from wattcast.models.store import AnyCard, Artifact, ArtifactStore
+from wattcast.models.time.calibration import TimeCorrectionCard
 
 
 def folder_of(name: ModelName) -> Path:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from app.services.gpus import Gpus
-from app.services.power import reference_of, unseen_error_percent, unseen_error_watts
-from features.errors import ModelError
-from features.gpus import GpuProfile
-from features.schemas import Field, get_schema, list_schemas
-from models.cards import Card, ModelCard
-from models.power.physical import POOLED
-from models.time.calibration import TimeCorrectionCard
+from wattcast.app.services.gpus import Gpus
+from wattcast.app.services.power import reference_of, unseen_error_percent, unseen_error_watts
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import Field, get_schema, list_schemas
+from wattcast.models.cards import Card, ModelCard
+from wattcast.models.power.physical import POOLED
+from wattcast.models.time.calibration import TimeCorrectionCard
 
 UNSEEN_ERRORS = (
     "unseen_kernel_mae_watts",

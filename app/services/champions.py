@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.logs import log
-from app.services.artifacts import RegistryArtifacts, name_of
-from app.services.power import TARGET, Champion, Name, PowerModels, Serving, champion_of
-from app.store.registry import ModelName, Origin, RegistryStore, Snapshot, Version
-from features.errors import ModelError, WattcastError
-from models.cards import CARD_NAME, ModelCard, sha256_of
-from models.power.boosted import BoostedPowerModel
-from models.store import Artifact
-from models.time.calibration import CorrectedTimes, TimeCorrectionCard
+from wattcast.app.logs import log
+from wattcast.app.services.artifacts import RegistryArtifacts, name_of
+from wattcast.app.services.power import TARGET, Champion, Name, PowerModels, Serving, champion_of
+from wattcast.app.store.registry import ModelName, Origin, RegistryStore, Snapshot, Version
+from wattcast.features.errors import ModelError, WattcastError
+from wattcast.models.cards import CARD_NAME, ModelCard, sha256_of
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.store import Artifact
+from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from app.messages import Clocks
-from features.diagnostics import Diagnostic
-from features.gpus import GpuProfile
-from models.clock_grid import admitted, is_supported
-from models.clocks import ClockPair, default_clocks
+from wattcast.app.messages import Clocks
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.clock_grid import admitted, is_supported
+from wattcast.models.clocks import ClockPair, default_clocks
 
 
 def clocks_of(asked: Clocks | None, gpu: GpuProfile) -> tuple[ClockPair, Sequence[Diagnostic]]:

@@ -10,22 +10,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from app.compare_messages import MOST_KERNELS, ComparedCode, CompareRequest, Limits
-from app.messages import KernelTiming
-from app.problems import ServiceError
-from app.services import parts
-from app.services.clocks import clocks_of
-from app.services.power import reference_of
-from app.services.sources import Source
-from app.services.timing import timed
-from app.services.watts import predicted_watts
-from features.errors import AnalysisError, KernelError, WattcastError
-from features.gpus import GpuProfile
-from features.ptx.ir import Function
-from models.estimate import energy
+from wattcast.app.compare_messages import MOST_KERNELS, ComparedCode, CompareRequest, Limits
+from wattcast.app.messages import KernelTiming
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import parts
+from wattcast.app.services.clocks import clocks_of
+from wattcast.app.services.power import reference_of
+from wattcast.app.services.sources import Source
+from wattcast.app.services.timing import timed
+from wattcast.app.services.watts import predicted_watts
+from wattcast.features.errors import AnalysisError, KernelError, WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.ptx.ir import Function
+from wattcast.models.estimate import energy
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 _QUANTITIES = (("time", "seconds"), ("power", "watts"), ("energy", "joules"))
 
@@ -214,7 +214,7 @@ def markdown(
 
 
 def _row(each: dict[str, Any]) -> str:
-    from app.report import quantity
+    from wattcast.app.report import quantity
 
     cells = [_plain(each["new"]["kernel"]["demangled"]), each["gpu"]]
     for name, unit, symbol in (

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from app.cost_messages import ApplicationKernel, CostRequest
-from app.messages import PredictRequest
-from app.services.prediction import predict
-from features.errors import AnalysisError, WattcastError
-from models.estimate import BASIS_ORDER
+from wattcast.app.cost_messages import ApplicationKernel, CostRequest
+from wattcast.app.messages import PredictRequest
+from wattcast.app.services.prediction import predict
+from wattcast.features.errors import AnalysisError, WattcastError
+from wattcast.models.estimate import BASIS_ORDER
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 JOULES_PER_KWH = 3.6e6
 """A kilowatt for an hour (SI brochure, 9th edition, table 8)."""

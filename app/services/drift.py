@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import ModelError
+from wattcast.features.errors import ModelError
 
 if TYPE_CHECKING:
-    from app.services.watts import Watts
-    from models.background import FeatureStatistics
-    from models.power.boosted import BoostedPowerModel
+    from wattcast.app.services.watts import Watts
+    from wattcast.models.background import FeatureStatistics
+    from wattcast.models.power.boosted import BoostedPowerModel
 
 WINDOW = 1000
 """Latest predictions of a GPU and schema that count: 1000 vectors of 32 floats are 128 kB."""
@@ -125,7 +125,7 @@ def stability_index(feature: FeatureStatistics, values: NDArray[np.float32]) -> 
     present = values[~np.isnan(values)]
     if not len(present):
         return None
-    # The bins of training.summary: between the distinct quartiles, upper edge included.
+    # The bins of wattcast.training.summary: between the distinct quartiles, upper edge included.
     quartiles = np.unique(feature.quartiles)
     edges = quartiles + _ROUNDING * np.abs(quartiles)
     expected = np.zeros(_BINS)

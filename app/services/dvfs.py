@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from app.dvfs_messages import MOST_PAIRS, ClockRange, DvfsRequest
-from app.messages import Clocks
-from app.problems import ServiceError
-from app.services import parts
-from app.services.power import reference_of
-from app.services.timing import timed
-from app.services.watts import Watts, predicted_watts
-from features.analysis import KernelAnalysis
-from features.diagnostics import Diagnostic
-from features.errors import AnalysisError, ModelError
-from features.gpus import GpuProfile
-from models.choice import Constraints, Point, best_points, pareto
-from models.clock_grid import (
+from wattcast.app.dvfs_messages import MOST_PAIRS, ClockRange, DvfsRequest
+from wattcast.app.messages import Clocks
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import parts
+from wattcast.app.services.power import reference_of
+from wattcast.app.services.timing import timed
+from wattcast.app.services.watts import Watts, predicted_watts
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError, ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.choice import Constraints, Point, best_points, pareto
+from wattcast.models.clock_grid import (
     admitted,
     crossed,
     highest_pair,
@@ -26,12 +26,12 @@ from models.clock_grid import (
     stepped,
     supported_pairs,
 )
-from models.clocks import ClockPair, default_clocks
-from models.estimate import Estimate, energy
-from models.time.base import TimePrediction
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.estimate import Estimate, energy
+from wattcast.models.time.base import TimePrediction
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 
 class _AtClocks:

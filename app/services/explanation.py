@@ -15,20 +15,20 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from app.problems import ServiceError
-from app.services.power import PHYSICAL, reference_of
-from app.services.stored import record_of
-from features.errors import ModelError
-from models.explain import LimeExplanation, explain_lime, explain_shap
-from models.explain_stability import Stability, stability
-from models.explain_terms import Combine, TermWeights, lime_terms, shapley_values
-from models.explain_time import ON_TOP, combine_of
-from models.explain_words import meaning_of
-from models.power.boosted import BoostedPowerModel
-from models.time.attribution import resource_shares
+from wattcast.app.problems import ServiceError
+from wattcast.app.services.power import PHYSICAL, reference_of
+from wattcast.app.services.stored import record_of
+from wattcast.features.errors import ModelError
+from wattcast.models.explain import LimeExplanation, explain_lime, explain_shap
+from wattcast.models.explain_stability import Stability, stability
+from wattcast.models.explain_terms import Combine, TermWeights, lime_terms, shapley_values
+from wattcast.models.explain_time import ON_TOP, combine_of
+from wattcast.models.explain_words import meaning_of
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.time.attribution import resource_shares
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 Method = Literal["shap", "lime"]
 Target = Literal["power", "time"]
@@ -220,7 +220,7 @@ def _watts(
     seconds: float | None,
     schema_id: str | None = None,
 ) -> dict[str, Any]:
-    """``app.answers.Contribution``."""
+    """``wattcast.app.answers.Contribution``."""
     meaning = meaning_of(name, "power", schema_id)
     return {
         "feature": name,
@@ -335,7 +335,7 @@ def _weights_by_feature(found: LimeExplanation) -> dict[str, float]:
 
 
 def _stability(found: Stability | None) -> dict[str, Any] | None:
-    """``app.answers.LimeStability``."""
+    """``wattcast.app.answers.LimeStability``."""
     if found is None:
         return None
     return {

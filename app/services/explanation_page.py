@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from app.services.pictures import Chart, ChartKind, draw, svg
+from wattcast.app.services.pictures import Chart, ChartKind, draw, svg
 
 STYLE = """\
 body{font:16px/1.5 system-ui,sans-serif;color:#1d1d1f;background:#fff}

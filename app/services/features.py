@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from app.messages import FeaturesRequest
-from app.services import parts
-from features.schemas import get_schema
+from wattcast.app.messages import FeaturesRequest
+from wattcast.app.services import parts
+from wattcast.features.schemas import get_schema
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 
 def features(services: Services, request: FeaturesRequest) -> dict[str, Any]:

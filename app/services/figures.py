@@ -19,12 +19,12 @@ from prometheus_client.core import (
 )
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.jobs.worker import KINDS
-from app.metrics import PREFIX
-from app.store.job_figures import JobFigures, job_figures
+from wattcast.app.jobs.worker import KINDS
+from wattcast.app.metrics import PREFIX
+from wattcast.app.store.job_figures import JobFigures, job_figures
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 JOB_SECONDS = (5.0, 15.0, 60.0, 180.0, 600.0, 1800.0, 3600.0)
 """Buckets around a small retraining (60 s, the budget) up to ``job_seconds``' default."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from features.gpus import GpuProfile, list_gpus, load_gpu
+from wattcast.features.gpus import GpuProfile, list_gpus, load_gpu
 
 _FRESH_SECONDS = 1.0
 """How long a profile is used before its file is looked at again."""

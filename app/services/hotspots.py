@@ -11,27 +11,27 @@ from uuid import UUID
 
 import numpy as np
 
-from app.messages import PredictRequest
-from app.problems import ServiceError
-from app.services import parts
-from app.services.clocks import clocks_of
-from app.services.power import reference_of
-from app.services.stored import is_compiled, record_of, request_of
-from app.services.watts import predicted_watts
-from features.activity.instructions import InstructionEvents, measure_instructions
-from features.analysis import KernelAnalysis
-from features.cfg import build_cfg
-from features.diagnostics import Diagnostic
-from features.errors import AnalysisError
-from features.gpus import GpuProfile
-from features.launch import WARP_SIZE
-from features.ptx.ir import Function, Instruction
-from models.clocks import ClockPair
-from models.hotspots import Attribution, attributed
-from models.time.bottleneck import beside
+from wattcast.app.messages import PredictRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import parts
+from wattcast.app.services.clocks import clocks_of
+from wattcast.app.services.power import reference_of
+from wattcast.app.services.stored import is_compiled, record_of, request_of
+from wattcast.app.services.watts import predicted_watts
+from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.cfg import build_cfg
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.ptx.ir import Function, Instruction
+from wattcast.models.clocks import ClockPair
+from wattcast.models.hotspots import Attribution, attributed
+from wattcast.models.time.bottleneck import beside
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 DEFAULT_ROWS = 200
 """Rows of each ranking unless asked otherwise."""

@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
-from app.messages import PredictRequest
-from app.services.prediction import predict
-from app.services.tuning_files import Configuration, TuningRun, Value
-from features.cuda import CompileError
-from features.errors import DataError, LaunchError, PtxError
-from models.preselection import preselection
+from wattcast.app.messages import PredictRequest
+from wattcast.app.services.prediction import predict
+from wattcast.app.services.tuning_files import Configuration, TuningRun, Value
+from wattcast.features.cuda import CompileError
+from wattcast.features.errors import DataError, LaunchError, PtxError
+from wattcast.models.preselection import preselection
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 Objective = Literal["energy", "time"]
 

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from app.messages import KnownRequest, PredictRequest
-from app.services import parts
-from app.services.clocks import clocks_of
-from app.services.sources import Source
-from app.services.watts import Watts, predicted_watts
-from features.diagnostics import Diagnostic
-from features.errors import AnalysisError, WattcastError
-from features.gpus import GpuProfile
-from features.launch import Launch
-from models.power.anchoring import anchored, corrected, launch_coordinates
+from wattcast.app.messages import KnownRequest, PredictRequest
+from wattcast.app.services import parts
+from wattcast.app.services.clocks import clocks_of
+from wattcast.app.services.sources import Source
+from wattcast.app.services.watts import Watts, predicted_watts
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError, WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import Launch
+from wattcast.models.power.anchoring import anchored, corrected, launch_coordinates
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 
 def anchored_power(

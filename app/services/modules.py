@@ -9,10 +9,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from math import inf
 
-from app.problems import ServiceError
-from features.errors import PtxError
-from features.ptx import read_module
-from features.ptx.ir import Module
+from wattcast.app.problems import ServiceError
+from wattcast.features.errors import PtxError
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
 
 _MOST_NAMES = 1000
 """Kinds of prediction remembered for one module: a kernel answers to any spacing of its name."""

@@ -15,7 +15,7 @@ from importlib.metadata import version as version_of
 from importlib.resources import files
 from pathlib import PurePosixPath
 
-from app.services import installed_version
+from wattcast.app.services import installed_version
 
 PLOTLY = "plotly.js"
 """The bundled script of the installed plotly package, under this name."""
@@ -47,8 +47,10 @@ class Asset:
 @cache
 def assets() -> dict[str, Asset]:
     """Our own files by name: modules, style sheets, pictures, and the example's PTX."""
-    found = [file for file in files("app.web").joinpath("static").iterdir() if file.is_file()]
-    found.append(files("app.demo").joinpath("vector_add.ptx"))
+    found = [
+        file for file in files("wattcast.app.web").joinpath("static").iterdir() if file.is_file()
+    ]
+    found.append(files("wattcast.app.demo").joinpath("vector_add.ptx"))
     return {
         file.name: Asset.of(file.read_bytes(), _MEDIA[PurePosixPath(file.name).suffix])
         for file in sorted(found, key=lambda file: file.name)
@@ -77,7 +79,7 @@ def page() -> Asset:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
-        loader=PackageLoader("app.web"),
+        loader=PackageLoader("wattcast.app.web"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

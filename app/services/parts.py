@@ -1,4 +1,4 @@
-"""Parts that several answers share, as plain data of the shapes in ``app.messages``."""
+"""Parts that several answers share, as plain data of the shapes in ``wattcast.app.messages``."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from app.messages import KernelRequest
-from app.problems import ServiceError
-from app.services.arguments import by_position
-from app.services.kept import Kept
-from app.services.power import reference_of
-from app.services.sources import Source
-from app.settings import Settings
-from features.analysis import KernelAnalysis, analyse
-from features.diagnostics import Diagnostic
-from features.gpus import GpuProfile
-from models.estimate import Estimate
-from models.time.base import TimePrediction
+from wattcast.app.messages import KernelRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.services.arguments import by_position
+from wattcast.app.services.kept import Kept
+from wattcast.app.services.power import reference_of
+from wattcast.app.services.sources import Source
+from wattcast.app.settings import Settings
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.estimate import Estimate
+from wattcast.models.time.base import TimePrediction
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 MOST_WARNINGS = 200
 """Warnings of one answer; hostile PTX could bring one for every line."""
@@ -28,7 +28,7 @@ MOST_WARNINGS = 200
 
 BYTES_PER_INSTRUCTION = 2500
 """Memory of a kept analysis per PTX instruction: nine counts in each of up to 24 sampled blocks
-(``features.execution.InstructionCounts``) and their totals, 8 bytes each."""
+(``wattcast.features.execution.InstructionCounts``) and their totals, 8 bytes each."""
 
 BYTES_PER_CHARACTER = 2
 """And per character of its module: the text itself, and what scanning it found."""
@@ -125,7 +125,7 @@ def estimate(part: Estimate, unit: str) -> dict[str, Any]:
 
 
 def kernel_name(analysis: KernelAnalysis) -> dict[str, str]:
-    """``app.answers.KernelName``."""
+    """``wattcast.app.answers.KernelName``."""
     function = analysis.function
     return {"mangled": function.name, "demangled": function.demangled}
 
@@ -160,7 +160,7 @@ def facts(analysis: KernelAnalysis) -> dict[str, Any]:
 
 
 def time_model(found: TimePrediction | None) -> dict[str, Any] | None:
-    """``app.answers.TimeModel``."""
+    """``wattcast.app.answers.TimeModel``."""
     if found is None:
         return None
     return {
@@ -172,14 +172,14 @@ def time_model(found: TimePrediction | None) -> dict[str, Any] | None:
 
 
 def compiled(source: Source) -> dict[str, Any] | None:
-    """``app.answers.Compiled``; ``None`` where the request brought PTX."""
+    """``wattcast.app.answers.Compiled``; ``None`` where the request brought PTX."""
     return source.cuda.answer() if source.cuda is not None else None
 
 
 def warnings(
     source: Source, analysis: KernelAnalysis, *groups: Iterable[Diagnostic]
 ) -> list[dict[str, Any]]:
-    """``app.answers.WarningLine``: each once, in order, at most ``MOST_WARNINGS``.
+    """``wattcast.app.answers.WarningLine``: each once, in order, at most ``MOST_WARNINGS``.
 
     The compiler's come first, with their lines in the CUDA source; other warnings of a kernel
     that was compiled tell both lines.

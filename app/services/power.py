@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from app.messages import ModelChoice
-from features.errors import ModelError
-from features.gpus import GpuProfile
-from models.cards import Card, ModelCard, ProtocolScores
-from models.power.boosted import FAMILIES, BoostedPowerModel
-from models.power.physical import POOLED
-from models.power.physical_model import PhysicalPowerModel
-from models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
-from models.time.calibration import CorrectedTimes, TimeCorrectionCard
+from wattcast.app.messages import ModelChoice
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.cards import Card, ModelCard, ProtocolScores
+from wattcast.models.power.boosted import FAMILIES, BoostedPowerModel
+from wattcast.models.power.physical import POOLED
+from wattcast.models.power.physical_model import PhysicalPowerModel
+from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
+from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
 
 TARGET = "power"
 PHYSICAL = "physical"
@@ -24,7 +24,7 @@ PHYSICAL_SCHEMA = "activity1"
 
 
 Name = tuple[str, str, str, str, str, int]
-"""GPU, target, family, schema, source and version: ``app.store.registry.ModelName``."""
+"""GPU, target, family, schema, source and version: ``wattcast.app.store.registry.ModelName``."""
 
 
 Champion = BoostedPowerModel | Artifact[ModelCard]
@@ -315,7 +315,7 @@ def _name(card: Card) -> Name:
 
 
 def reference_of(card: Card) -> dict[str, Any]:
-    """``app.answers.ModelReference`` of a card."""
+    """``wattcast.app.answers.ModelReference`` of a card."""
     schema = card.feature_schema.id
     return {
         "family": card.family,

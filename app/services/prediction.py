@@ -13,24 +13,24 @@ from uuid import UUID, uuid4
 
 from pydantic_core import from_json, to_json
 
-from app.messages import PredictRequest
-from app.problems import ServiceError
-from app.services import parts
-from app.services.arguments import by_position
-from app.services.clocks import clocks_of
-from app.services.known_power import anchored_power
-from app.services.power import reference_of
-from app.services.sources import Source
-from app.services.timing import corrected_by_known, timed
-from app.services.watts import Watts, predicted_watts
-from app.services.work import predict_work
-from app.store.predictions import PredictionRecord
-from features.gpus import GpuProfile
-from features.schemas import FeatureVector
-from models.estimate import energy
+from wattcast.app.messages import PredictRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import parts
+from wattcast.app.services.arguments import by_position
+from wattcast.app.services.clocks import clocks_of
+from wattcast.app.services.known_power import anchored_power
+from wattcast.app.services.power import reference_of
+from wattcast.app.services.sources import Source
+from wattcast.app.services.timing import corrected_by_known, timed
+from wattcast.app.services.watts import Watts, predicted_watts
+from wattcast.app.services.work import predict_work
+from wattcast.app.store.predictions import PredictionRecord
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import FeatureVector
+from wattcast.models.estimate import energy
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 QUICK_SECONDS = 0.004
 """A prediction below this runs on the event loop: others wait no longer than for a big answer."""
@@ -127,7 +127,7 @@ def _predict_one(services: Services, request: PredictRequest, gpu: GpuProfile) -
 
 
 def _explained(power: Watts, answer: dict[str, Any]) -> dict[str, Any]:
-    from app.services.explanation import seconds_of, shap_of, shap_of_components
+    from wattcast.app.services.explanation import seconds_of, shap_of, shap_of_components
 
     if power.boosted is not None and power.vector is not None:
         return shap_of(power.boosted, power.vector.model_inputs(), answer)

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.services.artifacts import RegistryArtifacts
-from app.services.champions import TIME, open_correction, open_version
-from app.services.power import TARGET, Champion, PowerModels, Serving, champion_of
-from app.store.reading import Reading, cannot_read
-from app.store.registry import Place, RegistryStore, Version
-from models.time.calibration import CorrectedTimes
+from wattcast.app.services.artifacts import RegistryArtifacts
+from wattcast.app.services.champions import TIME, open_correction, open_version
+from wattcast.app.services.power import TARGET, Champion, PowerModels, Serving, champion_of
+from wattcast.app.store.reading import Reading, cannot_read
+from wattcast.app.store.registry import Place, RegistryStore, Version
+from wattcast.models.time.calibration import CorrectedTimes
 
 if TYPE_CHECKING:
-    from app.settings import Settings
+    from wattcast.app.settings import Settings
 
 Key = tuple[str, str]
 Model = TypeVar("Model")

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from app.services.artifacts import RegistryArtifacts, name_of
-from app.services.champions import PACKAGED, TIME, open_correction, open_version
-from app.services.power import PHYSICAL, TARGET
-from app.store.registry import Move, NewVersion, Place, Snapshot, Version
-from features.errors import ModelError
-from models.cards import CARD_NAME, sha256_of
-from models.power.boosted import FAMILIES
-from models.time.calibration import FAMILY as TIME_FAMILY
-from models.time.calibration import CorrectedTimes
+from wattcast.app.services.artifacts import RegistryArtifacts, name_of
+from wattcast.app.services.champions import PACKAGED, TIME, open_correction, open_version
+from wattcast.app.services.power import PHYSICAL, TARGET
+from wattcast.app.store.registry import Move, NewVersion, Place, Snapshot, Version
+from wattcast.features.errors import ModelError
+from wattcast.models.cards import CARD_NAME, sha256_of
+from wattcast.models.power.boosted import FAMILIES
+from wattcast.models.time.calibration import FAMILY as TIME_FAMILY
+from wattcast.models.time.calibration import CorrectedTimes
 
 if TYPE_CHECKING:
-    from app.services import Services
-    from app.store.repositories import Repositories
+    from wattcast.app.services import Services
+    from wattcast.app.store.repositories import Repositories
 
 _PROMOTED = {TARGET: (*FAMILIES, PHYSICAL), TIME: (TIME_FAMILY,)}
 """Families by target; of times, corrections of the default model alone."""

@@ -8,20 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from app.retrain_messages import RetrainRequest
-from app.services.artifacts import RegistryArtifacts, name_of
-from app.services.retrain_launches import Launches
-from app.services.retrain_rows import Rest
-from app.store.measurements import Measurement
-from app.store.registry import ModelName, Place, Snapshot
-from app.store.repositories import Repositories
-from features.gpus import GpuProfile
-from models.cards import Card, ModelCard
+from wattcast.app.retrain_messages import RetrainRequest
+from wattcast.app.services.artifacts import RegistryArtifacts, name_of
+from wattcast.app.services.retrain_launches import Launches
+from wattcast.app.services.retrain_rows import Rest
+from wattcast.app.store.measurements import Measurement
+from wattcast.app.store.registry import ModelName, Place, Snapshot
+from wattcast.app.store.repositories import Repositories
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.cards import Card, ModelCard
 
 if TYPE_CHECKING:
-    from app.services import Services
-    from training.retrain.gate import Policy
-    from training.retrain.inputs import Retrained
+    from wattcast.app.services import Services
+    from wattcast.training.retrain.gate import Policy
+    from wattcast.training.retrain.inputs import Retrained
 
 
 @dataclass(frozen=True)

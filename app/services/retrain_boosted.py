@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from app.services.power import TARGET, unseen_error_watts
-from app.services.retrain_attempt import Attempt, Outcome
-from app.services.retrain_opponents import opponent, serving
-from app.services.retrain_rows import Wanted, base_rows, gathered
-from app.store.registry import Place
-from models.cards import ModelCard
-from models.store import Artifact
+from wattcast.app.services.power import TARGET, unseen_error_watts
+from wattcast.app.services.retrain_attempt import Attempt, Outcome
+from wattcast.app.services.retrain_opponents import opponent, serving
+from wattcast.app.services.retrain_rows import Wanted, base_rows, gathered
+from wattcast.app.store.registry import Place
+from wattcast.models.cards import ModelCard
+from wattcast.models.store import Artifact
 
 if TYPE_CHECKING:
-    from training.retrain.inputs import Champion
+    from wattcast.training.retrain.inputs import Champion
 
 CONTINUABLE = ("xgboost", "catboost", "average")
 """Families that more trees can be added to; the packaged average is of the other two."""
@@ -25,10 +25,10 @@ def retrain_power(attempt: Attempt) -> Outcome:
     Raises DataError where the rows do not allow it, and ModelError for families or a champion
     that do not fit.
     """
-    from training.checkpoints import Checkpoints
-    from training.engine import open_engine
-    from training.retrain.inputs import Order
-    from training.retrain.run import retrain
+    from wattcast.training.checkpoints import Checkpoints
+    from wattcast.training.engine import open_engine
+    from wattcast.training.retrain.inputs import Order
+    from wattcast.training.retrain.run import retrain
 
     request, gpu, rest = attempt.request, attempt.gpu, attempt.rest
     measurements, settings = attempt.data.measurements, attempt.services.settings
@@ -79,7 +79,7 @@ def _champion(
 
     ``None`` where there is none that takes the uploads' features.
     """
-    from training.retrain.inputs import Champion
+    from wattcast.training.retrain.inputs import Champion
 
     card = answering.card
     if card.family in CONTINUABLE and card.feature_schema.id == schema_id:

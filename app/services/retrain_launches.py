@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from app.messages import AnalyzeRequest, Clocks
-from app.services import parts
-from app.store.measurements import Measurement
-from features.activity import Activity
-from features.gpus import GpuProfile
-from features.schemas import activity_schema
-from models.clocks import ClockPair
-from models.power.activities import UnitActivities, unit_activities
-from models.time.base import Regime
-from models.time.bottleneck import (
+from wattcast.app.messages import AnalyzeRequest, Clocks
+from wattcast.app.services import parts
+from wattcast.app.store.measurements import Measurement
+from wattcast.features.activity import Activity
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import activity_schema
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.activities import UnitActivities, unit_activities
+from wattcast.models.time.base import Regime
+from wattcast.models.time.bottleneck import (
     NOTHING_BESIDE,
     Beside,
     beside,
@@ -27,7 +27,7 @@ from models.time.bottleneck import (
 )
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 FindTexts = Callable[[Sequence[str]], Mapping[str, str]]
 

@@ -8,19 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from app.services.artifacts import RegistryArtifacts
-from app.services.champions import open_version
-from app.services.power import PHYSICAL, PowerModels
-from app.services.retrain_launches import Launches, MeasuredAt
-from app.services.retrain_rows import vectors_of
-from app.store.measurements import Measurement
-from app.store.registry import Place, Snapshot
-from features.gpus import GpuProfile
-from models.cards import ModelCard
-from models.power.boosted import BoostedPowerModel
-from models.power.physical import POOLED
-from models.power.physical_model import PhysicalPowerModel
-from models.store import Artifact
+from wattcast.app.services.artifacts import RegistryArtifacts
+from wattcast.app.services.champions import open_version
+from wattcast.app.services.power import PHYSICAL, PowerModels
+from wattcast.app.services.retrain_launches import Launches, MeasuredAt
+from wattcast.app.services.retrain_rows import vectors_of
+from wattcast.app.store.measurements import Measurement
+from wattcast.app.store.registry import Place, Snapshot
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.cards import ModelCard
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.power.physical import POOLED
+from wattcast.models.power.physical_model import PhysicalPowerModel
+from wattcast.models.store import Artifact
 
 Floats = NDArray[np.float64]
 

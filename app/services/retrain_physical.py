@@ -11,18 +11,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from app.services.champions import TIME, open_correction
-from app.services.power import PHYSICAL, PHYSICAL_SCHEMA, TARGET
-from app.services.retrain_attempt import Attempt, Outcome
-from app.services.retrain_launches import MeasuredAt
-from app.services.retrain_opponents import opponent_of_launches, serving
-from app.services.retrain_rows import Gathered, Together, Wanted, gathered, nothing_left
-from app.store.registry import Place
-from features.schemas import get_schema
-from models.cards import BoardFacts, SchemaReference
-from models.power.physical import POOLED
-from models.power.physical_model import PhysicalPowerModel
-from models.time.calibration import CorrectedTimes, TimeBoard, features_of
+from wattcast.app.services.champions import TIME, open_correction
+from wattcast.app.services.power import PHYSICAL, PHYSICAL_SCHEMA, TARGET
+from wattcast.app.services.retrain_attempt import Attempt, Outcome
+from wattcast.app.services.retrain_launches import MeasuredAt
+from wattcast.app.services.retrain_opponents import opponent_of_launches, serving
+from wattcast.app.services.retrain_rows import Gathered, Together, Wanted, gathered, nothing_left
+from wattcast.app.store.registry import Place
+from wattcast.features.schemas import get_schema
+from wattcast.models.cards import BoardFacts, SchemaReference
+from wattcast.models.power.physical import POOLED
+from wattcast.models.power.physical_model import PhysicalPowerModel
+from wattcast.models.time.calibration import CorrectedTimes, TimeBoard, features_of
 
 Floats = NDArray[np.float64]
 
@@ -34,9 +34,9 @@ def calibrate_power(attempt: Attempt) -> Outcome:
     before: so a calibration does not hang on the order of the uploads. Raises DataError where the
     rows do not allow it.
     """
-    from training.retrain.inputs import Order
-    from training.retrain.new_gpu import COLUMNS, Start
-    from training.retrain.new_gpu import calibrate_power as calibrate
+    from wattcast.training.retrain.inputs import Order
+    from wattcast.training.retrain.new_gpu import COLUMNS, Start
+    from wattcast.training.retrain.new_gpu import calibrate_power as calibrate
 
     gpu, power = attempt.gpu, attempt.services.power
     found = _gathered(attempt, "power")
@@ -76,10 +76,10 @@ def calibrate_time(attempt: Attempt) -> Outcome:
 
     Raises DataError where the rows do not allow it.
     """
-    from training.retrain.gate import CHAMPION
-    from training.retrain.inputs import Order
-    from training.retrain.launch_time import DEFAULT
-    from training.retrain.launch_time import calibrate_time as calibrate
+    from wattcast.training.retrain.gate import CHAMPION
+    from wattcast.training.retrain.inputs import Order
+    from wattcast.training.retrain.launch_time import DEFAULT
+    from wattcast.training.retrain.launch_time import calibrate_time as calibrate
 
     gpu = attempt.gpu
     found = _gathered(attempt, TIME)

@@ -11,19 +11,19 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from app.messages import Clocks
-from app.retrain_messages import Target
-from app.store.measurements import Batch, Measurement, MeasurementStore
-from features.errors import DataError
-from features.gpus import GpuProfile
-from features.schemas import get_schema
-from models.cards import SchemaReference, Source
-from models.clocks import default_clocks
-from models.power.inputs import launch_features
-from models.power.physical_model import SAME_CLOCK
+from wattcast.app.messages import Clocks
+from wattcast.app.retrain_messages import Target
+from wattcast.app.store.measurements import Batch, Measurement, MeasurementStore
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import get_schema
+from wattcast.models.cards import SchemaReference, Source
+from wattcast.models.clocks import default_clocks
+from wattcast.models.power.inputs import launch_features
+from wattcast.models.power.physical_model import SAME_CLOCK
 
 if TYPE_CHECKING:
-    from training.retrain.run import Base, Champion, Uploads
+    from wattcast.training.retrain.run import Base, Champion, Uploads
 
 PREFERRED_SCHEMA = "alavani2023"
 """The schema of the packaged boosted models."""
@@ -74,8 +74,8 @@ class Together:
 
     def uploads(self, vectors: NDArray[np.float64]) -> Uploads:
         """The rows with their model inputs ``[n, k]``."""
-        from training.evaluation.rows import Rows
-        from training.retrain.run import Uploads
+        from wattcast.training.evaluation.rows import Rows
+        from wattcast.training.retrain.run import Uploads
 
         measured = self.measured
         values = [
@@ -182,9 +182,9 @@ def gathered(
 
 def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:
     """Rows that the packaged model of a GPU was trained on, where they are at hand and count."""
-    from training.data.datasets import find_data, sources
-    from training.power.table import SCHEMA, THESIS_FILES, training_table
-    from training.retrain.run import Base, knows_base
+    from wattcast.training.data.datasets import find_data, sources
+    from wattcast.training.power.table import SCHEMA, THESIS_FILES, training_table
+    from wattcast.training.retrain.run import Base, knows_base
 
     if champion is None or not knows_base(champion.card) or gpu_id not in THESIS_FILES:
         return None

@@ -17,26 +17,26 @@ from uuid import UUID
 
 from sqlalchemy.engine import Connection
 
-from app.jobs.worker import work_folder
-from app.logs import log
-from app.problems import ServiceError, kind_of
-from app.retrain_messages import RetrainRequest
-from app.services.artifacts import RegistryArtifacts, name_of
-from app.services.power import PHYSICAL_SCHEMA
-from app.services.retrain_attempt import Attempt, Outcome
-from app.services.retrain_boosted import retrain_power
-from app.services.retrain_physical import calibrate_power, calibrate_time
-from app.settings import Settings
-from app.store.database import open_database
-from app.store.jobs import Job, LeaseLostError
-from app.store.measurements import Batch
-from app.store.registry import ChampionMovedError, ModelName, NewVersion, Snapshot
-from app.store.repositories import Repositories
-from features.errors import DataError, WattcastError
-from models.cards import CARD_NAME, sha256_of
+from wattcast.app.jobs.worker import work_folder
+from wattcast.app.logs import log
+from wattcast.app.problems import ServiceError, kind_of
+from wattcast.app.retrain_messages import RetrainRequest
+from wattcast.app.services.artifacts import RegistryArtifacts, name_of
+from wattcast.app.services.power import PHYSICAL_SCHEMA
+from wattcast.app.services.retrain_attempt import Attempt, Outcome
+from wattcast.app.services.retrain_boosted import retrain_power
+from wattcast.app.services.retrain_physical import calibrate_power, calibrate_time
+from wattcast.app.settings import Settings
+from wattcast.app.store.database import open_database
+from wattcast.app.store.jobs import Job, LeaseLostError
+from wattcast.app.store.measurements import Batch
+from wattcast.app.store.registry import ChampionMovedError, ModelName, NewVersion, Snapshot
+from wattcast.app.store.repositories import Repositories
+from wattcast.features.errors import DataError, WattcastError
+from wattcast.models.cards import CARD_NAME, sha256_of
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 KIND = "retrain"
 
@@ -95,7 +95,7 @@ def run_job(settings: Settings, job_id: UUID, token: str) -> None:
     What the request or its rows cannot give fails the job for good; anything unforeseen is
     raised, so that the worker tries again.
     """
-    from app.services import Services
+    from wattcast.app.services import Services
 
     engine = open_database(settings.sqlalchemy_url)
     services = Services(settings)
@@ -151,7 +151,7 @@ class _Run:
 
     def _outcome(self, snapshot: Snapshot, number: int) -> Outcome:
         """Candidate and verdict of one target."""
-        from training.retrain.gate import Policy
+        from wattcast.training.retrain.gate import Policy
 
         request, settings = self.request, self.services.settings
         count = len(request.targets)

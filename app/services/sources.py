@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from app.messages import KernelRequest
-from app.problems import ServiceError
-from app.services.cuda_names import KernelNames, kernel_names
-from app.services.kept import Kept
-from app.services.modules import KnownModule, ModuleCache
-from app.settings import Settings
-from features.cuda import CompiledCuda, CompileError, compile_cuda
-from features.cuda.limits import Limits
-from features.gpus import GpuProfile
+from wattcast.app.messages import KernelRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.services.cuda_names import KernelNames, kernel_names
+from wattcast.app.services.kept import Kept
+from wattcast.app.services.modules import KnownModule, ModuleCache
+from wattcast.app.settings import Settings
+from wattcast.features.cuda import CompiledCuda, CompileError, compile_cuda
+from wattcast.features.cuda.limits import Limits
+from wattcast.features.gpus import GpuProfile
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class CudaSource:
         return kernel_names(self.text)
 
     def answer(self) -> dict[str, Any]:
-        """``app.messages.Compiled``."""
+        """``wattcast.app.messages.Compiled``."""
         return {
             "compiler": self.compiled.compiler,
             "target": self.compiled.target,

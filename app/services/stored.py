@@ -6,12 +6,12 @@ import json
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from app.messages import PredictRequest
-from app.problems import ServiceError
-from app.store.predictions import PredictionRecord
+from wattcast.app.messages import PredictRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.store.predictions import PredictionRecord
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 
 def record_of(services: Services, prediction_id: UUID) -> PredictionRecord:

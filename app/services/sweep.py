@@ -14,28 +14,28 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from app.messages import LaunchRequest
-from app.problems import ServiceError
-from app.services import parts
-from app.services.clocks import clocks_of
-from app.services.power import reference_of
-from app.services.sources import Source
-from app.services.timing import timed
-from app.services.watts import Watts, predicted_watts
-from app.sweep_messages import MOST_POINTS, SweepRequest
-from features.analysis import KernelAnalysis, Mode
-from features.diagnostics import Diagnostic
-from features.errors import AnalysisError, LaunchError, WattcastError
-from features.gpus import GpuProfile
-from features.launch import Dim3, Launch
-from features.shapes import axes_of, covering_grid, usual_blocks
-from models.choice import Constraints, Point, best_points, pareto
-from models.clocks import ClockPair
-from models.estimate import energy
-from models.time.base import TimePrediction
+from wattcast.app.messages import LaunchRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import parts
+from wattcast.app.services.clocks import clocks_of
+from wattcast.app.services.power import reference_of
+from wattcast.app.services.sources import Source
+from wattcast.app.services.timing import timed
+from wattcast.app.services.watts import Watts, predicted_watts
+from wattcast.app.sweep_messages import MOST_POINTS, SweepRequest
+from wattcast.features.analysis import KernelAnalysis, Mode
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError, LaunchError, WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import Dim3, Launch
+from wattcast.features.shapes import axes_of, covering_grid, usual_blocks
+from wattcast.models.choice import Constraints, Point, best_points, pareto
+from wattcast.models.clocks import ClockPair
+from wattcast.models.estimate import energy
+from wattcast.models.time.base import TimePrediction
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 AGREEMENT = 0.02
 """How far the symbolic analysis may lie from the executed one in time and power of the reference
@@ -51,7 +51,7 @@ class Shape(NamedTuple):
     registers: int | None
 
     def answer(self) -> dict[str, Any]:
-        """``app.sweep_messages.Shape``."""
+        """``wattcast.app.sweep_messages.Shape``."""
         return {
             "gpu": self.gpu.id,
             "grid": list(self.grid),
@@ -199,7 +199,7 @@ class _Sweep:
         return _Predicted(shape, analysis, found, power, point, (*notes, *power.diagnostics))
 
     def answer(self) -> dict[str, Any]:
-        """``app.sweep_messages.SweepModel``."""
+        """``wattcast.app.sweep_messages.SweepModel``."""
         card = self.reference.power.card
         assert card is not None
         return {

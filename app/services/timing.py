@@ -6,21 +6,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from app.messages import KnownRequest, PredictRequest, TimeModelChoice
-from app.services import parts
-from app.services.clocks import clocks_of
-from app.services.sources import Source
-from features.analysis import KernelAnalysis
-from features.diagnostics import Diagnostic
-from features.errors import AnalysisError, WattcastError
-from features.gpus import GpuProfile
-from models.clocks import ClockPair
-from models.time.base import TimePrediction
-from models.time.known import KnownLaunch, corrected, launch_coordinates
-from models.time.registry import get_time_model
+from wattcast.app.messages import KnownRequest, PredictRequest, TimeModelChoice
+from wattcast.app.services import parts
+from wattcast.app.services.clocks import clocks_of
+from wattcast.app.services.sources import Source
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError, WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.known import KnownLaunch, corrected, launch_coordinates
+from wattcast.models.time.registry import get_time_model
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 DEFAULT_TIME_MODEL = "bottleneck"
 

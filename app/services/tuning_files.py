@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from features.errors import DataError
+from wattcast.features.errors import DataError
 
 Value = int | float | str | bool
 

@@ -14,24 +14,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from app.messages import ModelChoice
-from features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
-from features.diagnostics import Diagnostic
-from features.errors import AnalysisError, LaunchError, ModelError, SchemaError
-from features.gpus import GpuProfile
-from features.occupancy import occupancy
-from features.schemas import FeatureVector
-from models.cards import ModelCard
-from models.clocks import ClockPair, default_clocks
-from models.estimate import Estimate, weaker
-from models.intervals import loosened
-from models.power.boosted import BoostedPowerModel
-from models.power.inputs import vector_for
-from models.power.physical_model import CLOCKS, PhysicalPower, PhysicalPowerModel, WorkAtTime
-from models.time.bottleneck import beside, predicted_seconds
+from wattcast.app.messages import ModelChoice
+from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError, LaunchError, ModelError, SchemaError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.occupancy import occupancy
+from wattcast.features.schemas import FeatureVector
+from wattcast.models.cards import ModelCard
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.estimate import Estimate, weaker
+from wattcast.models.intervals import loosened
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.power.inputs import vector_for
+from wattcast.models.power.physical_model import (
+    CLOCKS,
+    PhysicalPower,
+    PhysicalPowerModel,
+    WorkAtTime,
+)
+from wattcast.models.time.bottleneck import beside, predicted_seconds
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 FALLBACK_SCHEMA = "alavani2023"
 """Schema whose vector is answered where no model predicts, if it has a table for the GPU."""

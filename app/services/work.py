@@ -11,26 +11,26 @@ from uuid import UUID, uuid4
 
 from pydantic_core import to_json
 
-from app.messages import PredictRequest, WorkRequest
-from app.services import parts
-from app.services.clocks import clocks_of
-from app.services.explanation import shap_of_components
-from app.services.power import reference_of
-from app.services.watts import physical_notes
-from app.store.predictions import PredictionRecord
-from features.diagnostics import Diagnostic
-from features.errors import ModelError
-from features.gpus import GpuProfile
-from models.estimate import Estimate, energy, weaker
-from models.power.activities import work_activities
-from models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from models.time.card import TimeCard
-from models.time.measured_work import Work
-from models.time.work_model import WorkTimeModel, work_time_model
-from models.time.work_schema import SCHEMA_ID
+from wattcast.app.messages import PredictRequest, WorkRequest
+from wattcast.app.services import parts
+from wattcast.app.services.clocks import clocks_of
+from wattcast.app.services.explanation import shap_of_components
+from wattcast.app.services.power import reference_of
+from wattcast.app.services.watts import physical_notes
+from wattcast.app.store.predictions import PredictionRecord
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.estimate import Estimate, energy, weaker
+from wattcast.models.power.activities import work_activities
+from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from wattcast.models.time.card import TimeCard
+from wattcast.models.time.measured_work import Work
+from wattcast.models.time.work_model import WorkTimeModel, work_time_model
+from wattcast.models.time.work_schema import SCHEMA_ID
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 
 class WorkTimeModels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlalchemy import BigInteger, Column, DateTime, Integer, String, Table, Text
 
-from app.store.tables import METADATA
+from wattcast.app.store.tables import METADATA
 
 API_KEYS = Table(
     "api_keys",

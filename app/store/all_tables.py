@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.store import access_tables, job_tables, measurement_tables, registry_tables
-from app.store.tables import METADATA
+from wattcast.app.store import access_tables, job_tables, measurement_tables, registry_tables
+from wattcast.app.store.tables import METADATA
 
 MODULES = (access_tables, measurement_tables, job_tables, registry_tables)
 

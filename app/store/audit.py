@@ -15,8 +15,8 @@ import sqlalchemy as sa
 from pydantic_core import from_json, to_json
 from sqlalchemy.engine import Connection, Engine
 
-from app.logs import REQUEST_ID
-from app.store.access_tables import AUDIT_LOG
+from wattcast.app.logs import REQUEST_ID
+from wattcast.app.store.access_tables import AUDIT_LOG
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from uuid import UUID
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from app.store.tables import PREDICTIONS
+from wattcast.app.store.tables import PREDICTIONS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from app.store.clock import database_now, seconds_since_1970
-from app.store.job_tables import JOBS
-from app.store.jobs import ENDED, STATES, State
+from wattcast.app.store.clock import database_now, seconds_since_1970
+from wattcast.app.store.job_tables import JOBS
+from wattcast.app.store.jobs import ENDED, STATES, State
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from sqlalchemy import (
     Uuid,
 )
 
-from app.store.tables import METADATA
+from wattcast.app.store.tables import METADATA
 
 JOBS = Table(
     "jobs",

@@ -15,7 +15,7 @@ from sqlalchemy import (
     Uuid,
 )
 
-from app.store.tables import METADATA, PTX
+from wattcast.app.store.tables import METADATA, PTX
 
 MEASUREMENT_BATCHES = Table(
     "measurement_batches",

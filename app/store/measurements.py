@@ -13,10 +13,10 @@ import sqlalchemy as sa
 from pydantic_core import from_json, to_json
 from sqlalchemy.engine import Engine, Row
 
-from app.store.audit import aware, record
-from app.store.measurement_tables import MEASUREMENT_BATCHES, MEASUREMENTS
-from app.store.predictions import insert_or_leave, ptx_row
-from app.store.tables import PTX
+from wattcast.app.store.audit import aware, record
+from wattcast.app.store.measurement_tables import MEASUREMENT_BATCHES, MEASUREMENTS
+from wattcast.app.store.predictions import insert_or_leave, ptx_row
+from wattcast.app.store.tables import PTX
 
 Form = Literal["ptx", "features"]
 

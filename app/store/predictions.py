@@ -22,9 +22,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError, StatementError
 
-from app.logs import log
-from app.store.database import StoreError
-from app.store.tables import PREDICTIONS, PTX
+from wattcast.app.logs import log
+from wattcast.app.store.database import StoreError
+from wattcast.app.store.tables import PREDICTIONS, PTX
 
 _RETRY_SECONDS = 0.5
 """Pause after a failed write; the rows stay queued."""

@@ -10,7 +10,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.store.database import HEAD, StoreError, revision, with_driver
+from wattcast.app.store.database import HEAD, StoreError, revision, with_driver
 
 REGISTRY_SINCE = "0004"
 """Migration that brought the registry: an older database has promoted nothing."""

@@ -17,9 +17,9 @@ import sqlalchemy as sa
 from pydantic_core import from_json, to_json
 from sqlalchemy.engine import Connection, Engine, Row
 
-from app.problems import ServiceError
-from app.store.audit import aware, record
-from app.store.registry_tables import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS, REGISTRY
+from wattcast.app.problems import ServiceError
+from wattcast.app.store.audit import aware, record
+from wattcast.app.store.registry_tables import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS, REGISTRY
 
 Origin = Literal["packaged", "retrained"]
 

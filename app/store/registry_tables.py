@@ -14,8 +14,8 @@ from sqlalchemy import (
     Uuid,
 )
 
-from app.store.job_tables import JOBS
-from app.store.tables import METADATA
+from wattcast.app.store.job_tables import JOBS
+from wattcast.app.store.tables import METADATA
 
 REGISTRY = Table(
     "registry",

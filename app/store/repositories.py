@@ -7,10 +7,10 @@ from typing import Self
 
 from sqlalchemy.engine import Engine
 
-from app.store.jobs import JobStore
-from app.store.keys import KeyRing, KeyStore
-from app.store.measurements import MeasurementStore
-from app.store.registry import RegistryStore
+from wattcast.app.store.jobs import JobStore
+from wattcast.app.store.keys import KeyRing, KeyStore
+from wattcast.app.store.measurements import MeasurementStore
+from wattcast.app.store.registry import RegistryStore
 
 
 @dataclass(frozen=True)

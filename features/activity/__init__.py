@@ -7,7 +7,7 @@ memory   what passes L1, L2 and DRAM: reuse between loads, blocks and waves
 schema   the named, versioned vector
 """
 
-from features.activity.counts import (
+from wattcast.features.activity.counts import (
     Access,
     Activity,
     LineActivity,
@@ -15,7 +15,7 @@ from features.activity.counts import (
     measure_lines,
     measure_mix,
 )
-from features.activity.extras import Extras, measure_extras
+from wattcast.features.activity.extras import Extras, measure_extras
 
 __all__ = [
     "Access",

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.activity.counts import Counted
-from features.activity.extras import Atomics, AtomicUse
-from features.activity.memory import Traffic
-from features.cfg import ControlFlowGraph
-from features.isa import classify
-from features.loops import LoopForest
-from features.ptx.ir import Body
-from features.reuse import Stream
+from wattcast.features.activity.counts import Counted
+from wattcast.features.activity.extras import Atomics, AtomicUse
+from wattcast.features.activity.memory import Traffic
+from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.isa import classify
+from wattcast.features.loops import LoopForest
+from wattcast.features.ptx.ir import Body
+from wattcast.features.reuse import Stream
 
 Floats = npt.NDArray[np.float64]
 

@@ -10,13 +10,13 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from features.activity.memory import Traffic, memory_levels
-from features.gpus import GpuProfile
-from features.isa import OpcodeFacts, classify, kind_of
-from features.launch import WARP_SIZE, Launch
-from features.memory import SECTOR_BYTES
-from features.occupancy import Occupancy
-from features.ptx.ir import Body, Module
+from wattcast.features.activity.memory import Traffic, memory_levels
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.isa import OpcodeFacts, classify, kind_of
+from wattcast.features.launch import WARP_SIZE, Launch
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.occupancy import Occupancy
+from wattcast.features.ptx.ir import Body, Module
 
 Floats = npt.NDArray[np.float64]
 

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from features.activity.counts import Counted
-from features.isa import OpcodeFacts, classify
-from features.launch import WARP_SIZE, Launch
-from features.ptx.ir import Immediate, Instruction, Module
+from wattcast.features.activity.counts import Counted
+from wattcast.features.isa import OpcodeFacts, classify
+from wattcast.features.launch import WARP_SIZE, Launch
+from wattcast.features.ptx.ir import Immediate, Instruction, Module
 
 TensorKind = Literal["f16", "tf32", "f64", "f8", "f4", "s8", "s4", "b1"]
 """What the inputs of a matrix instruction are: f16 and bf16 (``f16``); e4m3, e5m2 and the 6-bit

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.activity.counts import (
+from wattcast.features.activity.counts import (
     LATENCY_PER_BARRIER,
     LATENCY_PER_INSTRUCTION,
     LATENCY_PER_LOAD,
@@ -21,8 +21,8 @@ from features.activity.counts import (
     Counted,
     pipes_of,
 )
-from features.isa import OpcodeFacts, classify
-from features.ptx.ir import Module
+from wattcast.features.isa import OpcodeFacts, classify
+from wattcast.features.ptx.ir import Module
 
 Floats = npt.NDArray[np.float64]
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from math import ceil, exp, inf
 from typing import Protocol
 
-from features.gpus import GpuProfile
-from features.launch import Dim3, Launch
-from features.memory import SECTOR_BYTES, SECTORS_PER_LINE
-from features.occupancy import Occupancy
-from features.reuse import Patch, ReuseCurve, Stream, patch
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import Dim3, Launch
+from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
+from wattcast.features.occupancy import Occupancy
+from wattcast.features.reuse import Patch, ReuseCurve, Stream, patch
 
 L2_SHARE = 0.75
 """Share of L2 that holds data as a perfect cache would; a footprint below it stays there from one

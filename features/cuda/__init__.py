@@ -7,8 +7,13 @@ They come with the extra ``cuda`` (``pip install 'wattcast[cuda]'``) and need no
     limits    every compiler runs with time, memory and output limits, in an empty folder
 """
 
-from features.cuda.compile import CompiledCuda, CompileError, CompilerMissingError, compile_cuda
-from features.cuda.ptxas import PtxasReport, find_ptxas, measure_resources
+from wattcast.features.cuda.compile import (
+    CompiledCuda,
+    CompileError,
+    CompilerMissingError,
+    compile_cuda,
+)
+from wattcast.features.cuda.ptxas import PtxasReport, find_ptxas, measure_resources
 
 __all__ = [
     "CompileError",

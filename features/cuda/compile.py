@@ -12,11 +12,11 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.cuda.limits import Finished, Limits, run_limited
-from features.cuda.source import forbidden_include, host_code
-from features.cuda.toolchain import find_nvcc, find_nvrtc, include_folders
-from features.diagnostics import Diagnostic
-from features.errors import WattcastError
+from wattcast.features.cuda.limits import Finished, Limits, run_limited
+from wattcast.features.cuda.source import forbidden_include, host_code
+from wattcast.features.cuda.toolchain import find_nvcc, find_nvrtc, include_folders
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import WattcastError
 
 SOURCE_NAME = "kernel.cu"
 

@@ -7,8 +7,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from features.cuda.limits import Limits, run_limited
-from features.cuda.toolchain import find_ptxas_wheel
+from wattcast.features.cuda.limits import Limits, run_limited
+from wattcast.features.cuda.toolchain import find_ptxas_wheel
 
 PTXAS_TARGETS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121)
 """Targets of ptxas 12.9 (CUDA 12.9 binary utilities, ptxas --gpu-name)."""

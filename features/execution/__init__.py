@@ -7,8 +7,8 @@ sampling.py  which blocks, and what they say about the launch; arguments.py what
 engine.py    ``execute``, the entrance; summary.py and results.py what comes out
 """
 
-from features.execution.engine import ExactMemory, execute
-from features.execution.results import (
+from wattcast.features.execution.engine import ExactMemory, execute
+from wattcast.features.execution.results import (
     BufferFootprint,
     ClassCounts,
     ExecutionResult,
@@ -17,7 +17,7 @@ from features.execution.results import (
     MemoryFacts,
     SamplingInfo,
 )
-from features.execution.sampling import SamplingPlan, axis_cuts, plan_blocks
+from wattcast.features.execution.sampling import SamplingPlan, axis_cuts, plan_blocks
 
 __all__ = [
     "BufferFootprint",

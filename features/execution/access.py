@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from features.execution.contention import Contention
-from features.execution.groups import Counts, Group
-from features.execution.spaces import (
+from wattcast.features.execution.contention import Contention
+from wattcast.features.execution.groups import Counts, Group
+from wattcast.features.execution.spaces import (
     WINDOW_SHIFT,
     WINDOWS,
     Offsets,
     PrivateMemory,
     Region,
 )
-from features.execution.trace import Picked
-from features.execution.values import Array, DType
-from features.launch import WARP_SIZE
-from features.memory import (
+from wattcast.features.execution.trace import Picked
+from wattcast.features.execution.values import Array, DType
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import (
     KEY_BITS,
     SECTOR_SHIFT,
     SectorLog,
@@ -31,7 +31,7 @@ from features.memory import (
 )
 
 if TYPE_CHECKING:
-    from features.execution.machine import Machine
+    from wattcast.features.execution.machine import Machine
 
 _OFFSET_MASK = (1 << WINDOW_SHIFT) - 1
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from features.execution.conversion import conversion
-from features.execution.floating import comparison, floating_operation, flush
-from features.execution.groups import Group
-from features.execution.integer import (
+from wattcast.features.execution.conversion import conversion
+from wattcast.features.execution.floating import comparison, floating_operation, flush
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.integer import (
     Function,
     Operation,
     integer_operation,
@@ -17,7 +17,7 @@ from features.execution.integer import (
     multiply_high,
     permute_operation,
 )
-from features.execution.operands import (
+from wattcast.features.execution.operands import (
     CARRY,
     Frame,
     Handler,
@@ -27,8 +27,8 @@ from features.execution.operands import (
     pure,
     store,
 )
-from features.execution.spaces import WINDOW_SHIFT, WINDOWS
-from features.execution.values import (
+from wattcast.features.execution.spaces import WINDOW_SHIFT, WINDOWS
+from wattcast.features.execution.values import (
     BOOL,
     F16,
     F32,
@@ -43,7 +43,7 @@ from features.execution.values import (
     as_type,
     halves,
 )
-from features.ptx import ir
+from wattcast.features.ptx import ir
 
 Items = tuple[ir.Operand, ...]
 

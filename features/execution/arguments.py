@@ -20,11 +20,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from features.diagnostics import Diagnostic
-from features.errors import LaunchError
-from features.execution.program import Program
-from features.execution.roles import registers
-from features.execution.spaces import (
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import LaunchError
+from wattcast.features.execution.program import Program
+from wattcast.features.execution.roles import registers
+from wattcast.features.execution.spaces import (
     GLOBAL_BASE,
     PARAMETER_BASE,
     SPAN,
@@ -32,9 +32,9 @@ from features.execution.spaces import (
     GlobalMemory,
     SyntheticRegion,
 )
-from features.execution.values import TYPES, DType
-from features.launch import Argument, Launch, PointerHint
-from features.ptx import ir
+from wattcast.features.execution.values import TYPES, DType
+from wattcast.features.launch import Argument, Launch, PointerHint
+from wattcast.features.ptx import ir
 
 MOST_ASSUMED = 1024
 """Largest default of an integer that is not compared with a thread index."""

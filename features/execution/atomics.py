@@ -11,22 +11,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from features.execution.access import (
+from wattcast.features.execution.access import (
     LOCAL_WINDOW,
     SHARED_WINDOW,
     Site,
     in_window,
     private_positions,
 )
-from features.execution.context import Context, space_of
-from features.execution.groups import Group
-from features.execution.integer import Function
-from features.execution.loads import addresses, by_window
-from features.execution.operands import TRASH, Frame, Handler, UnsupportedError, store
-from features.execution.spaces import Offsets
-from features.execution.values import F16, F32, F64, TYPES, Array, DType, as_type
-from features.memory import distinct
-from features.ptx import ir
+from wattcast.features.execution.context import Context, space_of
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.integer import Function
+from wattcast.features.execution.loads import addresses, by_window
+from wattcast.features.execution.operands import TRASH, Frame, Handler, UnsupportedError, store
+from wattcast.features.execution.spaces import Offsets
+from wattcast.features.execution.values import F16, F32, F64, TYPES, Array, DType, as_type
+from wattcast.features.memory import distinct
+from wattcast.features.ptx import ir
 
 Items = tuple[ir.Operand, ...]
 Flat = npt.NDArray[np.int64]

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.launch import WARP_SIZE
+from wattcast.features.launch import WARP_SIZE
 
 if TYPE_CHECKING:
-    from features.execution.groups import Counts, Group
+    from wattcast.features.execution.groups import Counts, Group
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from features.execution.access import Site
-from features.execution.operands import Operands
-from features.ptx import ir
+from wattcast.features.execution.access import Site
+from wattcast.features.execution.operands import Operands
+from wattcast.features.ptx import ir
 
 
 @dataclass(slots=True)

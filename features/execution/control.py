@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from features.execution.context import Context
-from features.execution.groups import Group
-from features.execution.loads import put_parameter
-from features.execution.operands import PARAMETERS, Frame, Handler, UnsupportedError, store
-from features.execution.spaces import CODE_BASE
-from features.execution.values import BOOL, U32, U64, Array, as_type, spread
-from features.memory import distinct
-from features.ptx import ir
+from wattcast.features.execution.context import Context
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.loads import put_parameter
+from wattcast.features.execution.operands import PARAMETERS, Frame, Handler, UnsupportedError, store
+from wattcast.features.execution.spaces import CODE_BASE
+from wattcast.features.execution.values import BOOL, U32, U64, Array, as_type, spread
+from wattcast.features.memory import distinct
+from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
-    from features.execution.machine import Machine
-    from features.execution.program import Finish, Linked, LoopEdge, Program
+    from wattcast.features.execution.machine import Machine
+    from wattcast.features.execution.program import Finish, Linked, LoopEdge, Program
 
 Items = tuple[ir.Operand, ...]
 
@@ -26,7 +26,7 @@ def finish(
     program: Program, linked: Linked, context: Context, one: ir.Instruction, end: int
 ) -> Finish:
     """The end of a run whose last instruction is ``one``."""
-    from features.execution.program import is_barrier
+    from wattcast.features.execution.program import is_barrier
 
     context.position = linked.base + one.position
     context.instruction = one
@@ -183,7 +183,7 @@ def _call(
     program: Program, linked: Linked, context: Context, one: ir.Instruction,
     after: int, edge: LoopEdge | None,
 ) -> Finish:  # fmt: skip
-    from features.execution.program import CallSite
+    from wattcast.features.execution.program import CallSite
 
     operands = list(one.operands)
     results: Items = ()

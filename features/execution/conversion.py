@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.execution.floating import (
+from wattcast.features.execution.floating import (
     correct64,
     directed,
     flush,
@@ -13,8 +13,8 @@ from features.execution.floating import (
     to_odd,
     two_sum,
 )
-from features.execution.integer import Function, Operation
-from features.execution.values import (
+from wattcast.features.execution.integer import Function, Operation
+from wattcast.features.execution.values import (
     F16,
     F32,
     F64,

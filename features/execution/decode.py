@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from features.execution import alu, atomics, loads, matrix, textures, warp
-from features.execution.context import Context
-from features.execution.groups import Group
-from features.execution.operands import Frame, Handler, UnsupportedError
-from features.execution.values import U32, as_type, spread
-from features.ptx import ir
+from wattcast.features.execution import alu, atomics, loads, matrix, textures, warp
+from wattcast.features.execution.context import Context
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.operands import Frame, Handler, UnsupportedError
+from wattcast.features.execution.values import U32, as_type, spread
+from wattcast.features.ptx import ir
 
 Items = tuple[ir.Operand, ...]
 

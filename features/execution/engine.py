@@ -11,19 +11,19 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from features.diagnostics import CUT_SHORT, Diagnostic
-from features.execution.arguments import Bound, bind
-from features.execution.footprints import Ran
-from features.execution.groups import CutShortError
-from features.execution.machine import Machine
-from features.execution.program import Program
-from features.execution.results import ExecutionResult
-from features.execution.sampling import SamplingPlan, plan_blocks, whole
-from features.execution.summary import summarise
-from features.execution.unfinished import scale_unfinished
-from features.gpus import GpuProfile
-from features.launch import Launch
-from features.ptx import ir
+from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
+from wattcast.features.execution.arguments import Bound, bind
+from wattcast.features.execution.footprints import Ran
+from wattcast.features.execution.groups import CutShortError
+from wattcast.features.execution.machine import Machine
+from wattcast.features.execution.program import Program
+from wattcast.features.execution.results import ExecutionResult
+from wattcast.features.execution.sampling import SamplingPlan, plan_blocks, whole
+from wattcast.features.execution.summary import summarise
+from wattcast.features.execution.unfinished import scale_unfinished
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import ir
 
 EXACT_THREADS = 32_768
 """Threads run together in exact mode (memory of registers against numpy's cost per call)."""

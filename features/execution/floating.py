@@ -14,8 +14,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from features.execution.integer import Function, Operation
-from features.execution.values import (
+from wattcast.features.execution.integer import Function, Operation
+from wattcast.features.execution.values import (
     BOOL,
     F16,
     F32,

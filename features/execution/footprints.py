@@ -7,16 +7,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.execution.machine import Machine
-from features.execution.program import Program
-from features.execution.results import BufferFootprint, MemoryFacts
-from features.execution.reuse import kept_by_l1, reuse_table
-from features.execution.sampling import SamplingPlan
-from features.execution.sharing import Listed, measure_sharing, relations
-from features.execution.spaces import GLOBAL_SPACES
-from features.execution.trace import Trace
-from features.launch import Launch
-from features.memory import (
+from wattcast.features.execution.machine import Machine
+from wattcast.features.execution.program import Program
+from wattcast.features.execution.results import BufferFootprint, MemoryFacts
+from wattcast.features.execution.reuse import kept_by_l1, reuse_table
+from wattcast.features.execution.sampling import SamplingPlan
+from wattcast.features.execution.sharing import Listed, measure_sharing, relations
+from wattcast.features.execution.spaces import GLOBAL_SPACES
+from wattcast.features.execution.trace import Trace
+from wattcast.features.launch import Launch
+from wattcast.features.memory import (
     KEY_BITS,
     SECTOR_BYTES,
     SECTORS_PER_LINE_SHIFT,
@@ -26,7 +26,7 @@ from features.memory import (
     per_slot,
     unite,
 )
-from features.reuse import Sharing, Stream, patch
+from wattcast.features.reuse import Sharing, Stream, patch
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.execution.operands import UnsupportedError
-from features.execution.values import (
+from wattcast.features.execution.operands import UnsupportedError
+from wattcast.features.execution.values import (
     F16,
     F32,
     F64,
@@ -31,7 +31,7 @@ from features.execution.values import (
     from_bf16,
     to_bf16,
 )
-from features.launch import WARP_SIZE
+from wattcast.features.launch import WARP_SIZE
 
 Places = npt.NDArray[np.int64]
 

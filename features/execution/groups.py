@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.execution.values import BOOL, Array
-from features.launch import WARP_SIZE
+from wattcast.features.execution.values import BOOL, Array
+from wattcast.features.launch import WARP_SIZE
 
 if TYPE_CHECKING:
-    from features.execution.machine import Machine
+    from wattcast.features.execution.machine import Machine
 
 Mask = npt.NDArray[np.bool_]
 Counts = npt.NDArray[np.int64]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from features.execution.values import (
+from wattcast.features.execution.values import (
     BOOL,
     S8,
     S16,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from features.execution.access import (
+from wattcast.features.execution.access import (
     LOCAL_WINDOW,
     SHARED_WINDOW,
     Site,
@@ -17,9 +17,9 @@ from features.execution.access import (
     write_global,
     write_private,
 )
-from features.execution.context import Context, space_of
-from features.execution.groups import Group
-from features.execution.operands import (
+from wattcast.features.execution.context import Context, space_of
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.operands import (
     PARAMETERS,
     TRASH,
     Frame,
@@ -27,8 +27,8 @@ from features.execution.operands import (
     UnsupportedError,
     store,
 )
-from features.execution.spaces import Offsets
-from features.execution.values import (
+from wattcast.features.execution.spaces import Offsets
+from wattcast.features.execution.values import (
     S64,
     TYPES,
     U64,
@@ -38,8 +38,8 @@ from features.execution.values import (
     as_type,
     spread,
 )
-from features.memory import distinct
-from features.ptx import ir
+from wattcast.features.memory import distinct
+from wattcast.features.ptx import ir
 
 Items = tuple[ir.Operand, ...]
 

@@ -17,21 +17,21 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from features.diagnostics import Diagnostic
-from features.execution import control
-from features.execution.access import Site, Tally
-from features.execution.groups import Counts, CutShortError, Group, Mask
-from features.execution.operands import PARAMETERS, Frame
-from features.execution.program import FRAME_STEP, Gather, LoopEdge, Program
-from features.execution.spaces import PARAMETER_BASE, GlobalMemory, PrivateMemory
-from features.execution.specials import special_values
-from features.execution.steady import Steady, Step
-from features.execution.trace import Trace
-from features.execution.trips import Trips
-from features.execution.values import BOOL, U32, Array, as_type, spread
-from features.execution.warp import ballot
-from features.launch import WARP_SIZE, Launch
-from features.memory import distinct
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.execution import control
+from wattcast.features.execution.access import Site, Tally
+from wattcast.features.execution.groups import Counts, CutShortError, Group, Mask
+from wattcast.features.execution.operands import PARAMETERS, Frame
+from wattcast.features.execution.program import FRAME_STEP, Gather, LoopEdge, Program
+from wattcast.features.execution.spaces import PARAMETER_BASE, GlobalMemory, PrivateMemory
+from wattcast.features.execution.specials import special_values
+from wattcast.features.execution.steady import Steady, Step
+from wattcast.features.execution.trace import Trace
+from wattcast.features.execution.trips import Trips
+from wattcast.features.execution.values import BOOL, U32, Array, as_type, spread
+from wattcast.features.execution.warp import ballot
+from wattcast.features.launch import WARP_SIZE, Launch
+from wattcast.features.memory import distinct
 
 Deliver = tuple[Callable[[Group, Array], None], Array]
 

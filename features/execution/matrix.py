@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from features.execution.access import (
+from wattcast.features.execution.access import (
     SHARED_WINDOW,
     Site,
     in_window,
@@ -16,8 +16,8 @@ from features.execution.access import (
     windows,
     write_flat,
 )
-from features.execution.context import Context, space_of
-from features.execution.fragments import (
+from wattcast.features.execution.context import Context, space_of
+from wattcast.features.execution.fragments import (
     ELEMENTS,
     Element,
     Shape,
@@ -29,14 +29,14 @@ from features.execution.fragments import (
     registers_of,
     wmma_places,
 )
-from features.execution.groups import Group
-from features.execution.loads import addresses
-from features.execution.operands import Frame, Handler, UnsupportedError, store
-from features.execution.spaces import Offsets
-from features.execution.values import F64, S64, U16, U32, U64, Array, as_type, spread
-from features.execution.warp import Builder
-from features.launch import WARP_SIZE
-from features.ptx import ir
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.loads import addresses
+from wattcast.features.execution.operands import Frame, Handler, UnsupportedError, store
+from wattcast.features.execution.spaces import Offsets
+from wattcast.features.execution.values import F64, S64, U16, U32, U64, Array, as_type, spread
+from wattcast.features.execution.warp import Builder
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.ptx import ir
 
 Items = tuple[ir.Operand, ...]
 

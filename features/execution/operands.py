@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from features.execution.groups import Group, merge
-from features.execution.integer import Function, Operation
-from features.execution.values import (
+from wattcast.features.execution.groups import Group, merge
+from wattcast.features.execution.integer import Function, Operation
+from wattcast.features.execution.values import (
     BOOL,
     TYPES,
     U32,
@@ -26,7 +26,7 @@ from features.execution.values import (
     literal,
     widen,
 )
-from features.ptx import ir
+from wattcast.features.ptx import ir
 
 Frame = list[Any]
 Handler = Callable[[Frame, Group], None]

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.dataflow import reads, writes
-from features.execution.operands import Frame, Handler
-from features.execution.values import BOOL, S64, UNSIGNED, Array, constant
-from features.ptx import ir
+from wattcast.features.dataflow import reads, writes
+from wattcast.features.execution.operands import Frame, Handler
+from wattcast.features.execution.values import BOOL, S64, UNSIGNED, Array, constant
+from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
-    from features.execution.program import Linked, LoopEdge, Program, Run
+    from wattcast.features.execution.program import Linked, LoopEdge, Program, Run
 
 # Instructions whose results the simulated slice cannot know: memory, other threads, time.
 _IMPURE = frozenset(

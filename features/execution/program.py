@@ -14,24 +14,24 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from features.cfg import ControlFlowGraph, build_cfg
-from features.dataflow import reads, writes
-from features.diagnostics import Diagnostic
-from features.execution.access import Site
-from features.execution.context import Context
-from features.execution.decode import decode
-from features.execution.groups import Group
-from features.execution.operands import Frame, Handler, Operands, Slots
-from features.execution.roles import Usage, registers
-from features.execution.spaces import CODE_BASE, SYMBOL_BASE
-from features.execution.values import BOOL, U32, U64, constant
-from features.execution.warp import is_collective, member_mask
-from features.loops import Loop, LoopForest, natural_loops
-from features.ptx import ir
+from wattcast.features.cfg import ControlFlowGraph, build_cfg
+from wattcast.features.dataflow import reads, writes
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.execution.access import Site
+from wattcast.features.execution.context import Context
+from wattcast.features.execution.decode import decode
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
+from wattcast.features.execution.roles import Usage, registers
+from wattcast.features.execution.spaces import CODE_BASE, SYMBOL_BASE
+from wattcast.features.execution.values import BOOL, U32, U64, constant
+from wattcast.features.execution.warp import is_collective, member_mask
+from wattcast.features.loops import Loop, LoopForest, natural_loops
+from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
-    from features.execution.machine import Machine
-    from features.execution.paths import Path
+    from wattcast.features.execution.machine import Machine
+    from wattcast.features.execution.paths import Path
 
 FRAME_STEP = 1 << 40
 """Call depth times this is subtracted from an instruction number: the deepest runs first."""
@@ -375,7 +375,7 @@ class Program:
         return LoopEdge(linked.first_loop + loop.index, not inside)
 
     def _finish(self, linked: Linked, context: Context, one: ir.Instruction, end: int) -> Finish:
-        from features.execution import control
+        from wattcast.features.execution import control
 
         return control.finish(self, linked, context, one, end)
 

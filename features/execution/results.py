@@ -9,10 +9,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from features.diagnostics import Diagnostic
-from features.execution.sampling import SamplingPlan
-from features.memory import Overlap
-from features.reuse import Stream
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.execution.sampling import SamplingPlan
+from wattcast.features.memory import Overlap
+from wattcast.features.reuse import Stream
 
 Floats = npt.NDArray[np.float64]
 Counts = npt.NDArray[np.int64]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from features.ptx import ir
+from wattcast.features.ptx import ir
 
 _ADDRESS_STEPS = frozenset(
     [

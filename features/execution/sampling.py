@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from features.launch import Launch
+from wattcast.features.launch import Launch
 
 SAMPLED_THREADS = 6144
 """Threads of all sampled blocks together that the plan aims at: large enough that numpy's

@@ -8,16 +8,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.execution.sampling import SamplingPlan
-from features.launch import Launch
-from features.memory import (
+from wattcast.features.execution.sampling import SamplingPlan
+from wattcast.features.launch import Launch
+from wattcast.features.memory import (
     KEY_BITS,
     SECTORS_PER_LINE,
     SECTORS_PER_LINE_SHIFT,
     distinct,
     slot_sectors,
 )
-from features.reuse import Sharing
+from wattcast.features.reuse import Sharing
 
 Integers = npt.NDArray[np.int64]
 Table = npt.NDArray[np.float32]

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from features.execution.groups import Counts, CutShortError, Group
-from features.execution.operands import Frame
-from features.execution.paths import Branch, Guard, Path, keeps_for, step_of
-from features.execution.spaces import GLOBAL_SPACES, Offsets
-from features.execution.values import BOOL, UNSIGNED, Array, as_type
-from features.memory import KEY_BITS, SECTOR_SHIFT, per_slot
+from wattcast.features.execution.groups import Counts, CutShortError, Group
+from wattcast.features.execution.operands import Frame
+from wattcast.features.execution.paths import Branch, Guard, Path, keeps_for, step_of
+from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
+from wattcast.features.execution.values import BOOL, UNSIGNED, Array, as_type
+from wattcast.features.memory import KEY_BITS, SECTOR_SHIFT, per_slot
 
 if TYPE_CHECKING:
-    from features.execution.machine import Machine
-    from features.execution.program import LoopEdge, Run
+    from wattcast.features.execution.machine import Machine
+    from wattcast.features.execution.program import LoopEdge, Run
 
 Floats = npt.NDArray[np.float64]
 

@@ -11,9 +11,9 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from features.execution.values import U8, UNSIGNED, Array, DType
-from features.launch import PointerHint
-from features.memory import distinct
+from wattcast.features.execution.values import U8, UNSIGNED, Array, DType
+from wattcast.features.launch import PointerHint
+from wattcast.features.memory import distinct
 
 Offsets = npt.NDArray[np.int64]
 

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from features.execution.spaces import WINDOWS
-from features.execution.values import U32, U64, Array, DType
-from features.launch import WARP_SIZE
+from wattcast.features.execution.spaces import WINDOWS
+from wattcast.features.execution.values import U32, U64, Array, DType
+from wattcast.features.launch import WARP_SIZE
 
 if TYPE_CHECKING:
-    from features.execution.machine import Machine
+    from wattcast.features.execution.machine import Machine
 
 
 def _squeezed(values: Array, dtype: DType) -> Array:

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from features.execution.groups import Group
-from features.execution.operands import Frame
-from features.execution.paths import Path, analyse
-from features.execution.skips import Skip, Step, Watch
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.operands import Frame
+from wattcast.features.execution.paths import Path, analyse
+from wattcast.features.execution.skips import Skip, Step, Watch
 
 if TYPE_CHECKING:
-    from features.execution.machine import Machine
-    from features.execution.program import LoopEdge
+    from wattcast.features.execution.machine import Machine
+    from wattcast.features.execution.program import LoopEdge
 
 WINDOW = 8
 """Iterations observed: sectors of unit-stride walks repeat after 32 / 4 of them."""

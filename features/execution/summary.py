@@ -8,25 +8,25 @@ from time import perf_counter
 import numpy as np
 import numpy.typing as npt
 
-from features.diagnostics import Diagnostic
-from features.execution.access import Tally
-from features.execution.arguments import Bound
-from features.execution.collisions import atomic_facts
-from features.execution.footprints import Ran, memory_facts
-from features.execution.machine import Machine
-from features.execution.program import Linked, Program
-from features.execution.results import (
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.execution.access import Tally
+from wattcast.features.execution.arguments import Bound
+from wattcast.features.execution.collisions import atomic_facts
+from wattcast.features.execution.footprints import Ran, memory_facts
+from wattcast.features.execution.machine import Machine
+from wattcast.features.execution.program import Linked, Program
+from wattcast.features.execution.results import (
     ClassCounts,
     ExecutionResult,
     InstructionCounts,
     LoopTrips,
     SamplingInfo,
 )
-from features.execution.sampling import SamplingPlan
-from features.execution.spaces import DenseRegion
-from features.isa import classify
-from features.launch import Launch
-from features.memory import per_slot
+from wattcast.features.execution.sampling import SamplingPlan
+from wattcast.features.execution.spaces import DenseRegion
+from wattcast.features.isa import classify
+from wattcast.features.launch import Launch
+from wattcast.features.memory import per_slot
 
 Counts = npt.NDArray[np.int64]
 

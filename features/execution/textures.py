@@ -6,14 +6,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from features.execution.context import Context
-from features.execution.groups import Group
-from features.execution.operands import TRASH, Frame, Handler, store
-from features.execution.values import F32, S32, TYPES, U64, UNSIGNED, Array, as_type, spread
-from features.ptx import ir
+from wattcast.features.execution.context import Context
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.operands import TRASH, Frame, Handler, store
+from wattcast.features.execution.values import (
+    F32,
+    S32,
+    TYPES,
+    U64,
+    UNSIGNED,
+    Array,
+    as_type,
+    spread,
+)
+from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
-    from features.execution.machine import Machine
+    from wattcast.features.execution.machine import Machine
 
 Items = tuple[ir.Operand, ...]
 

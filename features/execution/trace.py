@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.memory import KEY_BITS, SECTORS_PER_LINE_SHIFT
+from wattcast.features.memory import KEY_BITS, SECTORS_PER_LINE_SHIFT
 
 if TYPE_CHECKING:
-    from features.execution.groups import Group
+    from wattcast.features.execution.groups import Group
 
 Integers = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from features.execution.groups import Group
-from features.execution.operands import Frame
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.operands import Frame
 
 if TYPE_CHECKING:
-    from features.execution.machine import Machine
-    from features.execution.program import LoopEdge
+    from wattcast.features.execution.machine import Machine
+    from wattcast.features.execution.program import LoopEdge
 
 _NONE = np.iinfo(np.int64).max
 

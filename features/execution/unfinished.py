@@ -13,19 +13,19 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from features.dataflow import writes
-from features.execution.groups import Group
-from features.execution.operands import Frame
-from features.execution.paths import Compare, comparison, keeps_for, step_of
-from features.execution.program import FRAME_STEP
-from features.execution.values import Array
-from features.memory import per_slot
+from wattcast.features.dataflow import writes
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.operands import Frame
+from wattcast.features.execution.paths import Compare, comparison, keeps_for, step_of
+from wattcast.features.execution.program import FRAME_STEP
+from wattcast.features.execution.values import Array
+from wattcast.features.memory import per_slot
 
 if TYPE_CHECKING:
-    from features.execution.machine import Machine
-    from features.execution.program import Linked
-    from features.loops import Loop
-    from features.ptx import ir
+    from wattcast.features.execution.machine import Machine
+    from wattcast.features.execution.program import Linked
+    from wattcast.features.loops import Loop
+    from wattcast.features.ptx import ir
 
 Factors = npt.NDArray[np.float64]
 MOST_FACTOR = 1e12

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from features.execution.context import Context
-from features.execution.groups import Group
-from features.execution.operands import (
+from wattcast.features.execution.context import Context
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.operands import (
     TRASH,
     Frame,
     Handler,
@@ -16,9 +16,19 @@ from features.execution.operands import (
     destinations,
     store,
 )
-from features.execution.values import BOOL, S32, TYPES, U32, U64, UNSIGNED, Array, as_type, spread
-from features.launch import WARP_SIZE
-from features.ptx import ir
+from wattcast.features.execution.values import (
+    BOOL,
+    S32,
+    TYPES,
+    U32,
+    U64,
+    UNSIGNED,
+    Array,
+    as_type,
+    spread,
+)
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.ptx import ir
 
 Items = tuple[ir.Operand, ...]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from features.analysis import KernelAnalysis
-from features.dataflow import reads, writes
-from features.findings.finding import Difference, Evidence, Finding, place
-from features.isa import classify, kind_of
-from features.loops import Loop
-from features.ptx.ir import Function, Immediate, Instruction, Register
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.dataflow import reads, writes
+from wattcast.features.findings.finding import Difference, Evidence, Finding, place
+from wattcast.features.isa import classify, kind_of
+from wattcast.features.loops import Loop
+from wattcast.features.ptx.ir import Function, Immediate, Instruction, Register
 
 EXPENSIVE = frozenset({"div", "rem", "sqrt", "rcp", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"})
 """Opcodes that are sequences or special functions."""

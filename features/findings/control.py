@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from features.activity.instructions import InstructionEvents
-from features.cfg import BasicBlock, post_dominators
-from features.errors import AnalysisError
-from features.findings.finding import Difference, Evidence, Finding, place
-from features.launch import WARP_SIZE
+from wattcast.features.activity.instructions import InstructionEvents
+from wattcast.features.cfg import BasicBlock, post_dominators
+from wattcast.features.errors import AnalysisError
+from wattcast.features.findings.finding import Difference, Evidence, Finding, place
+from wattcast.features.launch import WARP_SIZE
 
 LEAST_SHARE = 0.05
 """Share of its lanes that a warp must lack on average in what a branch guards, to be told."""

@@ -6,18 +6,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from features.activity import Activity
-from features.activity.counts import (
+from wattcast.features.activity import Activity
+from wattcast.features.activity.counts import (
     LATENCY_PER_INSTRUCTION,
     LATENCY_PER_LOAD,
     Pipes,
     pipes_of,
 )
-from features.activity.instructions import InstructionEvents
-from features.analysis import KernelAnalysis
-from features.isa import classify
-from features.launch import WARP_SIZE
-from features.ptx.ir import Function, Instruction
+from wattcast.features.activity.instructions import InstructionEvents
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.isa import classify
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.ptx.ir import Function, Instruction
 
 Code = Literal[
     "uncoalesced_access",

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import ceil
 
-from features.activity.counts import WORD_BYTES
-from features.findings.finding import Difference, Evidence, Finding, Place, place
-from features.isa import classify
-from features.launch import WARP_SIZE
-from features.memory import SECTOR_BYTES
+from wattcast.features.activity.counts import WORD_BYTES
+from wattcast.features.findings.finding import Difference, Evidence, Finding, Place, place
+from wattcast.features.isa import classify
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import SECTOR_BYTES
 
 WORTH_TELLING = 1.25
 """Sectors or passes over the least possible from which an access is told: below, alignment and

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
-from features.gpus.facts import Fact, InUnit, Megahertz, PositiveFloat, Strict, Text
+from wattcast.features.gpus.facts import Fact, InUnit, Megahertz, PositiveFloat, Strict, Text
 
 _MOST_IN_A_RANGE = 1000
 """Drivers list some 200 core clocks; a longer range is a slip of the step."""

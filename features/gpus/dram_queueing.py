@@ -10,8 +10,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, ConfigDict, Field, StringConstraints, model_validator
 
-from features.gpus.clocks import ClockList
-from features.gpus.facts import Cycles, Fact, InUnit, PositiveFloat, Strict, Text
+from wattcast.features.gpus.clocks import ClockList
+from wattcast.features.gpus.facts import Cycles, Fact, InUnit, PositiveFloat, Strict, Text
 
 CycleMegahertz = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("cycle MHz"))]
 

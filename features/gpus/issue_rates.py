@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints
 
-from features.gpus.facts import PositiveFloat, PositiveInt, Strict, Text
+from wattcast.features.gpus.facts import PositiveFloat, PositiveInt, Strict, Text
 
 
 class IssueRate(Strict):

@@ -17,11 +17,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from features.errors import GpuError
-from features.gpus.capability import CapabilityFacts
-from features.gpus.facts import Fact
-from features.gpus.profile import GpuProfile
-from features.launch import WARP_SIZE
+from wattcast.features.errors import GpuError
+from wattcast.features.gpus.capability import CapabilityFacts
+from wattcast.features.gpus.facts import Fact
+from wattcast.features.gpus.profile import GpuProfile
+from wattcast.features.launch import WARP_SIZE
 
 FOLDER = Path(__file__).parent
 CAPABILITY_FILE = FOLDER / "compute_capability.toml"

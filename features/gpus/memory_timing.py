@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from features.gpus.facts import BytesPerCycle, Cycles, Strict
+from wattcast.features.gpus.facts import BytesPerCycle, Cycles, Strict
 
 
 class MemoryTiming(Strict):

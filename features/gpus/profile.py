@@ -16,10 +16,10 @@ from typing import Annotated
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from features.gpus.capability import CapabilityFacts
-from features.gpus.clocks import Clocks
-from features.gpus.dram_queueing import DramQueueing
-from features.gpus.facts import (
+from wattcast.features.gpus.capability import CapabilityFacts
+from wattcast.features.gpus.clocks import Clocks
+from wattcast.features.gpus.dram_queueing import DramQueueing
+from wattcast.features.gpus.facts import (
     Bits,
     Bytes,
     BytesPerSecond,
@@ -35,8 +35,8 @@ from features.gpus.facts import (
     Text,
     Watts,
 )
-from features.gpus.issue_rates import IssueRate
-from features.gpus.memory_timing import MemoryTiming
+from wattcast.features.gpus.issue_rates import IssueRate
+from wattcast.features.gpus.memory_timing import MemoryTiming
 
 # --- sections of a profile --------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class TimeInterval(Strict):
 
 
 class GpuProfile(Strict):
-    """Physical facts of one GPU. Load it with ``features.gpus.load_gpu``.
+    """Physical facts of one GPU. Load it with ``wattcast.features.gpus.load_gpu``.
 
     The sections hold the sourced facts; the properties give plain numbers in the unit their
     name carries. Optional facts nobody published are ``None``: a model that needs one has

@@ -1,7 +1,7 @@
 """PTX reader: ``read_module(text) -> Module``; see ``ir`` for what comes out."""
 
-from features.ptx.demangle import demangle
-from features.ptx.ir import (
+from wattcast.features.ptx.demangle import demangle
+from wattcast.features.ptx.ir import (
     Address,
     Body,
     Function,
@@ -23,7 +23,7 @@ from features.ptx.ir import (
     Variable,
     Vector,
 )
-from features.ptx.reader import read_module
+from wattcast.features.ptx.reader import read_module
 
 __all__ = [
     "Address",

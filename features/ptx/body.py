@@ -6,10 +6,10 @@ import re
 from sys import intern
 from typing import NoReturn
 
-from features.errors import PtxError
-from features.ptx import declarations
-from features.ptx.declarations import DeclarationError
-from features.ptx.ir import (
+from wattcast.features.errors import PtxError
+from wattcast.features.ptx import declarations
+from wattcast.features.ptx.declarations import DeclarationError
+from wattcast.features.ptx.ir import (
     Body,
     Instruction,
     Location,
@@ -19,9 +19,9 @@ from features.ptx.ir import (
     Variable,
     excerpt,
 )
-from features.ptx.lexing import NAME, Diagnostics, Source
-from features.ptx.operands import Names, UnreadableError
-from features.ptx.scopes import Scopes
+from wattcast.features.ptx.lexing import NAME, Diagnostics, Source
+from wattcast.features.ptx.operands import Names, UnreadableError
+from wattcast.features.ptx.scopes import Scopes
 
 MOST_SCOPES = 1000
 """Depth of nested blocks that is read; compilers print one or two."""

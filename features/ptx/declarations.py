@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from math import prod
 
-from features.ptx.ir import Parameter, RegisterDeclaration, Variable, excerpt
-from features.ptx.lexing import NAME
-from features.ptx.operands import split
+from wattcast.features.ptx.ir import Parameter, RegisterDeclaration, Variable, excerpt
+from wattcast.features.ptx.lexing import NAME
+from wattcast.features.ptx.operands import split
 
 # PTX ISA 9.0, 5.2 "Types": sizes in bytes. Opaque texture types are 64-bit handles (5.3).
 TYPE_BYTES = {

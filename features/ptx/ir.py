@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from features.diagnostics import Diagnostic
-from features.errors import KernelError
-from features.ptx.demangle import demangle
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import KernelError
+from wattcast.features.ptx.demangle import demangle
 
 # --- operands -----------------------------------------------------------------
 

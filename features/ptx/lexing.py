@@ -11,9 +11,9 @@ import re
 import struct
 from typing import NoReturn
 
-from features.diagnostics import Diagnostic
-from features.errors import PtxError
-from features.ptx.ir import Immediate
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import PtxError
+from wattcast.features.ptx.ir import Immediate
 
 # PTX ISA 9.0, 4.4 "Identifiers": followsym is [a-zA-Z0-9_$], the first may also be %.
 NAME = r"[A-Za-z_$%][A-Za-z0-9_$]*+"

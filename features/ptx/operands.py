@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from features.ptx.ir import (
+from wattcast.features.ptx.ir import (
     Address,
     Group,
     Immediate,
@@ -23,7 +23,7 @@ from features.ptx.ir import (
     Vector,
     excerpt,
 )
-from features.ptx.lexing import NAME, number
+from wattcast.features.ptx.lexing import NAME, number
 
 MOST_NESTING = 6
 """Brackets within brackets in one operand; PTX itself needs three."""

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
-from features.errors import PtxError
-from features.ptx import declarations
-from features.ptx.body import parse_body
-from features.ptx.declarations import SPACES, DeclarationError
-from features.ptx.ir import Body, Function, Module, Parameter, Variable, excerpt
-from features.ptx.lexing import NAME, Diagnostics, Source, decode
-from features.ptx.operands import UnreadableError
+from wattcast.features.errors import PtxError
+from wattcast.features.ptx import declarations
+from wattcast.features.ptx.body import parse_body
+from wattcast.features.ptx.declarations import SPACES, DeclarationError
+from wattcast.features.ptx.ir import Body, Function, Module, Parameter, Variable, excerpt
+from wattcast.features.ptx.lexing import NAME, Diagnostics, Source, decode
+from wattcast.features.ptx.operands import UnreadableError
 
 _SPACE = re.compile(r"\s*+")
 _SPACE_OR_SEMICOLON = re.compile(r"[\s;]*+")

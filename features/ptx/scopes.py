@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from features.ptx.ir import (
+from wattcast.features.ptx.ir import (
     Address,
     Group,
     Instruction,
@@ -23,7 +23,7 @@ from features.ptx.ir import (
     Symbol,
     Vector,
 )
-from features.ptx.operands import Names, Ranges
+from wattcast.features.ptx.operands import Names, Ranges
 
 _DIGITS = "0123456789"
 

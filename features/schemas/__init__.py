@@ -10,15 +10,15 @@ activity.py     activity1: what a launch physically does, on any GPU
 registry.py     every schema by its id
 """
 
-from features.schemas.registry import (
+from wattcast.features.schemas.registry import (
     AnySchema,
     activity_schema,
     get_schema,
     list_schemas,
     published_schemas,
 )
-from features.schemas.schema import FeatureVector, KernelFacts, Schema
-from features.schemas.tables import Field, GpuTable
+from wattcast.features.schemas.schema import FeatureVector, KernelFacts, Schema
+from wattcast.features.schemas.tables import Field, GpuTable
 
 __all__ = [
     "AnySchema",

@@ -6,11 +6,11 @@ import tomllib
 from functools import cached_property
 from importlib.resources import files
 
-from features.activity import Activity
-from features.diagnostics import Diagnostic
-from features.gpus import list_gpus
-from features.schemas.schema import FeatureVector
-from features.schemas.tables import Field, fields_of, hash_of
+from wattcast.features.activity import Activity
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.gpus import list_gpus
+from wattcast.features.schemas.schema import FeatureVector
+from wattcast.features.schemas.tables import Field, fields_of, hash_of
 
 
 class ActivitySchema:

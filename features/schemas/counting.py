@@ -28,10 +28,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
-from features.diagnostics import Diagnostic
-from features.errors import LaunchError
-from features.ptx.ir import Body, Instruction, Label, Symbol
-from features.schemas.formulas import EXTRA_TRIP_CYCLES
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import LaunchError
+from wattcast.features.ptx.ir import Body, Instruction, Label, Symbol
+from wattcast.features.schemas.formulas import EXTRA_TRIP_CYCLES
 
 Kind = Literal[
     "sync",

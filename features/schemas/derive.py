@@ -7,9 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import ArrayLike
 
-from features.schemas import formulas
-from features.schemas.formulas import Floats
-from features.schemas.tables import GpuTable, Rules
+from wattcast.features.schemas import formulas
+from wattcast.features.schemas.formulas import Floats
+from wattcast.features.schemas.tables import GpuTable, Rules
 
 
 def launch_columns(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from features.errors import SchemaError
-from features.schemas.activity import ActivitySchema
-from features.schemas.schema import Schema
-from features.schemas.tables import SCHEMA_IDS, read_definition
+from wattcast.features.errors import SchemaError
+from wattcast.features.schemas.activity import ActivitySchema
+from wattcast.features.schemas.schema import Schema
+from wattcast.features.schemas.tables import SCHEMA_IDS, read_definition
 
 AnySchema = Schema | ActivitySchema
 

@@ -9,13 +9,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from features.diagnostics import Diagnostic
-from features.errors import SchemaError
-from features.launch import Launch
-from features.schemas.counting import PtxCounts
-from features.schemas.derive import derive, launch_columns
-from features.schemas.formulas import Floats, average_latency, misc_inst_sm
-from features.schemas.tables import Definition, Field, GpuTable, Rules
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import SchemaError
+from wattcast.features.launch import Launch
+from wattcast.features.schemas.counting import PtxCounts
+from wattcast.features.schemas.derive import derive, launch_columns
+from wattcast.features.schemas.formulas import Floats, average_latency, misc_inst_sm
+from wattcast.features.schemas.tables import Definition, Field, GpuTable, Rules
 
 MISSING = float("nan")
 

@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from numpy.typing import ArrayLike
 
-from features.schemas.formulas import Floats, LatencyPiece, load_latency
+from wattcast.features.schemas.formulas import Floats, LatencyPiece, load_latency
 
 COMPUTE_KINDS = ("arithmetic", "mov", "setp", "cvt", "div", "sqrt")
 """Kinds of compute instruction that the published latencies tell apart."""

@@ -12,9 +12,9 @@ analyse.py    the entrance
 chains.py     dependent chains and instruction-level parallelism of blocks
 """
 
-from features.symbolic.analyse import analyse_symbolically
-from features.symbolic.chains import BlockChain, dependent_chains
-from features.symbolic.results import (
+from wattcast.features.symbolic.analyse import analyse_symbolically
+from wattcast.features.symbolic.chains import BlockChain, dependent_chains
+from wattcast.features.symbolic.results import (
     AccessInfo,
     BranchInfo,
     SampledBlocks,

@@ -8,15 +8,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.launch import WARP_SIZE
-from features.memory import SECTOR_BYTES, SECTOR_SHIFT, distinct_per_row, shared_transactions
-from features.symbolic.arith import Array, Missing, Val, as_val
-from features.symbolic.evaluate import Context, Mask, State
-from features.symbolic.journal import Touched
-from features.symbolic.scheme import Access
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import (
+    SECTOR_BYTES,
+    SECTOR_SHIFT,
+    distinct_per_row,
+    shared_transactions,
+)
+from wattcast.features.symbolic.arith import Array, Missing, Val, as_val
+from wattcast.features.symbolic.evaluate import Context, Mask, State
+from wattcast.features.symbolic.journal import Touched
+from wattcast.features.symbolic.scheme import Access
 
 if TYPE_CHECKING:
-    from features.symbolic.walk import Walker
+    from wattcast.features.symbolic.walk import Walker
 
 MOST_CELLS = 1 << 22
 """Rows times lanes looked at for one access (32 MB of addresses); beyond, it is unknown."""

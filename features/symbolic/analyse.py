@@ -10,23 +10,23 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from features.diagnostics import Diagnostic
-from features.errors import LaunchError, PtxError
-from features.launch import Launch, PointerHint
-from features.ptx.ir import Function, Module, Variable
-from features.symbolic.arith import Missing, Val, Value
-from features.symbolic.build import scheme
-from features.symbolic.calls import Calls
-from features.symbolic.evaluate import Context, Evaluator, Lanes, State
-from features.symbolic.plan import shape_of
-from features.symbolic.report import summarise
-from features.symbolic.results import SymbolicResult
-from features.symbolic.rounds import Rounder
-from features.symbolic.sample import choose_blocks
-from features.symbolic.scheme import Scheme
-from features.symbolic.walk import Walker
-from features.trips import resolve_trips
-from features.values import wrap
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import LaunchError, PtxError
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx.ir import Function, Module, Variable
+from wattcast.features.symbolic.arith import Missing, Val, Value
+from wattcast.features.symbolic.build import scheme
+from wattcast.features.symbolic.calls import Calls
+from wattcast.features.symbolic.evaluate import Context, Evaluator, Lanes, State
+from wattcast.features.symbolic.plan import shape_of
+from wattcast.features.symbolic.report import summarise
+from wattcast.features.symbolic.results import SymbolicResult
+from wattcast.features.symbolic.rounds import Rounder
+from wattcast.features.symbolic.sample import choose_blocks
+from wattcast.features.symbolic.scheme import Scheme
+from wattcast.features.symbolic.walk import Walker
+from wattcast.features.trips import resolve_trips
+from wattcast.features.values import wrap
 
 
 def analyse_symbolically(
@@ -40,7 +40,7 @@ def analyse_symbolically(
 
     Arguments may be missing: what depends on them is unknown and says so, except that pointers
     are taken to be aligned to 256 bytes. ``loops`` gives trip counts for loops whose own cannot
-    be worked out (keys: label, source line, ``default``; see ``features.trips``).
+    be worked out (keys: label, source line, ``default``; see ``wattcast.features.trips``).
     Raises PtxError for a body that is not PTX, LaunchError for an argument or a loop that the
     kernel does not have.
     """

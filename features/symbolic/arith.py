@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.values import COMPARISONS, SCALAR, fold
+from wattcast.features.values import COMPARISONS, SCALAR, fold
 
 Array = npt.NDArray[Any]
 

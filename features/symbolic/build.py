@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from weakref import WeakKeyDictionary
 
-from features.cfg import build_cfg
-from features.dataflow import NO_DESTINATION
-from features.isa import OpcodeFacts, classify
-from features.loops import natural_loops
-from features.ptx.ir import (
+from wattcast.features.cfg import build_cfg
+from wattcast.features.dataflow import NO_DESTINATION
+from wattcast.features.isa import OpcodeFacts, classify
+from wattcast.features.loops import natural_loops
+from wattcast.features.ptx.ir import (
     Address,
     Function,
     Group,
@@ -26,7 +26,7 @@ from features.ptx.ir import (
     Special,
     Symbol,
 )
-from features.symbolic.scheme import (
+from wattcast.features.symbolic.scheme import (
     Access,
     Call,
     Ending,
@@ -37,9 +37,9 @@ from features.symbolic.scheme import (
     reason_of,
     register_bits,
 )
-from features.symbolic.spread import spread_loops
-from features.symbolic.translate import translator, width
-from features.values import MOST_NODES_PER_INSTRUCTION, Graph, Node
+from wattcast.features.symbolic.spread import spread_loops
+from wattcast.features.symbolic.translate import translator, width
+from wattcast.features.values import MOST_NODES_PER_INSTRUCTION, Graph, Node
 
 MOST_CARRIED = 400_000
 """Registers carried times blocks. Beyond (hostile code; nvcc's has some hundreds), all values

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from features.diagnostics import Diagnostic
-from features.ptx.ir import Function, Module
-from features.symbolic.arith import Missing, Val, Value
-from features.symbolic.build import scheme
-from features.symbolic.evaluate import Context, Evaluator, Lanes, State
-from features.symbolic.plan import shape_of
-from features.symbolic.rounds import Rounder
-from features.symbolic.scheme import Call
-from features.symbolic.walk import Walker
-from features.trips import resolve_trips
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.ptx.ir import Function, Module
+from wattcast.features.symbolic.arith import Missing, Val, Value
+from wattcast.features.symbolic.build import scheme
+from wattcast.features.symbolic.evaluate import Context, Evaluator, Lanes, State
+from wattcast.features.symbolic.plan import shape_of
+from wattcast.features.symbolic.rounds import Rounder
+from wattcast.features.symbolic.scheme import Call
+from wattcast.features.symbolic.walk import Walker
+from wattcast.features.trips import resolve_trips
 
 MOST_CALLS = 2000
 """Calls walked in one analysis; a bound on the time of hostile call graphs."""

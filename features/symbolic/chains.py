@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from features.cfg import ControlFlowGraph
-from features.dataflow import block_edges
-from features.ptx.ir import Body
+from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.dataflow import block_edges
+from wattcast.features.ptx.ir import Body
 
 Latency = Callable[[str], float]
 """Cycles from an opcode's issue until its result can be used."""

@@ -13,10 +13,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from features.launch import WARP_SIZE, Launch
-from features.symbolic.arith import Arithmetic, Array, Missing, Test, Val, Value, as_val, inverted
-from features.symbolic.scheme import Scheme
-from features.values import Node
+from wattcast.features.launch import WARP_SIZE, Launch
+from wattcast.features.symbolic.arith import (
+    Arithmetic,
+    Array,
+    Missing,
+    Test,
+    Val,
+    Value,
+    as_val,
+    inverted,
+)
+from wattcast.features.symbolic.scheme import Scheme
+from wattcast.features.values import Node
 
 Mask = npt.NDArray[np.bool_]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from features.symbolic.arith import Missing
+from wattcast.features.symbolic.arith import Missing
 
 
 class Visit(NamedTuple):

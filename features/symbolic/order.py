@@ -13,9 +13,9 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from features.launch import WARP_SIZE
-from features.ptx.ir import Immediate, Instruction
-from features.symbolic.scheme import Scheme
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.ptx.ir import Immediate, Instruction
+from wattcast.features.symbolic.scheme import Scheme
 
 Mask = npt.NDArray[np.bool_]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from features.cfg import dominators, post_dominators
-from features.symbolic.order import Order, order_of
-from features.symbolic.scheme import Scheme
-from features.values import Node
+from wattcast.features.cfg import dominators, post_dominators
+from wattcast.features.symbolic.order import Order, order_of
+from wattcast.features.symbolic.scheme import Scheme
+from wattcast.features.values import Node
 
 LONGEST_SEARCH = 64
 """Steps up a (post-)dominator tree in search of where paths meet again; beyond, what reaches a

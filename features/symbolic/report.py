@@ -8,12 +8,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from features.diagnostics import Diagnostic
-from features.isa import classify
-from features.ptx.ir import Instruction
-from features.symbolic.journal import Guarded, Rounds, Split, Touched, Visit
-from features.symbolic.plan import Shape
-from features.symbolic.results import (
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.isa import classify
+from wattcast.features.ptx.ir import Instruction
+from wattcast.features.symbolic.journal import Guarded, Rounds, Split, Touched, Visit
+from wattcast.features.symbolic.plan import Shape
+from wattcast.features.symbolic.results import (
     AccessInfo,
     BranchInfo,
     Flags,
@@ -25,10 +25,10 @@ from features.symbolic.results import (
     SymbolicResult,
     TripInfo,
 )
-from features.symbolic.scheme import Scheme
-from features.symbolic.walk import Walker
-from features.trips import TripCount
-from features.values import Node, describe
+from wattcast.features.symbolic.scheme import Scheme
+from wattcast.features.symbolic.walk import Walker
+from wattcast.features.trips import TripCount
+from wattcast.features.values import Node, describe
 
 _texts: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
 

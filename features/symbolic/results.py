@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from features.diagnostics import Diagnostic
+from wattcast.features.diagnostics import Diagnostic
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]

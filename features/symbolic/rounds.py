@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from features.symbolic.arith import (
+from wattcast.features.symbolic.arith import (
     INFINITE,
     Missing,
     Test,
@@ -21,11 +21,11 @@ from features.symbolic.arith import (
     Value,
     inverted,
 )
-from features.symbolic.evaluate import Context, Mask, State
-from features.symbolic.journal import Rounds
-from features.symbolic.plan import DEEPEST
-from features.symbolic.walk import Edge, Walker
-from features.trips import TripCount
+from wattcast.features.symbolic.evaluate import Context, Mask, State
+from wattcast.features.symbolic.journal import Rounds
+from wattcast.features.symbolic.plan import DEEPEST
+from wattcast.features.symbolic.walk import Edge, Walker
+from wattcast.features.trips import TripCount
 
 NEVER = np.int64(1) << np.int64(60)
 """Iterations of a loop that is not left by an exit."""
@@ -417,7 +417,7 @@ class Rounder:
 
     def evaluator_select(self, mask: Mask, yes: int | Val, no: int | Val) -> Value:
         """``yes`` where the mask is set, else ``no``."""
-        from features.symbolic.evaluate import choose
+        from wattcast.features.symbolic.evaluate import choose
 
         return choose([Val(mask, 0, 1), yes, no])
 

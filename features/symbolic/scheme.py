@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from features.cfg import ControlFlowGraph
-from features.dataflow import NO_DESTINATION
-from features.isa import OpcodeFacts
-from features.loops import LoopForest
-from features.ptx.ir import (
+from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.dataflow import NO_DESTINATION
+from wattcast.features.isa import OpcodeFacts
+from wattcast.features.loops import LoopForest
+from wattcast.features.ptx.ir import (
     Function,
     Group,
     Instruction,
@@ -18,7 +18,7 @@ from features.ptx.ir import (
     RegisterDeclaration,
     Vector,
 )
-from features.values import Graph, Node
+from wattcast.features.values import Graph, Node
 
 
 @dataclass(slots=True)

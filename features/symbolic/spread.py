@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from features.loops import LoopForest
-from features.symbolic.scheme import Ending, Phi
-from features.values import Node
+from wattcast.features.loops import LoopForest
+from wattcast.features.symbolic.scheme import Ending, Phi
+from wattcast.features.values import Node
 
 MOST_PASSES = 24
 """Passes over the graph. Each loop around another needs a few; nvcc's code settles in two."""

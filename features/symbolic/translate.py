@@ -11,8 +11,8 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
-from features.ptx.ir import Address, Instruction, Operand, Pair, Symbol
-from features.values import COMPARISONS, Graph, Node
+from wattcast.features.ptx.ir import Address, Instruction, Operand, Pair, Symbol
+from wattcast.features.values import COMPARISONS, Graph, Node
 
 
 class Source(Protocol):

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from features.launch import WARP_SIZE
-from features.symbolic.accesses import Pattern, measure
-from features.symbolic.arith import Missing, Test, Val, Value, inverted
-from features.symbolic.evaluate import Context, Evaluator, Mask, State
-from features.symbolic.journal import Entry, Guarded, Split, Visit
-from features.symbolic.order import Watch
-from features.symbolic.plan import Shape
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.symbolic.accesses import Pattern, measure
+from wattcast.features.symbolic.arith import Missing, Test, Val, Value, inverted
+from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State
+from wattcast.features.symbolic.journal import Entry, Guarded, Split, Visit
+from wattcast.features.symbolic.order import Watch
+from wattcast.features.symbolic.plan import Shape
 
 if TYPE_CHECKING:
-    from features.symbolic.calls import Calls
-    from features.symbolic.rounds import Rounder
+    from wattcast.features.symbolic.calls import Calls
+    from wattcast.features.symbolic.rounds import Rounder
 
 Edge = tuple[int, int, State]
 """Source block, target block (-1: out of the function), who goes along."""

@@ -14,13 +14,13 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from features.errors import ModelError
-from models.cards import Card, CardPart, Sha256, TrainingSize
-from models.dvfs.physical import PARAMETERS_NAME, PhysicalScaling, read_scaling
-from models.dvfs.residual import CorrectedScaling
-from models.dvfs.schemas import Quantity, schema_hash, trees_schema
-from models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
-from models.trees import TreeModel
+from wattcast.features.errors import ModelError
+from wattcast.models.cards import Card, CardPart, Sha256, TrainingSize
+from wattcast.models.dvfs.physical import PARAMETERS_NAME, PhysicalScaling, read_scaling
+from wattcast.models.dvfs.residual import CorrectedScaling
+from wattcast.models.dvfs.schemas import Quantity, schema_hash, trees_schema
+from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
+from wattcast.models.trees import TreeModel
 
 TARGET = "scaling"
 PHYSICAL = "physical"

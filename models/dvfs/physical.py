@@ -6,7 +6,7 @@
 
 ``use`` is what a profiler counted at one clock pair (``models.dvfs.use``); the reference defaults
 to the highest pair of the campaign the parameters were fitted on. Forms: ``models.dvfs.timing`` and
-``models.dvfs.power``; energy is always time x power. docs/frequency.md.
+``wattcast.models.dvfs.power``; energy is always time x power. docs/frequency.md.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from features.errors import ClockError, ModelError
-from models.clock_grid import ABOVE, BELOW
-from models.clocks import ClockPair, checked
-from models.dvfs.power import PowerParameters, power_watts
-from models.dvfs.timing import TimeParameters, relative_time
-from models.dvfs.use import UNITS, CounterKind, Floats, KernelUse, UseTable
+from wattcast.features.errors import ClockError, ModelError
+from wattcast.models.clock_grid import ABOVE, BELOW
+from wattcast.models.clocks import ClockPair, checked
+from wattcast.models.dvfs.power import PowerParameters, power_watts
+from wattcast.models.dvfs.timing import TimeParameters, relative_time
+from wattcast.models.dvfs.use import UNITS, CounterKind, Floats, KernelUse, UseTable
 
 PARAMETERS_NAME = "model.json"
 

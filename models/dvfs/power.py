@@ -15,9 +15,9 @@ from __future__ import annotations
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.clocks import ClockPair
-from models.dvfs.use import Floats, UseTable
-from models.dvfs.voltage import VoltageKnots
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.use import Floats, UseTable
+from wattcast.models.dvfs.voltage import VoltageKnots
 
 STATIC_WATTS = (
     "board_watts",

@@ -18,11 +18,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import ModelError
-from models.clocks import ClockPair
-from models.dvfs.physical import PhysicalScaling, Scale, time_bounds
-from models.dvfs.timing import TimeParameters, capacity_shares, core_latency_share
-from models.dvfs.use import Floats, KernelUse, UseTable
+from wattcast.features.errors import ModelError
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.physical import PhysicalScaling, Scale, time_bounds
+from wattcast.models.dvfs.timing import TimeParameters, capacity_shares, core_latency_share
+from wattcast.models.dvfs.use import Floats, KernelUse, UseTable
 
 Float32s = NDArray[np.float32]
 
@@ -47,7 +47,7 @@ def power_vectors(use: UseTable, core: Floats, memory: Floats) -> Float32s:
 
 
 class Trees(Protocol):
-    """Fitted trees: ``models.trees.TreeModel``, or a library's model while training."""
+    """Fitted trees: ``wattcast.models.trees.TreeModel``, or a library's model while training."""
 
     def score(self, vectors: Float32s) -> Floats:
         """Predictions ``[n]``."""

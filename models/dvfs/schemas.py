@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Literal
 
-from features.errors import SchemaError
-from models.dvfs.use import UNITS, CounterKind
+from wattcast.features.errors import SchemaError
+from wattcast.models.dvfs.use import UNITS, CounterKind
 
 Quantity = Literal["time", "power"]
 

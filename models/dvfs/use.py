@@ -15,9 +15,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import DataError
-from features.gpus import GpuProfile
-from models.clocks import ClockPair, bandwidth_bytes_per_second, checked
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked
 
 Floats = NDArray[np.float64]
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from models.dvfs.use import Floats
+from wattcast.models.dvfs.use import Floats
 
 
 class VoltageKnots(BaseModel):

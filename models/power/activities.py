@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from features.activity import Activity
-from features.gpus import GpuProfile
-from features.launch import WARP_SIZE
-from features.memory import SECTOR_BYTES
-from models.clocks import ClockPair, bandwidth_bytes_per_second
-from models.time.bottleneck import (
+from wattcast.features.activity import Activity
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
+from wattcast.models.time.bottleneck import (
     CONSTANTS,
     NOTHING_BESIDE,
     SHARED_BYTES_PER_LANE,
@@ -22,7 +22,7 @@ from models.time.bottleneck import (
     Constants,
     dram_bytes,
 )
-from models.time.measured_work import FLOPS_PER_FMA, Work
+from wattcast.models.time.measured_work import FLOPS_PER_FMA, Work
 
 
 class UnitActivities(NamedTuple):

@@ -22,8 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.errors import LaunchError
-from models.estimate import Estimate
+from wattcast.features.errors import LaunchError
+from wattcast.models.estimate import Estimate
 
 Floats = NDArray[np.float64]
 

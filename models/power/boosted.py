@@ -12,13 +12,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike
 
-from features.errors import ModelError
-from models.background import BACKGROUND_NAME, Background, read_background
-from models.cards import ModelCard
-from models.estimate import Basis, Estimate
-from models.novelty import NOVEL, Novelty
-from models.store import Artifact
-from models.trees import NATIVE_NAMES, ONNX_NAME, Float32s, Float64s, TreeModel
+from wattcast.features.errors import ModelError
+from wattcast.models.background import BACKGROUND_NAME, Background, read_background
+from wattcast.models.cards import ModelCard
+from wattcast.models.estimate import Basis, Estimate
+from wattcast.models.novelty import NOVEL, Novelty
+from wattcast.models.store import Artifact
+from wattcast.models.trees import NATIVE_NAMES, ONNX_NAME, Float32s, Float64s, TreeModel
 
 __all__ = ["FAMILIES", "NATIVE_NAMES", "ONNX_NAME", "BoostedPowerModel"]
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from features.errors import ModelError
-from features.gpus import GpuProfile
-from features.schemas import FeatureVector
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import FeatureVector
 
 Floats = NDArray[np.float64]
 

@@ -7,7 +7,7 @@
 f and f_m are clocks over the reference pair's, V the core voltage over that at the reference, a_j
 the units' activities (``models.power.activities``). All weights are >= 0, so a busier unit or a
 higher core clock at the same activities never draws less. One set of weights per GPU, fitted by
-``training.physical.fit``; the pooled set serves GPUs nobody measured. docs/physical.md.
+``wattcast.training.physical.fit``; the pooled set serves GPUs nobody measured. docs/physical.md.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from types import MappingProxyType
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from features.gpus import GpuProfile
-from models.clocks import ClockPair
-from models.power.activities import UnitActivities
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.activities import UnitActivities
 
 PARAMETERS_NAME = "model.json"
 """File of an artifact that holds ``PhysicalParameters``."""
@@ -31,7 +31,7 @@ POOLED = "pooled"
 SHARED_WEIGHTS: Mapping[str, str] = MappingProxyType({"fp16": "fma", "tensor": "fma"})
 """Units without a weight of their own in the published data, no program of which uses them: a full
 unit is taken to draw what a full FMA pipe draws (an assumption; docs/physical.md). Where they were
-measured (``training.onboard.run``) ``own_weights`` has theirs."""
+measured (``wattcast.training.onboard.run``) ``own_weights`` has theirs."""
 
 CORE_UNITS = ("issue", "fma", "alu", "fp64", "sfu", "load_store", "l2", "texture")
 """Units with a weight, in the core's clock and voltage domain."""

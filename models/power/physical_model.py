@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 from pydantic import ValidationError
 
-from features.activity import Activity
-from features.errors import ModelError
-from features.gpus import GpuProfile
-from models.cards import ModelCard
-from models.clocks import ClockPair
-from models.estimate import Basis, Estimate
-from models.power.activities import UnitActivities, unit_activities
-from models.power.physical import (
+from wattcast.features.activity import Activity
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.cards import ModelCard
+from wattcast.models.clocks import ClockPair
+from wattcast.models.estimate import Basis, Estimate
+from wattcast.models.power.activities import UnitActivities, unit_activities
+from wattcast.models.power.physical import (
     PARAMETERS_NAME,
     POOLED,
     PhysicalParameters,
@@ -23,8 +23,8 @@ from models.power.physical import (
     parameters_for,
     predicted_power,
 )
-from models.store import Artifact
-from models.time.bottleneck import NOTHING_BESIDE, Beside
+from wattcast.models.store import Artifact
+from wattcast.models.time.bottleneck import NOTHING_BESIDE, Beside
 
 TOLERANCE = 0.05
 """How far an activity may lie beyond the training rows' before it counts as extrapolated: the
@@ -107,7 +107,7 @@ class PhysicalPowerModel:
         return PhysicalPower(estimate, breakdown, activities, outside)
 
     def decompose(self, work: WorkAtTime, clocks: ClockPair) -> Mapping[str, float]:
-        """Watts of each component (``models.power.physical.COMPONENTS``) at ``clocks``.
+        """Watts of each component (``wattcast.models.power.physical.COMPONENTS``) at ``clocks``.
 
         They sum to the watts of ``predict``; none is negative.
         """

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from features.errors import DataError
-from models.clocks import ClockPair
-from models.power.activities import UnitActivities
-from models.power.physical import SHARED_WEIGHTS, WEIGHTS, PhysicalParameters, regressors
+from wattcast.features.errors import DataError
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import SHARED_WEIGHTS, WEIGHTS, PhysicalParameters, regressors
 
 Floats = NDArray[np.float64]
 

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from features.errors import LaunchError
+from wattcast.features.errors import LaunchError
 
 PIPELINE_LATENCY = 1
 """L_pipeline: every further batch adds one cycle (section 4.4.4.2: "perfectly pipelined")."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from models.time.bottleneck import CONSTANTS, Constants, combined_seconds
+from wattcast.models.time.bottleneck import CONSTANTS, Constants, combined_seconds
 
 LATENCY = "latency"
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from features.analysis import KernelAnalysis
-from features.diagnostics import Diagnostic
-from features.gpus import GpuProfile
-from models.cards import Card
-from models.clocks import ClockPair
-from models.estimate import Estimate
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.cards import Card
+from wattcast.models.clocks import ClockPair
+from wattcast.models.estimate import Estimate
 
 Regime = Literal["compute", "memory", "latency", "launch"]
 """What bounds a launch: an SM's pipes and caches, device memory, waiting, or its start."""
@@ -30,7 +30,7 @@ class TimePrediction:
     ``parts`` are named seconds of the model's own terms: bounds of which the largest counts
     (``bottleneck``), or summands (``scheduling``); each model's docstring says which.
     ``regime`` is ``None`` where a model does not tell; ``card`` is that of a correction by
-    measurements of the GPU (``models.time.calibration``), if one was made.
+    measurements of the GPU (``wattcast.models.time.calibration``), if one was made.
     """
 
     family: str

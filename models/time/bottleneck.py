@@ -15,17 +15,17 @@ from dataclasses import dataclass
 from math import ceil
 from types import MappingProxyType
 
-from features.activity import Activity, Extras
-from features.activity.extras import TensorKind
-from features.analysis import KernelAnalysis
-from features.gpus import GpuProfile
-from features.launch import WARP_SIZE
-from features.memory import SECTOR_BYTES
-from models.clocks import ClockPair, checked, default_clocks, streaming_bytes_per_second
-from models.estimate import Estimate
-from models.intervals import loosened
-from models.time.base import Regime, TimePrediction
-from models.time.bottleneck_interval import interval_of, level_of
+from wattcast.features.activity import Activity, Extras
+from wattcast.features.activity.extras import TensorKind
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming_bytes_per_second
+from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import loosened
+from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.bottleneck_interval import interval_of, level_of
 
 
 @dataclass(frozen=True, slots=True)

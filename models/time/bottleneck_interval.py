@@ -1,6 +1,6 @@
 """The interval of the default time model: what it missed on programs it was not fitted to.
 
-``bottleneck_errors.csv`` (made by ``python -m training.bottleneck --write``) holds
+``bottleneck_errors.csv`` (made by ``python -m wattcast.training.bottleneck --write``) holds
 ln(measured / predicted) of the application programs of four GPUs at their highest clocks. A
 program is a group, over all GPUs: an unseen program is what a user brings.
 """
@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from features.gpus import GpuProfile
-from models.estimate import Basis
-from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.estimate import Basis
+from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
 
 ERRORS = Path(__file__).with_name("bottleneck_errors.csv")
 LEVEL = 0.9

@@ -3,7 +3,7 @@
 What the model misses of a board (its driver's overheads, an optimistic bandwidth) it misses in
 nearly the same proportion at every launch, or at every launch that the same thing bounds. So the
 correction is a factor on the predicted seconds: one, or one for each ``regime``.
-``training.retrain.time`` fits it.
+``wattcast.training.retrain.time`` fits it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from math import exp
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from features.errors import ModelError
-from features.gpus import GpuProfile
-from models.cards import CardPart
-from models.clocks import ClockPair
-from models.estimate import Basis, Estimate
-from models.store import Artifact
-from models.time.base import Regime, TimePrediction
-from models.time.bottleneck_interval import interval_of
-from models.time.card import AnyTimeCard
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.cards import CardPart
+from wattcast.models.clocks import ClockPair
+from wattcast.models.estimate import Basis, Estimate
+from wattcast.models.store import Artifact
+from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.bottleneck_interval import interval_of
+from wattcast.models.time.card import AnyTimeCard
 
 FAMILY = "bottleneck"
 PARAMETERS_NAME = "model.json"

@@ -6,10 +6,10 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
-from features.errors import ModelError
-from models.cards import Card, CardPart, Sha256, Spread, TrainingSize
-from models.estimate import Basis, Estimate
-from models.intervals import IntervalWidth, Width
+from wattcast.features.errors import ModelError
+from wattcast.models.cards import Card, CardPart, Sha256, Spread, TrainingSize
+from wattcast.models.estimate import Basis, Estimate
+from wattcast.models.intervals import IntervalWidth, Width
 
 TimeScoreName = Literal[
     "median_ape_percent",

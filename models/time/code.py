@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
-from features.cfg import ControlFlowGraph
-from features.dataflow import block_edges
-from features.isa import OpcodeFacts, classify, kind_of
-from features.loops import LoopForest
-from features.ptx.ir import Body
-from models.time.algorithms import FlowGraph, Operation, forward_order
+from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.dataflow import block_edges
+from wattcast.features.isa import OpcodeFacts, classify, kind_of
+from wattcast.features.loops import LoopForest
+from wattcast.features.ptx.ir import Body
+from wattcast.models.time.algorithms import FlowGraph, Operation, forward_order
 
 MISC = "misc"
 GLOBAL_LOAD = "global_load"

@@ -12,21 +12,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from features.analysis import KernelAnalysis
-from features.diagnostics import Diagnostic
-from features.errors import LaunchError
-from features.gpus import GpuProfile
-from features.launch import WARP_SIZE
-from models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
-from models.time.base import TimePrediction
-from models.time.code import (
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import LaunchError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
+from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.code import (
     DEFAULT_ACCESS_BYTES,
     GLOBAL_LOAD,
     GLOBAL_STORE,
     Charge,
     KernelCode,
 )
-from models.time.delay_steps import (
+from wattcast.models.time.delay_steps import (
     at_parallelism,
     bottleneck,
     compute_delay,
@@ -39,9 +39,9 @@ from models.time.delay_steps import (
     serial_blocks,
     shared_penalty,
 )
-from models.time.penalties import latencies, launch_overhead_seconds, resource_units
-from models.time.spread import delay_spread, estimate_within
-from models.time.work import (
+from wattcast.models.time.penalties import latencies, launch_overhead_seconds, resource_units
+from wattcast.models.time.spread import delay_spread, estimate_within
+from wattcast.models.time.work import (
     KernelWork,
     code_diagnostics,
     known_trips,

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from features.launch import WARP_SIZE
+from wattcast.features.launch import WARP_SIZE
 
 TRANSACTION_BYTES = 128
 """Sz_gl, bytes of a global memory transaction: a cache line (CUDA C++ Programming Guide, Global

@@ -6,7 +6,8 @@ measured over predicted of the known launches, weighted by likeness and shrunken
 correct the prediction of another. Any time model's predictions will do.
 
 The constants were chosen on launches of the RTX 3080 data that share a kernel, with predictions
-of models that had seen neither the program nor its ports; ``python -m training.work`` prints the
+of models that had seen neither the program nor its ports;
+``python -m wattcast.training.work`` prints the
 error with and without the correction, and what the intervals hold (docs/work.md).
 """
 
@@ -16,9 +17,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import exp, hypot, isfinite, log
 
-from features.errors import LaunchError
-from features.launch import Launch
-from models.estimate import Estimate
+from wattcast.features.errors import LaunchError
+from wattcast.features.launch import Launch
+from wattcast.models.estimate import Estimate
 
 DISTANCE_SCALE = 0.7
 """Distance at which a known launch's weight has fallen to 1/e: launch sizes a factor 2 apart.

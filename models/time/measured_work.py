@@ -18,13 +18,13 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import LaunchError
-from features.gpus import GpuProfile
-from features.launch import WARP_SIZE, Launch
-from features.memory import SECTOR_BYTES
-from features.occupancy import check_launch
-from models.clocks import ClockPair, bandwidth_bytes_per_second, checked
-from models.time.work_schema import WorkConstants, work_schema
+from wattcast.features.errors import LaunchError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE, Launch
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.occupancy import check_launch
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked
+from wattcast.models.time.work_schema import WorkConstants, work_schema
 
 Float64s = NDArray[np.float64]
 Runtime = Literal["cuda", "openmp", "unknown"]

@@ -20,12 +20,12 @@ from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
-from features.diagnostics import Diagnostic
-from features.errors import ModelError
-from features.gpus import GpuProfile, load_gpu
-from features.gpus.profile import GlobalLatency, LatencyPiece
-from features.launch import WARP_SIZE
-from models.time.code import GLOBAL_LOAD, GLOBAL_STORE, MISC, Charge
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.gpus.profile import GlobalLatency, LatencyPiece
+from wattcast.features.launch import WARP_SIZE
+from wattcast.models.time.code import GLOBAL_LOAD, GLOBAL_STORE, MISC, Charge
 
 MISC_LATENCY_CYCLES = 10.0
 """Latency of every opcode outside Table 3.2: what the authors' tool charges on each of its GPUs

@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from math import ceil, floor, isfinite
 from typing import NamedTuple
 
-from features.errors import LaunchError
-from features.memory import SECTOR_BYTES
-from models.clocks import ClockPair, checked
+from wattcast.features.errors import LaunchError
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.models.clocks import ClockPair, checked
 
 # --- parameters of a GPU ----------------------------------------------------------------
 

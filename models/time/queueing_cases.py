@@ -10,8 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from models.clocks import ClockPair
-from models.time.queueing import Delays, QueueingGpu, QueueingLaunch, Rounds, delays, rounds_of
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.queueing import (
+    Delays,
+    QueueingGpu,
+    QueueingLaunch,
+    Rounds,
+    delays,
+    rounds_of,
+)
 
 Case = Literal[
     "no global memory",

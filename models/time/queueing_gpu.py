@@ -10,12 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from features.diagnostics import Diagnostic
-from features.gpus import GpuProfile, load_gpu
-from features.gpus.dram_queueing import DramQueueing
-from models.clocks import TYPICAL_STREAMING_SHARE
-from models.time.penalties import launch_overhead_seconds
-from models.time.queueing import (
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.gpus.dram_queueing import DramQueueing
+from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
+from wattcast.models.time.penalties import launch_overhead_seconds
+from wattcast.models.time.queueing import (
     DramService,
     QueueingGpu,
     portable_service_cycles,

@@ -13,19 +13,19 @@ from dataclasses import replace
 from math import ceil, isnan, prod
 from typing import NamedTuple
 
-from features.activity import Activity
-from features.activity.counts import Counted
-from features.analysis import KernelAnalysis
-from features.cfg import BasicBlock
-from features.errors import DataError, ModelError
-from features.gpus import GpuProfile
-from features.isa import OpcodeFacts, classify
-from features.launch import WARP_SIZE
-from features.ptx.ir import Body
-from features.registers import UNROLL
-from features.symbolic import dependent_chains
-from models.time.queueing import QueueingLaunch
-from models.time.roofline import FLOPS_PER_FMA, matrix_flops
+from wattcast.features.activity import Activity
+from wattcast.features.activity.counts import Counted
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.cfg import BasicBlock
+from wattcast.features.errors import DataError, ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.isa import OpcodeFacts, classify
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.ptx.ir import Body
+from wattcast.features.registers import UNROLL
+from wattcast.features.symbolic import dependent_chains
+from wattcast.models.time.queueing import QueueingLaunch
+from wattcast.models.time.roofline import FLOPS_PER_FMA, matrix_flops
 
 ACHIEVED_SHARE = 0.9
 """Warps really resident over those the occupancy calculation allows: blocks start and end at

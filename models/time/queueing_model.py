@@ -11,18 +11,18 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from features.analysis import KernelAnalysis
-from features.errors import DataError
-from features.gpus import GpuProfile
-from models.clocks import ClockPair, checked, default_clocks
-from models.estimate import Basis, Estimate
-from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth
-from models.time.base import Regime, TimePrediction
-from models.time.queueing import FormTime, network_form
-from models.time.queueing_cases import Case, case_form
-from models.time.queueing_gpu import gpu_parameters
-from models.time.queueing_inputs import launch_of
-from models.time.work import executed_span, work_of
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.clocks import ClockPair, checked, default_clocks
+from wattcast.models.estimate import Basis, Estimate
+from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth
+from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.queueing import FormTime, network_form
+from wattcast.models.time.queueing_cases import Case, case_form
+from wattcast.models.time.queueing_gpu import gpu_parameters
+from wattcast.models.time.queueing_inputs import launch_of
+from wattcast.models.time.work import executed_span, work_of
 
 LEVEL = 0.9
 SPREAD_FILE = Path(__file__).with_name("queueing_spread.csv")
@@ -52,7 +52,8 @@ def spread(family: str, gpu_id: str) -> tuple[IntervalWidth, Basis]:
 
     A GPU with measured times gets its own (``unseen_kernel``: nothing was fitted to them), any
     other those of all, ``EXTRAPOLATED_WIDENING`` times as wide in logarithms (``extrapolated``).
-    ``queueing_spread.csv`` is made by ``python -m training.queueing --write``. Raises DataError
+    ``queueing_spread.csv`` is made by ``python -m wattcast.training.queueing --write``.
+    Raises DataError
     where the file has no factors of the family.
     """
     with SPREAD_FILE.open(encoding="utf-8", newline="") as file:

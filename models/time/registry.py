@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
 
-from features.errors import ModelError
-from models.time.base import TimeModel
+from wattcast.features.errors import ModelError
+from wattcast.models.time.base import TimeModel
 
 
 def _model(module: str, name: str) -> Callable[[], TimeModel]:
@@ -21,13 +21,13 @@ def _model(module: str, name: str) -> Callable[[], TimeModel]:
 
 
 _FACTORIES: Mapping[str, Callable[[], TimeModel]] = {
-    "bottleneck": _model("models.time.bottleneck", "BottleneckTimeModel"),
-    "delay": _model("models.time.delay", "DelayTimeModel"),
-    "scheduling": _model("models.time.thesis", "ThesisTimeModel"),
-    "roofline": _model("models.time.roofline", "RooflineTimeModel"),
-    "volkov": _model("models.time.throughput", "VolkovTimeModel"),
-    "queueing": _model("models.time.queueing_model", "QueueingTimeModel"),
-    "queueing-cases": _model("models.time.queueing_model", "QueueingCasesTimeModel"),
+    "bottleneck": _model("wattcast.models.time.bottleneck", "BottleneckTimeModel"),
+    "delay": _model("wattcast.models.time.delay", "DelayTimeModel"),
+    "scheduling": _model("wattcast.models.time.thesis", "ThesisTimeModel"),
+    "roofline": _model("wattcast.models.time.roofline", "RooflineTimeModel"),
+    "volkov": _model("wattcast.models.time.throughput", "VolkovTimeModel"),
+    "queueing": _model("wattcast.models.time.queueing_model", "QueueingTimeModel"),
+    "queueing-cases": _model("wattcast.models.time.queueing_model", "QueueingCasesTimeModel"),
 }
 
 

@@ -14,19 +14,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
-from features.activity import Activity
-from features.activity.counts import Counted
-from features.analysis import KernelAnalysis
-from features.diagnostics import Diagnostic
-from features.errors import ModelError
-from features.gpus import GpuProfile
-from features.isa import classify
-from features.launch import WARP_SIZE
-from features.memory import SECTOR_BYTES
-from models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
-from models.time.base import Regime, TimePrediction
-from models.time.spread import uncalibrated_estimate
-from models.time.work import executed_span, work_of
+from wattcast.features.activity import Activity
+from wattcast.features.activity.counts import Counted
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.isa import classify
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
+from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.spread import uncalibrated_estimate
+from wattcast.models.time.work import executed_span, work_of
 
 Precision = Literal["fp32", "fp64", "fp16", "tensor"]
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from features.diagnostics import Diagnostic
-from features.errors import LaunchError
-from features.gpus import GpuProfile
-from models.estimate import Estimate
-from models.time.algorithms import (
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import LaunchError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.estimate import Estimate
+from wattcast.models.time.algorithms import (
     FlowGraph,
     Operation,
     WavePlan,
@@ -27,8 +27,8 @@ from models.time.algorithms import (
     schedule_kernel,
     start_order,
 )
-from models.time.code import KernelCode
-from models.time.penalties import (
+from wattcast.models.time.code import KernelCode
+from wattcast.models.time.penalties import (
     Latencies,
     MemoryCounts,
     cache_penalty_cycles,
@@ -38,8 +38,8 @@ from models.time.penalties import (
     resource_units,
     shared_penalty_seconds,
 )
-from models.time.spread import time_estimate
-from models.time.work import (
+from wattcast.models.time.spread import time_estimate
+from wattcast.models.time.work import (
     KernelWork,
     code_diagnostics,
     known_trips,

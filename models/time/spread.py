@@ -15,9 +15,9 @@ from math import log
 from pathlib import Path
 from typing import NamedTuple
 
-from features.errors import DataError
-from models.estimate import Basis, Estimate
-from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
+from wattcast.features.errors import DataError
+from wattcast.models.estimate import Basis, Estimate
+from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
 
 TABLE = Path(__file__).with_name("table_4_8.csv")
 DELAY_TABLE = Path(__file__).with_name("table_4_2.csv")
@@ -99,7 +99,7 @@ def spread_of(pairs: Sequence[Pair], gpu_id: str) -> tuple[IntervalWidth, Basis]
     A GPU of the table gets its own spread (``unseen_kernel``: nothing in the model was fitted
     to those times). Any other gets that of all its GPUs, ``EXTRAPOLATED_WIDENING`` times as wide
     in logarithms, with basis ``extrapolated``: its latencies are measured, its times are not.
-    Kernels of one benchmark count as one group, as in ``models.intervals``.
+    Kernels of one benchmark count as one group, as in ``wattcast.models.intervals``.
     """
     own = [pair for pair in pairs if pair.gpu == gpu_id]
     used = own or list(pairs)

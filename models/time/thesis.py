@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from features.analysis import KernelAnalysis
-from features.diagnostics import Diagnostic
-from features.gpus import GpuProfile
-from models.clocks import ClockPair, checked, default_clocks
-from models.time.base import TimePrediction
-from models.time.scheduling import SchedulingTimeModel
-from models.time.work import work_of
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.clocks import ClockPair, checked, default_clocks
+from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.scheduling import SchedulingTimeModel
+from wattcast.models.time.work import work_of
 
 
 class ThesisTimeModel:

@@ -20,18 +20,18 @@ from math import isfinite
 from pathlib import Path
 from typing import NamedTuple
 
-from features.analysis import KernelAnalysis
-from features.diagnostics import Diagnostic
-from features.errors import DataError, LaunchError
-from features.gpus import GpuProfile
-from features.launch import WARP_SIZE
-from models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
-from models.time.base import Regime, TimePrediction
-from models.time.code import GLOBAL_LOAD, GLOBAL_STORE
-from models.time.delay import issue_rate
-from models.time.penalties import latencies, resource_units
-from models.time.spread import uncalibrated_estimate
-from models.time.work import (
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import DataError, LaunchError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
+from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.code import GLOBAL_LOAD, GLOBAL_STORE
+from wattcast.models.time.delay import issue_rate
+from wattcast.models.time.penalties import latencies, resource_units
+from wattcast.models.time.spread import uncalibrated_estimate
+from wattcast.models.time.work import (
     KernelWork,
     code_diagnostics,
     known_trips,

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
-from features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
-from features.diagnostics import Diagnostic
-from features.errors import LaunchError
-from features.gpus import GpuProfile
-from features.launch import Launch
-from features.ptx.ir import Function
-from models.time.algorithms import SmLimits, WavePlan, plan_waves
-from models.time.code import KernelCode
-from models.time.penalties import MemoryCounts
+from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import LaunchError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import Launch
+from wattcast.features.ptx.ir import Function
+from wattcast.models.time.algorithms import SmLimits, WavePlan, plan_waves
+from wattcast.models.time.code import KernelCode
+from wattcast.models.time.penalties import MemoryCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,15 +12,15 @@ from math import exp, log
 
 import numpy as np
 
-from features.errors import ModelError
-from features.gpus import GpuProfile
-from models.background import BACKGROUND_NAME, Background, read_background
-from models.clocks import ClockPair, default_clocks
-from models.estimate import Basis
-from models.store import Artifact, ArtifactStore
-from models.time.base import Regime, TimePrediction
-from models.time.card import TimeCard
-from models.time.measured_work import (
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.background import BACKGROUND_NAME, Background, read_background
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.estimate import Basis
+from wattcast.models.store import Artifact, ArtifactStore
+from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.card import TimeCard
+from wattcast.models.time.measured_work import (
     PARTS,
     Runtime,
     Work,
@@ -29,8 +29,8 @@ from models.time.measured_work import (
     p_norm,
     part_seconds,
 )
-from models.time.work_schema import SCHEMA_ID, work_schema
-from models.trees import Float32s, Float64s, TreeModel
+from wattcast.models.time.work_schema import SCHEMA_ID, work_schema
+from wattcast.models.trees import Float32s, Float64s, TreeModel
 
 TARGET = "time"
 FAMILY = "catboost"

@@ -14,8 +14,8 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 
-from features.schemas import Field
-from features.schemas.tables import fields_of, hash_of
+from wattcast.features.schemas import Field
+from wattcast.features.schemas.tables import fields_of, hash_of
 
 SCHEMA_ID = "work1"
 _FILE = Path(__file__).with_name("work1.toml")

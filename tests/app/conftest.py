@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.cli import main
-from app.settings import Settings
 from tests.app.live import running
+from wattcast.app.cli import main
+from wattcast.app.settings import Settings
 
 
 def settings_at(home: Path, **given: object) -> Settings:
@@ -42,7 +42,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="session")
 def vector_add() -> str:
     """PTX of the demonstration's kernel: no loop, 22 instructions."""
-    return files("app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
+    return files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.store.database import with_driver
+from wattcast.app.store.database import with_driver
 
 SERVER = os.environ.get("WATTCAST_TEST_POSTGRES", "postgresql://127.0.0.1:5432/postgres")
 """A server on which the tests may create databases of their own."""

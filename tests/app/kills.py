@@ -32,15 +32,15 @@ import httpx
 import psutil
 import sqlalchemy as sa
 
-from app.services.artifacts import RegistryArtifacts
-from app.settings import Settings
-from app.store.database import open_database
-from app.store.job_tables import JOB_EVENTS, JOBS
-from app.store.measurement_tables import MEASUREMENTS
-from app.store.registry_tables import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS
-from app.store.repositories import Repositories
 from tests.app.databases import database
 from tests.app.measured import GPU, table, upload
+from wattcast.app.services.artifacts import RegistryArtifacts
+from wattcast.app.settings import Settings
+from wattcast.app.store.database import open_database
+from wattcast.app.store.job_tables import JOB_EVENTS, JOBS
+from wattcast.app.store.measurement_tables import MEASUREMENTS
+from wattcast.app.store.registry_tables import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS
+from wattcast.app.store.repositories import Repositories
 
 Victim = Literal["api", "worker", "child", "reader", "dask-worker"]
 VICTIMS: tuple[Victim, ...] = ("api", "worker", "child", "reader")
@@ -112,7 +112,7 @@ class Group:
         outside = {k: v for k, v in os.environ.items() if not k.startswith("WATTCAST_")}
         environment = {**outside, **self.settings.environment(), "WATTCAST_JOB_WORKERS": "0"}
         return subprocess.Popen(
-            [sys.executable, "-m", "app.cli", *arguments],
+            [sys.executable, "-m", "wattcast.app.cli", *arguments],
             env=environment,
             stdout=subprocess.PIPE,
             stderr=self._log,

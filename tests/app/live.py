@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import httpx
 import uvicorn
 
-from app.main import create_app
-from app.server import listen, url_of
-from app.settings import Settings
+from wattcast.app.main import create_app
+from wattcast.app.server import listen, url_of
+from wattcast.app.settings import Settings
 
 
 @contextmanager

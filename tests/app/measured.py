@@ -10,8 +10,8 @@ from functools import cache
 import httpx
 import numpy as np
 
-from models.power.boosted import BoostedPowerModel
-from models.store import ArtifactStore
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.store import ArtifactStore
 
 GPU = "tesla-k20"
 SCHEMA = "alavani2023"

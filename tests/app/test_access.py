@@ -10,15 +10,15 @@ import httpx
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from app.api.scopes import PUBLIC, PUBLIC_BELOW, scope_needed
-from app.main import create_app
-from app.settings import Settings
-from app.store.audit import entries
-from app.store.database import open_database
-from app.store.keys import SCOPES, KeyRing, KeyStore, Scope
 from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
+from wattcast.app.api.scopes import PUBLIC, PUBLIC_BELOW, scope_needed
+from wattcast.app.main import create_app
+from wattcast.app.settings import Settings
+from wattcast.app.store.audit import entries
+from wattcast.app.store.database import open_database
+from wattcast.app.store.keys import SCOPES, KeyRing, KeyStore, Scope
 
 ROUTES = sorted(
     {

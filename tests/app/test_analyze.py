@@ -8,16 +8,16 @@ from typing import Any
 import httpx
 import pytest
 
-from app.analysis_messages import AnalyzeAnswer
-from app.messages import AnalyzeRequest, FeaturesRequest, PredictRequest
-from app.services import Services, parts
-from app.services.analysis import analyze
-from app.services.features import features
-from app.services.prediction import is_quick, predict
-from features.cuda import find_ptxas
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.test_problems import problem
+from wattcast.app.analysis_messages import AnalyzeAnswer
+from wattcast.app.messages import AnalyzeRequest, FeaturesRequest, PredictRequest
+from wattcast.app.services import Services, parts
+from wattcast.app.services.analysis import analyze
+from wattcast.app.services.features import features
+from wattcast.app.services.prediction import is_quick, predict
+from wattcast.features.cuda import find_ptxas
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 LAUNCH = {"grid": [4096], "block": [256]}
@@ -118,7 +118,7 @@ def test_bank_conflicts_are_told(client: httpx.Client) -> None:
     if not source.is_file():
         pytest.skip(f"no fixture {source.name}")
     text = source.read_text(encoding="utf-8")
-    from features.ptx import read_module
+    from wattcast.features.ptx import read_module
 
     worst = {}
     for kernel in read_module(text).kernels:
@@ -178,7 +178,7 @@ def test_a_launch_seen_before_is_not_executed_again(
         runs.append(given)
         return execute(*given, **named)
 
-    monkeypatch.setattr("features.execution.execute", counting)
+    monkeypatch.setattr("wattcast.features.execution.execute", counting)
     services = Services(settings_at(tmp_path))
     body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": LAUNCH}
     published = {**body, "time_model": "scheduling", "model": "average"}

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 import wattcast
-from app.messages import EXAMPLE_CUDA
-from app.settings import Settings
-from features.cuda.toolchain import find_nvrtc
 from tests.app.conftest import Run
+from wattcast.app.messages import EXAMPLE_CUDA
+from wattcast.app.settings import Settings
+from wattcast.features.cuda.toolchain import find_nvrtc
 
 LAUNCH = ("--gpu", "tesla-v100", "--grid", "4096", "--block", "256")
 
@@ -177,7 +177,7 @@ def test_the_python_face(vector_add: str, looping: str) -> None:
     assert [one.gpu for one in both] == ["tesla-v100", "gtx-1050"]
     assert both[1].power is not None
     assert both[1].power.basis == "uncalibrated"
-    vector = wattcast.features(looping, gpu="k20", grid=4, block=32, loops=5)
+    vector = wattcast.vector(looping, gpu="k20", grid=4, block=32, loops=5)
     assert vector.trip_counts[0].trips == 5
     analysis = wattcast.analyze(looping, gpu="k20", grid=4, block=32, loops={"$LOOP": 5})
     assert analysis.trips() == (5,)

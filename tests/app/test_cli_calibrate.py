@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
-from training import calibrate
-from training.calibrate import Calibrated, Choice
+from wattcast.app.cli import main
+from wattcast.training import calibrate
+from wattcast.training.calibrate import Calibrated, Choice
 
 Run = Callable[..., tuple[str, str]]
 

@@ -14,13 +14,13 @@ from urllib.parse import unquote
 
 import pytest
 
-from app.cli import main
-from training.data import datasets
-from training.data.cleaning import MODEL_INPUTS
-from training.data.datasets import SourceFile, sources
-from training.data.fetch import FetchError, address_of, fetch
-from training.data.inventory import inventory
-from training.reports import extra
+from wattcast.app.cli import main
+from wattcast.training.data import datasets
+from wattcast.training.data.cleaning import MODEL_INPUTS
+from wattcast.training.data.datasets import SourceFile, sources
+from wattcast.training.data.fetch import FetchError, address_of, fetch
+from wattcast.training.data.inventory import inventory
+from wattcast.training.reports import extra
 
 Run = Callable[..., tuple[str, str]]
 

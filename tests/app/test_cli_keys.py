@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from app.cli import app
+from wattcast.app.cli import app
 
 
 @pytest.fixture(autouse=True)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
 from tests.training.measuring import board, energies, probes
-from training.measure import catalogue
-from training.measure.recording import read_recording
-from training.measure.run import Machine
-from training.measure.simulated import Faults, SimulatedGpu
-from training.onboard.simulation import simulated as simulated_machine
+from wattcast.app.cli import main
+from wattcast.training.measure import catalogue
+from wattcast.training.measure.recording import read_recording
+from wattcast.training.measure.run import Machine
+from wattcast.training.measure.simulated import Faults, SimulatedGpu
+from wattcast.training.onboard.simulation import simulated as simulated_machine
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -65,7 +65,7 @@ def test_without_bindings_or_driver_one_line_says_what_helps(run: Run, tmp_path:
 def test_onboarding_without_what_it_fits_with_says_so_before_it_measures() -> None:
     code = (
         "import sys; sys.modules['scipy'] = None; sys.argv = ['wattcast', 'onboard']\n"
-        "from app.cli import main; main()"
+        "from wattcast.app.cli import main; main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1

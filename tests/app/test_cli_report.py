@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from app.cli import main
-from training.reports import dvfs, extra, time
-from training.reports.page import Page, Section
-from training.reports.targets import Target
-from training.work.study import ASSIGNMENTS
+from wattcast.app.cli import main
+from wattcast.training.reports import dvfs, extra, time
+from wattcast.training.reports.page import Page, Section
+from wattcast.training.reports.targets import Target
+from wattcast.training.work.study import ASSIGNMENTS
 
 Run = Callable[..., tuple[str, str]]
 

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
-from app.answers import PredictAnswer, PredictAnswers
-from app.messages import EXAMPLE_CUDA
-from features.cuda import CompilerMissingError, compile_cuda
-from features.cuda.toolchain import find_nvrtc
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.test_problems import problem
+from wattcast.app.answers import PredictAnswer, PredictAnswers
+from wattcast.app.messages import EXAMPLE_CUDA
+from wattcast.features.cuda import CompilerMissingError, compile_cuda
+from wattcast.features.cuda.toolchain import find_nvrtc
 
 needs_compiler = pytest.mark.skipif(
     find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed"
@@ -65,7 +65,7 @@ def test_every_gpu_gets_its_own_target(
         compiled.append(capability)
         return compile_cuda(source, capability, **options)
 
-    monkeypatch.setattr("app.services.sources.compile_cuda", counting)
+    monkeypatch.setattr("wattcast.app.services.sources.compile_cuda", counting)
     source = EXAMPLE_CUDA.replace("factor", "by")
     asked = {**body(source), "gpu": None, "gpus": ["v100", "tesla-k20", "v100", "tesla-m60"]}
     answer = ask(client, **asked)
@@ -131,7 +131,7 @@ def test_forbidden_includes_name_their_line(client: httpx.Client) -> None:
 def test_host_code_without_nvcc_names_its_line(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("features.cuda.compile.find_nvcc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.compile.find_nvcc", lambda: None)
     members = problem(client.post("/predict", json=body(WITH_HOST_CODE)), 422, "cuda-compile")
     assert members["line"] == 5
     assert "main()" in members["detail"]
@@ -140,8 +140,8 @@ def test_host_code_without_nvcc_names_its_line(
 def test_no_compiler_says_how_to_get_one(
     client: httpx.Client, vector_add: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("features.cuda.compile.find_nvcc", lambda: None)
-    monkeypatch.setattr("features.cuda.compile.find_nvrtc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.compile.find_nvcc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.compile.find_nvrtc", lambda: None)
     source = EXAMPLE_CUDA + "// nobody compiled this before\n"
     for path in ("/predict", "/features", "/analyze"):
         members = problem(client.post(path, json=body(source)), 501, "compiler-missing")

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.services.arguments import c_names
-from app.services.cuda_names import kernel_names
-from features.ptx import read_module
+from wattcast.app.services.arguments import c_names
+from wattcast.app.services.cuda_names import kernel_names
+from wattcast.features.ptx import read_module
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 

@@ -11,15 +11,15 @@ from pathlib import Path
 import httpx
 import sqlalchemy as sa
 
-from app.store.database import open_database, with_driver
-from app.store.job_tables import JOB_EVENTS
-from app.store.measurement_tables import MEASUREMENTS
 from tests.app import databases
 from tests.app.conftest import settings_at
 from tests.app.databases import database
 from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, ended, table, upload
 from tests.app.own_postgres import own_server
+from wattcast.app.store.database import open_database, with_driver
+from wattcast.app.store.job_tables import JOB_EVENTS
+from wattcast.app.store.measurement_tables import MEASUREMENTS
 
 ROWS = 30
 TERMINATIONS = 8

@@ -14,17 +14,17 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.disk import is_full
-from app.jobs import worker as jobs
-from app.settings import Settings
-from app.store.database import open_database
-from app.store.jobs import Claim
-from app.store.measurement_tables import MEASUREMENTS
-from app.store.registry_tables import MODEL_VERSIONS
-from models.trees import NATIVE_NAMES
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, ended, table, upload
+from wattcast.app.disk import is_full
+from wattcast.app.jobs import worker as jobs
+from wattcast.app.settings import Settings
+from wattcast.app.store.database import open_database
+from wattcast.app.store.jobs import Claim
+from wattcast.app.store.measurement_tables import MEASUREMENTS
+from wattcast.app.store.registry_tables import MODEL_VERSIONS
+from wattcast.models.trees import NATIVE_NAMES
 
 SPOOLED_BYTES = 1024 * 1024
 """Up to here starlette keeps a form's file in memory."""

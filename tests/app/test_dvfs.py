@@ -14,13 +14,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from app.dvfs_messages import DvfsAnswer, DvfsRequest
-from app.services import Services
-from app.services.dvfs import dvfs
-from features.errors import ClockError, ConstraintError
-from features.gpus import load_gpu
 from tests.app.conftest import settings_at
 from tests.app.test_problems import problem
+from wattcast.app.dvfs_messages import DvfsAnswer, DvfsRequest
+from wattcast.app.services import Services
+from wattcast.app.services.dvfs import dvfs
+from wattcast.features.errors import ClockError, ConstraintError
+from wattcast.features.gpus import load_gpu
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 LAUNCH = {"grid": [4096], "block": [256]}
@@ -340,7 +340,7 @@ def test_errors_of_the_service_are_the_domain_s(services: Services, vector_add: 
 def run(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     kernel = tmp_path / "matmul.ptx"
     kernel.write_text(MATMUL, encoding="utf-8")
-    command = [sys.executable, "-m", "app.cli", "dvfs", str(kernel), "--grid", "32,32"]
+    command = [sys.executable, "-m", "wattcast.app.cli", "dvfs", str(kernel), "--grid", "32,32"]
     return subprocess.run(
         [*command, "--block", "32,32", "--arg", "3=1024", *arguments],
         capture_output=True,

@@ -12,13 +12,13 @@ from xml.etree import ElementTree
 import httpx
 import pytest
 
-from app.answers import LimeAnswer, ShapAnswer
-from app.api.explain import MEDIA
-from app.api.negotiation import chosen
-from app.explain_messages import TimeLimeAnswer, TimeShapAnswer
-from app.services.pictures import Chart, Rectangle, draw, png, svg
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
+from wattcast.app.answers import LimeAnswer, ShapAnswer
+from wattcast.app.api.explain import MEDIA
+from wattcast.app.api.negotiation import chosen
+from wattcast.app.explain_messages import TimeLimeAnswer, TimeShapAnswer
+from wattcast.app.services.pictures import Chart, Rectangle, draw, png, svg
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 MATMUL = (FIXTURES / "time" / "tiled_matmul.ptx").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from app.answers import FeaturesAnswer
+from wattcast.app.answers import FeaturesAnswer
 
 CLOCK = Path(__file__).parents[1] / "fixtures" / "ptx" / "clock.ptx"
 

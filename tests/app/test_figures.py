@@ -17,19 +17,19 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 from sqlalchemy.engine import Engine
 
-from app.services.drift import FEWEST, WINDOW, DriftWatch, stability_index
-from app.services.watts import Watts
-from app.store.database import open_database
-from app.store.job_tables import JOBS
-from app.store.jobs import Job, JobStore
-from features.diagnostics import Diagnostic
-from features.schemas import FeatureVector
-from models.background import Background
-from models.power.boosted import BoostedPowerModel
-from models.store import ArtifactStore
 from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
+from wattcast.app.services.drift import FEWEST, WINDOW, DriftWatch, stability_index
+from wattcast.app.services.watts import Watts
+from wattcast.app.store.database import open_database
+from wattcast.app.store.job_tables import JOBS
+from wattcast.app.store.jobs import Job, JobStore
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.schemas import FeatureVector
+from wattcast.models.background import Background
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.store import ArtifactStore
 
 Labels = dict[str, str]
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from pydantic_core import to_json
 
-from app.answers import PredictAnswer
-from app.messages import PredictRequest
-from app.services import Services
-from app.services.prediction import predict
-from features.errors import WattcastError
 from tests.app.conftest import settings_at
+from wattcast.app.answers import PredictAnswer
+from wattcast.app.messages import PredictRequest
+from wattcast.app.services import Services
+from wattcast.app.services.prediction import predict
+from wattcast.features.errors import WattcastError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SEEDS = tuple(

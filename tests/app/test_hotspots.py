@@ -10,17 +10,17 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from app.cost_messages import CostAnswer
-from app.hotspots_messages import HotspotsAnswer
-from app.messages import PredictRequest
-from app.services import Services
-from app.services.hotspots import hotspots_of
-from app.services.prediction import predict
-from features.cuda.toolchain import find_nvrtc
-from features.errors import WattcastError
 from tests.app.conftest import settings_at
 from tests.app.test_fuzz import mutated
 from tests.app.test_problems import problem
+from wattcast.app.cost_messages import CostAnswer
+from wattcast.app.hotspots_messages import HotspotsAnswer
+from wattcast.app.messages import PredictRequest
+from wattcast.app.services import Services
+from wattcast.app.services.hotspots import hotspots_of
+from wattcast.app.services.prediction import predict
+from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.errors import WattcastError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 LAUNCH = {"grid": [64], "block": [128]}

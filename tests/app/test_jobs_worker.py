@@ -14,13 +14,13 @@ import psutil
 import pytest
 import sqlalchemy as sa
 
-from app.jobs import worker as module
-from app.jobs.worker import TOKEN_VARIABLE, Worker
-from app.settings import Settings
-from app.store.database import open_database
-from app.store.job_tables import JOBS
-from app.store.jobs import Claim, Job, JobStore
 from tests.app.conftest import settings_at
+from wattcast.app.jobs import worker as module
+from wattcast.app.jobs.worker import TOKEN_VARIABLE, Worker
+from wattcast.app.settings import Settings
+from wattcast.app.store.database import open_database
+from wattcast.app.store.job_tables import JOBS
+from wattcast.app.store.jobs import Claim, Job, JobStore
 
 
 @pytest.fixture
@@ -189,7 +189,7 @@ def test_what_a_dead_worker_left_of_ended_jobs_is_removed(
 def test_the_child_dies_with_its_worker(settings: Settings) -> None:
     environment = {**settings.environment(), TOKEN_VARIABLE: "none", "PATH": ""}
     with subprocess.Popen(
-        [sys.executable, "-m", "app.jobs", str(uuid4())],
+        [sys.executable, "-m", "wattcast.app.jobs", str(uuid4())],
         stdin=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         env=environment,

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from app.messages import PredictRequest
-from app.services import Services
-from app.services.kernel_tuner import TuningProblem, macros, rank
-from app.services.prediction import predict
-from app.services.tuning_files import read_tuning
-from features.cuda.toolchain import find_nvrtc
-from features.errors import DataError
-from models.preselection import preselection
 from tests.app.conftest import Run, settings_at
+from wattcast.app.messages import PredictRequest
+from wattcast.app.services import Services
+from wattcast.app.services.kernel_tuner import TuningProblem, macros, rank
+from wattcast.app.services.prediction import predict
+from wattcast.app.services.tuning_files import read_tuning
+from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.errors import DataError
+from wattcast.models.preselection import preselection
 
 N = 1 << 20
 CUDA = """\

@@ -13,11 +13,11 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.exc import IntegrityError
 
-from app.store.audit import entries
-from app.store.database import open_database
-from app.store.measurement_tables import MEASUREMENTS
-from app.store.measurements import Measurement, MeasurementStore, NewBatch, Rejection
 from tests.app.databases import KINDS, database
+from wattcast.app.store.audit import entries
+from wattcast.app.store.database import open_database
+from wattcast.app.store.measurement_tables import MEASUREMENTS
+from wattcast.app.store.measurements import Measurement, MeasurementStore, NewBatch, Rejection
 
 PTX_TEXT = "// a kernel"
 PTX_SHA = "ab" * 32

@@ -18,13 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from app.services.uploads.export import harmless
-from app.store.audit import entries
-from app.store.database import open_database
-from features.schemas import get_schema
 from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
+from wattcast.app.services.uploads.export import harmless
+from wattcast.app.store.audit import entries
+from wattcast.app.store.database import open_database
+from wattcast.features.schemas import get_schema
 
 LIMITS = {
     "max_upload_rows": 50,

@@ -8,9 +8,9 @@ import httpx
 import pytest
 from fastapi.openapi.models import OpenAPI
 
-from app.analysis_messages import EXAMPLE, AnalyzeAnswer
-from app.messages import AnalyzeRequest, FeaturesRequest, PredictRequest
-from features.cuda.toolchain import find_nvrtc
+from wattcast.app.analysis_messages import EXAMPLE, AnalyzeAnswer
+from wattcast.app.messages import AnalyzeRequest, FeaturesRequest, PredictRequest
+from wattcast.features.cuda.toolchain import find_nvrtc
 
 NO_JSON = {
     "/metrics": "text/plain",

@@ -15,12 +15,12 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from app import logs, metrics
-from app.api.rates import TokenBuckets
-from app.services.power import PowerModels
-from app.settings import Settings
 from tests.app.conftest import settings_at
 from tests.app.live import running
+from wattcast.app import logs, metrics
+from wattcast.app.api.rates import TokenBuckets
+from wattcast.app.services.power import PowerModels
+from wattcast.app.settings import Settings
 
 
 def samples(client: httpx.Client) -> dict[tuple[str, ...], float]:
@@ -132,7 +132,7 @@ def test_more_requests_at_once_than_allowed_are_told_to_return(
         assert leave.wait(20)
         return {}
 
-    monkeypatch.setattr("app.services.Services.check", slow)
+    monkeypatch.setattr("wattcast.app.services.Services.check", slow)
     with running(settings_at(tmp_path, requests_at_once=1)) as client, ThreadPoolExecutor() as pool:
         waiting = pool.submit(client.get, "/readyz")
         assert entered.wait(20)

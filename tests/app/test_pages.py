@@ -79,7 +79,9 @@ def test_nothing_else_is_served(client: httpx.Client, name: str) -> None:
 
 
 def test_no_module_writes_markup() -> None:
-    modules = [f for f in files("app.web").joinpath("static").iterdir() if f.name.endswith(".js")]
+    modules = [
+        f for f in files("wattcast.app.web").joinpath("static").iterdir() if f.name.endswith(".js")
+    ]
     assert modules
     for module in modules:
         text = module.read_text(encoding="utf-8")

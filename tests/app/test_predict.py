@@ -11,9 +11,9 @@ from typing import Any
 import httpx
 import pytest
 
-from app.answers import LimeAnswer, PredictAnswer, PredictAnswers, ShapAnswer
 from tests.app.conftest import settings_at
 from tests.app.live import running
+from wattcast.app.answers import LimeAnswer, PredictAnswer, PredictAnswers, ShapAnswer
 
 MODELLED = ("tesla-k20", "tesla-m60", "tesla-v100")
 
@@ -217,7 +217,7 @@ def test_nothing_predicted_is_nothing_to_explain(
     def fails(*_arguments: object, **_options: object) -> None:
         raise IndexError("tuple index out of range")
 
-    monkeypatch.setattr("features.execution.execute", fails)
+    monkeypatch.setattr("wattcast.features.execution.execute", fails)
     predicted = ask(client, vector_add, gpu="gtx-1050", launch={"grid": [4093], "block": [96]})
     assert predicted["power"] is None
     assert predicted["time"] is None
@@ -259,7 +259,7 @@ def test_too_many_at_once_are_told_to_wait(
     import threading
 
     hold = threading.Event()
-    monkeypatch.setattr("app.api.predict.predict", lambda *_: hold.wait(30))
+    monkeypatch.setattr("wattcast.app.api.predict.predict", lambda *_: hold.wait(30))
     body = {"ptx": vector_add, "gpu": "k20", "launch": {"grid": 1, "block": 32}}
     with running(settings) as client:
         try:

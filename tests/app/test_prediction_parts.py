@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from app.messages import PredictRequest
-from app.problems import ServiceError
-from app.services import Services, parts
-from app.services.modules import ModuleCache
-from app.services.watts import with_registers
-from features.analysis import KernelAnalysis
-from features.errors import PtxError
-from features.schemas import list_schemas
 from tests.app.conftest import settings_at
+from wattcast.app.messages import PredictRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import Services, parts
+from wattcast.app.services.modules import ModuleCache
+from wattcast.app.services.watts import with_registers
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.errors import PtxError
+from wattcast.features.schemas import list_schemas
 
 
 @pytest.fixture

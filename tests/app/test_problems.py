@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from app.problems import TYPES
-from app.settings import Settings
 from tests.app.conftest import settings_at
 from tests.app.live import running
+from wattcast.app.problems import TYPES
+from wattcast.app.settings import Settings
 
 JSON = {"content-type": "application/json"}
 
@@ -288,7 +288,7 @@ def test_faults_of_ours_are_hidden(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
     def broken(*_: object) -> None:
         raise RuntimeError("secret internals")
 
-    monkeypatch.setattr("app.services.catalog.schema_summaries", broken)
+    monkeypatch.setattr("wattcast.app.services.catalog.schema_summaries", broken)
     settings: Settings = settings_at(tmp_path, log_level="error")
     with running(settings) as client:
         answer = client.get("/schemas")

@@ -12,15 +12,16 @@ import pytest
 import sqlalchemy as sa
 
 import wattcast
-from app.answers import PredictAnswer
-from app.settings import Settings
-from app.store.database import open_database
-from app.store.reading import REGISTRY_SINCE
-from app.store.registry import ModelName, NewVersion, Place, RegistryStore
-from features.errors import ModelError
 from tests.app.conftest import Run, settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
+from wattcast.app import python
+from wattcast.app.answers import PredictAnswer
+from wattcast.app.settings import Settings
+from wattcast.app.store.database import open_database
+from wattcast.app.store.reading import REGISTRY_SINCE
+from wattcast.app.store.registry import ModelName, NewVersion, Place, RegistryStore
+from wattcast.features.errors import ModelError
 
 GPU = "tesla-v100"
 LAUNCH = ("--gpu", GPU, "--grid", "4096", "--block", "256", "--json")
@@ -41,9 +42,9 @@ def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("WATTCAST_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("WATTCAST_PTXAS", "off")
     monkeypatch.setenv("WATTCAST_REGISTRY_POLL_SECONDS", str(POLL_SECONDS))
-    wattcast._services.cache_clear()
+    python._services.cache_clear()
     yield
-    wattcast._services.cache_clear()
+    python._services.cache_clear()
 
 
 def in_python(file: str, **more: object) -> PredictAnswer:

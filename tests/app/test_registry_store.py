@@ -10,17 +10,17 @@ import pytest
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
-from app.problems import ServiceError
-from app.store.database import open_database
-from app.store.registry import (
+from tests.app.databases import KINDS, database
+from wattcast.app.problems import ServiceError
+from wattcast.app.store.database import open_database
+from wattcast.app.store.registry import (
     ChampionMovedError,
     ModelName,
     NewVersion,
     Place,
     RegistryStore,
 )
-from app.store.registry_tables import MODEL_ALIASES
-from tests.app.databases import KINDS, database
+from wattcast.app.store.registry_tables import MODEL_ALIASES
 
 PLACE = Place("tesla-k20", "", "power")
 

@@ -12,9 +12,6 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from app.messages import PredictRequest
-from app.services import Services
-from app.services.prediction import predict
 from tests.app.conftest import Run, settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
@@ -29,6 +26,9 @@ from tests.app.new_gpu import (
     measured,
     retrained,
 )
+from wattcast.app.messages import PredictRequest
+from wattcast.app.services import Services
+from wattcast.app.services.prediction import predict
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from app.messages import AnalyzeRequest, PredictRequest
-from app.services import Services
-from app.services.artifacts import RegistryArtifacts
-from app.services.prediction import predict
-from app.services.retrain_launches import Launches
-from app.services.retrain_opponents import NOT_ASKED, opponent, serving
-from app.services.uploads.extraction import Extracted, Launch, extract
-from app.store.measurements import Measurement
-from app.store.registry import Place, Snapshot
-from models.cards import ModelCard
-from models.store import Artifact
 from tests.app.conftest import settings_at
+from wattcast.app.messages import AnalyzeRequest, PredictRequest
+from wattcast.app.services import Services
+from wattcast.app.services.artifacts import RegistryArtifacts
+from wattcast.app.services.prediction import predict
+from wattcast.app.services.retrain_launches import Launches
+from wattcast.app.services.retrain_opponents import NOT_ASKED, opponent, serving
+from wattcast.app.services.uploads.extraction import Extracted, Launch, extract
+from wattcast.app.store.measurements import Measurement
+from wattcast.app.store.registry import Place, Snapshot
+from wattcast.models.cards import ModelCard
+from wattcast.models.store import Artifact
 
 ATOMIC = """\
 .version 7.0

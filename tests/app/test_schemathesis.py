@@ -17,10 +17,10 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from app.main import create_app
-from app.settings import Settings
 from tests.app.conftest import settings_at
 from tests.app.live import running
+from wattcast.app.main import create_app
+from wattcast.app.settings import Settings
 
 schema = schemathesis.openapi.from_dict(create_app(Settings()).openapi())
 

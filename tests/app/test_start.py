@@ -11,7 +11,7 @@ import pytest
 HEAVY = ("xgboost", "catboost", "shap", "lime", "sklearn", "pandas", "onnx", "matplotlib")
 
 
-@pytest.mark.parametrize("entry", ["app.cli", "app.server", "wattcast"])
+@pytest.mark.parametrize("entry", ["wattcast.app.cli", "wattcast.app.server", "wattcast"])
 def test_heavy_libraries_wait_until_they_are_needed(entry: str) -> None:
     environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"}
     code = (

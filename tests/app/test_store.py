@@ -18,11 +18,18 @@ from alembic.script import ScriptDirectory
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
-from app.store.all_tables import METADATA
-from app.store.database import HEAD, MIGRATIONS, StoreError, migrate, open_database, revision
-from app.store.predictions import PredictionRecord, PredictionStore
-from app.store.tables import PREDICTIONS, PTX
 from tests.app.databases import KINDS, database
+from wattcast.app.store.all_tables import METADATA
+from wattcast.app.store.database import (
+    HEAD,
+    MIGRATIONS,
+    StoreError,
+    migrate,
+    open_database,
+    revision,
+)
+from wattcast.app.store.predictions import PredictionRecord, PredictionStore
+from wattcast.app.store.tables import PREDICTIONS, PTX
 
 
 def record(ptx: str = "//", prediction_id: UUID | None = None) -> PredictionRecord:

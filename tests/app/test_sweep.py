@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.messages import PredictRequest
-from app.problems import ServiceError
-from app.services import Services
-from app.services.prediction import predict
-from app.services.sweep import sweep
-from app.sweep_messages import SweepAnswer, SweepRequest
-from features.errors import ConstraintError, LaunchError
-from features.launch import Launch
-from features.shapes import axes_of, covering_grid, usual_blocks
 from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
+from wattcast.app.messages import PredictRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import Services
+from wattcast.app.services.prediction import predict
+from wattcast.app.services.sweep import sweep
+from wattcast.app.sweep_messages import SweepAnswer, SweepRequest
+from wattcast.features.errors import ConstraintError, LaunchError
+from wattcast.features.launch import Launch
+from wattcast.features.shapes import axes_of, covering_grid, usual_blocks
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 MATMUL = (FIXTURES / "time" / "tiled_matmul.ptx").read_text(encoding="utf-8")

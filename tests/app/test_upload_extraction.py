@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from app.messages import AnalyzeRequest
-from app.problems import ServiceError
-from app.services import Services
-from app.services.uploads import extraction
-from app.services.uploads.extraction import Extracted, Launch, extract_all
-from app.services.uploads.rows import group_of
-from app.store.measurements import Rejection
 from tests.app.conftest import settings_at
+from wattcast.app.messages import AnalyzeRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import Services
+from wattcast.app.services.uploads import extraction
+from wattcast.app.services.uploads.extraction import Extracted, Launch, extract_all
+from wattcast.app.services.uploads.rows import group_of
+from wattcast.app.store.measurements import Rejection
 
 
 @pytest.fixture(scope="module")

@@ -16,14 +16,14 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from app.problems import ServiceError
-from app.services import Services
-from app.services.uploads.unpack import Limits, unpacked
-from app.services.uploads.upload import UploadOptions, read_upload, store_upload
-from app.store.measurements import NewBatch
-from features.errors import DataError, WattcastError
-from features.schemas import get_schema
 from tests.app.conftest import settings_at
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import Services
+from wattcast.app.services.uploads.unpack import Limits, unpacked
+from wattcast.app.services.uploads.upload import UploadOptions, read_upload, store_upload
+from wattcast.app.store.measurements import NewBatch
+from wattcast.features.errors import DataError, WattcastError
+from wattcast.features.schemas import get_schema
 
 SCHEMA = "alavani2023"
 FIELDS = get_schema(SCHEMA).model_fields

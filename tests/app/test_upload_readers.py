@@ -16,17 +16,17 @@ import httpx
 import psutil
 import pytest
 
-from app.problems import ServiceError
-from app.services import Services
-from app.services.uploads import __main__ as process
-from app.services.uploads import readers as module
-from app.services.uploads.upload import UploadOptions
 from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, table, upload
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import Services
+from wattcast.app.services.uploads import __main__ as process
+from wattcast.app.services.uploads import readers as module
+from wattcast.app.services.uploads.upload import UploadOptions
 
-MINE = "app.services.uploads"
+MINE = "wattcast.app.services.uploads"
 OPTIONS = UploadOptions(schema=SCHEMA)
 
 

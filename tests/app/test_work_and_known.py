@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 import wattcast
-from app.answers import PredictAnswer
 from tests.app.test_problems import problem
+from wattcast.app.answers import PredictAnswer
 
 LAUNCH = {"grid": [4096], "block": [256]}
 WORK = {"dram_bytes": 1e9, "int_ops": 4e9, "flops_sp": 2e9}

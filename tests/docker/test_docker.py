@@ -128,7 +128,7 @@ def test_what_the_compose_file_runs_is_confined() -> None:
 
 
 def test_the_compose_file_names_settings_that_exist() -> None:
-    from app.settings import Settings
+    from wattcast.app.settings import Settings
 
     names = {f"WATTCAST_{name.upper()}" for name in Settings.model_fields}
     names.add("WATTCAST_DASK")  # training/engine.py

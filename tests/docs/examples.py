@@ -83,7 +83,7 @@ def _run(command: str) -> tuple[int, list[str]]:
     with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(shown):
         try:
             if program == "wattcast":
-                from app.cli import main
+                from wattcast.app.cli import main
 
                 with patch.object(sys, "argv", [program, *words]):
                     main()
@@ -99,13 +99,13 @@ def _run(command: str) -> tuple[int, list[str]]:
 
 def _python(script: Path) -> None:
     """A script that finds neither another one's services nor leaves its own behind."""
-    import wattcast
+    from wattcast.app import python as wattcast_python
 
-    wattcast._services.cache_clear()
+    wattcast_python._services.cache_clear()
     try:
         runpy.run_path(str(script), run_name="__main__")
     finally:
-        wattcast._services.cache_clear()
+        wattcast_python._services.cache_clear()
 
 
 @contextlib.contextmanager

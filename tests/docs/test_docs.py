@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from features.cuda.ptxas import find_ptxas
-from features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.ptxas import find_ptxas
+from wattcast.features.cuda.toolchain import find_nvrtc
 from tests.docs.examples import DOCS, PAGES, ROOT, has_examples, rendered
 
 

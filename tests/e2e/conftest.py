@@ -24,7 +24,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="module")
 def vector_add() -> str:
     """PTX of the demonstration's kernel, which is the page's example."""
-    return files("app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
+    return files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")

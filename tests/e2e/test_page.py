@@ -248,8 +248,8 @@ def test_a_job_is_followed_where_events_are_blocked(page: Watched) -> None:
 def test_where_keys_are_needed_the_page_asks_for_one(
     browser: Browser, tmp_path: Path, vector_add: str
 ) -> None:
-    from app.store.database import open_database
-    from app.store.keys import KeyStore
+    from wattcast.app.store.database import open_database
+    from wattcast.app.store.keys import KeyStore
 
     settings = settings_at(tmp_path, api_keys="required", job_workers=0)
     with running(settings) as client, watched(browser, client) as page:

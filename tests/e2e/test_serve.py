@@ -17,7 +17,7 @@ import pytest
 
 def start(home: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "app.cli", "serve", *words],
+        [sys.executable, "-m", "wattcast.app.cli", "serve", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -80,7 +80,7 @@ def test_an_unusable_home_is_told(tmp_path: Path) -> None:
 def test_predictions_survive_a_kill_signal(tmp_path: Path) -> None:
     from importlib.resources import files
 
-    ptx = files("app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
+    ptx = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
     body = {"ptx": ptx, "gpu": "v100", "launch": {"grid": 64, "block": 256}}
     process = start(tmp_path, "--port", "0")
     try:

@@ -12,11 +12,11 @@ import httpx
 import pytest
 import sqlalchemy as sa
 
-from app.store.database import open_database
-from app.store.measurement_tables import MEASUREMENT_BATCHES, MEASUREMENTS
-from features.schemas import get_schema
 from tests.app.databases import KINDS, database
 from tests.e2e.test_serve import start, url_from
+from wattcast.app.store.database import open_database
+from wattcast.app.store.measurement_tables import MEASUREMENT_BATCHES, MEASUREMENTS
+from wattcast.features.schemas import get_schema
 
 ROWS = 40
 KILLS = int(os.environ.get("WATTCAST_TEST_KILLS", "3"))

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from features.execution import ExactMemory, ExecutionResult, execute
-from features.launch import Launch
-from features.ptx import read_module
+from wattcast.features.execution import ExactMemory, ExecutionResult, execute
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
 
 BASE = 0x7F0000000000
 

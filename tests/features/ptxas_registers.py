@@ -10,8 +10,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from features.cuda.ptxas import PtxasReport, measure_resources
-from features.ptx import read_module
+from wattcast.features.cuda.ptxas import PtxasReport, measure_resources
+from wattcast.features.ptx import read_module
 
 PTX_FOLDER = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 TABLE = Path(__file__).with_name("ptxas_registers.csv")

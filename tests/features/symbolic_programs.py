@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from features.execution import ExecutionResult
-from features.symbolic import SymbolicResult
+from wattcast.features.execution import ExecutionResult
+from wattcast.features.symbolic import SymbolicResult
 
 PREDICATES = 8
 LANE, BLOCK, GLOBAL, LIMIT, SIZE = "%r2", "%r3", "%r5", "%r1", "%r4"

@@ -6,13 +6,13 @@ from dataclasses import fields, replace
 
 import pytest
 
-from features.activity import Activity
-from features.analysis import KernelAnalysis, analyse
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.occupancy import occupancy
-from features.ptx import read_module
-from features.registers import RegisterEstimate
+from wattcast.features.activity import Activity
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.occupancy import occupancy
+from wattcast.features.ptx import read_module
+from wattcast.features.registers import RegisterEstimate
 
 V100 = load_gpu("tesla-v100")
 

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from features.activity.extras import Extras, TensorWork, tensor_work
-from features.analysis import KernelAnalysis, analyse
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.ptx import read_module
 from tests.features.execution_kernels import kernel
 from tests.fixtures.kernels.data import ptx_path
 from tests.fixtures.kernels.manifest import KERNELS
+from wattcast.features.activity.extras import Extras, TensorWork, tensor_work
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from features.activity.instructions import InstructionEvents, measure_instructions
-from features.analysis import KernelAnalysis, Mode, analyse
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.ptx import read_module
+from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
+from wattcast.features.analysis import KernelAnalysis, Mode, analyse
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
 
 PTX = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 KERNELS = {

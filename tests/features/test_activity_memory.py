@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from features.activity.memory import L2_SHARE, MemoryLevels, memory_levels
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.occupancy import Occupancy
-from features.reuse import ReuseCurve, Sharing, Stream, stream_without_reuse
-from features.runs import SymbolicTraffic
+from wattcast.features.activity.memory import L2_SHARE, MemoryLevels, memory_levels
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.occupancy import Occupancy
+from wattcast.features.reuse import ReuseCurve, Sharing, Stream, stream_without_reuse
+from wattcast.features.runs import SymbolicTraffic
 
 V100 = load_gpu("tesla-v100")  # 80 SMs, 128 KiB of L1, 6 MiB of L2
 K20 = load_gpu("tesla-k20")

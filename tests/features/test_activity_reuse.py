@@ -11,17 +11,17 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from features.activity.memory import L2_SHARE, memory_levels
-from features.execution import execute
-from features.gpus import GpuProfile, load_gpu
-from features.launch import Argument, Launch, PointerHint
-from features.occupancy import Occupancy
-from features.ptx import read_module
 from tests.fixtures.kernels.data import Buffer, materialise, ptx_path
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.reference.cache_cases import CASES, SCALES, Scale
 from tests.reference.caches import Gpu, distinct_sectors, record, simulate
 from tests.reference.footprint_rule import footprint_levels
+from wattcast.features.activity.memory import L2_SHARE, memory_levels
+from wattcast.features.execution import execute
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.launch import Argument, Launch, PointerHint
+from wattcast.features.occupancy import Occupancy
+from wattcast.features.ptx import read_module
 
 TARGET = "sm_70"
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from features.analysis import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, analyse, statics
-from features.errors import KernelError, LaunchError, SchemaError
-from features.gpus import load_gpu
-from features.launch import Launch, PointerHint
-from features.ptx import read_module
 from tests.wide import wide
+from wattcast.features.analysis import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, analyse, statics
+from wattcast.features.errors import KernelError, LaunchError, SchemaError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx import read_module
 
 CLOCK = (Path(__file__).parents[1] / "fixtures" / "ptx" / "clock.ptx").read_text()
 
@@ -236,7 +236,7 @@ def test_activity_is_told_by_line():
 
 
 def test_ptxas_counts_the_registers_where_it_is_installed():
-    from features.cuda import find_ptxas
+    from wattcast.features.cuda import find_ptxas
 
     if find_ptxas() is None:
         pytest.skip("extra 'cuda' is not installed (ptxas wheel)")
@@ -248,7 +248,7 @@ def test_ptxas_counts_the_registers_where_it_is_installed():
 
 
 def test_values_that_only_ptxas_spills_are_warned_of():
-    from features.cuda import find_ptxas
+    from wattcast.features.cuda import find_ptxas
 
     if find_ptxas() is None:
         pytest.skip("extra 'cuda' is not installed (ptxas wheel)")

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.cfg import ControlFlowGraph, build_cfg, dominators, post_dominators
-from features.ptx import read_module
 from tests.fixtures.ptx_text import fixture, graph_kernel, kernel
+from wattcast.features.cfg import ControlFlowGraph, build_cfg, dominators, post_dominators
+from wattcast.features.ptx import read_module
 
 
 def graph(text: str) -> ControlFlowGraph:

@@ -6,12 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from features.cuda import CompileError, CompilerMissingError, compile_cuda, measure_resources
-from features.cuda import compile as compile_module
-from features.cuda.limits import Limits, run_limited
-from features.cuda.source import forbidden_include, host_code
-from features.cuda.toolchain import find_nvcc, find_nvrtc, find_ptxas_wheel
 from tests.wide import wide
+from wattcast.features.cuda import (
+    CompileError,
+    CompilerMissingError,
+    compile_cuda,
+    measure_resources,
+)
+from wattcast.features.cuda import compile as compile_module
+from wattcast.features.cuda.limits import Limits, run_limited
+from wattcast.features.cuda.source import forbidden_include, host_code
+from wattcast.features.cuda.toolchain import find_nvcc, find_nvrtc, find_ptxas_wheel
 
 needs_nvrtc = pytest.mark.skipif(
     find_nvrtc() is None, reason="extra 'cuda' is not installed (NVRTC wheel)"

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.cfg import build_cfg
-from features.dataflow import block_edges, block_uses, keeps, reads, writes
-from features.ptx import Instruction, read_module
 from tests.fixtures.ptx_text import fixture, kernel
+from wattcast.features.cfg import build_cfg
+from wattcast.features.dataflow import block_edges, block_uses, keeps, reads, writes
+from wattcast.features.ptx import Instruction, read_module
 
 
 def one(text: str) -> Instruction:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from features.gpus import load_gpu
-from features.gpus.loader import FOLDER, check_profile
+from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus.loader import FOLDER, check_profile
 
 
 def test_the_gtx_980_holds_the_papers_table_iii_and_eq_4() -> None:

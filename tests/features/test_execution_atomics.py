@@ -6,16 +6,16 @@ from collections import Counter
 
 import pytest
 
-from features.execution import contention, execute
-from features.execution.results import AtomicCounts, AtomicFacts
-from features.launch import Launch, PointerHint
-from features.ptx import read_module
 from tests.features.execution_kernels import kernel, run
 from tests.features.test_execution_reference import run_exact
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.reference.fixtures import ptx_text, reference_arguments
 from tests.reference.machine import Event
 from tests.reference.machine import run as run_reference
+from wattcast.features.execution import contention, execute
+from wattcast.features.execution.results import AtomicCounts, AtomicFacts
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx import read_module
 
 
 def atomics(body: str, **options: object) -> AtomicFacts:

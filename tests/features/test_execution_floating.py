@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.execution.alu import arithmetic
-from features.execution.floating import comparison
-from features.execution.values import TYPES, from_bf16
+from wattcast.features.execution.alu import arithmetic
+from wattcast.features.execution.floating import comparison
+from wattcast.features.execution.values import TYPES, from_bf16
 
 SINGLES = st.floats(width=32, allow_nan=False, allow_infinity=False)
 HALVES = st.floats(width=16, allow_nan=False, allow_infinity=False)

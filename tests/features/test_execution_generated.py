@@ -10,11 +10,11 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features.execution import ExactMemory, execute
-from features.launch import Launch
-from features.ptx import read_module
 from tests.features.execution_kernels import BASE, kernel
 from tests.reference.machine import run as run_reference
+from wattcast.features.execution import ExactMemory, execute
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
 
 DATA = [10, 11, 12, 13]  # registers the programs compute with
 WORDS = 4

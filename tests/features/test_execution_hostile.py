@@ -6,11 +6,11 @@ from time import perf_counter
 
 import pytest
 
-from features.errors import LaunchError
-from features.execution import execute
-from features.launch import Launch, PointerHint
-from features.ptx import read_module
 from tests.features.execution_kernels import HEAD, kernel, run
+from wattcast.features.errors import LaunchError
+from wattcast.features.execution import execute
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx import read_module
 
 
 def codes(result) -> set[str]:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.execution.alu import arithmetic
-from features.execution.integer import logic3
-from features.execution.values import TYPES, UNSIGNED, as_type, constant, literal, widen
+from wattcast.features.execution.alu import arithmetic
+from wattcast.features.execution.integer import logic3
+from wattcast.features.execution.values import TYPES, UNSIGNED, as_type, constant, literal, widen
 
 
 def wrap(value: int, kind: str) -> int:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from features.execution import ExactMemory, ExecutionResult, execute
-from features.launch import Launch
-from features.ptx import read_module
 from tests.fixtures.kernels.data import FixtureKernel, Shape, materialise, ptx_path, targets
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.reference.fixtures import run_fixture
 from tests.reference.memory import TEXTURE_BASE, buffer_addresses
+from wattcast.features.execution import ExactMemory, ExecutionResult, execute
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
 
 CASES = [
     pytest.param(kernel, target, id=f"{kernel.name}-{target}")

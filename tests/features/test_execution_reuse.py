@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from features.analysis import analyse
-from features.execution import MemoryFacts, trace
-from features.gpus import load_gpu
-from features.launch import Launch, PointerHint
-from features.ptx import read_module
-from features.reuse import ReuseCurve, Stream
 from tests.features.execution_kernels import run
 from tests.features.test_execution_steady import UNIFORM, both
+from wattcast.features.analysis import analyse
+from wattcast.features.execution import MemoryFacts, trace
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx import read_module
+from wattcast.features.reuse import ReuseCurve, Stream
 
 
 def memory_of(body: str, **options: object) -> MemoryFacts:

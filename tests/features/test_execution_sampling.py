@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.analysis import analyse
-from features.execution import SamplingPlan, axis_cuts, plan_blocks
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.ptx import read_module
 from tests.features.execution_kernels import run
 from tests.fixtures.kernels.data import ptx_path
 from tests.fixtures.kernels.manifest import KERNELS
+from wattcast.features.analysis import analyse
+from wattcast.features.execution import SamplingPlan, axis_cuts, plan_blocks
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
 
 GRIDS = st.tuples(st.integers(1, 5000), st.integers(1, 300), st.integers(1, 20))
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from features.execution import ExecutionResult
 from tests.features.execution_kernels import run
+from wattcast.features.execution import ExecutionResult
 
 COUNTS = (
     "warp_executions", "active_lanes", "requests", "sectors", "shared_requests",

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.errors import GpuError
-from features.gpus import check_profile, list_gpus, load_gpu
-from features.gpus.loader import (
+from wattcast.features.errors import GpuError
+from wattcast.features.gpus import check_profile, list_gpus, load_gpu
+from wattcast.features.gpus.loader import (
     CAPABILITY_FILE,
     FOLDER,
     capabilities,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from features.gpus import check_profile, load_gpu
-from features.gpus.loader import FOLDER
+from wattcast.features.gpus import check_profile, load_gpu
+from wattcast.features.gpus.loader import FOLDER
 
 TEMPLATE = (FOLDER / "gtx-1050.toml").read_text(encoding="utf-8")
 """A profile without supported clocks, to which the tests add."""

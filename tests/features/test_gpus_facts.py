@@ -8,10 +8,10 @@ from statistics import median
 
 import pytest
 
-from features.gpus import GpuProfile, list_gpus, load_gpu
-from features.gpus.loader import capabilities
-from models.clocks import TYPICAL_STREAMING_SHARE
-from training.data.datasets import find_data
+from wattcast.features.gpus import GpuProfile, list_gpus, load_gpu
+from wattcast.features.gpus.loader import capabilities
+from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
+from wattcast.training.data.datasets import find_data
 
 GPUS = list_gpus()
 FREQUENCY_DATA = (find_data() or Path("absent")) / "dvfs"

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import DataError
-from features.isa import TABLE, classify, isa, load_isa
+from wattcast.features.errors import DataError
+from wattcast.features.isa import TABLE, classify, isa, load_isa
 
 
 @pytest.mark.parametrize(

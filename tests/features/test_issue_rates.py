@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from features.gpus import check_profile, load_gpu
+from wattcast.features.gpus import check_profile, load_gpu
 
 K20_FILE = Path(__file__).parents[2] / "features" / "gpus" / "tesla-k20.toml"
 

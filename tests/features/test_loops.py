@@ -6,11 +6,11 @@ import networkx as nx
 import pytest
 from hypothesis import given, settings
 
-from features.cfg import build_cfg
-from features.loops import LoopForest, natural_loops
-from features.ptx import read_module
 from tests.features.test_cfg import digraph, edges
 from tests.fixtures.ptx_text import fixture, graph_kernel
+from wattcast.features.cfg import build_cfg
+from wattcast.features.loops import LoopForest, natural_loops
+from wattcast.features.ptx import read_module
 
 
 def loops(successors: list[tuple[int, ...]]) -> LoopForest:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.memory import (
+from wattcast.features.memory import (
     KEY_BITS,
     SectorLog,
     bank_conflicts,

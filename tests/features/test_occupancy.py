@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.errors import LaunchError
-from features.gpus import GpuProfile, load_gpu
-from features.gpus.loader import capabilities
-from features.launch import Launch
-from features.occupancy import check_launch, occupancy, waves
+from wattcast.features.errors import LaunchError
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.gpus.loader import capabilities
+from wattcast.features.launch import Launch
+from wattcast.features.occupancy import check_launch, occupancy, waves
 
 CAPABILITIES = tuple(capabilities())
 

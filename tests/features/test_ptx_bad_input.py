@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features.cfg import build_cfg, dominators, post_dominators
-from features.dataflow import block_edges, block_use
-from features.errors import KernelError, PtxError
-from features.loops import natural_loops
-from features.ptx import read_module
 from tests.fixtures.ptx_text import HEADER, READER, kernel
+from wattcast.features.cfg import build_cfg, dominators, post_dominators
+from wattcast.features.dataflow import block_edges, block_use
+from wattcast.features.errors import KernelError, PtxError
+from wattcast.features.loops import natural_loops
+from wattcast.features.ptx import read_module
 
 MANY = 100_000
 

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.ptx import (
+from tests.fixtures.ptx_text import fixture, kernel
+from wattcast.features.ptx import (
     Address,
     Body,
     Group,
@@ -26,7 +27,6 @@ from features.ptx import (
     Vector,
     read_module,
 )
-from tests.fixtures.ptx_text import fixture, kernel
 
 
 def body(text: str) -> Body:

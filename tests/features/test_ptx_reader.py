@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from features.errors import KernelError, PtxError
-from features.ptx import Module, Parameter, Variable, read_module
 from tests.fixtures.ptx_text import HEADER, READER, fixture, kernel
+from wattcast.features.errors import KernelError, PtxError
+from wattcast.features.ptx import Module, Parameter, Variable, read_module
 
 ALL = sorted(path.name for path in READER.iterdir() if path.suffix in (".ptx", ".txt"))
 

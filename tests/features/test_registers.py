@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.cfg import build_cfg
-from features.cuda.ptxas import find_ptxas
-from features.gpus import load_gpu
-from features.ptx import read_module
-from features.ptx.ir import Function, Module
-from features.registers import RegisterEstimate, estimate_registers, static_shared_bytes
 from tests.features.ptxas_registers import Row, measure, table
+from wattcast.features.cfg import build_cfg
+from wattcast.features.cuda.ptxas import find_ptxas
+from wattcast.features.gpus import load_gpu
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Function, Module
+from wattcast.features.registers import RegisterEstimate, estimate_registers, static_shared_bytes
 
 
 def module(body: str, registers: str = "", directives: str = "", before: str = "") -> Module:

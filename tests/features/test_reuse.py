@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.reuse import ReuseCurve, Sharing, patch, stream_without_reuse
+from wattcast.features.reuse import ReuseCurve, Sharing, patch, stream_without_reuse
 
 GRID = (8, 4, 1)
 

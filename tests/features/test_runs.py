@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from features.analysis import analyse
-from features.errors import AnalysisError, WattcastError
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.ptx import read_module
-from features.runs import Runs
 from tests.app.test_fuzz import mutated
+from wattcast.features.analysis import analyse
+from wattcast.features.errors import AnalysisError, WattcastError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.features.runs import Runs
 
 CASES = 250
 
@@ -44,7 +44,7 @@ def test_a_failing_analysis_is_an_error_that_names_it_and_prediction_goes_on(mon
     def fails(*_args: object, **_options: object) -> None:
         raise IndexError("tuple index out of range")
 
-    monkeypatch.setattr("features.symbolic.analyse_symbolically", fails)
+    monkeypatch.setattr("wattcast.features.symbolic.analyse_symbolically", fails)
     loop = (
         ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry spin(.param .u32 n)\n{\n"
         ".reg .pred %p<2>;\n.reg .b32 %r<3>;\nld.param.u32 %r1, [n];\nmov.u32 %r2, 0;\nL:\n"

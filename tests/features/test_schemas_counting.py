@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from features.errors import LaunchError
-from features.ptx.ir import Body
-from features.ptx.reader import read_module
-from features.schemas.counting import PtxCounts, count, find_n_loop, opcode_kind
+from wattcast.features.errors import LaunchError
+from wattcast.features.ptx.ir import Body
+from wattcast.features.ptx.reader import read_module
+from wattcast.features.schemas.counting import PtxCounts, count, find_n_loop, opcode_kind
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "ptx"
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from features.schemas import formulas, get_schema
-from features.schemas.derive import derive, launch_columns
+from wattcast.features.schemas import formulas, get_schema
+from wattcast.features.schemas.derive import derive, launch_columns
 
 Columns = Mapping[str, NDArray[np.float64]]
 

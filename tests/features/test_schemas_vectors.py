@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import SchemaError
-from features.launch import Launch
-from features.ptx.reader import read_module
-from features.schemas import (
+from wattcast.features.errors import SchemaError
+from wattcast.features.launch import Launch
+from wattcast.features.ptx.reader import read_module
+from wattcast.features.schemas import (
     FeatureVector,
     KernelFacts,
     formulas,
@@ -21,8 +21,8 @@ from features.schemas import (
     list_schemas,
     published_schemas,
 )
-from features.schemas.counting import PtxCounts, count
-from features.schemas.tables import parse_definition, read_definition
+from wattcast.features.schemas.counting import PtxCounts, count
+from wattcast.features.schemas.tables import parse_definition, read_definition
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "ptx"
 

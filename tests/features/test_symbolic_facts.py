@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from features.errors import LaunchError
-from features.launch import Launch, PointerHint
-from features.ptx import read_module
-from features.symbolic import SymbolicResult, TripInfo, analyse_symbolically
-from features.symbolic import sample as sampling
-from features.trips import DEFAULT_TRIP_COUNT
 from tests.features.execution_kernels import kernel
+from wattcast.features.errors import LaunchError
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx import read_module
+from wattcast.features.symbolic import SymbolicResult, TripInfo, analyse_symbolically
+from wattcast.features.symbolic import sample as sampling
+from wattcast.features.trips import DEFAULT_TRIP_COUNT
 
 
 def analyse(

@@ -8,15 +8,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from features.isa import classify
-from features.launch import Launch
-from features.ptx import read_module
-from features.symbolic import SymbolicResult, analyse_symbolically
 from tests.features.symbolic_programs import count_errors, loop_errors
 from tests.features.test_execution_reference import run_exact
 from tests.fixtures.kernels.data import FixtureKernel, Shape, materialise, ptx_path, targets
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.reference.memory import buffer_addresses
+from wattcast.features.isa import classify
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.features.symbolic import SymbolicResult, analyse_symbolically
 
 WITHIN = 0.02
 """Counts per class may differ from executed ones by this share."""

@@ -6,14 +6,14 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from features.execution import ExactMemory, execute
-from features.launch import Launch
-from features.ptx import read_module
-from features.symbolic import analyse_symbolically
 from tests.features.execution_kernels import BASE, kernel
 from tests.features.symbolic_programs import affine_programs, count_errors, loop_errors
 from tests.features.test_execution_generated import programs
 from tests.reference.machine import run as run_reference
+from wattcast.features.execution import ExactMemory, execute
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.features.symbolic import analyse_symbolically
 
 SHARED = ".shared .align 4 .b8 s[512];"
 MANY = ".reg .b32 %r<400>;"

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.ptx_text import kernel as synthetic
-from features.cfg import build_cfg
-from features.launch import Launch
-from features.ptx import read_module
-from features.symbolic import SymbolicResult, analyse_symbolically, dependent_chains
-from features.symbolic.arith import Arithmetic, Val
-from features.values import SCALAR, Graph, affine, describe, fold, wrap
 from tests.features.execution_kernels import FIRST, kernel
+from wattcast.features.cfg import build_cfg
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.features.symbolic import SymbolicResult, analyse_symbolically, dependent_chains
+from wattcast.features.symbolic.arith import Arithmetic, Val
+from wattcast.features.values import SCALAR, Graph, affine, describe, fold, wrap
 
 
 def test_equal_expressions_are_one_node() -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from features.execution import ExactMemory, ExecutionResult, execute
-from features.launch import Launch
-from features.ptx import read_module
 from tests.generated.programs import Generated
 from tests.reference.machine import ReferenceResult, run
 from tests.reference.memory import buffer_addresses
 from tests.reference.parse import InterpreterError
+from wattcast.features.execution import ExactMemory, ExecutionResult, execute
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
 
 MOST_STEPS = 30_000
 """Warp instructions of the reference; programs that need more are left out, it is slow."""

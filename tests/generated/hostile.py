@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from features.launch import Launch, PointerHint
+from wattcast.features.launch import Launch, PointerHint
 
 HEAD = ".version 8.3\n.target sm_70\n.address_size 64\n"
 REGISTERS = (

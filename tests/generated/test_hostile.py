@@ -11,14 +11,14 @@ from types import FrameType
 import numpy as np
 import pytest
 
-from features.analysis import analyse
-from features.execution import ExactMemory, execute
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.ptx import read_module
 from tests.generated.hostile import PROGRAMS
 from tests.reference.machine import run
 from tests.reference.memory import place_buffers
+from wattcast.features.analysis import analyse
+from wattcast.features.execution import ExactMemory, execute
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
 
 GPU = "tesla-v100"
 CAP_SECONDS = 0.4

@@ -11,11 +11,11 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, settings
 
-from features.execution import machine
 from tests.generated.arithmetic import every_instruction
 from tests.generated.choices import Seeded
 from tests.generated.compare import differences, reference
 from tests.generated.programs import Generated, generate, program, programs
+from wattcast.features.execution import machine
 
 SEEDS = 80
 """Seeded kernels of the suite; they are longer than what hypothesis draws."""

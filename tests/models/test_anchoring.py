@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from features.errors import LaunchError
-from models.estimate import Estimate
-from models.power.anchoring import NOISE, anchored, corrected, launch_coordinates
+from wattcast.features.errors import LaunchError
+from wattcast.models.estimate import Estimate
+from wattcast.models.power.anchoring import NOISE, anchored, corrected, launch_coordinates
 
 
 def test_a_repeated_launch_answers_what_was_measured() -> None:

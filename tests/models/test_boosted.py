@@ -8,15 +8,15 @@ import sys
 import numpy as np
 import pytest
 
-from features.errors import ModelError
-from features.schemas import get_schema
-from models.background import Background
-from models.estimate import Estimate
-from models.power.boosted import FAMILIES, BoostedPowerModel
-from models.power.inputs import LAUNCH_FEATURES
-from models.store import ArtifactStore
-from training.data.datasets import find_data
-from training.power.table import training_table
+from wattcast.features.errors import ModelError
+from wattcast.features.schemas import get_schema
+from wattcast.models.background import Background
+from wattcast.models.estimate import Estimate
+from wattcast.models.power.boosted import FAMILIES, BoostedPowerModel
+from wattcast.models.power.inputs import LAUNCH_FEATURES
+from wattcast.models.store import ArtifactStore
+from wattcast.training.data.datasets import find_data
+from wattcast.training.power.table import training_table
 
 GPUS = ("tesla-k20", "tesla-m60", "tesla-v100")
 STORE = ArtifactStore()
@@ -204,8 +204,8 @@ def test_no_vectors_give_no_watts() -> None:
 def test_predicting_loads_neither_native_library_nor_shap() -> None:
     code = (
         "import sys, numpy as np\n"
-        "from models.store import ArtifactStore\n"
-        "from models.power.boosted import BoostedPowerModel\n"
+        "from wattcast.models.store import ArtifactStore\n"
+        "from wattcast.models.power.boosted import BoostedPowerModel\n"
         "a = ArtifactStore().find('tesla-k20', 'power', 'average', 'alavani2023')\n"
         "m = BoostedPowerModel(a)\n"
         "assert 'onnxruntime' not in sys.modules\n"

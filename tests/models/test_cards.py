@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from features.errors import ModelError
-from models.cards import Card, ModelCard, read_card
-from models.dvfs.card import ScalingCard
-from models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from models.time.card import TimeCard
+from wattcast.features.errors import ModelError
+from wattcast.models.cards import Card, ModelCard, read_card
+from wattcast.models.dvfs.card import ScalingCard
+from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from wattcast.models.time.card import TimeCard
 
 KINDS: dict[str, type[Card]] = {"power": ModelCard, "scaling": ScalingCard, "time": TimeCard}
 PACKAGED = sorted(PACKAGED_ARTIFACTS.glob("*/*/*/*/card.json"))

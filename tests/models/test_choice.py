@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import ConstraintError
-from models.choice import OBJECTIVES, Constraints, Point, best_points, pareto
+from wattcast.features.errors import ConstraintError
+from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, pareto
 
 # time s, power W: energy 10, 9, 8.4, 12, 9 J
 FAST = Point("fast", 1.0, 10.0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from features.errors import ClockError
-from features.gpus import load_gpu
-from models.clock_grid import (
+from wattcast.features.errors import ClockError
+from wattcast.features.gpus import load_gpu
+from wattcast.models.clock_grid import (
     admitted,
     crossed,
     highest_pair,
@@ -15,7 +15,7 @@ from models.clock_grid import (
     stepped,
     supported_pairs,
 )
-from models.clocks import ClockPair
+from wattcast.models.clocks import ClockPair
 
 TITAN_X = load_gpu("gtx-titan-x")
 V100 = load_gpu("tesla-v100")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from features.errors import ModelError
-from models.dvfs.abe import HARDENED, AbeModel, AbeSettings, fit_abe
+from wattcast.features.errors import ModelError
+from wattcast.models.dvfs.abe import HARDENED, AbeModel, AbeSettings, fit_abe
 
 RNG = np.random.default_rng(5)
 

@@ -10,14 +10,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.errors import ClockError, ModelError
-from models.clocks import ClockPair
-from models.dvfs.card import ScalingCard, load_corrected, load_physical, scaling_store
-from models.dvfs.physical import PhysicalScaling, ScalingParameters, read_scaling, time_bounds
-from models.dvfs.power import PowerParameters
-from models.dvfs.timing import TimeParameters
-from models.dvfs.use import UNITS, KernelUse
-from models.dvfs.voltage import VoltageKnots
+from wattcast.features.errors import ClockError, ModelError
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.card import ScalingCard, load_corrected, load_physical, scaling_store
+from wattcast.models.dvfs.physical import (
+    PhysicalScaling,
+    ScalingParameters,
+    read_scaling,
+    time_bounds,
+)
+from wattcast.models.dvfs.power import PowerParameters
+from wattcast.models.dvfs.timing import TimeParameters
+from wattcast.models.dvfs.use import UNITS, KernelUse
+from wattcast.models.dvfs.voltage import VoltageKnots
 
 NOMINAL = ClockPair(1000.0, 3500.0)
 PARAMETERS = ScalingParameters(

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from models.clocks import ClockPair
-from models.dvfs.power import PowerParameters, duty, power_watts
-from models.dvfs.use import UseTable
-from models.dvfs.voltage import PUBLISHED_VOLTAGES, VoltageKnots
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.power import PowerParameters, duty, power_watts
+from wattcast.models.dvfs.use import UseTable
+from wattcast.models.dvfs.voltage import PUBLISHED_VOLTAGES, VoltageKnots
 
 NOMINAL = ClockPair(1000.0, 2000.0)
 MODEL = PowerParameters(

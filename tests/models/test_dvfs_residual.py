@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.errors import ModelError, SchemaError
-from models.clocks import ClockPair
-from models.dvfs.card import TREES, ScalingCard, load_corrected, scaling_store
-from models.dvfs.physical import PhysicalScaling, time_bounds
-from models.dvfs.residual import CorrectedScaling, power_vectors, time_vectors
-from models.dvfs.schemas import SCHEMAS, inputs, schema_hash
-from models.dvfs.timing import relative_time
-from models.dvfs.use import UNITS, KernelUse, UseTable
-from models.store import ArtifactStore
-from models.trees import TreeModel
 from tests.models.test_dvfs_physical import PARAMETERS, use
-from training.dvfs.residual import FittedTrees, ResidualRows, TreeSettings, fit_trees
+from wattcast.features.errors import ModelError, SchemaError
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.card import TREES, ScalingCard, load_corrected, scaling_store
+from wattcast.models.dvfs.physical import PhysicalScaling, time_bounds
+from wattcast.models.dvfs.residual import CorrectedScaling, power_vectors, time_vectors
+from wattcast.models.dvfs.schemas import SCHEMAS, inputs, schema_hash
+from wattcast.models.dvfs.timing import relative_time
+from wattcast.models.dvfs.use import UNITS, KernelUse, UseTable
+from wattcast.models.store import ArtifactStore
+from wattcast.models.trees import TreeModel
+from wattcast.training.dvfs.residual import FittedTrees, ResidualRows, TreeSettings, fit_trees
 
 RNG = np.random.default_rng(3)
 PHYSICAL = PhysicalScaling(PARAMETERS)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import ArrayLike, NDArray
 from scipy.stats import truncnorm
 
-from features.errors import ModelError
-from models.background import Background, Bin, FeatureStatistics
-from models.explain import LimeExplanation, explain_lime, explain_shap
+from wattcast.features.errors import ModelError
+from wattcast.models.background import Background, Bin, FeatureStatistics
+from wattcast.models.explain import LimeExplanation, explain_lime, explain_shap
 
 NAMES = ("waves", "branch", "n_warps", "occupancy")
 

@@ -11,14 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from features.errors import ModelError
-from features.schemas import get_schema
-from models.explain_stability import signs_agree, stability, strongest
-from models.explain_terms import lime_terms, shapley_values
-from models.explain_time import combine_of
-from models.explain_words import COMPONENTS, RESOURCES, meaning_of
-from models.power.physical import COMPONENTS as POWER_COMPONENTS
-from models.time.bottleneck import combined_seconds
+from wattcast.features.errors import ModelError
+from wattcast.features.schemas import get_schema
+from wattcast.models.explain_stability import signs_agree, stability, strongest
+from wattcast.models.explain_terms import lime_terms, shapley_values
+from wattcast.models.explain_time import combine_of
+from wattcast.models.explain_words import COMPONENTS, RESOURCES, meaning_of
+from wattcast.models.power.physical import COMPONENTS as POWER_COMPONENTS
+from wattcast.models.time.bottleneck import combined_seconds
 
 Floats = NDArray[np.float64]
 

@@ -7,16 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.activity import Activity
-from features.activity.instructions import InstructionEvents, measure_instructions
-from features.analysis import analyse
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.ptx import read_module
-from models.clocks import default_clocks
-from models.hotspots import attributed
-from models.time.attribution import resource_shares
-from models.time.bottleneck import combined_seconds, predicted_seconds, resource_seconds
+from wattcast.features.activity import Activity
+from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
+from wattcast.features.analysis import analyse
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.models.clocks import default_clocks
+from wattcast.models.hotspots import attributed
+from wattcast.models.time.attribution import resource_shares
+from wattcast.models.time.bottleneck import combined_seconds, predicted_seconds, resource_seconds
 
 GPU = load_gpu("tesla-v100")
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from features.errors import ModelError
-from models.intervals import (
+from wattcast.features.errors import ModelError
+from wattcast.models.intervals import (
     EXTRAPOLATED_WIDENING,
     IntervalCalibration,
     IntervalWidth,
@@ -20,7 +20,7 @@ from models.intervals import (
     interval_bounds,
     measure_coverage,
 )
-from models.time.card import TimeWidth
+from wattcast.models.time.card import TimeWidth
 
 
 def calibration(floor_watts: float = 40.0) -> IntervalCalibration:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from features.errors import ModelError
-from models.novelty import Novelty
-from training.summary import summarise
+from wattcast.features.errors import ModelError
+from wattcast.models.novelty import Novelty
+from wattcast.training.summary import summarise
 
 
 def _rows(seed: int = 0) -> np.ndarray:

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from features.activity import Activity
-from features.gpus import load_gpu
-from models.clocks import ClockPair
-from models.power.activities import UnitActivities, unit_activities
-from models.power.physical import (
+from wattcast.features.activity import Activity
+from wattcast.features.gpus import load_gpu
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.activities import UnitActivities, unit_activities
+from wattcast.models.power.physical import (
     COMPONENTS,
     WEIGHTS,
     PhysicalParameters,
@@ -21,7 +21,7 @@ from models.power.physical import (
     parameters_for,
     predicted_power,
 )
-from models.time.bottleneck import Beside
+from wattcast.models.time.bottleneck import Beside
 
 V100 = load_gpu("tesla-v100")
 REFERENCE = ClockPair(1000.0, 800.0)

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from features.errors import ModelError, SchemaError
-from models.cards import CARD_NAME, ModelCard, read_card, sha256_of
-from models.store import ArtifactStore
+from wattcast.features.errors import ModelError, SchemaError
+from wattcast.models.cards import CARD_NAME, ModelCard, read_card, sha256_of
+from wattcast.models.store import ArtifactStore
 
 SCHEMA_HASH = "a" * 64
 SPREAD = {"mean": 1.0, "std": 0.1}

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import LaunchError
-from models.time.algorithms import (
+from wattcast.features.errors import LaunchError
+from wattcast.models.time.algorithms import (
     FlowGraph,
     Operation,
     SmLimits,

@@ -8,15 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from features.activity import Activity, Extras
-from features.activity.extras import Atomics, AtomicUse, Synchronisation, TensorKind, TensorWork
-from features.analysis import analyse
-from features.gpus import load_gpu
-from features.gpus.profile import BlockStart, TimeInterval
-from features.launch import Launch
-from features.ptx import read_module
-from models.clocks import ClockPair, default_clocks, streaming_bytes_per_second
-from models.time.bottleneck import (
+from wattcast.features.activity import Activity, Extras
+from wattcast.features.activity.extras import (
+    Atomics,
+    AtomicUse,
+    Synchronisation,
+    TensorKind,
+    TensorWork,
+)
+from wattcast.features.analysis import analyse
+from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus.profile import BlockStart, TimeInterval
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.models.clocks import ClockPair, default_clocks, streaming_bytes_per_second
+from wattcast.models.time.bottleneck import (
     CONSTANTS,
     Beside,
     BottleneckTimeModel,

@@ -10,18 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.analysis import analyse
-from features.errors import DataError, LaunchError, ModelError
-from features.gpus import load_gpu
-from features.gpus.profile import GpuProfile
-from features.launch import Launch
-from features.ptx import read_module
-from models.clocks import ClockPair, default_clocks
-from models.time.code import charge
-from models.time.delay import DelayTimeModel, Parallelism, issue_rate
-from models.time.penalties import latencies
-from models.time.spread import delay_spread, published_delay_pairs
-from models.time.work import KernelWork, work_of
 from tests.models.time_works import (
     ALL_GPUS,
     K20,
@@ -35,6 +23,18 @@ from tests.models.time_works import (
     gpus,
     works,
 )
+from wattcast.features.analysis import analyse
+from wattcast.features.errors import DataError, LaunchError, ModelError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus.profile import GpuProfile
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.time.code import charge
+from wattcast.models.time.delay import DelayTimeModel, Parallelism, issue_rate
+from wattcast.models.time.penalties import latencies
+from wattcast.models.time.spread import delay_spread, published_delay_pairs
+from wattcast.models.time.work import KernelWork, work_of
 
 MODEL = DelayTimeModel()
 HARDWARE = DelayTimeModel("hardware")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from models.time.delay_steps import (
+from wattcast.models.time.delay_steps import (
     at_parallelism,
     bottleneck,
     compute_delay,

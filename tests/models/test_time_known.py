@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import LaunchError
-from features.launch import Launch
-from models.estimate import Estimate
-from models.time.known import (
+from wattcast.features.errors import LaunchError
+from wattcast.features.launch import Launch
+from wattcast.models.estimate import Estimate
+from wattcast.models.time.known import (
     REPEAT_FACTOR,
     SHRINKAGE,
     KnownLaunch,

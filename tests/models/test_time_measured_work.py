@@ -11,13 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import models.time.work_schema as work_schema_module
-from features.errors import ClockError, LaunchError
-from features.gpus import list_gpus, load_gpu
-from features.launch import Launch
-from features.schemas.tables import hash_of
-from models.clocks import ClockPair, default_clocks
-from models.time.measured_work import (
+import wattcast.models.time.work_schema as work_schema_module
+from wattcast.features.errors import ClockError, LaunchError
+from wattcast.features.gpus import list_gpus, load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.schemas.tables import hash_of
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.time.measured_work import (
     PARTS,
     Work,
     combined_seconds,
@@ -26,7 +26,7 @@ from models.time.measured_work import (
     physical_seconds,
     unit_seconds,
 )
-from models.time.work_schema import WorkConstants, work_schema
+from wattcast.models.time.work_schema import WorkConstants, work_schema
 
 RTX_3080 = load_gpu("rtx-3080")
 BASE = ClockPair(1440.0, 9501.0)

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import LaunchError
-from features.gpus import load_gpu
-from models.clocks import ClockPair
-from models.time.queueing import (
+from wattcast.features.errors import LaunchError
+from wattcast.features.gpus import load_gpu
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.queueing import (
     DramService,
     FormTime,
     QueueingGpu,
@@ -27,7 +27,7 @@ from models.time.queueing import (
     smooth_service_cycles,
     uncontended_latency,
 )
-from models.time.queueing_gpu import gpu_parameters
+from wattcast.models.time.queueing_gpu import gpu_parameters
 
 Form = Callable[[QueueingLaunch, QueueingGpu, ClockPair], FormTime]
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from features.gpus import load_gpu
-from models.clocks import ClockPair
-from models.time.queueing import QueueingGpu, QueueingLaunch
-from models.time.queueing_cases import CORRECTED, PRINTED, case_form
-from models.time.queueing_gpu import gpu_parameters
+from wattcast.features.gpus import load_gpu
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.queueing import QueueingGpu, QueueingLaunch
+from wattcast.models.time.queueing_cases import CORRECTED, PRINTED, case_form
+from wattcast.models.time.queueing_gpu import gpu_parameters
 
 GTX_980 = gpu_parameters(load_gpu("gtx-980")).gpu
 W1 = QueueingLaunch(

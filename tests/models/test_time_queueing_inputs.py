@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from features.analysis import KernelAnalysis, analyse
-from features.errors import DataError, ModelError
-from features.gpus import GpuProfile, load_gpu
-from features.gpus.memory_timing import MemoryTiming
-from features.launch import Launch
-from features.ptx import read_module
-from models.clocks import ClockPair
-from models.time.queueing import delays
-from models.time.queueing_gpu import gpu_parameters
-from models.time.queueing_inputs import chain_of, counters_to_inputs, launch_of
 from tests.models.time_works import KERNELS
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.errors import DataError, ModelError
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.gpus.memory_timing import MemoryTiming
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.queueing import delays
+from wattcast.models.time.queueing_gpu import gpu_parameters
+from wattcast.models.time.queueing_inputs import chain_of, counters_to_inputs, launch_of
 
 GTX_980 = load_gpu("gtx-980")
 V100 = load_gpu("tesla-v100")

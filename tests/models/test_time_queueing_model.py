@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.analysis import KernelAnalysis, analyse
-from features.errors import DataError
-from features.gpus import GpuProfile, load_gpu
-from features.launch import Launch
-from features.ptx import read_module
-from models.clocks import ClockPair, default_clocks
-from models.time import queueing_model
-from models.time.queueing import network_form
-from models.time.queueing_gpu import gpu_parameters
-from models.time.queueing_inputs import launch_of
-from models.time.queueing_model import QueueingCasesTimeModel, QueueingTimeModel, spread
-from models.time.registry import get_time_model
 from tests.models.time_works import KERNELS
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.time import queueing_model
+from wattcast.models.time.queueing import network_form
+from wattcast.models.time.queueing_gpu import gpu_parameters
+from wattcast.models.time.queueing_inputs import launch_of
+from wattcast.models.time.queueing_model import QueueingCasesTimeModel, QueueingTimeModel, spread
+from wattcast.models.time.registry import get_time_model
 
 GTX_980 = load_gpu("gtx-980")
 SERVERS = ("sm", "texture", "l2", "dram")

@@ -8,15 +8,15 @@ from math import isfinite
 
 import pytest
 
-from features.analysis import KernelAnalysis, analyse
-from features.errors import LaunchError, ModelError
-from features.launch import Launch
-from features.ptx import read_module
-from models.clocks import ClockPair, default_clocks
-from models.time.registry import get_time_model, time_models
-from models.time.scheduling import SchedulingTimeModel, work_of
-from models.time.thesis import ThesisTimeModel
 from tests.models.time_works import K20, KERNELS
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.errors import LaunchError, ModelError
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.time.registry import get_time_model, time_models
+from wattcast.models.time.scheduling import SchedulingTimeModel, work_of
+from wattcast.models.time.thesis import ThesisTimeModel
 
 CLASSIC = ("delay", "scheduling", "roofline", "volkov")
 
@@ -49,9 +49,9 @@ def test_an_unknown_name_lists_the_known_ones() -> None:
 def test_a_model_is_built_once_and_when_asked_for() -> None:
     assert get_time_model("delay") is time_models()["delay"]
     code = (
-        "import sys, models.time.registry as r; r.time_models(); "
-        "before = 'models.time.roofline' in sys.modules; r.get_time_model('roofline'); "
-        "print(before, 'models.time.roofline' in sys.modules)"
+        "import sys, wattcast.models.time.registry as r; r.time_models(); "
+        "before = 'wattcast.models.time.roofline' in sys.modules; r.get_time_model('roofline'); "
+        "print(before, 'wattcast.models.time.roofline' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "True"]

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.analysis import KernelAnalysis, analyse
-from features.errors import LaunchError, ModelError
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.ptx import read_module
-from models.clocks import ClockPair, default_clocks
-from models.time.roofline import (
+from tests.models.time_works import K20, KERNELS
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.errors import LaunchError, ModelError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.time.roofline import (
     RooflineTimeModel,
     attainable,
     instruction_roofline,
@@ -25,7 +26,6 @@ from models.time.roofline import (
     roofline_parts,
     roofline_seconds,
 )
-from tests.models.time_works import K20, KERNELS
 
 MODEL = RooflineTimeModel()
 V100 = load_gpu("tesla-v100")

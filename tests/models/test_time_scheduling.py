@@ -10,25 +10,6 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from features.analysis import analyse
-from features.errors import DataError, LaunchError, ModelError
-from features.gpus import load_gpu
-from features.gpus.profile import GpuProfile, LatencyPiece
-from features.launch import Launch
-from features.ptx import read_module
-from models.time.algorithms import FlowGraph, Operation, schedule_block, schedule_cfg
-from models.time.code import charge
-from models.time.penalties import (
-    MemoryCounts,
-    cache_penalty_cycles,
-    global_penalty_seconds,
-    latencies,
-    nondecreasing,
-    resource_units,
-    shared_penalty_seconds,
-)
-from models.time.scheduling import KernelWork, SchedulingTimeModel, TimeResult, work_of
-from models.time.spread import GPUS, published_pairs, spread
 from tests.models.time_works import (
     ALL_GPUS,
     K20,
@@ -42,6 +23,25 @@ from tests.models.time_works import (
     gpus,
     works,
 )
+from wattcast.features.analysis import analyse
+from wattcast.features.errors import DataError, LaunchError, ModelError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus.profile import GpuProfile, LatencyPiece
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.models.time.algorithms import FlowGraph, Operation, schedule_block, schedule_cfg
+from wattcast.models.time.code import charge
+from wattcast.models.time.penalties import (
+    MemoryCounts,
+    cache_penalty_cycles,
+    global_penalty_seconds,
+    latencies,
+    nondecreasing,
+    resource_units,
+    shared_penalty_seconds,
+)
+from wattcast.models.time.scheduling import KernelWork, SchedulingTimeModel, TimeResult, work_of
+from wattcast.models.time.spread import GPUS, published_pairs, spread
 
 MODEL = SchedulingTimeModel()
 

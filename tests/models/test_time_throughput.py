@@ -10,22 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import DataError, LaunchError, ModelError
-from features.gpus import load_gpu
-from features.gpus.profile import GpuProfile
-from features.launch import Launch
-from models.clocks import ClockPair, default_clocks
-from models.time.spread import published_pairs
-from models.time.throughput import (
-    SmRates,
-    Throughput,
-    VolkovTimeModel,
-    arithmetic_throughput,
-    memory_throughput,
-    published_throughputs,
-    throughput,
-)
-from models.time.work import KernelWork, known_trips
 from tests.models.time_works import (
     K20,
     MATMUL,
@@ -37,6 +21,22 @@ from tests.models.time_works import (
     gpus,
     works,
 )
+from wattcast.features.errors import DataError, LaunchError, ModelError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus.profile import GpuProfile
+from wattcast.features.launch import Launch
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.time.spread import published_pairs
+from wattcast.models.time.throughput import (
+    SmRates,
+    Throughput,
+    VolkovTimeModel,
+    arithmetic_throughput,
+    memory_throughput,
+    published_throughputs,
+    throughput,
+)
+from wattcast.models.time.work import KernelWork, known_trips
 
 MODEL = VolkovTimeModel()
 LIMITS = SmRates(memory=0.1, arithmetic=4.0, issue=4.0)

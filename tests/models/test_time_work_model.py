@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.errors import ModelError
-from features.gpus import load_gpu
-from features.launch import Launch
-from models.clocks import ClockPair
-from models.store import ArtifactStore
-from models.time.card import TimeCard
-from models.time.measured_work import PARTS, Runtime, Work, physical_seconds
-from models.time.work_model import (
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.models.clocks import ClockPair
+from wattcast.models.store import ArtifactStore
+from wattcast.models.time.card import TimeCard
+from wattcast.models.time.measured_work import PARTS, Runtime, Work, physical_seconds
+from wattcast.models.time.work_model import (
     REFERENCE_GPU,
     WorkTimeModel,
     log_factors,
@@ -23,7 +23,7 @@ from models.time.work_model import (
     work_parts,
     work_time_model,
 )
-from models.time.work_schema import work_schema
+from wattcast.models.time.work_schema import work_schema
 
 STORE = ArtifactStore(kind=TimeCard)
 RTX_3080 = load_gpu("rtx-3080")

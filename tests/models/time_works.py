@@ -7,13 +7,13 @@ from pathlib import Path
 
 from hypothesis import strategies as st
 
-from features.cfg import build_cfg
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.loops import natural_loops
-from features.ptx import read_module
-from models.time.code import BlockCode, KernelCode, charge
-from models.time.work import KernelWork
+from wattcast.features.cfg import build_cfg
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.loops import natural_loops
+from wattcast.features.ptx import read_module
+from wattcast.models.time.code import BlockCode, KernelCode, charge
+from wattcast.models.time.work import KernelWork
 
 KERNELS = Path(__file__).parents[1] / "fixtures" / "kernels" / "time"
 ALL_GPUS = ("tesla-k20", "quadro-k4200", "tesla-m60", "gtx-1050", "tesla-v100")

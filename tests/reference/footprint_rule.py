@@ -1,16 +1,16 @@
 """The cache rule of the prototype, which takes a block's whole footprint for its working set.
 
 What it cost and got right stands in docs/activity.md; here it is what the reuse distances of
-``features.activity.memory`` are measured against.
+``wattcast.features.activity.memory`` are measured against.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from features.execution import MemoryFacts
-from features.memory import SECTOR_BYTES, Overlap
-from features.occupancy import Occupancy
+from wattcast.features.execution import MemoryFacts
+from wattcast.features.memory import SECTOR_BYTES, Overlap
+from wattcast.features.occupancy import Occupancy
 
 L2_RETENTION = 0.7
 L2_RESIDENT = 0.75

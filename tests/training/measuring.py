@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
-from features.gpus import load_gpu
-from features.gpus.facts import Fact
-from features.gpus.profile import BlockStart, GpuProfile, LaunchOverhead
-from training.measure.campaign import plan, run_campaign, session
-from training.measure.nvml import Nvml
-from training.measure.observer import Settings
-from training.measure.simulated import Faults, SimulatedGpu, SimulatedRunner, Truth
-from training.measure.simulated_nvml import SimulatedNvml
-from training.measure.workload import Board, Buffer, Probe, Role, Workload
+from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus.facts import Fact
+from wattcast.features.gpus.profile import BlockStart, GpuProfile, LaunchOverhead
+from wattcast.training.measure.campaign import plan, run_campaign, session
+from wattcast.training.measure.nvml import Nvml
+from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.simulated import Faults, SimulatedGpu, SimulatedRunner, Truth
+from wattcast.training.measure.simulated_nvml import SimulatedNvml
+from wattcast.training.measure.workload import Board, Buffer, Probe, Role, Workload
 
 BODY = {
     "fma": "fma.rn.f32 %f{0}, %f{0}, %f8, %f9;",

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.errors import DataError
-from models.time.bottleneck_interval import program_errors
-from training.bottleneck import (
+from wattcast.features.errors import DataError
+from wattcast.models.time.bottleneck_interval import program_errors
+from wattcast.training.bottleneck import (
     TimeErrors,
     bottleneck_with,
     median_of_others,
@@ -19,8 +19,12 @@ from training.bottleneck import (
     time_errors,
     write_errors,
 )
-from training.data.activity_tables import ACTIVITY_GPUS, TABLE_CONSTANTS, read_activity_table
-from training.data.datasets import find_data
+from wattcast.training.data.activity_tables import (
+    ACTIVITY_GPUS,
+    TABLE_CONSTANTS,
+    read_activity_table,
+)
+from wattcast.training.data.datasets import find_data
 
 if find_data() is None:
     pytest.skip("no data: set WATTCAST_DATA", allow_module_level=True)

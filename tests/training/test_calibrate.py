@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from features.errors import DataError
-from training import calibrate
-from training.calibrate import (
+from wattcast.features.errors import DataError
+from wattcast.training import calibrate
+from wattcast.training.calibrate import (
     COLUMNS,
     WAYS,
     Calibrator,
@@ -24,10 +24,10 @@ from training.calibrate import (
     own_median,
     ranked,
 )
-from training.data.datasets import find_data
-from training.evaluation.protocols import evaluate
-from training.evaluation.rows import Rows
-from training.power.rows import power_rows
+from wattcast.training.data.datasets import find_data
+from wattcast.training.evaluation.protocols import evaluate
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.power.rows import power_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

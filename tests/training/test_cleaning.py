@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.errors import DataError
-from training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
-from training.data.datasets import data_root, find_data, read_raw, sources
+from wattcast.features.errors import DataError
+from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
+from wattcast.training.data.datasets import data_root, find_data, read_raw, sources
 
 FILES = ("K20", "M60", "V100", "K80", "PQ_V100", "PQ_Ampere84", "PQ_Ada24")
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.errors import DataError
-from training.data import clean_tables
-from training.data.clean_tables import read_clean
-from training.data.cleaning import MODEL_INPUTS, clean
-from training.data.datasets import KernelName, find_data, read_kernel_names
-from training.data.kernel_naming import NamingRules, plain_name
-from training.evaluation.baselines import median_watts
-from training.evaluation.protocols import evaluate
-from training.power.rows import activity_rows, baseline_lines, power_rows
+from wattcast.features.errors import DataError
+from wattcast.training.data import clean_tables
+from wattcast.training.data.clean_tables import read_clean
+from wattcast.training.data.cleaning import MODEL_INPUTS, clean
+from wattcast.training.data.datasets import KernelName, find_data, read_kernel_names
+from wattcast.training.data.kernel_naming import NamingRules, plain_name
+from wattcast.training.evaluation.baselines import median_watts
+from wattcast.training.evaluation.protocols import evaluate
+from wattcast.training.power.rows import activity_rows, baseline_lines, power_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from models.clocks import ClockPair
-from models.dvfs.card import ScalingCard, load_physical, scaling_store
-from models.dvfs.power import power_watts
-from models.dvfs.timing import relative_time
-from models.dvfs.use import UNITS, UseTable
-from models.dvfs.voltage import VoltageKnots
 from tests.models.test_dvfs_physical import PARAMETERS
-from training.data.datasets import find_data
-from training.dvfs import command as dvfs
-from training.dvfs.abe import (
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.card import ScalingCard, load_physical, scaling_store
+from wattcast.models.dvfs.power import power_watts
+from wattcast.models.dvfs.timing import relative_time
+from wattcast.models.dvfs.use import UNITS, UseTable
+from wattcast.models.dvfs.voltage import VoltageKnots
+from wattcast.training.data.datasets import find_data
+from wattcast.training.dvfs import command as dvfs
+from wattcast.training.dvfs.abe import (
     PLAIN,
     WITH_CLOCKS,
     AbeRows,
@@ -28,14 +28,20 @@ from training.dvfs.abe import (
     micro_to_real,
     use_rows,
 )
-from training.dvfs.artifacts import write_campaigns
-from training.dvfs.power import fit_power
-from training.dvfs.protocols import fit_physical, leave_programs_out, predict
-from training.dvfs.residual import CANDIDATES, ResidualRows, TreeSettings, choose
-from training.dvfs.rows import ScalingRows, scaling_rows
-from training.dvfs.scores import choice_scores, hypervolume, pareto_rows, scale_scores
-from training.dvfs.studies import MICRO_CAMPAIGNS, STUDIES, Scored, run_studies, score_table
-from training.dvfs.time import fit_times
+from wattcast.training.dvfs.artifacts import write_campaigns
+from wattcast.training.dvfs.power import fit_power
+from wattcast.training.dvfs.protocols import fit_physical, leave_programs_out, predict
+from wattcast.training.dvfs.residual import CANDIDATES, ResidualRows, TreeSettings, choose
+from wattcast.training.dvfs.rows import ScalingRows, scaling_rows
+from wattcast.training.dvfs.scores import choice_scores, hypervolume, pareto_rows, scale_scores
+from wattcast.training.dvfs.studies import (
+    MICRO_CAMPAIGNS,
+    STUDIES,
+    Scored,
+    run_studies,
+    score_table,
+)
+from wattcast.training.dvfs.time import fit_times
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
@@ -166,7 +172,7 @@ def test_a_program_is_never_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> No
         )
         return predict(parts, train, candidates)
 
-    monkeypatch.setattr("training.dvfs.protocols.predict", spying)
+    monkeypatch.setattr("wattcast.training.dvfs.protocols.predict", spying)
     parts = [synthetic("one", 5), synthetic("two", 4, seed=2)]
     leave_programs_out(parts, candidates=NO_TREES)
     assert len(seen) == 5 * 2

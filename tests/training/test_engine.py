@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.errors import ModelError
-from training.bulk import KernelTask, extract_all
-from training.data_parallel import fit_data_parallel
-from training.engine import ClusterError, Engine, InProcess, OnDask, open_engine
-from training.evaluation.protocols import cross_validate
-from training.evaluation.rows import Rows
-from training.families import Xgboost
-from training.search import cross_validate_on, fit_fold, search
+from wattcast.features.errors import ModelError
+from wattcast.training.bulk import KernelTask, extract_all
+from wattcast.training.data_parallel import fit_data_parallel
+from wattcast.training.engine import ClusterError, Engine, InProcess, OnDask, open_engine
+from wattcast.training.evaluation.protocols import cross_validate
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.families import Xgboost
+from wattcast.training.search import cross_validate_on, fit_fold, search
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
 
@@ -129,7 +129,7 @@ def test_one_model_is_fitted_on_rows_that_are_spread_over_workers(engine: Engine
 
 
 def test_features_of_many_launches(engine: Engine) -> None:
-    ptx = files("app.demo").joinpath("vector_add.ptx").read_text("utf-8")
+    ptx = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text("utf-8")
     tasks = [
         KernelTask(ptx, "tesla-v100", "alavani2023", (64 * n, 1, 1), (256, 1, 1))
         for n in range(1, 9)
@@ -149,7 +149,7 @@ def test_errors_of_a_task_reach_the_caller(engine: Engine) -> None:
 
 
 def test_a_scheduler_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("training.engine.WORKERS_SECONDS", 0.5)
+    monkeypatch.setattr("wattcast.training.engine.WORKERS_SECONDS", 0.5)
     with (
         pytest.raises(ClusterError, match="no Dask scheduler answers"),
         open_engine("tcp://127.0.0.1:9"),

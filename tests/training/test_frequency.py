@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.errors import DataError
-from models.clocks import ClockPair
-from training.data.datasets import find_data
-from training.data.frequency import file_names, read_frequency, read_opcode_counts
-from training.data.frequency_names import GPU_IDS, kernel_group
-from training.dvfs.rows import scaling_rows
+from wattcast.features.errors import DataError
+from wattcast.models.clocks import ClockPair
+from wattcast.training.data.datasets import find_data
+from wattcast.training.data.frequency import file_names, read_frequency, read_opcode_counts
+from wattcast.training.data.frequency_names import GPU_IDS, kernel_group
+from wattcast.training.dvfs.rows import scaling_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.retrain.gate import BASELINE, CHAMPION, HoldOut, OldRows, Policy, judge, log_error
+from wattcast.training.retrain.gate import (
+    BASELINE,
+    CHAMPION,
+    HoldOut,
+    OldRows,
+    Policy,
+    judge,
+    log_error,
+)
 
 POLICY = Policy()
 

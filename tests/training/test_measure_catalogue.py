@@ -9,22 +9,22 @@ from pathlib import Path
 
 import pytest
 
-from features.analysis import analyse
-from features.cuda.ptxas import find_ptxas
-from features.cuda.toolchain import find_nvrtc
-from features.gpus import load_gpu
-from features.ptx import read_module
-from features.ptx.ir import Module
-from models.time.bottleneck import dram_bytes
-from training.measure.applications import APPLICATIONS
-from training.measure.build import compile_source, sources, without_comments
-from training.measure.campaign import plan, planned_seconds
-from training.measure.catalogue import applications, micro
-from training.measure.executed import executed
-from training.measure.micro import MODULES
-from training.measure.observer import Settings
-from training.measure.simulated import SimulatedGpu, SimulatedRunner, Truth
-from training.measure.workload import PATTERNS, Board, Buffer, Workload
+from wattcast.features.analysis import analyse
+from wattcast.features.cuda.ptxas import find_ptxas
+from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.gpus import load_gpu
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
+from wattcast.models.time.bottleneck import dram_bytes
+from wattcast.training.measure.applications import APPLICATIONS
+from wattcast.training.measure.build import compile_source, sources, without_comments
+from wattcast.training.measure.campaign import plan, planned_seconds
+from wattcast.training.measure.catalogue import applications, micro
+from wattcast.training.measure.executed import executed
+from wattcast.training.measure.micro import MODULES
+from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.simulated import SimulatedGpu, SimulatedRunner, Truth
+from wattcast.training.measure.workload import PATTERNS, Board, Buffer, Workload
 
 H200 = Board(
     sm_count=132,

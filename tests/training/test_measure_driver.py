@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tests.training.measuring import workload
-from training.measure.campaign import Outcome, plan, run_campaign, session
-from training.measure.device import (
+from wattcast.training.measure.campaign import Outcome, plan, run_campaign, session
+from wattcast.training.measure.device import (
     ContextBrokenError,
     GpuLostError,
     MeasureError,
@@ -19,12 +19,12 @@ from training.measure.device import (
     SystemClock,
     WorkloadError,
 )
-from training.measure.driver import CudaRunner
-from training.measure.fillings import fillings
-from training.measure.lines import SensorTraits
-from training.measure.observer import Settings
-from training.measure.recording import read_recording
-from training.measure.workload import Buffer, Probe, Scalar
+from wattcast.training.measure.driver import CudaRunner
+from wattcast.training.measure.fillings import fillings
+from wattcast.training.measure.lines import SensorTraits
+from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.recording import read_recording
+from wattcast.training.measure.workload import Buffer, Probe, Scalar
 
 OK = SimpleNamespace(name="CUDA_SUCCESS")
 

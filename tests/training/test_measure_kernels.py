@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from features.analysis import analyse
-from features.cuda.toolchain import find_nvrtc
-from features.gpus import load_gpu
-from features.ptx import read_module
-from features.ptx.ir import Module
-from training.measure.bodies import body
-from training.measure.build import compile_source, sources, without_comments
-from training.measure.catalogue import micro
-from training.measure.micro import MODULES, modules, ptx_text
-from training.measure.workload import Board, Workload
+from wattcast.features.analysis import analyse
+from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.gpus import load_gpu
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
+from wattcast.training.measure.bodies import body
+from wattcast.training.measure.build import compile_source, sources, without_comments
+from wattcast.training.measure.catalogue import micro
+from wattcast.training.measure.micro import MODULES, modules, ptx_text
+from wattcast.training.measure.workload import Board, Workload
 
 TINY = Board(
     sm_count=1,

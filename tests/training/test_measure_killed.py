@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from training.measure.recording import read_recording
+from wattcast.training.measure.recording import read_recording
 
 ONLY = "energy.fma.f32,energy.add,latency.fma,latency.add,launch"
 KEYS = 21

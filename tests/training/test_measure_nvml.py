@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from tests.training.measuring import board, energy, parts
-from training.measure.campaign import Outcome, plan, run_campaign, session
-from training.measure.device import GpuLostError, MeasureError
-from training.measure.nvml import Nvml, reason_names
-from training.measure.observer import Settings
-from training.measure.recording import Recording, read_recording
-from training.measure.simulated import Faults, SimulatedGpu
-from training.measure.simulated_nvml import SimulatedNvml
-from training.measure.workload import Workload
+from wattcast.training.measure.campaign import Outcome, plan, run_campaign, session
+from wattcast.training.measure.device import GpuLostError, MeasureError
+from wattcast.training.measure.nvml import Nvml, reason_names
+from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.recording import Recording, read_recording
+from wattcast.training.measure.simulated import Faults, SimulatedGpu
+from wattcast.training.measure.simulated_nvml import SimulatedNvml
+from wattcast.training.measure.workload import Workload
 
 SETTINGS = Settings()
 COUNTER = "DeviceGetTotalEnergyConsumption"

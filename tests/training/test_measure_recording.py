@@ -14,17 +14,17 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
-from features.errors import DataError
 from tests.training.measuring import board, energy, parts
-from training.measure.campaign import plan, planned_seconds, run_campaign, session
-from training.measure.importers import from_tuning, from_zeus, write_imported
-from training.measure.lines import SCHEMA_FILE, schema
-from training.measure.nvml import Nvml
-from training.measure.observer import Settings
-from training.measure.pack import pack
-from training.measure.recording import read_recording
-from training.measure.simulated import SimulatedGpu
-from training.measure.workload import Workload
+from wattcast.features.errors import DataError
+from wattcast.training.measure.campaign import plan, planned_seconds, run_campaign, session
+from wattcast.training.measure.importers import from_tuning, from_zeus, write_imported
+from wattcast.training.measure.lines import SCHEMA_FILE, schema
+from wattcast.training.measure.nvml import Nvml
+from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.pack import pack
+from wattcast.training.measure.recording import read_recording
+from wattcast.training.measure.simulated import SimulatedGpu
+from wattcast.training.measure.workload import Workload
 
 SETTINGS = Settings(poll_seconds=0.02)
 
@@ -110,7 +110,9 @@ def test_a_recording_reads_back_what_was_written(whole: Path) -> None:
 
 def test_every_line_keeps_to_the_published_schema(whole: Path) -> None:
     published = json.loads(SCHEMA_FILE.read_text("utf-8"))
-    assert published == json.loads(json.dumps(schema())), "run python -m training.measure.lines"
+    assert published == json.loads(json.dumps(schema())), (
+        "run python -m wattcast.training.measure.lines"
+    )
     validator = jsonschema_rs.validator_for(published)
     for line in whole.read_text("utf-8").splitlines():
         validator.validate(json.loads(line))

@@ -11,16 +11,16 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from features.execution import ExactMemory, execute
-from features.launch import Launch
-from features.ptx import read_module
-from features.ptx.ir import Module
-from training.measure.applications import APPLICATIONS
-from training.measure.catalogue import micro
-from training.measure.driver import fillings
-from training.measure.micro import ptx_text
-from training.measure.shapes import Application, Shape
-from training.measure.workload import Board, Buffer, Workload
+from wattcast.features.execution import ExactMemory, execute
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
+from wattcast.training.measure.applications import APPLICATIONS
+from wattcast.training.measure.catalogue import micro
+from wattcast.training.measure.driver import fillings
+from wattcast.training.measure.micro import ptx_text
+from wattcast.training.measure.shapes import Application, Shape
+from wattcast.training.measure.workload import Board, Buffer, Workload
 
 Array = npt.NDArray[Any]
 TYPES = {"u8": "u1", "u32": "u4", "u64": "u8", "f16": "f2", "f32": "f4", "f64": "f8"}

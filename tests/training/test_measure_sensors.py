@@ -7,8 +7,8 @@ from math import exp
 import numpy as np
 import pytest
 
-from training.measure.device import Reading
-from training.measure.sensors import (
+from wattcast.training.measure.device import Reading
+from wattcast.training.measure.sensors import (
     corrected,
     counter_watts,
     half_width,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from training.measure.observer import Settings
-from training.measure.recording import read_recording
-from training.measure.run import Request, prepare
-from training.measure.simulated import SimulatedGpu
-from training.onboard.run import onboard
-from training.onboard.simulation import NO_COUNTER, parameters, simulated, truth
+from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.recording import read_recording
+from wattcast.training.measure.run import Request, prepare
+from wattcast.training.measure.simulated import SimulatedGpu
+from wattcast.training.onboard.run import onboard
+from wattcast.training.onboard.simulation import NO_COUNTER, parameters, simulated, truth
 
 
 @pytest.mark.parametrize(

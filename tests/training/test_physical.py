@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.clocks import ClockPair
-from models.power.activities import UnitActivities
-from models.power.physical import WEIGHTS, VoltageCurve, regressors
-from training.data.datasets import find_data
-from training.physical.choice import choose
-from training.physical.fit import (
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import WEIGHTS, VoltageCurve, regressors
+from wattcast.training.data.datasets import find_data
+from wattcast.training.physical.choice import choose
+from wattcast.training.physical.fit import (
     Fits,
     FitSettings,
     LeftOut,
@@ -24,7 +24,14 @@ from training.physical.fit import (
     row_folds,
     scored_programs,
 )
-from training.physical.rows import GpuRows, all_rows, counter_rows, joined, scaling, served_rows
+from wattcast.training.physical.rows import (
+    GpuRows,
+    all_rows,
+    counter_rows,
+    joined,
+    scaling,
+    served_rows,
+)
 
 if find_data() is None:
     pytest.skip("no data: set WATTCAST_DATA", allow_module_level=True)
@@ -35,7 +42,7 @@ SETTINGS = (
     FitSettings(micro_weight=1.0, counter_weight=0.5, ridge=4.0),
 )
 """Some of those the nested choice averages; the choice itself takes a minute
-(``python -m training.physical.report``)."""
+(``python -m wattcast.training.physical.report``)."""
 
 SERVED = ("gtx-1080-ti", "quadro-rtx-8000", "tesla-p100", "tesla-v100")
 

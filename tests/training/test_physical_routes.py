@@ -7,17 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from models.clocks import ClockPair
-from models.power.physical import PhysicalParameters
-from models.power.recalibration import recalibrated
-from training.data.datasets import find_data
-from training.physical.fit import Fits, FitSettings, error_percent, fitted_parameters, predict
-from training.physical.measured import DcgmRows
-from training.physical.residual import with_residual
-from training.physical.rows import GpuRows, counter_rows, joined, served_rows
-from training.physical.served import served_costs
-from training.physical.tokens import GROUPS, token_shares
-from training.physical.transfer import (
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.physical import PhysicalParameters
+from wattcast.models.power.recalibration import recalibrated
+from wattcast.training.data.datasets import find_data
+from wattcast.training.physical.fit import (
+    Fits,
+    FitSettings,
+    error_percent,
+    fitted_parameters,
+    predict,
+)
+from wattcast.training.physical.measured import DcgmRows
+from wattcast.training.physical.residual import with_residual
+from wattcast.training.physical.rows import GpuRows, counter_rows, joined, served_rows
+from wattcast.training.physical.served import served_costs
+from wattcast.training.physical.tokens import GROUPS, token_shares
+from wattcast.training.physical.transfer import (
     leave_gpu_out,
     measured_launches,
     priors,

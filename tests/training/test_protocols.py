@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from training.evaluation.calibration import averaged_folds, calibrated, nested_folds
-from training.evaluation.protocols import averaged, cross_validate, outside_range
-from training.evaluation.rows import Floats, Rows, plain
-from training.evaluation.scores import point_scores
-from training.evaluation.splits import Protocol, fold_assignment
+from wattcast.training.evaluation.calibration import averaged_folds, calibrated, nested_folds
+from wattcast.training.evaluation.protocols import averaged, cross_validate, outside_range
+from wattcast.training.evaluation.rows import Floats, Rows, plain
+from wattcast.training.evaluation.scores import point_scores
+from wattcast.training.evaluation.splits import Protocol, fold_assignment
 
 
 def make_rows(seed: int = 0, groups: int = 30, per_group: int = 8) -> Rows:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from models.intervals import Residuals
 from tests.training.test_protocols_splits import make_rows
-from training.evaluation.baselines import BASELINES, Baseline
-from training.evaluation.calibration import EXPONENTS
-from training.evaluation.nested import choose, tuned
-from training.evaluation.protocols import CONSTANT, OutOfFold, averaged, evaluate
-from training.evaluation.rows import Fit, Floats, Predict, Rows, plain
-from training.evaluation.scores import IntervalScoreName, cross_conformal, interval_scores
+from wattcast.models.intervals import Residuals
+from wattcast.training.evaluation.baselines import BASELINES, Baseline
+from wattcast.training.evaluation.calibration import EXPONENTS
+from wattcast.training.evaluation.nested import choose, tuned
+from wattcast.training.evaluation.protocols import CONSTANT, OutOfFold, averaged, evaluate
+from wattcast.training.evaluation.rows import Fit, Floats, Predict, Rows, plain
+from wattcast.training.evaluation.scores import IntervalScoreName, cross_conformal, interval_scores
 
 NOTHING = np.empty(0, dtype=np.int64)
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.errors import DataError
-from features.gpus import load_gpu
-from models.clocks import ClockPair
-from models.time.queueing import max_form
-from models.time.queueing_gpu import gpu_parameters
-from models.time.queueing_inputs import counters_to_inputs
-from models.time.queueing_model import ANY_GPU, SPREAD_FILE
-from training import queueing
-from training.data.datasets import find_data
-from training.queueing import (
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import load_gpu
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.queueing import max_form
+from wattcast.models.time.queueing_gpu import gpu_parameters
+from wattcast.models.time.queueing_inputs import counters_to_inputs
+from wattcast.models.time.queueing_model import ANY_GPU, SPREAD_FILE
+from wattcast.training import queueing
+from wattcast.training.data.datasets import find_data
+from wattcast.training.queueing import (
     DATA_SETS,
     FAMILIES,
     FORMS,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from models.store import ArtifactStore
-from training.report import summary_table
+from wattcast.models.store import ArtifactStore
+from wattcast.training.report import summary_table
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.schemas import formulas
-from features.schemas.tables import read_definition
-from training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
-from training.data.datasets import find_data
-from training.data.recompute import occupancies, recompute, reproduced_shares
-from training.power.table import THESIS_FILES
+from wattcast.features.schemas import formulas
+from wattcast.features.schemas.tables import read_definition
+from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
+from wattcast.training.data.datasets import find_data
+from wattcast.training.data.recompute import occupancies, recompute, reproduced_shares
+from wattcast.training.power.table import THESIS_FILES
 
 DEFINITION = read_definition("alavani2023")
 

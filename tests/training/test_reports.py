@@ -14,24 +14,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from models.choice import Point
-from models.time.card import TimeProtocol
-from models.time.spread import published_pairs
-from training import bottleneck, queueing
-from training.data.activity_tables import read_activity_table
-from training.data.datasets import find_data
-from training.reports import figures, time_work
-from training.reports.baselines import mean_curve_of_others, median_of_others
-from training.reports.dwarfs import (
+from wattcast.models.choice import Point
+from wattcast.models.time.card import TimeProtocol
+from wattcast.models.time.spread import published_pairs
+from wattcast.training import bottleneck, queueing
+from wattcast.training.data.activity_tables import read_activity_table
+from wattcast.training.data.datasets import find_data
+from wattcast.training.reports import figures, time_work
+from wattcast.training.reports.baselines import mean_curve_of_others, median_of_others
+from wattcast.training.reports.dwarfs import (
     NOT_CLASSIFIED,
     dwarf_of,
     printed_table_4_3,
     printed_table_4_9,
     table_4_3_dwarf,
 )
-from training.reports.extra import ExtraMissingError, require_train_extra
-from training.reports.figures import Choices, Figure, Line, Panel, Points
-from training.reports.page import (
+from wattcast.training.reports.extra import ExtraMissingError, require_train_extra
+from wattcast.training.reports.figures import Choices, Figure, Line, Panel, Points
+from wattcast.training.reports.page import (
     Page,
     ReportError,
     Section,
@@ -41,11 +41,11 @@ from training.reports.page import (
     to_markdown,
     write_page,
 )
-from training.reports.targets import Target, target_lines, target_table
-from training.reports.time import time_report
-from training.reports.time_activity import activity_chapter
-from training.reports.time_thesis import KERNELS, by_dwarf, errors_of, thesis_chapter
-from training.work.folds import MODEL, OTHERS, LeftOut, WorkTable
+from wattcast.training.reports.targets import Target, target_lines, target_table
+from wattcast.training.reports.time import time_report
+from wattcast.training.reports.time_activity import activity_chapter
+from wattcast.training.reports.time_thesis import KERNELS, by_dwarf, errors_of, thesis_chapter
+from wattcast.training.work.folds import MODEL, OTHERS, LeftOut, WorkTable
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no training data: set WATTCAST_DATA (docs/reports.md)"

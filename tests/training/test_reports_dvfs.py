@@ -11,27 +11,33 @@ import numpy as np
 import pytest
 
 from tests.training.test_dvfs import synthetic
-from training.data.datasets import find_data
-from training.dvfs.abe import PLAIN, AbeRows, counter_rows, leave_benchmarks_out
-from training.dvfs.protocols import Predictions
-from training.dvfs.rows import Floats, ScalingRows
-from training.dvfs.studies import Scored, Study, run_studies
-from training.physical.fit import Averaged, Fits, LeftOut
-from training.physical.rows import GpuRows, all_rows
-from training.queueing import DATA_SETS
-from training.reports import (
+from wattcast.training.data.datasets import find_data
+from wattcast.training.dvfs.abe import PLAIN, AbeRows, counter_rows, leave_benchmarks_out
+from wattcast.training.dvfs.protocols import Predictions
+from wattcast.training.dvfs.rows import Floats, ScalingRows
+from wattcast.training.dvfs.studies import Scored, Study, run_studies
+from wattcast.training.physical.fit import Averaged, Fits, LeftOut
+from wattcast.training.physical.rows import GpuRows, all_rows
+from wattcast.training.queueing import DATA_SETS
+from wattcast.training.reports import (
     dvfs,
     dvfs_protocols,
     dvfs_queueing,
     dvfs_regression,
     dvfs_static,
 )
-from training.reports.dvfs_choice import choice_chapter, choices_of, queueing_scale
-from training.reports.dvfs_counters import counters_chapter, scale_of
-from training.reports.dvfs_judged import JUDGED, MEAN_CURVE, Judged, judged_table, spread_over
-from training.reports.dvfs_protocols import random_errors
-from training.reports.page import Page, Table, write_page
-from training.reports.targets import Target
+from wattcast.training.reports.dvfs_choice import choice_chapter, choices_of, queueing_scale
+from wattcast.training.reports.dvfs_counters import counters_chapter, scale_of
+from wattcast.training.reports.dvfs_judged import (
+    JUDGED,
+    MEAN_CURVE,
+    Judged,
+    judged_table,
+    spread_over,
+)
+from wattcast.training.reports.dvfs_protocols import random_errors
+from wattcast.training.reports.page import Page, Table, write_page
+from wattcast.training.reports.targets import Target
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA (docs/reports.md)"

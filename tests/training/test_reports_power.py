@@ -9,20 +9,26 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from app.cli import main as cli
-from features.errors import DataError
 from tests.training.test_study_models import a_frame
-from training.data.cleaning import MODEL_INPUTS
-from training.data.datasets import find_data
-from training.physical.fit import FitSettings
-from training.physical.report import RouteError
-from training.physical.rows import served_rows
-from training.power.bounds import BOUNDS, KNOWN_R2
-from training.power.holds import IntervalGain
-from training.power.seen import blend
-from training.reports import power, power_features, power_holds, power_physical, power_study
-from training.reports.page import Page, Section, Table, to_html, to_markdown
-from training.reports.power_models import (
+from wattcast.app.cli import main as cli
+from wattcast.features.errors import DataError
+from wattcast.training.data.cleaning import MODEL_INPUTS
+from wattcast.training.data.datasets import find_data
+from wattcast.training.physical.fit import FitSettings
+from wattcast.training.physical.report import RouteError
+from wattcast.training.physical.rows import served_rows
+from wattcast.training.power.bounds import BOUNDS, KNOWN_R2
+from wattcast.training.power.holds import IntervalGain
+from wattcast.training.power.seen import blend
+from wattcast.training.reports import (
+    power,
+    power_features,
+    power_holds,
+    power_physical,
+    power_study,
+)
+from wattcast.training.reports.page import Page, Section, Table, to_html, to_markdown
+from wattcast.training.reports.power_models import (
     Held,
     chosen_cards,
     intervals_section,
@@ -30,16 +36,16 @@ from training.reports.power_models import (
     models_section,
     packaged_cards,
 )
-from training.reports.power_parts import PARTS
-from training.reports.power_physical import PhysicalChapter, physical_chapter
-from training.reports.targets import Target, target_lines
-from training.study import __main__ as command
-from training.study import outliers
-from training.study import study as studies
-from training.study.cost import Measured
-from training.study.judged import Effort
-from training.study.regressors import REGRESSORS
-from training.study.study import K20, Study
+from wattcast.training.reports.power_parts import PARTS
+from wattcast.training.reports.power_physical import PhysicalChapter, physical_chapter
+from wattcast.training.reports.targets import Target, target_lines
+from wattcast.training.study import __main__ as command
+from wattcast.training.study import outliers
+from wattcast.training.study import study as studies
+from wattcast.training.study.cost import Measured
+from wattcast.training.study.judged import Effort
+from wattcast.training.study.regressors import REGRESSORS
+from wattcast.training.study.study import K20, Study
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no training data: set WATTCAST_DATA (docs/study.md)"

@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from features.errors import DataError, ModelError
-from models.cards import Source
-from models.power.boosted import BoostedPowerModel
-from models.store import ArtifactStore
-from training.board import board_factor
-from training.checkpoints import Checkpoints
-from training.engine import InProcess
-from training.evaluation.rows import Rows
-from training.families import FAMILIES, Catboost, Xgboost
-from training.retrain import warm_start
-from training.retrain.gate import BASELINE, CHAMPION
-from training.retrain.run import Base, Champion, Order, Retrained, Uploads, retrain
-from training.retrain.warm_start import FitTask, fit_predict
+from wattcast.features.errors import DataError, ModelError
+from wattcast.models.cards import Source
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.store import ArtifactStore
+from wattcast.training.board import board_factor
+from wattcast.training.checkpoints import Checkpoints
+from wattcast.training.engine import InProcess
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.families import FAMILIES, Catboost, Xgboost
+from wattcast.training.retrain import warm_start
+from wattcast.training.retrain.gate import BASELINE, CHAMPION
+from wattcast.training.retrain.run import Base, Champion, Order, Retrained, Uploads, retrain
+from wattcast.training.retrain.warm_start import FitTask, fit_predict
 
 GPU = "tesla-k20"
 KERNELS, LAUNCHES = 12, 12

@@ -8,23 +8,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from features.errors import DataError
-from features.gpus import load_gpu
-from models.cards import SchemaReference, Source
-from models.clocks import ClockPair, default_clocks
-from models.estimate import Estimate
-from models.power.activities import UnitActivities
-from models.power.physical import PhysicalParameters, predicted_power
-from models.power.physical_model import PhysicalPowerModel
-from models.store import ArtifactStore, schema_hash
-from models.time.base import TimePrediction
-from models.time.bottleneck_interval import interval_of
-from models.time.calibration import REGIMES, CorrectedTimes, TimeCorrectionCard, features_of
-from training.evaluation.rows import Rows
-from training.retrain.gate import BASELINE
-from training.retrain.inputs import Order, Retrained, Uploads
-from training.retrain.launch_time import DEFAULT, calibrate_time
-from training.retrain.new_gpu import COLUMNS, Start, calibrate_power
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import load_gpu
+from wattcast.models.cards import SchemaReference, Source
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.estimate import Estimate
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import PhysicalParameters, predicted_power
+from wattcast.models.power.physical_model import PhysicalPowerModel
+from wattcast.models.store import ArtifactStore, schema_hash
+from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.bottleneck_interval import interval_of
+from wattcast.models.time.calibration import (
+    REGIMES,
+    CorrectedTimes,
+    TimeCorrectionCard,
+    features_of,
+)
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.retrain.gate import BASELINE
+from wattcast.training.retrain.inputs import Order, Retrained, Uploads
+from wattcast.training.retrain.launch_time import DEFAULT, calibrate_time
+from wattcast.training.retrain.new_gpu import COLUMNS, Start, calibrate_power
 
 GPU = load_gpu("a100-sxm4-80gb")
 CLOCKS = default_clocks(GPU)

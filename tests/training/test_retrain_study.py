@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 
-from models.store import ArtifactStore
-from training.data.activity_tables import MeasuredProgram, read_activity_table
-from training.data.datasets import find_data
-from training.retrain import study
+from wattcast.models.store import ArtifactStore
+from wattcast.training.data.activity_tables import MeasuredProgram, read_activity_table
+from wattcast.training.data.datasets import find_data
+from wattcast.training.retrain import study
 
 GPU = "tesla-v100"
 CARD = ArtifactStore().find("pooled", "power", "physical", "activity1").card

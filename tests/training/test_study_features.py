@@ -12,17 +12,17 @@ import pandas as pd
 import pytest
 
 from tests.training.test_study_models import ONCE, a_frame
-from training.data.datasets import find_data
-from training.reports.dwarfs import NOT_CLASSIFIED
-from training.study import cost, dynamic, outliers, selection
-from training.study.cost import agreement, printed_ranking, rankings
-from training.study.data import rows_of, study_tables
-from training.study.dependence import grid, partial_dependence
-from training.study.dwarfs import error_by_dwarf, rows_by_dwarf
-from training.study.judged import judge
-from training.study.printed import printed
-from training.study.regressors import REGRESSORS
-from training.study.selection import TABLE_5_4, rank, select_features, without_correlated
+from wattcast.training.data.datasets import find_data
+from wattcast.training.reports.dwarfs import NOT_CLASSIFIED
+from wattcast.training.study import cost, dynamic, outliers, selection
+from wattcast.training.study.cost import agreement, printed_ranking, rankings
+from wattcast.training.study.data import rows_of, study_tables
+from wattcast.training.study.dependence import grid, partial_dependence
+from wattcast.training.study.dwarfs import error_by_dwarf, rows_by_dwarf
+from wattcast.training.study.judged import judge
+from wattcast.training.study.printed import printed
+from wattcast.training.study.regressors import REGRESSORS
+from wattcast.training.study.selection import TABLE_5_4, rank, select_features, without_correlated
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no training data: set WATTCAST_DATA (docs/study.md)"

@@ -8,18 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from models.cards import Spread
-from training.data.cleaning import MODEL_INPUTS
-from training.evaluation.protocols import OutOfFold
-from training.evaluation.rows import Rows
-from training.evaluation.splits import Protocol
-from training.study import repeated
-from training.study.ann import DECAY_EPOCHS, FIRST_RATE, Network, candidates, learning_rate
-from training.study.data import SMALLER_LAST_SERIAL, by_size, rows_of
-from training.study.initial import TABLE_5_1, TABLE_5_2, initial_study, strong_correlations
-from training.study.judged import Effort, beside_median, judge, text
-from training.study.printed import Printed, printed
-from training.study.regressors import LINEAR, REGRESSORS, judge_linear, judge_regressors
+from wattcast.models.cards import Spread
+from wattcast.training.data.cleaning import MODEL_INPUTS
+from wattcast.training.evaluation.protocols import OutOfFold
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.evaluation.splits import Protocol
+from wattcast.training.study import repeated
+from wattcast.training.study.ann import DECAY_EPOCHS, FIRST_RATE, Network, candidates, learning_rate
+from wattcast.training.study.data import SMALLER_LAST_SERIAL, by_size, rows_of
+from wattcast.training.study.initial import TABLE_5_1, TABLE_5_2, initial_study, strong_correlations
+from wattcast.training.study.judged import Effort, beside_median, judge, text
+from wattcast.training.study.printed import Printed, printed
+from wattcast.training.study.regressors import LINEAR, REGRESSORS, judge_linear, judge_regressors
 
 ONCE = Effort(assignments=1, jobs=1)
 FAST = ("decision-tree", "svr")
@@ -109,7 +109,7 @@ def test_a_network_trains_for_its_epochs_at_its_rate(monkeypatch: pytest.MonkeyP
     assert uniform.losses[-1] < uniform.losses[0]
     assert uniform.predict(vectors[:2]).shape == (2,)
     # A schedule that really reaches the optimiser: without a rate nothing is learned any more.
-    monkeypatch.setattr("training.study.ann.learning_rate", lambda schedule, epoch: 0.0)
+    monkeypatch.setattr("wattcast.training.study.ann.learning_rate", lambda schedule, epoch: 0.0)
     stopped = Network((8, 8, 8), "exponential", epochs=4).fit(vectors, watts)
     known = Network((8, 8, 8), "uniform", epochs=1).fit(vectors, watts)
     assert stopped.predict(vectors) == pytest.approx(known.predict(vectors))
@@ -150,7 +150,7 @@ def test_the_initial_tree_is_tuned_and_judged_by_both_protocols(
         "stump": {"max_depth": 1, "min_samples_split": 2, "max_features": 1.0, "ccp_alpha": 0.0},
         "tree": {"max_depth": 9, "min_samples_split": 2, "max_features": 1.0, "ccp_alpha": 0.0},
     }
-    monkeypatch.setattr("training.study.initial.GRID", grid)
+    monkeypatch.setattr("wattcast.training.study.initial.GRID", grid)
     found = initial_study(a_frame(), ONCE)
     assert set(found.importances) == set(TABLE_5_2)
     assert sum(found.importances.values()) == pytest.approx(1)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from features.errors import DataError
-from training.data.tables import number, read_table, text
+from wattcast.features.errors import DataError
+from wattcast.training.data.tables import number, read_table, text
 
 COLUMNS = {
     "kind": text(choices=("real", "micro")),

@@ -10,19 +10,25 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from features.errors import DataError
-from features.gpus import load_gpu
-from features.launch import Launch
-from models.cards import sha256_of
-from models.store import ArtifactStore
-from models.time.card import TimeCard
-from models.time.measured_work import PARTS, Work, p_norm
-from models.time.work_model import work_inputs, work_parts, work_time_model
-from models.time.work_schema import work_schema
-from training.data.datasets import find_data
-from training.data.launches import CLOCKS, GPU, MeasuredLaunch, launches_path, read_launches
-from training.families import library_versions
-from training.work.folds import (
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.models.cards import sha256_of
+from wattcast.models.store import ArtifactStore
+from wattcast.models.time.card import TimeCard
+from wattcast.models.time.measured_work import PARTS, Work, p_norm
+from wattcast.models.time.work_model import work_inputs, work_parts, work_time_model
+from wattcast.models.time.work_schema import work_schema
+from wattcast.training.data.datasets import find_data
+from wattcast.training.data.launches import (
+    CLOCKS,
+    GPU,
+    MeasuredLaunch,
+    launches_path,
+    read_launches,
+)
+from wattcast.training.families import library_versions
+from wattcast.training.work.folds import (
     MODEL,
     PHYSICAL,
     LeftOut,
@@ -35,9 +41,9 @@ from training.work.folds import (
     leave_out,
     time_scores,
 )
-from training.work.known import known_table, pairs_of, repeats_table
-from training.work.study import calibrated, main, score_table, train
-from training.work.transfer import transfer_table, work_of_counters
+from wattcast.training.work.known import known_table, pairs_of, repeats_table
+from wattcast.training.work.study import calibrated, main, score_table, train
+from wattcast.training.work.transfer import transfer_table, work_of_counters
 
 DOCS = Path(__file__).parents[2] / "docs" / "work.md"
 STORE = ArtifactStore(kind=TimeCard)

@@ -16,11 +16,11 @@ from typing import Any, Literal, cast
 
 import pandas as pd
 
-from features.activity import Activity
-from models.clocks import ClockPair
-from models.time.bottleneck import CONSTANTS
-from training.data.datasets import data_root
-from training.data.tables import number, read_table, text
+from wattcast.features.activity import Activity
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.bottleneck import CONSTANTS
+from wattcast.training.data.datasets import data_root
+from wattcast.training.data.tables import number, read_table, text
 
 ACTIVITY_GPUS = ("tesla-v100", "quadro-rtx-8000", "gtx-1080-ti", "tesla-p100")
 """GPUs with an activity table; the file is named like the GPU."""

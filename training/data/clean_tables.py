@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from training.data.cleaning import NUMERIC_COLUMNS, SM_COUNT
-from training.data.datasets import data_root
-from training.data.tables import number, read_table, text
+from wattcast.training.data.cleaning import NUMERIC_COLUMNS, SM_COUNT
+from wattcast.training.data.datasets import data_root
+from wattcast.training.data.tables import number, read_table, text
 
 TABLES = ("K20", "M60", "V100", *SM_COUNT)
 """Names of the tables, those of the files they were cleaned from (``sources.toml``)."""
@@ -22,7 +22,7 @@ FLAGS = ("idle_power", "iic_zero", "short_run", "time_not_kernel")
 
 _TEXT = ("benchmark", "kernel", "kernel_id", "family")
 _POSITIVE = frozenset({"grid_size", "block_size", "total_threads", "power_w", "n_repeats"})
-# What training.data.cleaning keeps besides: not in these files.
+# What wattcast.training.data.cleaning keeps besides: not in these files.
 _NOT_THERE = frozenset({"total_inst", "wtotal", "serial"})
 
 

@@ -29,16 +29,16 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from features.errors import DataError
-from training.data.datasets import (
+from wattcast.features.errors import DataError
+from wattcast.training.data.datasets import (
     SPREADSHEET_ERRORS,
     RawTable,
     SourceFile,
     read_kernel_names,
     read_raw,
 )
-from training.data.kernel_naming import NamingRules
-from training.data.tables import number, validated
+from wattcast.training.data.kernel_naming import NamingRules
+from wattcast.training.data.tables import number, validated
 
 MODEL_INPUTS = (
     "avg_comp_lat",

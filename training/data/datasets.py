@@ -2,7 +2,7 @@
 
 The files lie outside the repository (their licence forbids handing them on), in a folder with
 ``power/raw``, ``power/clean`` and ``power/kernel_names.csv``: ``$WATTCAST_DATA``, else
-``../shared/data`` beside the repository. What they mean is ``training.data.cleaning``'s.
+``../shared/data`` beside the repository. What they mean is ``wattcast.training.data.cleaning``'s.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from features.errors import DataError
-from models.cards import Source, sha256_of
-from training.data.tables import FIRST_ROW, read_table, text
+from wattcast.features.errors import DataError
+from wattcast.models.cards import Source, sha256_of
+from wattcast.training.data.tables import FIRST_ROW, read_table, text
 
 SOURCES_FILE = Path(__file__).parents[1] / "sources.toml"
 SPREADSHEET_ERRORS = frozenset({"#DIV/0!", "#REF!", "#VALUE!"})
@@ -151,7 +151,9 @@ def source_of_table(path: Path, root: Path | None = None) -> Source:
 def find_data() -> Path | None:
     """Folder of the data sets, or ``None`` where there is none."""
     given = os.environ.get("WATTCAST_DATA")
-    folder = Path(given) if given else Path(__file__).parents[3] / "shared" / "data"
+    folder = (
+        Path(given) if given else Path(__file__).resolve().parents[2].parent / "shared" / "data"
+    )
     return folder if (folder / "power" / "raw").is_dir() else None
 
 

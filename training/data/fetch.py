@@ -15,9 +15,9 @@ from urllib.parse import quote
 
 import httpx
 
-from features.errors import DataError
-from models.cards import sha256_of
-from training.data.datasets import SourceFile, sources
+from wattcast.features.errors import DataError
+from wattcast.models.cards import sha256_of
+from wattcast.training.data.datasets import SourceFile, sources
 
 MAX_BYTES = 16 * 1024 * 1024
 """Largest file taken: the eight have half a megabyte or less, and no address may fill a disk."""

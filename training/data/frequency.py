@@ -34,12 +34,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from features.errors import DataError
-from models.cards import sha256_of
-from models.clocks import ClockPair
-from training.data.datasets import data_root
-from training.data.frequency_names import GPU_IDS, kernel_group
-from training.data.tables import FIRST_ROW, number, read_table, text
+from wattcast.features.errors import DataError
+from wattcast.models.cards import sha256_of
+from wattcast.models.clocks import ClockPair
+from wattcast.training.data.datasets import data_root
+from wattcast.training.data.frequency_names import GPU_IDS, kernel_group
+from wattcast.training.data.tables import FIRST_ROW, number, read_table, text
 
 Counters = Literal["utilisation", "nvprof", "nvprof_short", "dcgm", "amd", "none"]
 """What a file tells about a kernel besides time and power (docs/frequency.md)."""

@@ -14,15 +14,20 @@ from typing import Literal
 
 import pandas as pd
 
-from features.errors import DataError
-from models.cards import sha256_of
-from training.data import clean_tables
-from training.data.activity_tables import ACTIVITY_GPUS, read_activity_table
-from training.data.cleaning import MODEL_INPUTS, clean
-from training.data.datasets import find_data, read_kernel_names, read_raw, sources
-from training.data.frequency import OPCODE_COUNTS, file_names, read_frequency, read_opcode_counts
-from training.data.launches import launches_path, read_launches
-from training.summary import fingerprint
+from wattcast.features.errors import DataError
+from wattcast.models.cards import sha256_of
+from wattcast.training.data import clean_tables
+from wattcast.training.data.activity_tables import ACTIVITY_GPUS, read_activity_table
+from wattcast.training.data.cleaning import MODEL_INPUTS, clean
+from wattcast.training.data.datasets import find_data, read_kernel_names, read_raw, sources
+from wattcast.training.data.frequency import (
+    OPCODE_COUNTS,
+    file_names,
+    read_frequency,
+    read_opcode_counts,
+)
+from wattcast.training.data.launches import launches_path, read_launches
+from wattcast.training.summary import fingerprint
 
 State = Literal["complete", "shortened", "sound", "defective", "missing", "unread"]
 """``complete``: the upstream file, by its checksum; ``shortened``: readable, but not that file;

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from training.data.datasets import KernelName
+from wattcast.training.data.datasets import KernelName
 
 _SIZE = re.compile(r"_\d+(k|mw|m|w)?(?=kernel|$|_|\s)|\d{2,}$", re.IGNORECASE)
 """Sizes and counters: ``_1024``, ``_1MW``, ``_193K``, and the 10 of a dragged ``vecAdd10``."""

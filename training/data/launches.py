@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import DataError, LaunchError
-from features.gpus import GpuProfile, load_gpu
-from features.launch import Dim3, Launch
-from features.occupancy import check_launch
-from models.clocks import ClockPair
-from models.time.measured_work import Work
-from training.data.datasets import data_root
-from training.data.tables import FIRST_ROW, number, read_table, text
+from wattcast.features.errors import DataError, LaunchError
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.launch import Dim3, Launch
+from wattcast.features.occupancy import check_launch
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.measured_work import Work
+from wattcast.training.data.datasets import data_root
+from wattcast.training.data.tables import FIRST_ROW, number, read_table, text
 
 GPU = "rtx-3080"
 GPU_IN_FILE = "geforce-rtx-3080"

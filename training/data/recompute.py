@@ -16,13 +16,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.occupancy import occupancy
-from features.schemas import formulas
-from features.schemas.derive import derive, launch_columns
-from features.schemas.tables import Definition, GpuTable
-from training.data.cleaning import MODEL_INPUTS
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.occupancy import occupancy
+from wattcast.features.schemas import formulas
+from wattcast.features.schemas.derive import derive, launch_columns
+from wattcast.features.schemas.tables import Definition, GpuTable
+from wattcast.training.data.cleaning import MODEL_INPUTS
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -9,7 +9,7 @@ import pandas as pd
 import pandera.pandas as pa
 from pandera.errors import SchemaErrors
 
-from features.errors import DataError
+from wattcast.features.errors import DataError
 
 FIRST_ROW = 2
 """Line of a CSV file that holds its first row: the names stand on line 1."""

@@ -1,7 +1,7 @@
-"""``python -m training.dvfs``: see ``training.dvfs.command``."""
+"""``python -m wattcast.training.dvfs``: see ``wattcast.training.dvfs.command``."""
 
 import sys
 
-from training.dvfs.command import main
+from wattcast.training.dvfs.command import main
 
 sys.exit(main())

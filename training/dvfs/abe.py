@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.dvfs.abe import HARDENED, AbeModel, AbeSettings, Domain, Quantity, fit_abe
-from models.dvfs.use import UNITS, Floats
-from training.data.frequency import NVPROF_COUNTS, read_frequency
-from training.dvfs.rows import Bools
-from training.markdown import table
+from wattcast.models.dvfs.abe import HARDENED, AbeModel, AbeSettings, Domain, Quantity, fit_abe
+from wattcast.models.dvfs.use import UNITS, Floats
+from wattcast.training.data.frequency import NVPROF_COUNTS, read_frequency
+from wattcast.training.dvfs.rows import Bools
+from wattcast.training.markdown import table
 
 NVPROF_COUNTERS = (
     *NVPROF_COUNTS,

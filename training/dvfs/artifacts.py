@@ -1,7 +1,7 @@
 """Writes the scaling models of every campaign as artifacts with cards.
 
 Served models are fitted on all kernels of a campaign; what a card scores was fitted without the
-kernels it is scored on (``training.dvfs.studies``).
+kernels it is scored on (``wattcast.training.dvfs.studies``).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import DataError
-from models.cards import FeatureFacts, SchemaReference, Source, sha256_of
-from models.clocks import ClockPair
-from models.dvfs.card import (
+from wattcast.features.errors import DataError
+from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.card import (
     PHYSICAL,
     TREES,
     ScaledQuantity,
@@ -28,16 +28,22 @@ from models.dvfs.card import (
     ScalingScores,
     ScalingTrainingFacts,
 )
-from models.dvfs.physical import PARAMETERS_NAME, ScalingParameters
-from models.dvfs.schemas import SCHEMAS, Quantity, physical_schema, schema_hash, trees_schema
-from training.data.frequency import read_frequency
-from training.dvfs.protocols import (
+from wattcast.models.dvfs.physical import PARAMETERS_NAME, ScalingParameters
+from wattcast.models.dvfs.schemas import (
+    SCHEMAS,
+    Quantity,
+    physical_schema,
+    schema_hash,
+    trees_schema,
+)
+from wattcast.training.data.frequency import read_frequency
+from wattcast.training.dvfs.protocols import (
     FEW_KERNELS,
     PhysicalFit,
     fit_physical,
     log_ratios,
 )
-from training.dvfs.residual import (
+from wattcast.training.dvfs.residual import (
     CANDIDATES,
     FittedTrees,
     ResidualRows,
@@ -46,11 +52,11 @@ from training.dvfs.residual import (
     fit_trees,
     hyperparameters,
 )
-from training.dvfs.rows import Floats, ScalingRows, scaling_rows
-from training.dvfs.scores import ScaleScores
-from training.dvfs.studies import Progress, Scored
-from training.families import library_versions
-from training.provenance import code_revision, today, write_artifact
+from wattcast.training.dvfs.rows import Floats, ScalingRows, scaling_rows
+from wattcast.training.dvfs.scores import ScaleScores
+from wattcast.training.dvfs.studies import Progress, Scored
+from wattcast.training.families import library_versions
+from wattcast.training.provenance import code_revision, today, write_artifact
 
 VERSION = 1
 INTERVAL_LEVEL = 0.9

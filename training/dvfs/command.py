@@ -1,4 +1,4 @@
-"""``python -m training.dvfs``: score the frequency-scaling models, fit them, write artifacts.
+"""``python -m wattcast.training.dvfs``: score and fit frequency-scaling models, write artifacts.
 
 Without options: every study of ``training.dvfs.studies``, the packaged artifacts anew, and the
 tables of docs/frequency.md. Deterministic, about a minute on two cores.
@@ -18,14 +18,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from features.errors import WattcastError
-from models.store import PACKAGED_ARTIFACTS
-from training.data.frequency import file_names, read_frequency
-from training.dvfs.abe import abe_table
-from training.dvfs.artifacts import write_campaigns
-from training.dvfs.libraries import library_table
-from training.dvfs.parts import parts_table
-from training.dvfs.studies import (
+from wattcast.features.errors import WattcastError
+from wattcast.models.store import PACKAGED_ARTIFACTS
+from wattcast.training.data.frequency import file_names, read_frequency
+from wattcast.training.dvfs.abe import abe_table
+from wattcast.training.dvfs.artifacts import write_campaigns
+from wattcast.training.dvfs.libraries import library_table
+from wattcast.training.dvfs.parts import parts_table
+from wattcast.training.dvfs.studies import (
     DCGM_CAMPAIGNS,
     MICRO_CAMPAIGNS,
     NVPROF_CAMPAIGNS,
@@ -34,7 +34,7 @@ from training.dvfs.studies import (
     run_studies,
     score_table,
 )
-from training.markdown import table
+from wattcast.training.markdown import table
 
 FITTED_TOGETHER: tuple[tuple[str, ...], ...] = (
     NVPROF_CAMPAIGNS,
@@ -46,7 +46,7 @@ FITTED_TOGETHER: tuple[tuple[str, ...], ...] = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m training.dvfs", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m wattcast.training.dvfs", description=__doc__)
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", action="store_true", help="print the scores, write nothing")

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from models.clocks import ClockPair
-from training.dvfs.protocols import fit_physical, log_ratios
-from training.dvfs.residual import CANDIDATES, Library, ResidualRows, inner_errors
-from training.dvfs.rows import Bools, scaling_rows
-from training.dvfs.studies import DCGM_CAMPAIGNS, NVPROF_CAMPAIGNS, TITAN_X
-from training.markdown import table
+from wattcast.models.clocks import ClockPair
+from wattcast.training.dvfs.protocols import fit_physical, log_ratios
+from wattcast.training.dvfs.residual import CANDIDATES, Library, ResidualRows, inner_errors
+from wattcast.training.dvfs.rows import Bools, scaling_rows
+from wattcast.training.dvfs.studies import DCGM_CAMPAIGNS, NVPROF_CAMPAIGNS, TITAN_X
+from wattcast.training.markdown import table
 
 LIBRARIES: tuple[Library, ...] = ("xgboost", "catboost")
 

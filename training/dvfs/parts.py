@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from training.dvfs.power import PowerSettings
-from training.dvfs.protocols import PhysicalFit, fit_physical, log_ratios
-from training.dvfs.rows import Floats, ScalingRows, scaling_rows
-from training.dvfs.scores import scale_scores
-from training.dvfs.studies import NVPROF_CAMPAIGNS
-from training.dvfs.time import TimePrior
-from training.markdown import table
+from wattcast.training.dvfs.power import PowerSettings
+from wattcast.training.dvfs.protocols import PhysicalFit, fit_physical, log_ratios
+from wattcast.training.dvfs.rows import Floats, ScalingRows, scaling_rows
+from wattcast.training.dvfs.scores import scale_scores
+from wattcast.training.dvfs.studies import NVPROF_CAMPAIGNS
+from wattcast.training.dvfs.time import TimePrior
+from wattcast.training.markdown import table
 
 Fit = Callable[[Sequence[ScalingRows]], list[PhysicalFit]]
 _FIXED = 1e-3

@@ -16,12 +16,12 @@ from types import MappingProxyType
 import numpy as np
 from scipy.optimize import least_squares
 
-from models.dvfs.power import STATIC_WATTS, PowerParameters, duty, power_terms
-from models.dvfs.timing import TimeParameters, time_by_form
-from models.dvfs.use import UNITS, CounterKind
-from models.dvfs.voltage import PUBLISHED_VOLTAGES, VoltageKnots
-from training.dvfs.rows import Floats, ScalingRows
-from training.dvfs.time import TIME_UNITS, TimePacking, TimePrior, softened
+from wattcast.models.dvfs.power import STATIC_WATTS, PowerParameters, duty, power_terms
+from wattcast.models.dvfs.timing import TimeParameters, time_by_form
+from wattcast.models.dvfs.use import UNITS, CounterKind
+from wattcast.models.dvfs.voltage import PUBLISHED_VOLTAGES, VoltageKnots
+from wattcast.training.dvfs.rows import Floats, ScalingRows
+from wattcast.training.dvfs.time import TIME_UNITS, TimePacking, TimePrior, softened
 
 POWER_UNITS: Mapping[CounterKind, tuple[str, ...]] = MappingProxyType(dict(UNITS))
 """Units with watts of their own: all that the counters tell."""

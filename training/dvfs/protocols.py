@@ -6,7 +6,7 @@ microbenchmarks and predicts real kernels. Each predicts the same rows by severa
 
     mean curve   mean scale of the training kernels at each pair: knows the clocks, not the kernel
     unfitted     relative time from counters by fixed constants (time only)
-    physical     models.dvfs.physical
+    physical     wattcast.models.dvfs.physical
     hybrid       physical x boosted trees, their number chosen inside the training kernels
 """
 
@@ -19,13 +19,19 @@ from functools import partial
 
 import numpy as np
 
-from models.dvfs.power import PowerParameters, power_watts
-from models.dvfs.residual import power_vectors, time_vectors
-from models.dvfs.timing import TimeParameters, relative_time, unfitted_time
-from training.dvfs.power import PowerSettings, fit_power, fit_power_and_time
-from training.dvfs.residual import CANDIDATES, ResidualRows, TreeSettings, choose, fit_trees
-from training.dvfs.rows import Bools, Floats, ScalingRows
-from training.dvfs.time import TimePrior, fit_times, row_weights
+from wattcast.models.dvfs.power import PowerParameters, power_watts
+from wattcast.models.dvfs.residual import power_vectors, time_vectors
+from wattcast.models.dvfs.timing import TimeParameters, relative_time, unfitted_time
+from wattcast.training.dvfs.power import PowerSettings, fit_power, fit_power_and_time
+from wattcast.training.dvfs.residual import (
+    CANDIDATES,
+    ResidualRows,
+    TreeSettings,
+    choose,
+    fit_trees,
+)
+from wattcast.training.dvfs.rows import Bools, Floats, ScalingRows
+from wattcast.training.dvfs.time import TimePrior, fit_times, row_weights
 
 MODELS = ("mean curve", "unfitted", "physical", "hybrid")
 FEW_KERNELS = CANDIDATES[:3]
@@ -233,7 +239,7 @@ def _mean_curve(part: ScalingRows, train: Bools, scale: Floats) -> Floats:
 
 
 def _bounds(part: ScalingRows) -> tuple[Floats, Floats]:
-    """Least and most time scale at each row (``models.dvfs.physical.time_bounds``)."""
+    """Least and most time scale at each row (``wattcast.models.dvfs.physical.time_bounds``)."""
     ratios = np.column_stack(
         [
             part.reference.core_mhz / part.core_mhz,

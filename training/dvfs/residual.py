@@ -14,16 +14,16 @@ from typing import Any, Literal
 
 import numpy as np
 
-from models.dvfs.residual import POWER_EXPONENT, Float32s, Trees, corrected_power
-from models.dvfs.schemas import RISING, Quantity
-from training.dvfs.rows import Bools, Floats, Integers
-from training.families import SEED, get_family
+from wattcast.models.dvfs.residual import POWER_EXPONENT, Float32s, Trees, corrected_power
+from wattcast.models.dvfs.schemas import RISING, Quantity
+from wattcast.training.dvfs.rows import Bools, Floats, Integers
+from wattcast.training.families import SEED, get_family
 
 Library = Literal["xgboost", "catboost"]
 LIBRARY: Library = "catboost"
 """On folds inside the training kernels CatBoost's symmetric trees err less than XGBoost's on the
 Titan X (0.82 against 0.93 points), the only campaign where trees matter, and alike elsewhere
-(``python -m training.dvfs --libraries``)."""
+(``python -m wattcast.training.dvfs --libraries``)."""
 INNER_FOLDS = 5
 LEAST_GAIN = 0.1
 """Share of the physical model's error that trees must save before they are worth their files."""

@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import DataError
-from features.gpus import load_gpu
-from models.clocks import ClockPair
-from models.dvfs.use import UNITS, CounterKind, KernelUse, UseTable, nvprof_use
-from training.data.frequency import (
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import load_gpu
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.use import UNITS, CounterKind, KernelUse, UseTable, nvprof_use
+from wattcast.training.data.frequency import (
     NVPROF_COUNTS,
     NVPROF_INSTRUCTIONS,
     FrequencyTable,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.dvfs.rows import Bools, Floats, Integers
+from wattcast.training.dvfs.rows import Bools, Floats, Integers
 
 CLOSE_POINTS = 10.0
 """A prediction off by less counts as close (Guerreiro et al., figure 6)."""

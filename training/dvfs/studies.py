@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from models.clocks import ClockPair
-from models.dvfs.card import ScalingProtocol
-from training.dvfs.protocols import MODELS, Predictions, leave_programs_out, micro_to_real
-from training.dvfs.rows import Floats, scaling_rows
-from training.dvfs.scores import ChoiceScores, ScaleScores, choice_scores, scale_scores
-from training.markdown import table
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.card import ScalingProtocol
+from wattcast.training.dvfs.protocols import MODELS, Predictions, leave_programs_out, micro_to_real
+from wattcast.training.dvfs.rows import Floats, scaling_rows
+from wattcast.training.dvfs.scores import ChoiceScores, ScaleScores, choice_scores, scale_scores
+from wattcast.training.markdown import table
 
 Progress = Callable[[str], None]
 

@@ -19,10 +19,10 @@ from types import MappingProxyType
 import numpy as np
 from scipy.optimize import least_squares
 
-from models.clocks import TYPICAL_STREAMING_SHARE
-from models.dvfs.timing import TimeForm, TimeParameters, time_by_form
-from models.dvfs.use import CounterKind
-from training.dvfs.rows import Floats, ScalingRows
+from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
+from wattcast.models.dvfs.timing import TimeForm, TimeParameters, time_by_form
+from wattcast.models.dvfs.use import CounterKind
+from wattcast.training.dvfs.rows import Floats, ScalingRows
 
 TIME_UNITS: Mapping[CounterKind, tuple[str, ...]] = MappingProxyType(
     {

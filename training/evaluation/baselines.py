@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 from scipy.spatial import cKDTree
 
-from training.evaluation.rows import Fit, Floats, Predict, Rows, joined
+from wattcast.training.evaluation.rows import Fit, Floats, Predict, Rows, joined
 
 Baseline = Literal["median_watts", "clock_median_watts", "nearest_watts", "own_median_watts"]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from models.intervals import (
+from wattcast.models.intervals import (
     Coverage,
     IntervalCalibration,
     Residuals,
@@ -18,9 +18,9 @@ from models.intervals import (
     interval_bounds,
     measure_coverage,
 )
-from training.evaluation.protocols import OutOfFold, averaged, evaluate, outside_range
-from training.evaluation.rows import Fit, Rows
-from training.evaluation.splits import FOLDS, fold_assignment
+from wattcast.training.evaluation.protocols import OutOfFold, averaged, evaluate, outside_range
+from wattcast.training.evaluation.rows import Fit, Rows
+from wattcast.training.evaluation.splits import FOLDS, fold_assignment
 
 Floats = NDArray[np.float64]
 

@@ -20,11 +20,11 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from models.cards import ScoreName, Spread
-from models.intervals import Residuals
-from training.evaluation.baselines import BASELINES, Baseline
-from training.evaluation.rows import Fit, FitPredict, Floats, Indices, Rows, joined, plain
-from training.evaluation.scores import (
+from wattcast.models.cards import ScoreName, Spread
+from wattcast.models.intervals import Residuals
+from wattcast.training.evaluation.baselines import BASELINES, Baseline
+from wattcast.training.evaluation.rows import Fit, FitPredict, Floats, Indices, Rows, joined, plain
+from wattcast.training.evaluation.scores import (
     IntervalScoreName,
     best_exponent,
     cross_conformal,
@@ -32,7 +32,14 @@ from training.evaluation.scores import (
     point_scores,
     spread_of,
 )
-from training.evaluation.splits import FOLDS, WITH_SHOTS, AnyProtocol, Fold, Protocol, folds_of
+from wattcast.training.evaluation.splits import (
+    FOLDS,
+    WITH_SHOTS,
+    AnyProtocol,
+    Fold,
+    Protocol,
+    folds_of,
+)
 
 ASSIGNMENTS = 10
 """Seeded fold assignments of a full evaluation."""

@@ -13,8 +13,8 @@ from typing import Literal, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from models.cards import ScoreName, Spread
-from models.intervals import (
+from wattcast.models.cards import ScoreName, Spread
+from wattcast.models.intervals import (
     Coverage,
     Residuals,
     conformal_width,

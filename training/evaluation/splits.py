@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from training.evaluation.rows import Indices, Rows
+from wattcast.training.evaluation.rows import Indices, Rows
 
 Protocol = Literal["random", "grouped"]
 """The protocols every model card has scores of."""

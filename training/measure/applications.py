@@ -6,7 +6,7 @@ of a kernel is its smallest.
 
 from __future__ import annotations
 
-from training.measure.shapes import (
+from wattcast.training.measure.shapes import (
     Application,
     far,
     grid_of,

@@ -1,4 +1,4 @@
-"""Compiles the measuring kernels: ``python -m training.measure.build [NAME ...]``.
+"""Compiles the measuring kernels: ``python -m wattcast.training.measure.build [NAME ...]``.
 
 Every ``kernels/*.cu`` names the capability it is compiled for (``// target: 5.0``). In the PTX
 beside it version and target are lowered as far as ``ptxas`` lets them, so that older drivers and
@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from features.cuda import CompilerMissingError, compile_cuda
-from features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda import CompilerMissingError, compile_cuda
+from wattcast.features.cuda.toolchain import find_nvrtc
 
 FOLDER = Path(__file__).with_name("kernels")
 

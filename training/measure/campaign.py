@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 
-from training.measure.device import (
+from wattcast.training.measure.device import (
     Clock,
     ContextBrokenError,
     Device,
@@ -20,11 +20,11 @@ from training.measure.device import (
     Sensor,
     WorkloadError,
 )
-from training.measure.lines import Failure, Provenance, SensorTraits, Session
-from training.measure.observer import Settings
-from training.measure.protocol import TIMED_ONLY, behaviour, measure
-from training.measure.recording import Recorder
-from training.measure.workload import Pattern, Workload
+from wattcast.training.measure.lines import Failure, Provenance, SensorTraits, Session
+from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.protocol import TIMED_ONLY, behaviour, measure
+from wattcast.training.measure.recording import Recorder
+from wattcast.training.measure.workload import Pattern, Workload
 
 
 @dataclass(frozen=True, slots=True)

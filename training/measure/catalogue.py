@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from training.measure import micro as simple
-from training.measure import micro_energy as energy
-from training.measure.applications import APPLICATIONS
-from training.measure.build import capability, source_text
-from training.measure.shapes import Application
-from training.measure.workload import Board, Workload
+from wattcast.training.measure import micro as simple
+from wattcast.training.measure import micro_energy as energy
+from wattcast.training.measure.applications import APPLICATIONS
+from wattcast.training.measure.build import capability, source_text
+from wattcast.training.measure.shapes import Application
+from wattcast.training.measure.workload import Board, Workload
 
 
 def micro(board: Board) -> Sequence[Workload]:

@@ -14,8 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from features.errors import WattcastError
-from training.measure.workload import Board, Part, Pattern, Workload
+from wattcast.features.errors import WattcastError
+from wattcast.training.measure.workload import Board, Part, Pattern, Workload
 
 
 class MeasureError(WattcastError):

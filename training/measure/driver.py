@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import WattcastError
-from training.measure.device import (
+from wattcast.features.errors import WattcastError
+from wattcast.training.measure.device import (
     Batch,
     ContextBrokenError,
     Device,
@@ -25,8 +25,8 @@ from training.measure.device import (
     MeasureError,
     WorkloadError,
 )
-from training.measure.fillings import SEED, fillings
-from training.measure.workload import Board, Pattern, Scalar, Workload
+from wattcast.training.measure.fillings import SEED, fillings
+from wattcast.training.measure.workload import Board, Pattern, Scalar, Workload
 
 INSTALL = "pip install 'wattcast[measure]'"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from features.analysis import KernelAnalysis, analyse
-from features.errors import AnalysisError
-from features.gpus import GpuProfile
-from features.ptx import read_module
-from features.ptx.ir import Module
-from training.measure.workload import Pattern, Workload
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.errors import AnalysisError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
+from wattcast.training.measure.workload import Pattern, Workload
 
 TIME_CAP_SECONDS = 600.0
 """Far more than a workload of ours takes: a fit must not depend on how busy the machine is."""

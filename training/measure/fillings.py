@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from training.measure.workload import ELEMENT_BYTES, Buffer, Pattern
+from wattcast.training.measure.workload import ELEMENT_BYTES, Buffer, Pattern
 
 SEED = 20260701
 """Data are the same on every board."""

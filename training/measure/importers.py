@@ -15,15 +15,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
 
-from features.errors import DataError
-from training.measure.device import Device
-from training.measure.lines import Configuration, Result, Session
-from training.measure.recording import Recorder
-from training.measure.workload import Board, Described
+from wattcast.features.errors import DataError
+from wattcast.training.measure.device import Device
+from wattcast.training.measure.lines import Configuration, Result, Session
+from wattcast.training.measure.recording import Recorder
+from wattcast.training.measure.workload import Board, Described
 
 
 class TunedConfiguration(Protocol):
-    """One configuration of a tuning file (read by ``app.services.tuning_files``)."""
+    """One configuration of a tuning file (read by ``wattcast.app.services.tuning_files``)."""
 
     @property
     def parameters(self) -> Mapping[str, Any]: ...

@@ -6,7 +6,8 @@
     configuration  one workload on one data pattern: raw samples, windows, result
     failure        a configuration that could not be measured, and why
 
-``recording.schema.json`` is the JSON Schema of a line (``python -m training.measure.lines`` writes
+``recording.schema.json`` is the JSON Schema of a line
+(``python -m wattcast.training.measure.lines`` writes
 it); docs/measuring.md tells units and meaning of every field.
 """
 
@@ -19,8 +20,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from training.measure.device import Device, Reading
-from training.measure.workload import Described, Part, Pattern
+from wattcast.training.measure.device import Device, Reading
+from wattcast.training.measure.workload import Described, Part, Pattern
 
 SCHEMA_FILE = Path(__file__).with_name("recording.schema.json")
 FORMAT: Literal["wattcast-recording-1"] = "wattcast-recording-1"

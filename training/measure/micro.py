@@ -12,8 +12,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
-from training.measure.bodies import EVENTS, LOOP, body
-from training.measure.workload import (
+from wattcast.training.measure.bodies import EVENTS, LOOP, body
+from wattcast.training.measure.workload import (
     Board,
     Buffer,
     Element,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from training.measure.bodies import EVENTS
-from training.measure.micro import SLOTS, Kind, Maker, count, out, wide
-from training.measure.workload import Buffer, Element, Given, Probe, Workload
+from wattcast.training.measure.bodies import EVENTS
+from wattcast.training.measure.micro import SLOTS, Kind, Maker, count, out, wide
+from wattcast.training.measure.workload import Buffer, Element, Given, Probe, Workload
 
 MOST_STREAMED = 2**31
 """Largest stream over device memory, bytes."""

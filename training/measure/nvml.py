@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
-from training.measure.device import Clock, GpuLostError, MeasureError, Reading
-from training.measure.lines import SensorTraits
+from wattcast.training.measure.device import Clock, GpuLostError, MeasureError, Reading
+from wattcast.training.measure.lines import SensorTraits
 
 INSTALL = "pip install 'wattcast[measure]'"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from training.measure.device import Batch, Clock, Loaded, Reading, Sensor
+from wattcast.training.measure.device import Batch, Clock, Loaded, Reading, Sensor
 
 
 @dataclass(frozen=True, slots=True)

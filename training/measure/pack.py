@@ -10,9 +10,9 @@ import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from features.errors import DataError
-from training.measure.lines import LICENCE, schema
-from training.measure.recording import Recording, read_recording, rows
+from wattcast.features.errors import DataError
+from wattcast.training.measure.lines import LICENCE, schema
+from wattcast.training.measure.recording import Recording, read_recording, rows
 
 _DAY = (1980, 1, 1, 0, 0, 0)
 """The least date a ZIP file holds: the same recordings make the same file."""

@@ -17,18 +17,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
-from training.measure.device import Batch, Clock, Loaded, Reading, Runner, Sensor
-from training.measure.lines import Configuration, Reason, Result, Samples, SensorTraits, Window
-from training.measure.nvml import HARMLESS, reason_names
-from training.measure.observer import Observer, Settings, batch_size
-from training.measure.sensors import (
+from wattcast.training.measure.device import Batch, Clock, Loaded, Reading, Runner, Sensor
+from wattcast.training.measure.lines import (
+    Configuration,
+    Reason,
+    Result,
+    Samples,
+    SensorTraits,
+    Window,
+)
+from wattcast.training.measure.nvml import HARMLESS, reason_names
+from wattcast.training.measure.observer import Observer, Settings, batch_size
+from wattcast.training.measure.sensors import (
     counter_watts,
     half_width,
     lag_seconds,
     sampled_watts,
     update_period,
 )
-from training.measure.workload import Pattern, Workload
+from wattcast.training.measure.workload import Pattern, Workload
 
 TIMED_ONLY = frozenset({"latency", "throughput", "launch"})
 """Probes whose power is not asked for."""

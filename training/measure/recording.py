@@ -15,9 +15,9 @@ from typing import Any, Self
 
 from pydantic import ValidationError
 
-from features.errors import DataError
-from training.measure.device import Device
-from training.measure.lines import (
+from wattcast.features.errors import DataError
+from wattcast.training.measure.device import Device
+from wattcast.training.measure.lines import (
     LINE,
     Configuration,
     Failure,
@@ -27,7 +27,7 @@ from training.measure.lines import (
     SensorTraits,
     Session,
 )
-from training.measure.workload import Workload
+from wattcast.training.measure.workload import Workload
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 
-from training.measure import catalogue
-from training.measure.campaign import (
+from wattcast.training.measure import catalogue
+from wattcast.training.measure.campaign import (
     Outcome,
     Planned,
     plan,
@@ -17,12 +17,12 @@ from training.measure.campaign import (
     run_campaign,
     session,
 )
-from training.measure.device import Clock, Device, Runner, SystemClock
-from training.measure.driver import CudaRunner
-from training.measure.lines import Provenance
-from training.measure.nvml import Nvml, NvmlSensor
-from training.measure.observer import Settings
-from training.measure.workload import Pattern, Workload
+from wattcast.training.measure.device import Clock, Device, Runner, SystemClock
+from wattcast.training.measure.driver import CudaRunner
+from wattcast.training.measure.lines import Provenance
+from wattcast.training.measure.nvml import Nvml, NvmlSensor
+from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.workload import Pattern, Workload
 
 
 @dataclass(frozen=True)

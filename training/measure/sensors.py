@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scipy.integrate import trapezoid
 from scipy.stats import t as student
 
-from training.measure.device import Reading
+from wattcast.training.measure.device import Reading
 
 Floats = NDArray[np.float64]
 

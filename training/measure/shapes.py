@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from features.launch import Dim3
-from training.measure.workload import Buffer, Element, Given, Scalar
+from wattcast.features.launch import Dim3
+from wattcast.training.measure.workload import Buffer, Element, Given, Scalar
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,22 +14,22 @@ from types import MappingProxyType
 
 import numpy as np
 
-from features.activity import Activity
-from features.errors import WattcastError
-from features.gpus import GpuProfile
-from features.launch import WARP_SIZE
-from models.clocks import ClockPair
-from models.power.physical import VoltageCurve
-from models.time.bottleneck import (
+from wattcast.features.activity import Activity
+from wattcast.features.errors import WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.physical import VoltageCurve
+from wattcast.models.time.bottleneck import (
     Beside,
     beside,
     combined_seconds,
     dram_bytes,
     resource_seconds,
 )
-from training.measure.device import Batch, Device, GpuLostError, WorkloadError
-from training.measure.executed import executed
-from training.measure.workload import Board, Pattern, Probe, Workload
+from wattcast.training.measure.device import Batch, Device, GpuLostError, WorkloadError
+from wattcast.training.measure.executed import executed
+from wattcast.training.measure.workload import Board, Pattern, Probe, Workload
 
 EVENTS = (
     "issue",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from training.measure.simulated import SimulatedGpu
+from wattcast.training.measure.simulated import SimulatedGpu
 
 
 class SimulatedNvmlError(Exception):

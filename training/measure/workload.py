@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from features.launch import Launch, PointerHint
+from wattcast.features.launch import Launch, PointerHint
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.+-]*$", max_length=96)]
 Role = Literal["micro", "application"]

@@ -8,10 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from features.errors import DataError
-from features.gpus import GpuProfile, check_profile, load_gpu
-from models.clocks import ClockPair
-from training.measure.device import Device
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import GpuProfile, check_profile, load_gpu
+from wattcast.models.clocks import ClockPair
+from wattcast.training.measure.device import Device
 
 SOURCE = "onboarding"
 """The entry of ``[sources]`` that measured facts come from."""

@@ -1,6 +1,6 @@
 """The physical power model of one GPU from its microbenchmarks; watts back into joules an event.
 
-    P = P_idle + (P_limit - P_idle) sum_j w_j x_j       x: models.power.physical.regressors
+    P = P_idle + (P_limit - P_idle) sum_j w_j x_j       x: wattcast.models.power.physical.regressors
 
 Weights are non-negative least squares on relative residuals. Activities are counts over the
 MEASURED time: energies of events do not follow the time model's errors. What no microbenchmark
@@ -18,15 +18,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from features.errors import DataError, WattcastError
-from features.gpus import GpuProfile
-from models.clocks import ClockPair, bandwidth_bytes_per_second, default_clocks
-from models.power.activities import (
+from wattcast.features.errors import DataError, WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, default_clocks
+from wattcast.models.power.activities import (
     L2_SECTORS_PER_CLOCK_OF_SM,
     UnitActivities,
     unit_activities,
 )
-from models.power.physical import (
+from wattcast.models.power.physical import (
     CORE_UNITS,
     SHARED_WEIGHTS,
     WEIGHTS,
@@ -35,15 +35,15 @@ from models.power.physical import (
     predicted_power,
     regressors,
 )
-from models.time.bottleneck import (
+from wattcast.models.time.bottleneck import (
     SHARED_BYTES_PER_LANE,
     beside,
     predicted_seconds,
 )
-from training.measure.executed import executed
-from training.measure.lines import Configuration
-from training.measure.recording import Recording
-from training.measure.workload import Pattern
+from wattcast.training.measure.executed import executed
+from wattcast.training.measure.lines import Configuration
+from wattcast.training.measure.recording import Recording
+from wattcast.training.measure.workload import Pattern
 
 Floats = NDArray[np.float64]
 

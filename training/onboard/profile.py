@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from features.activity import Activity
-from features.errors import GpuError, WattcastError
-from features.gpus import GpuProfile, load_gpu
-from features.launch import WARP_SIZE
-from features.memory import SECTOR_BYTES
-from models.clocks import ClockPair
-from models.time.bottleneck import (
+from wattcast.features.activity import Activity
+from wattcast.features.errors import GpuError, WattcastError
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.bottleneck import (
     CONSTANTS,
     Beside,
     beside,
@@ -30,12 +30,12 @@ from models.time.bottleneck import (
     dram_bytes,
     resource_seconds,
 )
-from training.measure.device import Device
-from training.measure.executed import executed
-from training.measure.lines import Configuration
-from training.measure.recording import Recording
-from training.measure.workload import Buffer, Probe
-from training.onboard.data import (
+from wattcast.training.measure.device import Device
+from wattcast.training.measure.executed import executed
+from wattcast.training.measure.lines import Configuration
+from wattcast.training.measure.recording import Recording
+from wattcast.training.measure.workload import Buffer, Probe
+from wattcast.training.onboard.data import (
     SOURCE,
     base_data,
     driver_data,
@@ -323,7 +323,7 @@ class _Fit:
 
     def _alone(self, target: str) -> list[tuple[float, Activity, Configuration]]:
         """Seconds the resource needs alone in each stream, so that with all others combined the
-        model takes the time measured (``models.time.bottleneck.combined_seconds``)."""
+        model takes the time measured (``wattcast.models.time.bottleneck.combined_seconds``)."""
         gpu = profile_of(self.data)
         found = []
         for probe, one, seconds in self._probes("bandwidth"):

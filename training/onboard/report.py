@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from features.schemas import get_schema
-from models.cards import (
+from wattcast.features.schemas import get_schema
+from wattcast.models.cards import (
     FeatureFacts,
     ModelCard,
     ProtocolScores,
@@ -15,19 +15,19 @@ from models.cards import (
     Source,
     TrainingFacts,
 )
-from models.intervals import Residuals, calibrate
-from models.power.physical import PARAMETERS_NAME
-from training.evaluation.scores import point_scores, spread_of
-from training.families import library_versions
-from training.markdown import table
-from training.measure.recording import Recording
-from training.onboard.power import FittedPower, Rows
-from training.onboard.validate import LEVEL, Predictions, Validation, highest_activities
-from training.provenance import code_revision, today
-from training.summary import fingerprint
+from wattcast.models.intervals import Residuals, calibrate
+from wattcast.models.power.physical import PARAMETERS_NAME
+from wattcast.training.evaluation.scores import point_scores, spread_of
+from wattcast.training.families import library_versions
+from wattcast.training.markdown import table
+from wattcast.training.measure.recording import Recording
+from wattcast.training.onboard.power import FittedPower, Rows
+from wattcast.training.onboard.validate import LEVEL, Predictions, Validation, highest_activities
+from wattcast.training.provenance import code_revision, today
+from wattcast.training.summary import fingerprint
 
 if TYPE_CHECKING:
-    from training.onboard.run import Onboarded
+    from wattcast.training.onboard.run import Onboarded
 
 SOURCE_NAME = "onboard"
 SCHEMA = "activity1"

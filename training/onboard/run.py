@@ -17,14 +17,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from features.errors import DataError, ModelError
-from features.gpus import GpuProfile
-from models.cards import ModelCard, sha256_of
-from models.power.physical import PARAMETERS_NAME, POOLED, PhysicalParameters, parameters_for
-from models.store import ArtifactStore
-from training.measure.recording import Recording, read_recording
-from training.onboard.data import loaded
-from training.onboard.power import (
+from wattcast.features.errors import DataError, ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.cards import ModelCard, sha256_of
+from wattcast.models.power.physical import (
+    PARAMETERS_NAME,
+    POOLED,
+    PhysicalParameters,
+    parameters_for,
+)
+from wattcast.models.store import ArtifactStore
+from wattcast.training.measure.recording import Recording, read_recording
+from wattcast.training.onboard.data import loaded
+from wattcast.training.onboard.power import (
     FittedPower,
     PowerRow,
     Rows,
@@ -32,13 +37,13 @@ from training.onboard.power import (
     picojoules,
     power_rows,
 )
-from training.onboard.profile import FittedProfile, fit_profile
-from training.onboard.report import card, markdown
-from training.onboard.validate import Validation, time_interval, validate
-from training.provenance import write_artifact
+from wattcast.training.onboard.profile import FittedProfile, fit_profile
+from wattcast.training.onboard.report import card, markdown
+from wattcast.training.onboard.validate import Validation, time_interval, validate
+from wattcast.training.provenance import write_artifact
 
 IDLE_OF_LIMIT = 0.15
-"""Idle over limit where neither was measured (``models.power.physical.IDLE_SHARE``)."""
+"""Idle over limit where neither was measured (``wattcast.models.power.physical.IDLE_SHARE``)."""
 
 
 @dataclass(frozen=True)

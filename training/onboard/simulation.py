@@ -1,6 +1,6 @@
 """Onboarding of a simulated GPU with the whole catalogue: what was found out, beside the truth.
 
-    python -m training.onboard.simulation [FOLDER] [--gpu h200-sxm5] [--micro] [--minutes N]
+    python -m wattcast.training.onboard.simulation [FOLDER] [--gpu ID] [--micro] [--minutes N]
 
 Measures as ``wattcast measure --applications`` does and fits as ``wattcast onboard --replay`` does,
 on a board whose every number is known, and prints one table. The exit code is 1 where a parameter
@@ -22,19 +22,19 @@ from statistics import fmean
 from tempfile import TemporaryDirectory
 from types import MappingProxyType
 
-from features.activity.memory import GLOBAL_L1_SINCE
-from features.gpus import GpuProfile, load_gpu
-from features.gpus.facts import Fact
-from features.gpus.profile import BlockStart, LaunchOverhead
-from training.markdown import table
-from training.measure.nvml import Nvml
-from training.measure.observer import Settings
-from training.measure.protocol import TIMED_ONLY
-from training.measure.recording import Recording, read_recording
-from training.measure.run import Campaign, Machine, Request, prepare
-from training.measure.simulated import Faults, SimulatedGpu, SimulatedRunner, Truth
-from training.measure.simulated_nvml import SimulatedNvml
-from training.onboard.run import Onboarded, onboard
+from wattcast.features.activity.memory import GLOBAL_L1_SINCE
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.gpus.facts import Fact
+from wattcast.features.gpus.profile import BlockStart, LaunchOverhead
+from wattcast.training.markdown import table
+from wattcast.training.measure.nvml import Nvml
+from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.protocol import TIMED_ONLY
+from wattcast.training.measure.recording import Recording, read_recording
+from wattcast.training.measure.run import Campaign, Machine, Request, prepare
+from wattcast.training.measure.simulated import Faults, SimulatedGpu, SimulatedRunner, Truth
+from wattcast.training.measure.simulated_nvml import SimulatedNvml
+from wattcast.training.onboard.run import Onboarded, onboard
 
 PARAMETER_PERCENT = 10.0
 PREDICTION_PERCENT = 6.0
@@ -285,7 +285,8 @@ def report(campaign: Campaign, recording: Recording, made: Onboarded, board: Sim
 def main(arguments: Sequence[str] | None = None) -> int:
     """Simulate, measure, onboard, compare."""
     parser = argparse.ArgumentParser(
-        prog="python -m training.onboard.simulation", description=__doc__.partition("\n")[0]
+        prog="python -m wattcast.training.onboard.simulation",
+        description=__doc__.partition("\n")[0],
     )
     parser.add_argument("folder", nargs="?", type=Path, help="where recording and home are kept")
     parser.add_argument("--gpu", default="h200-sxm5", help="profile that the board has the size of")

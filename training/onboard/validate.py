@@ -15,12 +15,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from models.intervals import conformal_factors
-from models.power.activities import UnitActivities
-from models.power.physical import PhysicalParameters
-from training.evaluation.scores import mape_percent, median_ape_percent, r2
-from training.onboard.data import SOURCE
-from training.onboard.power import PowerRow, predicted_watts
+from wattcast.models.intervals import conformal_factors
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import PhysicalParameters
+from wattcast.training.evaluation.scores import mape_percent, median_ape_percent, r2
+from wattcast.training.onboard.data import SOURCE
+from wattcast.training.onboard.power import PowerRow, predicted_watts
 
 Floats = NDArray[np.float64]
 Refit = Callable[[list[PowerRow]], PhysicalParameters]

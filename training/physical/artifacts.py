@@ -1,6 +1,6 @@
 """Artifacts of the physical power model: parameters, scores and intervals with a card each.
 
-    python -m training.physical.artifacts          fits, writes the artifacts, prints the table
+    python -m wattcast.training.physical.artifacts  fits, writes the artifacts, prints the table
 
 One artifact for every GPU of ``training.physical.rows``, and ``pooled``, which serves the others
 with their datasheet facts. Scores of the grouped protocol leave whole programs out, settings
@@ -20,9 +20,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import WattcastError
-from features.schemas import get_schema
-from models.cards import (
+from wattcast.features.errors import WattcastError
+from wattcast.features.schemas import get_schema
+from wattcast.models.cards import (
     FeatureFacts,
     ModelCard,
     ProtocolScores,
@@ -31,7 +31,7 @@ from models.cards import (
     Spread,
     TrainingFacts,
 )
-from models.intervals import (
+from wattcast.models.intervals import (
     Coverage,
     IntervalCalibration,
     Residuals,
@@ -41,17 +41,17 @@ from models.intervals import (
     interval_bounds,
     measure_coverage,
 )
-from models.power.activities import UnitActivities
-from models.power.physical import PARAMETERS_NAME, POOLED, PhysicalParameters
-from models.store import PACKAGED_ARTIFACTS
-from training.data.datasets import source_of_table
-from training.evaluation.protocols import ASSIGNMENTS, outside_range
-from training.evaluation.rows import Rows
-from training.evaluation.scores import point_scores, spread_of
-from training.evaluation.splits import FOLDS
-from training.families import library_versions
-from training.physical.choice import Choice, choose
-from training.physical.fit import (
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import PARAMETERS_NAME, POOLED, PhysicalParameters
+from wattcast.models.store import PACKAGED_ARTIFACTS
+from wattcast.training.data.datasets import source_of_table
+from wattcast.training.evaluation.protocols import ASSIGNMENTS, outside_range
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.evaluation.scores import point_scores, spread_of
+from wattcast.training.evaluation.splits import FOLDS
+from wattcast.training.families import library_versions
+from wattcast.training.physical.choice import Choice, choose
+from wattcast.training.physical.fit import (
     Averaged,
     Fits,
     fitted_parameters,
@@ -59,11 +59,11 @@ from training.physical.fit import (
     pooled_parameters,
     row_folds,
 )
-from training.physical.rows import GpuRows, all_rows
-from training.physical.served import served_widening
-from training.physical.transfer import leave_gpu_out
-from training.provenance import code_revision, today, write_artifact
-from training.summary import fingerprint
+from wattcast.training.physical.rows import GpuRows, all_rows
+from wattcast.training.physical.served import served_widening
+from wattcast.training.physical.transfer import leave_gpu_out
+from wattcast.training.provenance import code_revision, today, write_artifact
+from wattcast.training.summary import fingerprint
 
 Floats = NDArray[np.float64]
 
@@ -316,7 +316,7 @@ def _written(card: ModelCard, parameters: PhysicalParameters, out_dir: Path) -> 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m training.physical.artifacts")
+    parser = argparse.ArgumentParser(prog="python -m wattcast.training.physical.artifacts")
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     options = parser.parse_args(arguments)
     try:

@@ -14,8 +14,8 @@ from itertools import combinations_with_replacement, product
 
 import numpy as np
 
-from training.physical.fit import Averaged, Fits, FitSettings, predict, scored_programs
-from training.physical.rows import Floats
+from wattcast.training.physical.fit import Averaged, Fits, FitSettings, predict, scored_programs
+from wattcast.training.physical.rows import Floats
 
 CANDIDATES = tuple(
     FitSettings(micro_weight=micro, counter_weight=counter, ridge=ridge)

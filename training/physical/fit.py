@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
-from models.power.physical import (
+from wattcast.models.power.physical import (
     IDLE_SHARE,
     POOLED,
     WEIGHTS,
     PhysicalParameters,
     VoltageCurve,
 )
-from training.physical.rows import VOLTAGES, Floats, GpuRows, scaling
+from wattcast.training.physical.rows import VOLTAGES, Floats, GpuRows, scaling
 
 Programs = frozenset[str]
 NOBODY: Programs = frozenset()

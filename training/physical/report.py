@@ -1,7 +1,7 @@
 """Prints how near the physical power model comes, by every route, beside the no-model answers.
 
-    python -m training.physical.report              everything (some ten minutes on one core)
-    python -m training.physical.report --fast       without DCGM's nested choice and the residual
+    python -m wattcast.training.physical.report  everything (some ten minutes on one core)
+    python -m wattcast.training.physical.report --fast  no nested choice of DCGM's, no residual
 
 Everything is on programs (or GPUs) left out, over all clocks measured. docs/physical.md.
 """
@@ -13,23 +13,23 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from features.errors import WattcastError
-from models.store import ArtifactStore
-from training.markdown import table
-from training.physical.choice import Choice, choose
-from training.physical.fit import (
+from wattcast.features.errors import WattcastError
+from wattcast.models.store import ArtifactStore
+from wattcast.training.markdown import table
+from wattcast.training.physical.choice import Choice, choose
+from wattcast.training.physical.fit import (
     Fits,
     LeftOut,
     clock_medians,
     error_percent,
     leave_program_out,
 )
-from training.physical.measured import TITAN_X_DOMAINS, dcgm_left_out, titan_x
-from training.physical.residual import with_residual
-from training.physical.rows import all_rows, served_rows
-from training.physical.served import served_costs
-from training.physical.tokens import CAMPAIGNS, tokens_left_out
-from training.physical.transfer import shot_errors
+from wattcast.training.physical.measured import TITAN_X_DOMAINS, dcgm_left_out, titan_x
+from wattcast.training.physical.residual import with_residual
+from wattcast.training.physical.rows import all_rows, served_rows
+from wattcast.training.physical.served import served_costs
+from wattcast.training.physical.tokens import CAMPAIGNS, tokens_left_out
+from wattcast.training.physical.transfer import shot_errors
 
 PROGRAMS, TOKENS, DCGM = "programs left out", "PTX tokens alone", "DCGM's shares"
 
@@ -168,7 +168,7 @@ def _line(error: RouteError) -> Line:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m training.physical.report")
+    parser = argparse.ArgumentParser(prog="python -m wattcast.training.physical.report")
     parser.add_argument("--fast", action="store_true", help="leave the slow parts out")
     options = parser.parse_args(arguments)
     try:

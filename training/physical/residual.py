@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 from sklearn.ensemble import GradientBoostingRegressor
 
-from training.physical.fit import Fits, SettingsOf, predict, scored_programs
-from training.physical.rows import Floats
+from wattcast.training.physical.fit import Fits, SettingsOf, predict, scored_programs
+from wattcast.training.physical.rows import Floats
 
 TREES, DEPTH, RATE = 60, 2, 0.1
 """Few and shallow: there are some fifteen programs to learn from."""

@@ -23,26 +23,26 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from features.gpus import GpuProfile, load_gpu
-from features.launch import WARP_SIZE
-from features.memory import SECTOR_BYTES
-from models.clocks import ClockPair, bandwidth_bytes_per_second
-from models.dvfs.timing import relative_time
-from models.dvfs.use import LANES_OF_A_QUAD
-from models.power.activities import UnitActivities, unit_activities
-from models.power.physical import CORE_UNITS, IDLE_SHARE, WEIGHTS, VoltageCurve
-from models.time.bottleneck import SHARED_BYTES_PER_LANE, predicted_seconds
-from training.data.activity_tables import (
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
+from wattcast.models.dvfs.timing import relative_time
+from wattcast.models.dvfs.use import LANES_OF_A_QUAD
+from wattcast.models.power.activities import UnitActivities, unit_activities
+from wattcast.models.power.physical import CORE_UNITS, IDLE_SHARE, WEIGHTS, VoltageCurve
+from wattcast.models.time.bottleneck import SHARED_BYTES_PER_LANE, predicted_seconds
+from wattcast.training.data.activity_tables import (
     TABLE_CONSTANTS,
     activity_path,
     read_activity_table,
     reference_clocks,
 )
-from training.data.datasets import data_root
-from training.data.frequency import read_frequency
-from training.data.frequency_names import kernel_group
-from training.dvfs.power import fit_power_and_time
-from training.dvfs.rows import scaling_rows
+from wattcast.training.data.datasets import data_root
+from wattcast.training.data.frequency import read_frequency
+from wattcast.training.data.frequency_names import kernel_group
+from wattcast.training.dvfs.power import fit_power_and_time
+from wattcast.training.dvfs.rows import scaling_rows
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -115,7 +115,7 @@ class GpuRows:
         return {voltage: self.design(voltage) for voltage in VOLTAGES}
 
     def design(self, voltage: VoltageCurve) -> Floats:
-        """``models.power.physical.regressors`` of every row, ``[n, len(WEIGHTS)]``."""
+        """``wattcast.models.power.physical.regressors`` of every row, ``[n, len(WEIGHTS)]``."""
         core = self.clocks_mhz[:, 0] / self.reference.core_mhz
         memory = self.clocks_mhz[:, 1] / self.reference.memory_mhz
         volts = np.maximum(voltage.floor, 1.0 - voltage.slope * (1.0 - core))

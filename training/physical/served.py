@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.intervals import conformal_factors
-from training.physical.fit import Averaged, Fits, error_percent, predict, scored_programs
-from training.physical.rows import COUNTED_CAMPAIGNS, Floats
+from wattcast.models.intervals import conformal_factors
+from wattcast.training.physical.fit import Averaged, Fits, error_percent, predict, scored_programs
+from wattcast.training.physical.rows import COUNTED_CAMPAIGNS, Floats
 
 LEVEL = 0.9
 

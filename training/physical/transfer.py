@@ -11,18 +11,18 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.clocks import ClockPair
-from models.power.activities import UnitActivities
-from models.power.physical import PhysicalParameters, parameters_for
-from models.power.recalibration import MeasuredLaunch, recalibrated
-from training.physical.fit import (
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import PhysicalParameters, parameters_for
+from wattcast.models.power.recalibration import MeasuredLaunch, recalibrated
+from wattcast.training.physical.fit import (
     Averaged,
     Fits,
     error_percent,
     pooled_parameters,
     scored_programs,
 )
-from training.physical.rows import Floats, GpuRows
+from wattcast.training.physical.rows import Floats, GpuRows
 
 SHOTS = (0, 1, 3, 5, 10)
 """Measured launches of the new GPU, each of another program."""
@@ -92,7 +92,7 @@ def _drawn(table: GpuRows, shots: int, seed: int) -> list[list[int]]:
 
 
 def measured_launches(table: GpuRows, rows: Sequence[int]) -> list[MeasuredLaunch]:
-    """Some rows as ``models.power.recalibration`` takes them."""
+    """Some rows as ``wattcast.models.power.recalibration`` takes them."""
     return [
         MeasuredLaunch(
             UnitActivities(*table.activities[row]),

@@ -1,7 +1,7 @@
-"""``python -m training.power``: see ``training.power.holds``."""
+"""``python -m wattcast.training.power``: see ``wattcast.training.power.holds``."""
 
 import sys
 
-from training.power.holds import main
+from wattcast.training.power.holds import main
 
 sys.exit(main())

@@ -11,12 +11,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.cards import ScoreName, Spread
-from models.power.anchoring import DEVIATIONS, anchored, launch_coordinates
-from training.evaluation.rows import Fit, Floats, Rows
-from training.evaluation.scores import coverage, point_scores, spread_of
-from training.evaluation.splits import folds_of
-from training.power.table import TrainingTable
+from wattcast.models.cards import ScoreName, Spread
+from wattcast.models.power.anchoring import DEVIATIONS, anchored, launch_coordinates
+from wattcast.training.evaluation.rows import Fit, Floats, Rows
+from wattcast.training.evaluation.scores import coverage, point_scores, spread_of
+from wattcast.training.evaluation.splits import folds_of
+from wattcast.training.power.table import TrainingTable
 
 SHOTS = 3
 

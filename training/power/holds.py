@@ -1,4 +1,4 @@
-"""``python -m training.power``: what the power models must hold on the published rows, in a table.
+"""``python -m wattcast.training.power``: what the power models must hold on published rows.
 
 Scores of random and grouped folds are those of the shipped cards: out of fold, over the seeded
 assignments each card states. Computed here are a blend for kernels seen, measured launches of the
@@ -21,25 +21,25 @@ from typing import NamedTuple
 
 import numpy as np
 
-from features.errors import WattcastError
-from models.cards import ModelCard, Spread
-from models.power.boosted import FAMILIES as TREE_FAMILIES
-from models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from training.checkpoints import Checkpoints
-from training.data.cleaning import clean
-from training.evaluation.calibration import EXPONENTS
-from training.evaluation.protocols import ASSIGNMENTS, CONSTANT, OutOfFold, evaluate
-from training.evaluation.rows import Fit
-from training.evaluation.scores import IntervalScoreName
-from training.families import get_family, library_versions
-from training.fit import POOLED, boosted_fit, pooled_fits
-from training.markdown import table as markdown
-from training.power.anchored import SHOTS, KnownScores, known_scores
-from training.power.bounds import BOUNDS, INTERVAL_GAIN, KNOWN_R2
-from training.power.kept import kept
-from training.power.rows import rows_of
-from training.power.seen import BOOSTED, EXTRA, ROUNDS, seen_fit
-from training.power.table import (
+from wattcast.features.errors import WattcastError
+from wattcast.models.cards import ModelCard, Spread
+from wattcast.models.power.boosted import FAMILIES as TREE_FAMILIES
+from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from wattcast.training.checkpoints import Checkpoints
+from wattcast.training.data.cleaning import clean
+from wattcast.training.evaluation.calibration import EXPONENTS
+from wattcast.training.evaluation.protocols import ASSIGNMENTS, CONSTANT, OutOfFold, evaluate
+from wattcast.training.evaluation.rows import Fit
+from wattcast.training.evaluation.scores import IntervalScoreName
+from wattcast.training.families import get_family, library_versions
+from wattcast.training.fit import POOLED, boosted_fit, pooled_fits
+from wattcast.training.markdown import table as markdown
+from wattcast.training.power.anchored import SHOTS, KnownScores, known_scores
+from wattcast.training.power.bounds import BOUNDS, INTERVAL_GAIN, KNOWN_R2
+from wattcast.training.power.kept import kept
+from wattcast.training.power.rows import rows_of
+from wattcast.training.power.seen import BOOSTED, EXTRA, ROUNDS, seen_fit
+from wattcast.training.power.table import (
     POWERQUANT_FILES,
     POWERQUANT_SOURCE,
     SOURCE,
@@ -108,7 +108,7 @@ def seen_judged(gpu: str, seeds: Sequence[int], checkpoints: Checkpoints) -> Out
 
 
 def seen_lines(seeds: Sequence[int], checkpoints: Checkpoints) -> list[Line]:
-    """Scores of the blend that is measured, not shipped (``training.power.seen``)."""
+    """Scores of the blend that is measured, not shipped (``wattcast.training.power.seen``)."""
     lines = []
     for gpu in THESIS_FILES:
         found = seen_judged(gpu, seeds, checkpoints)
@@ -244,7 +244,7 @@ def short_run_lines(seeds: Sequence[int], checkpoints: Checkpoints) -> list[Line
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m training.power", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m wattcast.training.power", description=__doc__)
     parser.add_argument("--artifacts", type=Path, default=PACKAGED_ARTIFACTS)
     parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
     parser.add_argument("--checkpoints", type=Path, help="folder of a training's kept predictions")

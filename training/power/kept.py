@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from training.checkpoints import Checkpoints
-from training.evaluation.rows import Fit, Floats, Predict, Rows
+from wattcast.training.checkpoints import Checkpoints
+from wattcast.training.evaluation.rows import Fit, Floats, Predict, Rows
 
 
 def kept(fit: Fit, checkpoints: Checkpoints, label: str, settings: Mapping[str, Any]) -> Fit:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from features.gpus import load_gpu
-from models.power.boosted import NATIVE_NAMES, ONNX_NAME
-from training.evaluation.rows import Fit, Floats, Predict, Rows
-from training.forests import SETTINGS, Forest, as_booster, grow
+from wattcast.features.gpus import load_gpu
+from wattcast.models.power.boosted import NATIVE_NAMES, ONNX_NAME
+from wattcast.training.evaluation.rows import Fit, Floats, Predict, Rows
+from wattcast.training.forests import SETTINGS, Forest, as_booster, grow
 
 FAMILY = "extratrees"
 LIBRARIES = ("scikit-learn", "xgboost")

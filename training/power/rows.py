@@ -1,6 +1,6 @@
 """The published power rows as protocols take them: one file, or several pooled.
 
-python -m training.power.rows       prints what knowing next to nothing scores, by protocol
+python -m wattcast.training.power.rows       prints what knowing next to nothing scores, by protocol
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from features.errors import WattcastError
-from training.data.activity_tables import ACTIVITY_GPUS, read_activity_table
-from training.data.cleaning import MODEL_INPUTS, clean
-from training.data.frequency_names import kernel_group
-from training.evaluation.baselines import nearest_watts
-from training.evaluation.protocols import ASSIGNMENTS, OutOfFold, evaluate
-from training.evaluation.rows import Rows
-from training.evaluation.splits import WITH_SHOTS, AnyProtocol
-from training.markdown import table
+from wattcast.features.errors import WattcastError
+from wattcast.training.data.activity_tables import ACTIVITY_GPUS, read_activity_table
+from wattcast.training.data.cleaning import MODEL_INPUTS, clean
+from wattcast.training.data.frequency_names import kernel_group
+from wattcast.training.evaluation.baselines import nearest_watts
+from wattcast.training.evaluation.protocols import ASSIGNMENTS, OutOfFold, evaluate
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.evaluation.splits import WITH_SHOTS, AnyProtocol
+from wattcast.training.markdown import table
 
 SOURCES = ("K20", "M60", "V100", "K80", "PQ_V100", "PQ_Ampere84", "PQ_Ada24")
 """Ids of the power files that are trained on (``sources.toml``)."""
@@ -32,7 +32,7 @@ _SHOTS = 3
 
 
 def rows_of(frame: pd.DataFrame, columns: Sequence[str] = MODEL_INPUTS) -> Rows:
-    """Rows of a cleaned table (``training.data.cleaning``), with every label there is.
+    """Rows of a cleaned table (``wattcast.training.data.cleaning``), with every label there is.
 
     ``gpus`` are the ids of the sources: two sources of one GPU were measured differently.
     """
@@ -107,7 +107,9 @@ TITLES = (
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m training.power.rows", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m wattcast.training.power.rows", description=__doc__
+    )
     parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
     options = parser.parse_args(arguments)
     seeds = range(options.assignments)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from training.evaluation.rows import Fit, Floats, plain
-from training.families import SEED
-from training.power.pooled import filled
+from wattcast.training.evaluation.rows import Fit, Floats, plain
+from wattcast.training.families import SEED
+from wattcast.training.power.pooled import filled
 
 BOOSTED: Mapping[str, Any] = MappingProxyType(
     {

@@ -10,18 +10,18 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from features.errors import DataError
-from features.gpus import load_gpu
-from features.schemas.tables import Definition, read_definition
-from models.cards import FeatureFacts, Table, TrainingFacts
-from models.power.inputs import LAUNCH_FEATURES, launch_features
-from training.data.cleaning import MODEL_INPUTS, CleanTable, clean
-from training.data.datasets import data_root
-from training.data.recompute import recompute, reproduced_shares
-from training.evaluation.rows import Rows
-from training.power.pooled import Part
-from training.power.rows import rows_of
-from training.summary import fingerprint
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.schemas.tables import Definition, read_definition
+from wattcast.models.cards import FeatureFacts, Table, TrainingFacts
+from wattcast.models.power.inputs import LAUNCH_FEATURES, launch_features
+from wattcast.training.data.cleaning import MODEL_INPUTS, CleanTable, clean
+from wattcast.training.data.datasets import data_root
+from wattcast.training.data.recompute import recompute, reproduced_shares
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.power.pooled import Part
+from wattcast.training.power.rows import rows_of
+from wattcast.training.summary import fingerprint
 
 SCHEMA = "alavani2023"
 SOURCE = "thesis"

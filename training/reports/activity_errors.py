@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from training.bottleneck import (
+from wattcast.training.bottleneck import (
     ABLATIONS,
     TimeErrors,
     bottleneck_with,
@@ -22,10 +22,10 @@ from training.bottleneck import (
     roofline,
     time_errors,
 )
-from training.data.activity_tables import read_activity_table
-from training.data.frequency_names import kernel_group
-from training.queueing import static_errors
-from training.reports.baselines import mean_curve_of_others
+from wattcast.training.data.activity_tables import read_activity_table
+from wattcast.training.data.frequency_names import kernel_group
+from wattcast.training.queueing import static_errors
+from wattcast.training.reports.baselines import mean_curve_of_others
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

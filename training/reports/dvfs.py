@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 
-from training.dvfs.studies import STUDIES, Study, run_studies
-from training.reports.dvfs_choice import choice_chapter
-from training.reports.dvfs_counters import counters_chapter
-from training.reports.dvfs_judged import DvfsChapter, Judged, judged_table
-from training.reports.dvfs_protocols import protocols_chapter
-from training.reports.dvfs_queueing import queueing_chapter
-from training.reports.dvfs_regression import regression_chapter
-from training.reports.dvfs_static import static_chapter
-from training.reports.page import Page, Section
-from training.reports.targets import Target
+from wattcast.training.dvfs.studies import STUDIES, Study, run_studies
+from wattcast.training.reports.dvfs_choice import choice_chapter
+from wattcast.training.reports.dvfs_counters import counters_chapter
+from wattcast.training.reports.dvfs_judged import DvfsChapter, Judged, judged_table
+from wattcast.training.reports.dvfs_protocols import protocols_chapter
+from wattcast.training.reports.dvfs_queueing import queueing_chapter
+from wattcast.training.reports.dvfs_regression import regression_chapter
+from wattcast.training.reports.dvfs_static import static_chapter
+from wattcast.training.reports.page import Page, Section
+from wattcast.training.reports.targets import Target
 
 Progress = Callable[[str], None]
 

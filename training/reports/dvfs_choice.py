@@ -7,16 +7,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.choice import Point
-from training.dvfs.rows import Floats
-from training.dvfs.scores import ChoiceScores, choice_scores, scale_scores
-from training.dvfs.studies import Scored, choice_table
-from training.queueing import DATA_SETS, FAMILIES, predict, read_data_set
-from training.reports.dvfs_counters import short_name, title
-from training.reports.dvfs_judged import JUDGED, MEAN_CURVE, DvfsChapter, Judged
-from training.reports.figures import Choices, Figure, pareto_fronts
-from training.reports.page import Section, Table
-from training.reports.targets import Target
+from wattcast.models.choice import Point
+from wattcast.training.dvfs.rows import Floats
+from wattcast.training.dvfs.scores import ChoiceScores, choice_scores, scale_scores
+from wattcast.training.dvfs.studies import Scored, choice_table
+from wattcast.training.queueing import DATA_SETS, FAMILIES, predict, read_data_set
+from wattcast.training.reports.dvfs_counters import short_name, title
+from wattcast.training.reports.dvfs_judged import JUDGED, MEAN_CURVE, DvfsChapter, Judged
+from wattcast.training.reports.figures import Choices, Figure, pareto_fronts
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.reports.targets import Target
 
 SHARE_BOUNDS: Mapping[str, float] = {
     "wang_gtx_980_high": 95.0,

@@ -7,12 +7,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.dvfs.rows import Bools, Floats, ScalingRows
-from training.dvfs.studies import TITAN_X, Scored, score_table
-from training.reports.dvfs_judged import JUDGED, MEAN_CURVE, DvfsChapter, Judged, spread_over
-from training.reports.figures import Figure, Line, Panel, bars, curves
-from training.reports.page import Section, Table
-from training.reports.targets import Target
+from wattcast.training.dvfs.rows import Bools, Floats, ScalingRows
+from wattcast.training.dvfs.studies import TITAN_X, Scored, score_table
+from wattcast.training.reports.dvfs_judged import (
+    JUDGED,
+    MEAN_CURVE,
+    DvfsChapter,
+    Judged,
+    spread_over,
+)
+from wattcast.training.reports.figures import Figure, Line, Panel, bars, curves
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.reports.targets import Target
 
 TIME_BOUNDS: Mapping[str, float] = {
     "wang_gtx_980_high": 6.5,

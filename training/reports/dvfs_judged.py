@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.dvfs.rows import Floats
-from training.reports.page import Section, Table
-from training.reports.targets import Target
+from wattcast.training.dvfs.rows import Floats
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.reports.targets import Target
 
 JUDGED = "hybrid"
 """The model that targets are judged by: the physical one, with trees where they help kernels left

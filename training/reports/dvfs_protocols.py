@@ -8,15 +8,15 @@ from functools import partial
 
 import numpy as np
 
-from training.dvfs.parts import parts_table
-from training.dvfs.protocols import predict
-from training.dvfs.residual import TreeSettings
-from training.dvfs.rows import Floats, Integers, ScalingRows, scaling_rows
-from training.dvfs.scores import scale_scores
-from training.dvfs.studies import STUDIES, Scored, Study
-from training.reports.dvfs_counters import campaign_title, title
-from training.reports.dvfs_judged import MEAN_CURVE, DvfsChapter
-from training.reports.page import Section, Table
+from wattcast.training.dvfs.parts import parts_table
+from wattcast.training.dvfs.protocols import predict
+from wattcast.training.dvfs.residual import TreeSettings
+from wattcast.training.dvfs.rows import Floats, Integers, ScalingRows, scaling_rows
+from wattcast.training.dvfs.scores import scale_scores
+from wattcast.training.dvfs.studies import STUDIES, Scored, Study
+from wattcast.training.reports.dvfs_counters import campaign_title, title
+from wattcast.training.reports.dvfs_judged import MEAN_CURVE, DvfsChapter
+from wattcast.training.reports.page import Section, Table
 
 RANDOM_FOLDS = 5
 SEED = 0
@@ -121,12 +121,12 @@ def _parts_section() -> Section:
         "What each part of the physical model is worth",
         (
             "Each line changes one thing; programs left out as above, mean errors of time, power "
-            "in points (`python -m training.dvfs --parts`). docs/frequency.md has the form. On "
-            "the campaigns with targets no line is better in both than what is served, but for "
-            "hundredths: no single part is to blame for a miss. The served form is not the best "
-            "one everywhere: on the V100 and the 49 pairs of the GTX 980 latency would rather be "
-            "all on the core clock, which makes the error of P100 half as large again; one form "
-            "serves all.",
+            "in points (`python -m wattcast.training.dvfs --parts`). docs/frequency.md has the "
+            "form. On the campaigns with targets no line is better in both than what is served, "
+            "but for hundredths: no single part is to blame for a miss. The served form is not "
+            "the best one everywhere: on the V100 and the 49 pairs of the GTX 980 latency "
+            "would rather be all on the core clock, which makes the error of P100 half as large "
+            "again; one form serves all.",
             parts_table(),
         ),
     )

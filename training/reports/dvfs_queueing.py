@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.dvfs.rows import Floats
-from training.queueing import DATA_SETS, FORMS, DataSet, Predicted, predict
-from training.reports.dvfs_judged import DvfsChapter, Judged
-from training.reports.page import Section, Table
-from training.reports.targets import Target
-from training.reports.time_counters import ABSOLUTE_BOUNDS, SCALING_BOUNDS, CounterErrors
+from wattcast.training.dvfs.rows import Floats
+from wattcast.training.queueing import DATA_SETS, FORMS, DataSet, Predicted, predict
+from wattcast.training.reports.dvfs_judged import DvfsChapter, Judged
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.reports.targets import Target
+from wattcast.training.reports.time_counters import ABSOLUTE_BOUNDS, SCALING_BOUNDS, CounterErrors
 
 MAX_FORM = next(form for form in FORMS if form.name.startswith("max form"))
 """The larger of memory's and the SM's work, and one latency: counters alone, nothing fitted."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.dvfs.abe import HARDENED
-from training.dvfs.abe import (
+from wattcast.models.dvfs.abe import HARDENED
+from wattcast.training.dvfs.abe import (
     PLAIN,
     WITH_CLOCKS,
     AbeRows,
@@ -17,11 +17,11 @@ from training.dvfs.abe import (
     leave_benchmarks_out,
     micro_to_real,
 )
-from training.dvfs.rows import Floats
-from training.reports.baselines import median_of_others
-from training.reports.dvfs_judged import DvfsChapter, Judged
-from training.reports.page import Section, Table
-from training.reports.targets import Target
+from wattcast.training.dvfs.rows import Floats
+from wattcast.training.reports.baselines import median_of_others
+from wattcast.training.reports.dvfs_judged import DvfsChapter, Judged
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.reports.targets import Target
 
 SLACK = 1.5
 """Points by which a row may be above the first attempt's."""
@@ -123,9 +123,9 @@ def _section(found: Iterable[RegressionRow]) -> Section:
         "Abe et al.'s regression",
         (
             "One linear regression a GPU, at most ten variables chosen forward; counters at the "
-            "reference pair (`python -m training.dvfs --abe`). Left out: each benchmark in turn, "
-            "or all applications (micro to real); in sample is fitted and scored on the same "
-            "rows. `+ f` may take the clocks themselves; `hardened` also drops counters that "
+            "reference pair (`python -m wattcast.training.dvfs --abe`). Left out: each benchmark "
+            "in turn, or all applications (micro to real); in sample is fitted and scored on the "
+            "same rows. `+ f` may take the clocks themselves; `hardened` also drops counters that "
             "hardly vary, weighs relative errors, shrinks, and keeps to the range fitted on. "
             "First: this project's first attempt on the same files, the bound but for 1.5 points. "
             "Abe et al. (IPDPS 2014) print 15.0, 14.0, 18.2, 23.5 % for power and 67.9, 47.6, "

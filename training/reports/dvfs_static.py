@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from training.data.activity_tables import ACTIVITY_GPUS
-from training.data.frequency_names import kernel_group
-from training.dvfs.rows import Bools, Floats, Integers
-from training.dvfs.scores import choice_scores
-from training.physical.fit import Fits, FitSettings, leave_program_out, row_folds
-from training.physical.rows import GpuRows, all_rows
-from training.reports.activity_errors import ActivityErrors
-from training.reports.baselines import mean_curve_of_others
-from training.reports.dvfs_counters import Scale
-from training.reports.dvfs_judged import DvfsChapter, Judged, mean_and_median, spread_over
-from training.reports.figures import Figure, Line, Panel, curves
-from training.reports.page import Section, Table
-from training.reports.targets import Target
+from wattcast.training.data.activity_tables import ACTIVITY_GPUS
+from wattcast.training.data.frequency_names import kernel_group
+from wattcast.training.dvfs.rows import Bools, Floats, Integers
+from wattcast.training.dvfs.scores import choice_scores
+from wattcast.training.physical.fit import Fits, FitSettings, leave_program_out, row_folds
+from wattcast.training.physical.rows import GpuRows, all_rows
+from wattcast.training.reports.activity_errors import ActivityErrors
+from wattcast.training.reports.baselines import mean_curve_of_others
+from wattcast.training.reports.dvfs_counters import Scale
+from wattcast.training.reports.dvfs_judged import DvfsChapter, Judged, mean_and_median, spread_over
+from wattcast.training.reports.figures import Figure, Line, Panel, curves
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.reports.targets import Target
 
 ASKED = ("tesla-v100", "quadro-rtx-8000")
 LEAST_MARGIN = 10.0

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from features.errors import DataError
-from training.data.frequency_names import kernel_group
+from wattcast.features.errors import DataError
+from wattcast.training.data.frequency_names import kernel_group
 
 DWARFS_FILE = Path(__file__).parents[1] / "dwarfs.toml"
 NOT_CLASSIFIED = "not classified"

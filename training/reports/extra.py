@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.util import find_spec
 
-from features.errors import WattcastError
+from wattcast.features.errors import WattcastError
 
 NEEDED = ("markdown_it", "matplotlib", "pandera", "scipy")
 """Packages of the extra that reports import."""

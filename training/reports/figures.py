@@ -21,7 +21,7 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import NDArray
 
-from models.choice import Point, pareto
+from wattcast.models.choice import Point, pareto
 
 INK = "#24292f"
 BACKGROUND = "#ffffff"

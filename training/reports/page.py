@@ -15,8 +15,8 @@ from pathlib import Path
 
 from markdown_it import MarkdownIt
 
-from features.errors import WattcastError
-from training.reports.figures import BACKGROUND, INK, Figure
+from wattcast.features.errors import WattcastError
+from wattcast.training.reports.figures import BACKGROUND, INK, Figure
 
 STYLE_FILE = Path(__file__).with_name("page.css")
 

@@ -6,20 +6,20 @@ import os
 from collections.abc import Sequence
 from math import isfinite
 
-from training.reports.page import Page, Section, Table
-from training.reports.power_holds import measured_targets
-from training.reports.power_models import (
+from wattcast.training.reports.page import Page, Section, Table
+from wattcast.training.reports.power_holds import measured_targets
+from wattcast.training.reports.power_models import (
     Held,
     intervals_section,
     model_targets,
     models_section,
     packaged_cards,
 )
-from training.reports.power_parts import PARTS
-from training.reports.power_physical import physical_chapter
-from training.reports.targets import Target
-from training.study.judged import ASSIGNMENTS, Effort, Progress
-from training.study.study import Study
+from wattcast.training.reports.power_parts import PARTS
+from wattcast.training.reports.power_physical import physical_chapter
+from wattcast.training.reports.targets import Target
+from wattcast.training.study.judged import ASSIGNMENTS, Effort, Progress
+from wattcast.training.study.study import Study
 
 _LEAD = """\
 How near Wattcast's power models come to measured power on rows and on kernels they have not seen,

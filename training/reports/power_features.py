@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from models.cards import ScoreName
-from training.data.cleaning import MODEL_INPUTS
-from training.evaluation.splits import Protocol
-from training.reports.figures import Line, Panel, bars, curves
-from training.reports.page import Section, Table
-from training.study.cost import (
+from wattcast.models.cards import ScoreName
+from wattcast.training.data.cleaning import MODEL_INPUTS
+from wattcast.training.evaluation.splits import Protocol
+from wattcast.training.reports.figures import Line, Panel, bars, curves
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.study.cost import (
     MODELS,
     SIZES,
     Measured,
@@ -20,12 +20,12 @@ from training.study.cost import (
     printed_ranking,
     rankings,
 )
-from training.study.dependence import Curve, partial_dependence
-from training.study.dynamic import CAMPAIGNS, QUANTITIES, DynamicStudy, study_dynamic
-from training.study.judged import PROTOCOLS, beside_median
-from training.study.printed import Size, printed
-from training.study.selection import LIMIT, THESIS, TOLERANCE, Selection, select_features
-from training.study.study import Study
+from wattcast.training.study.dependence import Curve, partial_dependence
+from wattcast.training.study.dynamic import CAMPAIGNS, QUANTITIES, DynamicStudy, study_dynamic
+from wattcast.training.study.judged import PROTOCOLS, beside_median
+from wattcast.training.study.printed import Size, printed
+from wattcast.training.study.selection import LIMIT, THESIS, TOLERANCE, Selection, select_features
+from wattcast.training.study.study import Study
 
 
 def selection_section(study: Study) -> Section:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from training.checkpoints import Checkpoints
-from training.physical.report import measured_errors
-from training.power.anchored import SHOTS
-from training.power.bounds import BOUNDS, INTERVAL_GAIN, KNOWN_R2
-from training.power.holds import interval_judged, known_judged, seen_judged
-from training.power.table import SOURCE, THESIS_FILES
-from training.reports.power_models import Held
-from training.reports.targets import Target
+from wattcast.training.checkpoints import Checkpoints
+from wattcast.training.physical.report import measured_errors
+from wattcast.training.power.anchored import SHOTS
+from wattcast.training.power.bounds import BOUNDS, INTERVAL_GAIN, KNOWN_R2
+from wattcast.training.power.holds import interval_judged, known_judged, seen_judged
+from wattcast.training.power.table import SOURCE, THESIS_FILES
+from wattcast.training.reports.power_models import Held
+from wattcast.training.reports.targets import Target
 
 
 def measured_targets(assignments: int) -> list[Held]:

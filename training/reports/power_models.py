@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from models.cards import ModelCard, ScoreName, Table
-from models.intervals import Coverage
-from models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from training.evaluation.splits import Protocol
-from training.power.bounds import BOUNDS
-from training.power.table import SCHEMA, SOURCE, THESIS_FILES
-from training.report import interval_table, score_table, summary_table
-from training.reports.page import Section
-from training.reports.targets import Target
-from training.study.judged import Judged
+from wattcast.models.cards import ModelCard, ScoreName, Table
+from wattcast.models.intervals import Coverage
+from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from wattcast.training.evaluation.splits import Protocol
+from wattcast.training.power.bounds import BOUNDS
+from wattcast.training.power.table import SCHEMA, SOURCE, THESIS_FILES
+from wattcast.training.report import interval_table, score_table, summary_table
+from wattcast.training.reports.page import Section
+from wattcast.training.reports.targets import Target
+from wattcast.training.study.judged import Judged
 
 PUBLISHED: Table = "as_published"
 """The table that targets are about: columns as the files print them."""

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from training.reports.page import Section
-from training.reports.power_features import (
+from wattcast.training.reports.page import Section
+from wattcast.training.reports.power_features import (
     cost_section,
     dependence_section,
     dynamic_section,
     ranking_section,
     selection_section,
 )
-from training.reports.power_study import (
+from wattcast.training.reports.power_study import (
     dwarfs_section,
     initial_section,
     networks_section,
@@ -21,7 +21,7 @@ from training.reports.power_study import (
     regressors_section,
     repeated_section,
 )
-from training.study.study import Study
+from wattcast.training.study.study import Study
 
 PARTS: Mapping[str, Callable[[Study], Section]] = MappingProxyType(
     {

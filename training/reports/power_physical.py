@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from training.evaluation.scores import ape_percent, mae_watts, r2
-from training.physical.choice import cached_choice
-from training.physical.fit import Averaged, Fits, LeftOut, error_percent, leave_program_out
-from training.physical.rows import all_rows
-from training.reports.figures import Points, cumulative, scatter
-from training.reports.page import Section, Table
-from training.reports.power_models import Held
-from training.reports.targets import Target
+from wattcast.training.evaluation.scores import ape_percent, mae_watts, r2
+from wattcast.training.physical.choice import cached_choice
+from wattcast.training.physical.fit import Averaged, Fits, LeftOut, error_percent, leave_program_out
+from wattcast.training.physical.rows import all_rows
+from wattcast.training.reports.figures import Points, cumulative, scatter
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.reports.power_models import Held
+from wattcast.training.reports.targets import Target
 
 BOUNDS: Mapping[str, float] = {"quadro-rtx-8000": 14.0, "tesla-v100": 17.0}
 """Targets: mean absolute percentage error over all clocks, programs left out."""

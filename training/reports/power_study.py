@@ -6,19 +6,19 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from models.cards import ScoreName, Spread
-from training.evaluation.protocols import OutOfFold
-from training.evaluation.splits import Protocol
-from training.reports.figures import Points, bars, scatter
-from training.reports.page import Block, Section, Table
-from training.study.ann import BATCH, DECAY_EPOCHS, JudgedNetwork, judge_networks
-from training.study.dwarfs import error_by_dwarf, rows_by_dwarf
-from training.study.initial import initial_study
-from training.study.judged import LEFT_OUT, PROTOCOLS, Judged, beside_median, text
-from training.study.outliers import Outliers, study_outliers
-from training.study.printed import Scores, printed
-from training.study.repeated import RUNS, repeated_runs
-from training.study.study import K20, Study
+from wattcast.models.cards import ScoreName, Spread
+from wattcast.training.evaluation.protocols import OutOfFold
+from wattcast.training.evaluation.splits import Protocol
+from wattcast.training.reports.figures import Points, bars, scatter
+from wattcast.training.reports.page import Block, Section, Table
+from wattcast.training.study.ann import BATCH, DECAY_EPOCHS, JudgedNetwork, judge_networks
+from wattcast.training.study.dwarfs import error_by_dwarf, rows_by_dwarf
+from wattcast.training.study.initial import initial_study
+from wattcast.training.study.judged import LEFT_OUT, PROTOCOLS, Judged, beside_median, text
+from wattcast.training.study.outliers import Outliers, study_outliers
+from wattcast.training.study.printed import Scores, printed
+from wattcast.training.study.repeated import RUNS, repeated_runs
+from wattcast.training.study.study import K20, Study
 
 SCORES: tuple[ScoreName, ...] = ("r2", "rmse_watts", "mae_watts")
 TITLES = ("R²", "RMSE W", "MAE W")

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from training.reports.page import Section, Table
+from wattcast.training.reports.page import Section, Table
 
 Sense = Literal["at most", "at least"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from training.reports.page import Page, Section
-from training.reports.targets import Target, target_table
-from training.reports.time_activity import activity_chapter
-from training.reports.time_counters import counters_chapter
-from training.reports.time_thesis import thesis_chapter
-from training.reports.time_work import Progress, work_chapter
-from training.work.study import ASSIGNMENTS
+from wattcast.training.reports.page import Page, Section
+from wattcast.training.reports.targets import Target, target_table
+from wattcast.training.reports.time_activity import activity_chapter
+from wattcast.training.reports.time_counters import counters_chapter
+from wattcast.training.reports.time_thesis import thesis_chapter
+from wattcast.training.reports.time_work import Progress, work_chapter
+from wattcast.training.work.study import ASSIGNMENTS
 
 _LEAD = """\
 How near Wattcast's time models come to measured times, each beside predictions that know nothing

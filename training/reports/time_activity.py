@@ -6,10 +6,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from training.bottleneck import ABLATIONS, TimeErrors, bottleneck_with, summary, time_errors
-from training.data.activity_tables import ACTIVITY_GPUS
-from training.data.frequency_names import kernel_group
-from training.reports.activity_errors import (
+from wattcast.training.bottleneck import (
+    ABLATIONS,
+    TimeErrors,
+    bottleneck_with,
+    summary,
+    time_errors,
+)
+from wattcast.training.data.activity_tables import ACTIVITY_GPUS
+from wattcast.training.data.frequency_names import kernel_group
+from wattcast.training.reports.activity_errors import (
     BASELINE,
     DEFAULT,
     MEAN_CURVE,
@@ -17,10 +23,19 @@ from training.reports.activity_errors import (
     ActivityErrors,
     ProgramError,
 )
-from training.reports.dwarfs import NOT_CLASSIFIED, dwarf_of, our_choices
-from training.reports.figures import Figure, Line, Panel, Points, bars, cumulative, curves, scatter
-from training.reports.page import Section, Table
-from training.reports.targets import Chapter, Target
+from wattcast.training.reports.dwarfs import NOT_CLASSIFIED, dwarf_of, our_choices
+from wattcast.training.reports.figures import (
+    Figure,
+    Line,
+    Panel,
+    Points,
+    bars,
+    cumulative,
+    curves,
+    scatter,
+)
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.reports.targets import Chapter, Target
 
 MEAN_BOUNDS: Mapping[str, float] = {
     "tesla-v100": 17.0, "quadro-rtx-8000": 17.0, "gtx-1080-ti": 32.0, "tesla-p100": 32.0,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.frequency_names import kernel_group
-from training.queueing import (
+from wattcast.training.data.frequency_names import kernel_group
+from wattcast.training.queueing import (
     DATA_SETS,
     FAMILIES,
     DataSet,
@@ -19,11 +19,11 @@ from training.queueing import (
     predict,
     read_data_set,
 )
-from training.reports.activity_errors import BASELINE
-from training.reports.baselines import mean_curve_of_others, median_of_others
-from training.reports.figures import Points, bars, scatter
-from training.reports.page import Section, Table
-from training.reports.targets import Chapter, Target
+from wattcast.training.reports.activity_errors import BASELINE
+from wattcast.training.reports.baselines import mean_curve_of_others, median_of_others
+from wattcast.training.reports.figures import Points, bars, scatter
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.reports.targets import Chapter, Target
 
 Floats = NDArray[np.float64]
 

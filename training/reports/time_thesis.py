@@ -9,24 +9,24 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from features.analysis import KernelAnalysis, analyse
-from features.errors import ModelError
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.ptx import read_module
-from models.time.registry import time_models
-from models.time.spread import Pair, published_delay_pairs, published_pairs
-from training.reports.baselines import median_of_others
-from training.reports.dwarfs import (
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.models.time.registry import time_models
+from wattcast.models.time.spread import Pair, published_delay_pairs, published_pairs
+from wattcast.training.reports.baselines import median_of_others
+from wattcast.training.reports.dwarfs import (
     NOT_CLASSIFIED,
     dwarf_of,
     printed_table_4_3,
     printed_table_4_9,
     table_4_3_dwarf,
 )
-from training.reports.figures import Points, bars, scatter
-from training.reports.page import Section, Table
-from training.reports.targets import Chapter
+from wattcast.training.reports.figures import Points, bars, scatter
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.reports.targets import Chapter
 
 Floats = NDArray[np.float64]
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from models.time.card import TimeProtocol
-from training.data.launches import MeasuredLaunch, read_launches
-from training.reports.figures import Points, cumulative, scatter
-from training.reports.page import Section, Table
-from training.reports.targets import Chapter, Target
-from training.work.folds import (
+from wattcast.models.time.card import TimeProtocol
+from wattcast.training.data.launches import MeasuredLaunch, read_launches
+from wattcast.training.reports.figures import Points, cumulative, scatter
+from wattcast.training.reports.page import Section, Table
+from wattcast.training.reports.targets import Chapter, Target
+from wattcast.training.work.folds import (
     MEDIAN,
     MODEL,
     NEAREST,
@@ -25,9 +25,9 @@ from training.work.folds import (
     WorkTable,
     leave_out,
 )
-from training.work.known import known_table, pairs_of, repeats_table
-from training.work.study import ASSIGNMENTS, calibrated, interval_table, score_table
-from training.work.transfer import transfer_table
+from wattcast.training.work.known import known_table, pairs_of, repeats_table
+from wattcast.training.work.study import ASSIGNMENTS, calibrated, interval_table, score_table
+from wattcast.training.work.transfer import transfer_table
 
 Floats = NDArray[np.float64]
 Progress = Callable[[str], None]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from models.background import BACKGROUND_NAME
-from models.cards import (
+from wattcast.models.background import BACKGROUND_NAME
+from wattcast.models.cards import (
     CARD_NAME,
     BoardFacts,
     FeatureFacts,
@@ -19,13 +19,21 @@ from models.cards import (
     TrainingFacts,
     sha256_of,
 )
-from training.evaluation.rows import Rows
-from training.families import get_family, library_versions
-from training.provenance import code_revision, today, write_artifact
-from training.retrain.inputs import SOURCE, Base, Champion, Order, Uploads, known_range, knows_base
-from training.retrain.upload_folds import Judged, Plan
-from training.retrain.warm_start import MORE_TREES
-from training.summary import fingerprint, summarise
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.families import get_family, library_versions
+from wattcast.training.provenance import code_revision, today, write_artifact
+from wattcast.training.retrain.inputs import (
+    SOURCE,
+    Base,
+    Champion,
+    Order,
+    Uploads,
+    known_range,
+    knows_base,
+)
+from wattcast.training.retrain.upload_folds import Judged, Plan
+from wattcast.training.retrain.warm_start import MORE_TREES
+from wattcast.training.summary import fingerprint, summarise
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Generic, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import ModelError
-from models.cards import ModelCard, SchemaReference, Source
-from models.power.boosted import NATIVE_NAMES, BoostedPowerModel
-from models.store import AnyCard, Artifact
-from training.evaluation.rows import Floats, Rows
-from training.retrain.gate import Policy, Verdict
+from wattcast.features.errors import ModelError
+from wattcast.models.cards import ModelCard, SchemaReference, Source
+from wattcast.models.power.boosted import NATIVE_NAMES, BoostedPowerModel
+from wattcast.models.store import AnyCard, Artifact
+from wattcast.training.evaluation.rows import Floats, Rows
+from wattcast.training.retrain.gate import Policy, Verdict
 
 SOURCE = "uploads"
 """``<source>`` of retrained models' folders."""

@@ -2,9 +2,9 @@
 
 timed launches + what the default model predicts of them
   -> ways: no correction; one factor; one factor for each regime
-  -> one chosen by cross-validation with kernels left out (``training.retrain.ways``)
+  -> one chosen by cross-validation with kernels left out (``wattcast.training.retrain.ways``)
   -> scores beside the model as it is and the baseline, interval widths, card, verdict of
-     ``training.retrain.gate``
+     ``wattcast.training.retrain.gate``
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from features.errors import DataError
-from features.gpus import GpuProfile
-from models.cards import FeatureFacts, Spread
-from models.intervals import Residuals, calibrate
-from models.time.bottleneck_interval import interval_of
-from models.time.calibration import (
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.cards import FeatureFacts, Spread
+from wattcast.models.intervals import Residuals, calibrate
+from wattcast.models.time.bottleneck_interval import interval_of
+from wattcast.models.time.calibration import (
     FAMILY,
     FEATURES,
     PARAMETERS_NAME,
@@ -29,7 +29,7 @@ from models.time.calibration import (
     TimeCorrection,
     TimeCorrectionCard,
 )
-from models.time.card import (
+from wattcast.models.time.card import (
     TimeIntervals,
     TimeProtocol,
     TimeScoreName,
@@ -37,15 +37,15 @@ from models.time.card import (
     TimeTrainingFacts,
     TimeWidth,
 )
-from training.evaluation.rows import Floats, Indices, Rows
-from training.families import library_versions
-from training.provenance import code_revision, today, write_artifact
-from training.retrain.gate import HoldOut, OldRows, judge
-from training.retrain.inputs import SOURCE, Order, Retrained, Uploads
-from training.retrain.upload_folds import LEVEL, Plan, fold_plan
-from training.retrain.ways import Ways
-from training.summary import fingerprint
-from training.work.folds import time_scores
+from wattcast.training.evaluation.rows import Floats, Indices, Rows
+from wattcast.training.families import library_versions
+from wattcast.training.provenance import code_revision, today, write_artifact
+from wattcast.training.retrain.gate import HoldOut, OldRows, judge
+from wattcast.training.retrain.inputs import SOURCE, Order, Retrained, Uploads
+from wattcast.training.retrain.upload_folds import LEVEL, Plan, fold_plan
+from wattcast.training.retrain.ways import Ways
+from wattcast.training.summary import fingerprint
+from wattcast.training.work.folds import time_scores
 
 LEAST_KERNELS = 3
 """Kernels of a regime from which it may have a factor of its own: the least whose median one odd

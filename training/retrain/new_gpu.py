@@ -2,7 +2,7 @@
 
     measured launches + pooled (or the GPU's own) parameters
       -> ways: own median; one factor; single weights half way to the median; single weights
-      -> one chosen by cross-validation with kernels left out (``training.retrain.ways``)
+      -> one chosen by cross-validation with kernels left out (``wattcast.training.retrain.ways``)
       -> scores beside the baseline, interval widths, card, verdict of ``training.retrain.gate``
 
 Every way gives parameters of the same model: what is linear in the weights can be blended there.
@@ -17,21 +17,21 @@ from pathlib import Path
 
 import numpy as np
 
-from features.errors import DataError
-from models.cards import BoardFacts, FeatureFacts, ModelCard, TrainingFacts
-from models.clocks import ClockPair
-from models.power.activities import UnitActivities
-from models.power.physical import PARAMETERS_NAME, PhysicalParameters
-from models.power.physical_model import CLOCKS
-from models.power.recalibration import design, refitted, weights_of
-from training.evaluation.rows import Floats, Indices
-from training.families import library_versions
-from training.provenance import code_revision, today, write_artifact
-from training.retrain.gate import HoldOut, OldRows, judge
-from training.retrain.inputs import SOURCE, Order, Retrained, Uploads
-from training.retrain.upload_folds import Judged, fold_plan, judged
-from training.retrain.ways import Ways
-from training.summary import fingerprint
+from wattcast.features.errors import DataError
+from wattcast.models.cards import BoardFacts, FeatureFacts, ModelCard, TrainingFacts
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import PARAMETERS_NAME, PhysicalParameters
+from wattcast.models.power.physical_model import CLOCKS
+from wattcast.models.power.recalibration import design, refitted, weights_of
+from wattcast.training.evaluation.rows import Floats, Indices
+from wattcast.training.families import library_versions
+from wattcast.training.provenance import code_revision, today, write_artifact
+from wattcast.training.retrain.gate import HoldOut, OldRows, judge
+from wattcast.training.retrain.inputs import SOURCE, Order, Retrained, Uploads
+from wattcast.training.retrain.upload_folds import Judged, fold_plan, judged
+from wattcast.training.retrain.ways import Ways
+from wattcast.training.summary import fingerprint
 
 FAMILY = "physical"
 
@@ -122,7 +122,7 @@ class _Calibration:
         return design(self.start, launches)
 
     def watts(self, parameters: PhysicalParameters, at: Indices) -> Floats:
-        """``models.power.physical.predicted_power`` of rows, all at once."""
+        """``wattcast.models.power.physical.predicted_power`` of rows, all at once."""
         scale = parameters.limit_watts - parameters.idle_watts
         watts = parameters.idle_watts + scale * (self._design[at] @ weights_of(parameters))
         return np.minimum(watts, max(parameters.limit_watts, parameters.highest_watts))

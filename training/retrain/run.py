@@ -5,7 +5,7 @@
       -> factor of the board, fitted inside each fold
       -> scores beside the baseline, interval widths
       -> final fit on everything, artifacts with cards
-      -> verdict of ``training.retrain.gate``
+      -> verdict of ``wattcast.training.retrain.gate``
 
 The folds ask what changes between champion and candidate: the uploads. So all base rows stay in
 the training part of every fold, as they were in the champion's training, and a fold leaves out
@@ -23,14 +23,14 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import DataError, ModelError
-from training.checkpoints import Checkpoints
-from training.engine import Engine, InProcess
-from training.evaluation.rows import Floats, Rows
-from training.families import get_family
-from training.retrain.artifacts import Made
-from training.retrain.gate import CHAMPION, HoldOut, OldRows, judge
-from training.retrain.inputs import (
+from wattcast.features.errors import DataError, ModelError
+from wattcast.training.checkpoints import Checkpoints
+from wattcast.training.engine import Engine, InProcess
+from wattcast.training.evaluation.rows import Floats, Rows
+from wattcast.training.families import get_family
+from wattcast.training.retrain.artifacts import Made
+from wattcast.training.retrain.gate import CHAMPION, HoldOut, OldRows, judge
+from wattcast.training.retrain.inputs import (
     Base,
     Champion,
     Mode,
@@ -40,8 +40,8 @@ from training.retrain.inputs import (
     known_range,
     knows_base,
 )
-from training.retrain.upload_folds import Judged, Plan, UploadFold, fold_plan, judged
-from training.retrain.warm_start import FitTask, fit, fit_predict
+from wattcast.training.retrain.upload_folds import Judged, Plan, UploadFold, fold_plan, judged
+from wattcast.training.retrain.warm_start import FitTask, fit, fit_predict
 
 __all__ = [
     "Base",

@@ -1,6 +1,6 @@
 """What mode ``new_gpu`` is worth on real boards: each measured GPU taken for one nobody measured.
 
-    python -m training.retrain.study
+    python -m wattcast.training.retrain.study
 
 A GPU starts from weights of the other GPUs and its datasheet; its own measured programs are the
 uploads, one or eight launches of each at any clocks. The tables of docs/retraining.md, of power and
@@ -17,23 +17,32 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
-from features.gpus import load_gpu
-from models.cards import ModelCard
-from models.power.physical import POOLED, parameters_for
-from models.store import ArtifactStore
-from models.time.bottleneck import combined_seconds, launch_seconds, regime, resource_seconds
-from models.time.calibration import FAMILY as TIME
-from models.time.calibration import FEATURES, features_of
-from training.data.activity_tables import ACTIVITY_GPUS, TABLE_CONSTANTS, read_activity_table
-from training.evaluation.rows import Indices, Rows
-from training.physical.choice import cached_choice
-from training.physical.fit import Averaged, Fits, pooled_parameters
-from training.physical.rows import GpuRows, all_rows
-from training.physical.transfer import watts_of
-from training.retrain.gate import BASELINE
-from training.retrain.inputs import Order, Uploads
-from training.retrain.launch_time import DEFAULT, calibrate_time
-from training.retrain.new_gpu import COLUMNS, FAMILY, Start, calibrate_power
+from wattcast.features.gpus import load_gpu
+from wattcast.models.cards import ModelCard
+from wattcast.models.power.physical import POOLED, parameters_for
+from wattcast.models.store import ArtifactStore
+from wattcast.models.time.bottleneck import (
+    combined_seconds,
+    launch_seconds,
+    regime,
+    resource_seconds,
+)
+from wattcast.models.time.calibration import FAMILY as TIME
+from wattcast.models.time.calibration import FEATURES, features_of
+from wattcast.training.data.activity_tables import (
+    ACTIVITY_GPUS,
+    TABLE_CONSTANTS,
+    read_activity_table,
+)
+from wattcast.training.evaluation.rows import Indices, Rows
+from wattcast.training.physical.choice import cached_choice
+from wattcast.training.physical.fit import Averaged, Fits, pooled_parameters
+from wattcast.training.physical.rows import GpuRows, all_rows
+from wattcast.training.physical.transfer import watts_of
+from wattcast.training.retrain.gate import BASELINE
+from wattcast.training.retrain.inputs import Order, Uploads
+from wattcast.training.retrain.launch_time import DEFAULT, calibrate_time
+from wattcast.training.retrain.new_gpu import COLUMNS, FAMILY, Start, calibrate_power
 
 LAUNCHES = (1, 8)
 """Launches uploaded of each program."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.cards import ProtocolScores
-from models.intervals import IntervalCalibration, Residuals, calibrate
-from training.board import board_factor
-from training.evaluation.rows import Floats, Indices, Rows
-from training.evaluation.scores import point_scores, spread_of
-from training.evaluation.splits import FOLDS, Protocol, fold_assignment
+from wattcast.models.cards import ProtocolScores
+from wattcast.models.intervals import IntervalCalibration, Residuals, calibrate
+from wattcast.training.board import board_factor
+from wattcast.training.evaluation.rows import Floats, Indices, Rows
+from wattcast.training.evaluation.scores import point_scores, spread_of
+from wattcast.training.evaluation.splits import FOLDS, Protocol, fold_assignment
 
 SEED = 0
 """Of the one fold assignment: a retraining is judged once, and the same every time."""

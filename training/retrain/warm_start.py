@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from features.errors import ModelError
-from training.families import SEED, Floats, get_family
+from wattcast.features.errors import ModelError
+from wattcast.training.families import SEED, Floats, get_family
 
 MORE_TREES: Mapping[str, int] = MappingProxyType({"xgboost": 100, "catboost": 60})
 """Trees added to a model that is continued: a fifth of what its family starts with (thesis

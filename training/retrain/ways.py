@@ -13,16 +13,16 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
-from training.evaluation.rows import Floats, Indices, Rows
-from training.evaluation.splits import FOLDS, fold_assignment
-from training.retrain.gate import error_by_group, log_error
-from training.retrain.upload_folds import SEED, Plan
+from wattcast.training.evaluation.rows import Floats, Indices, Rows
+from wattcast.training.evaluation.splits import FOLDS, fold_assignment
+from wattcast.training.retrain.gate import error_by_group, log_error
+from wattcast.training.retrain.upload_folds import SEED, Plan
 
 Fitted = TypeVar("Fitted")
 
 MARGIN = 0.05
 """Share by which a way must err less than the simpler ones to be taken, as in
-``training.calibrate``: the best of several always looks a little better than it is."""
+``wattcast.training.calibrate``: the best of several always looks a little better than it is."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The thesis' power study, reproduced: ``python -m training.study`` (docs/study.md).
+"""The thesis' power study, reproduced: ``python -m wattcast.training.study`` (docs/study.md).
 
 G. Alavani's thesis (BITS Pilani, 2023), chapter 5 and Appendix A, on the authors' published rows.
 Every score is out of fold, by rows left out at random (what the thesis reports) AND by kernels

@@ -1,4 +1,4 @@
-"""``python -m training.study``: parts of the thesis' power study as Markdown tables."""
+"""``python -m wattcast.training.study``: parts of the thesis' power study as Markdown tables."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 import argparse
 import sys
 
-from features.errors import WattcastError
-from training.reports.extra import NEEDED, require_train_extra
-from training.study.judged import ASSIGNMENTS, Effort
-from training.study.study import Study
+from wattcast.features.errors import WattcastError
+from wattcast.training.reports.extra import NEEDED, require_train_extra
+from wattcast.training.study.judged import ASSIGNMENTS, Effort
+from wattcast.training.study.study import Study
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -23,11 +23,11 @@ def main(arguments: list[str] | None = None) -> int:
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    from training.reports.figures import Figure
-    from training.reports.page import Page, Section, to_markdown
-    from training.reports.power_parts import PARTS
+    from wattcast.training.reports.figures import Figure
+    from wattcast.training.reports.page import Page, Section, to_markdown
+    from wattcast.training.reports.power_parts import PARTS
 
-    parser = argparse.ArgumentParser(prog="python -m training.study", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m wattcast.training.study", description=__doc__)
     parser.add_argument("part", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
     parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)

@@ -23,13 +23,13 @@ from sklearn.neural_network import MLPRegressor
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
-from training.data.cleaning import MODEL_INPUTS
-from training.evaluation.rows import FitPredict, Floats
-from training.families import SEED
-from training.study import printed
-from training.study.data import by_size, rows_of
-from training.study.judged import Effort, Judged, judge
-from training.study.printed import Schedule, Size
+from wattcast.training.data.cleaning import MODEL_INPUTS
+from wattcast.training.evaluation.rows import FitPredict, Floats
+from wattcast.training.families import SEED
+from wattcast.training.study import printed
+from wattcast.training.study.data import by_size, rows_of
+from wattcast.training.study.judged import Effort, Judged, judge
+from wattcast.training.study.printed import Schedule, Size
 
 BATCH = 32
 """Keras' default."""

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import pandas as pd
 from scipy.stats import spearmanr
 
-from training.data.cleaning import MODEL_INPUTS
-from training.evaluation.protocols import cross_validate
-from training.families import get_family
-from training.study.data import by_size, rows_of, study_tables
-from training.study.printed import Size, printed
-from training.study.regressors import REGRESSORS
+from wattcast.training.data.cleaning import MODEL_INPUTS
+from wattcast.training.evaluation.protocols import cross_validate
+from wattcast.training.families import get_family
+from wattcast.training.study.data import by_size, rows_of, study_tables
+from wattcast.training.study.printed import Size, printed
+from wattcast.training.study.regressors import REGRESSORS
 
 MODELS = ("xgboost", "catboost")
 SIZES: tuple[Size, ...] = ("smaller", "larger")
@@ -67,7 +67,7 @@ def measure(model: str, size: Size) -> Measured:
 
     Raises RuntimeError with its last words if that process fails.
     """
-    command = [sys.executable, "-m", "training.study.cost", model, size]
+    command = [sys.executable, "-m", "wattcast.training.study.cost", model, size]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if ended.returncode:
         raise RuntimeError(f"measuring {model} failed: {ended.stderr.strip()[-500:]}")

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from training.data.cleaning import MODEL_INPUTS, clean
-from training.evaluation.rows import Floats, Rows
-from training.power.table import THESIS_FILES
-from training.study.printed import Size
+from wattcast.training.data.cleaning import MODEL_INPUTS, clean
+from wattcast.training.evaluation.rows import Floats, Rows
+from wattcast.training.power.table import THESIS_FILES
+from wattcast.training.study.printed import Size
 
 SMALLER_LAST_SERIAL = 1000
 """Last row number (``Sr No.``) of Tesla K20's smaller data. The larger file begins with them, and

@@ -13,10 +13,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from training.data.cleaning import MODEL_INPUTS
-from training.evaluation.rows import Floats
-from training.families import get_family
-from training.study.data import rows_of
+from wattcast.training.data.cleaning import MODEL_INPUTS
+from wattcast.training.evaluation.rows import Floats
+from wattcast.training.families import get_family
+from wattcast.training.study.data import rows_of
 
 POINTS = 15
 """Quantiles at which a curve is computed, repeated values once."""

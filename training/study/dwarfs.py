@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from training.evaluation.protocols import OutOfFold
-from training.evaluation.rows import Floats
-from training.evaluation.scores import mae_watts
-from training.reports.dwarfs import NOT_CLASSIFIED, dwarf_of
-from training.study.judged import Judged
+from wattcast.training.evaluation.protocols import OutOfFold
+from wattcast.training.evaluation.rows import Floats
+from wattcast.training.evaluation.scores import mae_watts
+from wattcast.training.reports.dwarfs import NOT_CLASSIFIED, dwarf_of
+from wattcast.training.study.judged import Judged
 
 
 class DwarfRows(NamedTuple):

@@ -22,12 +22,12 @@ import pandas as pd
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression
 
-from training.data.frequency import NVPROF_COUNTS, NVPROF_INSTRUCTIONS, read_frequency
-from training.evaluation.rows import FitPredict, Rows
-from training.families import SEED
-from training.study.data import median_filled
-from training.study.judged import Effort, Judged, judge
-from training.study.regressors import REGRESSORS, scaled
+from wattcast.training.data.frequency import NVPROF_COUNTS, NVPROF_INSTRUCTIONS, read_frequency
+from wattcast.training.evaluation.rows import FitPredict, Rows
+from wattcast.training.families import SEED
+from wattcast.training.study.data import median_filled
+from wattcast.training.study.judged import Effort, Judged, judge
+from wattcast.training.study.regressors import REGRESSORS, scaled
 
 CAMPAIGNS = (
     "wang_gtx_980_low",

@@ -14,14 +14,14 @@ from typing import Any, NamedTuple
 import pandas as pd
 from sklearn.tree import DecisionTreeRegressor
 
-from training.evaluation.nested import choose, tuned
-from training.evaluation.protocols import evaluate
-from training.evaluation.rows import Fit, Rows, plain
-from training.evaluation.splits import Protocol
-from training.families import SEED
-from training.study.data import median_filled, rows_of
-from training.study.judged import PROTOCOLS, Effort, Judged
-from training.study.regressors import scaled
+from wattcast.training.evaluation.nested import choose, tuned
+from wattcast.training.evaluation.protocols import evaluate
+from wattcast.training.evaluation.rows import Fit, Rows, plain
+from wattcast.training.evaluation.splits import Protocol
+from wattcast.training.families import SEED
+from wattcast.training.study.data import median_filled, rows_of
+from wattcast.training.study.judged import PROTOCOLS, Effort, Judged
+from wattcast.training.study.regressors import scaled
 
 TABLE_5_1 = (
     "block_size",

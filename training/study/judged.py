@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from models.cards import ScoreName, Spread
-from training.evaluation.protocols import OutOfFold, cross_validate
-from training.evaluation.rows import FitPredict, Rows
-from training.evaluation.splits import Protocol
+from wattcast.models.cards import ScoreName, Spread
+from wattcast.training.evaluation.protocols import OutOfFold, cross_validate
+from wattcast.training.evaluation.rows import FitPredict, Rows
+from wattcast.training.evaluation.splits import Protocol
 
 ASSIGNMENTS = 2
 """Seeded fold assignments unless asked otherwise: the whole study in a few minutes."""

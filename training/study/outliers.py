@@ -21,11 +21,11 @@ from sklearn.impute import SimpleImputer
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler
 
-from training.evaluation.rows import FitPredict, Floats
-from training.study.data import rows_of
-from training.study.judged import Effort, Judged, judge
-from training.study.printed import printed
-from training.study.regressors import REGRESSORS
+from wattcast.training.evaluation.rows import FitPredict, Floats
+from wattcast.training.study.data import rows_of
+from wattcast.training.study.judged import Effort, Judged, judge
+from wattcast.training.study.printed import printed
+from wattcast.training.study.regressors import REGRESSORS
 
 BOTH_WAYS = ("xgboost", "catboost")
 """Models also judged on all rows; section 5.8.2 speaks of these."""

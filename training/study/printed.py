@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from features.errors import DataError
+from wattcast.features.errors import DataError
 
 PRINTED_FILE = Path(__file__).with_name("printed.toml")
 

@@ -33,11 +33,11 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 from sklearn.svm import SVR
 from sklearn.tree import DecisionTreeRegressor
 
-from training.evaluation.rows import FitPredict, Floats
-from training.families import SEED, get_family
-from training.study.ann import Network
-from training.study.data import rows_of
-from training.study.judged import Effort, Judged, judge
+from wattcast.training.evaluation.rows import FitPredict, Floats
+from wattcast.training.families import SEED, get_family
+from wattcast.training.study.ann import Network
+from wattcast.training.study.data import rows_of
+from wattcast.training.study.judged import Effort, Judged, judge
 
 Make = Callable[[], Any]
 """An untrained estimator with ``fit`` and ``predict``."""
@@ -55,7 +55,7 @@ def scaled(make: Make, scaler: Make = MinMaxScaler) -> FitPredict:
 
 
 def boosted(name: str) -> FitPredict:
-    """A family of ``training.families``, which has the parameters of Table 5.7."""
+    """A family of ``wattcast.training.families``, which has the parameters of Table 5.7."""
     family = get_family(name)
 
     def fit_predict(vectors: Floats, watts: Floats, test: Floats) -> Floats:

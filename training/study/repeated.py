@@ -14,13 +14,13 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from models.cards import ScoreName, Spread
-from training.evaluation.protocols import OutOfFold
-from training.evaluation.scores import point_scores, spread_of
-from training.evaluation.splits import Protocol
-from training.study.data import rows_of
-from training.study.judged import PROTOCOLS, Effort, Judged, judge
-from training.study.regressors import REGRESSORS
+from wattcast.models.cards import ScoreName, Spread
+from wattcast.training.evaluation.protocols import OutOfFold
+from wattcast.training.evaluation.scores import point_scores, spread_of
+from wattcast.training.evaluation.splits import Protocol
+from wattcast.training.study.data import rows_of
+from wattcast.training.study.judged import PROTOCOLS, Effort, Judged, judge
+from wattcast.training.study.regressors import REGRESSORS
 
 RUNS = 5
 """Runs of Table 5.9."""

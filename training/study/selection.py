@@ -20,14 +20,14 @@ import pandas as pd
 import xgboost
 from sklearn.ensemble import RandomForestRegressor
 
-from training.data.cleaning import MODEL_INPUTS
-from training.evaluation.protocols import cross_validate
-from training.evaluation.scores import rmse_watts
-from training.families import SEED, get_family
-from training.study.data import median_filled, rows_of
-from training.study.judged import Effort, Judged, judge
-from training.study.printed import Correlation, printed
-from training.study.regressors import REGRESSORS, scaled
+from wattcast.training.data.cleaning import MODEL_INPUTS
+from wattcast.training.evaluation.protocols import cross_validate
+from wattcast.training.evaluation.scores import rmse_watts
+from wattcast.training.families import SEED, get_family
+from wattcast.training.study.data import median_filled, rows_of
+from wattcast.training.study.judged import Effort, Judged, judge
+from wattcast.training.study.printed import Correlation, printed
+from wattcast.training.study.regressors import REGRESSORS, scaled
 
 TABLE_5_4 = (
     "avg_comp_lat",

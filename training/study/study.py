@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from training.study.data import study_tables
-from training.study.judged import Effort, Judged
-from training.study.regressors import REGRESSORS, judge_linear, judge_regressors
+from wattcast.training.study.data import study_tables
+from wattcast.training.study.judged import Effort, Judged
+from wattcast.training.study.regressors import REGRESSORS, judge_linear, judge_regressors
 
 K20 = "tesla-k20"
 """The GPU on which the thesis engineers features and looks at outliers, dwarfs and cost."""

@@ -1,7 +1,7 @@
-"""``python -m training.work``: see ``training.work.study``."""
+"""``python -m wattcast.training.work``: see ``wattcast.training.work.study``."""
 
 import sys
 
-from training.work.study import main
+from wattcast.training.work.study import main
 
 sys.exit(main())

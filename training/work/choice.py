@@ -12,11 +12,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from models.time.card import TimeProtocol
-from training.evaluation.rows import Rows
-from training.evaluation.splits import fold_assignment
-from training.markdown import table as markdown
-from training.work.folds import (
+from wattcast.models.time.card import TimeProtocol
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.evaluation.splits import fold_assignment
+from wattcast.training.markdown import table as markdown
+from wattcast.training.work.folds import (
     FOLDS,
     RESIDUAL_SHRINKAGE,
     WorkTable,

@@ -17,18 +17,18 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from sklearn.neighbors import NearestNeighbors
 
-from features.gpus import GpuProfile, load_gpu
-from models.cards import Spread
-from models.time.card import TimeProtocol, TimeScoreName, TimeScores
-from models.time.measured_work import FLOPS_PER_FMA, PARTS, Work, p_norm, unit_seconds
-from models.time.work_model import work_inputs
-from models.time.work_schema import WorkConstants, work_schema
-from models.trees import Float32s
-from training.data.launches import CLOCKS, GPU, MeasuredLaunch, groups_of
-from training.evaluation.protocols import outside_range
-from training.evaluation.rows import Rows
-from training.evaluation.splits import fold_assignment
-from training.families import SEED, Catboost, Hyperparameters
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.models.cards import Spread
+from wattcast.models.time.card import TimeProtocol, TimeScoreName, TimeScores
+from wattcast.models.time.measured_work import FLOPS_PER_FMA, PARTS, Work, p_norm, unit_seconds
+from wattcast.models.time.work_model import work_inputs
+from wattcast.models.time.work_schema import WorkConstants, work_schema
+from wattcast.models.trees import Float32s
+from wattcast.training.data.launches import CLOCKS, GPU, MeasuredLaunch, groups_of
+from wattcast.training.evaluation.protocols import outside_range
+from wattcast.training.evaluation.rows import Rows
+from wattcast.training.evaluation.splits import fold_assignment
+from wattcast.training.families import SEED, Catboost, Hyperparameters
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

@@ -15,15 +15,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from models.time.card import TimeIntervals
-from models.time.known import KnownLaunch, corrected, distance, launch_coordinates
-from training.data.launches import MeasuredLaunch
-from training.markdown import table
+from wattcast.models.time.card import TimeIntervals
+from wattcast.models.time.known import KnownLaunch, corrected, distance, launch_coordinates
+from wattcast.training.data.launches import MeasuredLaunch
+from wattcast.training.markdown import table
 
 Floats = NDArray[np.float64]
 
 DISTANCES = (0.0, 0.01, 0.1, 0.3, 1.0, 3.0, float("inf"))
-"""Edges of the table's distances (``models.time.known.distance``)."""
+"""Edges of the table's distances (``wattcast.models.time.known.distance``)."""
 
 
 class Pair(NamedTuple):

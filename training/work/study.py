@@ -1,9 +1,9 @@
 """Time from measured work: cross-validation, artifact with card, and the tables of docs/work.md.
 
-    python -m training.work                     trains, writes the artifact, prints the tables
-    python -m training.work --table FILE        the same from another table of launches
-    python -m training.work --score FILE        scores the packaged model on a table of launches
-    python -m training.work --nested            hyperparameters chosen inside each fold
+    python -m wattcast.training.work  trains, writes the artifact, prints the tables
+    python -m wattcast.training.work --table FILE        the same from another table of launches
+    python -m wattcast.training.work --score FILE  scores the packaged model on a table of launches
+    python -m wattcast.training.work --nested            hyperparameters chosen inside each fold
 
 Equal data, seeds and library versions give equal files, byte for byte (SOURCE_DATE_EPOCH sets the
 card's date).
@@ -26,13 +26,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from features.errors import WattcastError
-from features.gpus import load_gpu
-from models.background import BACKGROUND_NAME
-from models.cards import FeatureFacts, SchemaReference, Source, sha256_of
-from models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
-from models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from models.time.card import (
+from wattcast.features.errors import WattcastError
+from wattcast.features.gpus import load_gpu
+from wattcast.models.background import BACKGROUND_NAME
+from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
+from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
+from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from wattcast.models.time.card import (
     MeasuredClocks,
     TimeCard,
     TimeIntervals,
@@ -41,12 +41,12 @@ from models.time.card import (
     TimeTrainingFacts,
     TimeWidth,
 )
-from models.time.measured_work import WorkGpu
-from models.time.work_model import FAMILY, work_time_model
-from models.time.work_schema import work_schema
-from models.trees import Float32s
-from training.data.datasets import data_root, source_of_table
-from training.data.launches import (
+from wattcast.models.time.measured_work import WorkGpu
+from wattcast.models.time.work_model import FAMILY, work_time_model
+from wattcast.models.time.work_schema import work_schema
+from wattcast.models.trees import Float32s
+from wattcast.training.data.datasets import data_root, source_of_table
+from wattcast.training.data.launches import (
     CLOCKS,
     GPU,
     MeasuredLaunch,
@@ -54,12 +54,12 @@ from training.data.launches import (
     launches_path,
     read_launches,
 )
-from training.families import library_versions
-from training.markdown import table as markdown
-from training.provenance import code_revision, today, write_artifact
-from training.summary import fingerprint, summarise
-from training.work.choice import nested_scores
-from training.work.folds import (
+from wattcast.training.families import library_versions
+from wattcast.training.markdown import table as markdown
+from wattcast.training.provenance import code_revision, today, write_artifact
+from wattcast.training.summary import fingerprint, summarise
+from wattcast.training.work.choice import nested_scores
+from wattcast.training.work.folds import (
     MODEL,
     OTHERS,
     PHYSICAL,
@@ -74,8 +74,8 @@ from training.work.folds import (
     leave_out,
     time_scores,
 )
-from training.work.known import known_table, pairs_of, repeats_table
-from training.work.transfer import transfer_table
+from wattcast.training.work.known import known_table, pairs_of, repeats_table
+from wattcast.training.work.transfer import transfer_table
 
 Floats = NDArray[np.float64]
 Progress = Callable[[str], None]
@@ -341,7 +341,7 @@ def score_packaged(path: Path) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m training.work")
+    parser = argparse.ArgumentParser(prog="python -m wattcast.training.work")
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     parser.add_argument("--table", type=Path, help="launches to train on")
     parser.add_argument("--score", type=Path, help="launches to score the packaged model on")

@@ -11,15 +11,15 @@ import re
 import numpy as np
 import pandas as pd
 
-from features.errors import DataError
-from features.gpus import load_gpu
-from features.launch import Launch
-from features.memory import SECTOR_BYTES
-from models.clocks import ClockPair
-from models.time.card import TimeIntervals
-from models.time.measured_work import Work, physical_seconds
-from training.markdown import table
-from training.queueing import DATA_SETS, DataSet, read_data_set
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.card import TimeIntervals
+from wattcast.models.time.measured_work import Work, physical_seconds
+from wattcast.training.markdown import table
+from wattcast.training.queueing import DATA_SETS, DataSet, read_data_set
 
 COUNTERS = (
     "blocks",

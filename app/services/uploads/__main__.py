@@ -1,5 +1,5 @@
-"""A reader of uploads, started by ``app.services.uploads.readers``: ``python -m
-app.services.uploads``. Orders come on standard input, answers go to standard output."""
+"""A reader of uploads, started by ``wattcast.app.services.uploads.readers``: ``python -m
+wattcast.app.services.uploads``. Orders come on standard input, answers go to standard output."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import IO, Any
 from pydantic_core import from_json, to_json
 from sqlalchemy.exc import SQLAlchemyError
 
-from app import problems
-from app.disk import is_full
-from app.logs import REQUEST_ID, configure, log
-from app.services import Services
-from app.services.uploads.readers import IN_MEMORY
-from app.services.uploads.upload import UploadOptions, check_upload, store_upload
-from app.settings import Settings
-from app.store.database import Pool, open_database
-from app.store.repositories import Repositories
-from features.errors import WattcastError
+from wattcast.app import problems
+from wattcast.app.disk import is_full
+from wattcast.app.logs import REQUEST_ID, configure, log
+from wattcast.app.services import Services
+from wattcast.app.services.uploads.readers import IN_MEMORY
+from wattcast.app.services.uploads.upload import UploadOptions, check_upload, store_upload
+from wattcast.app.settings import Settings
+from wattcast.app.store.database import Pool, open_database
+from wattcast.app.store.repositories import Repositories
+from wattcast.features.errors import WattcastError
 
 NICENESS = 19
 """Predictions come first where a reader shares their cores: at 10, 32 uploads at once held some of

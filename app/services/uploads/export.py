@@ -8,8 +8,8 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from app.store.measurements import Batch, Measurement
-from features.schemas import get_schema
+from wattcast.app.store.measurements import Batch, Measurement
+from wattcast.features.schemas import get_schema
 
 _COMMON = (
     "row",

@@ -14,13 +14,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from pydantic_core import from_json, to_json
 
-from app.logs import configure, log
-from app.messages import AnalyzeRequest
-from app.problems import ServiceError
-from app.services import parts
-from app.services.uploads.tables import late
-from app.store.measurements import Rejection
-from features.errors import (
+from wattcast.app.logs import configure, log
+from wattcast.app.messages import AnalyzeRequest
+from wattcast.app.problems import ServiceError
+from wattcast.app.services import parts
+from wattcast.app.services.uploads.tables import late
+from wattcast.app.store.measurements import Rejection
+from wattcast.features.errors import (
     AnalysisError,
     GpuError,
     KernelError,
@@ -28,10 +28,10 @@ from features.errors import (
     PtxError,
     WattcastError,
 )
-from features.schemas import activity_schema, published_schemas
+from wattcast.features.schemas import activity_schema, published_schemas
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 ROWS_HERE = 64
 """Launches analysed in the service itself; more go to a process of their own, whose start costs
@@ -120,7 +120,7 @@ def _elsewhere(
         _write(services, launches, asked)
         asked.seek(0)
         with subprocess.Popen(
-            [sys.executable, "-P", "-m", "app.services.uploads.extraction"],
+            [sys.executable, "-P", "-m", "wattcast.app.services.uploads.extraction"],
             stdin=asked,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -168,8 +168,8 @@ def _outcome(said: dict[str, Any]) -> Extracted | Rejection:
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """Answer the launches that ``_write`` wrote, a line of JSON each."""
-    from app.services import Services
-    from app.settings import Settings
+    from wattcast.app.services import Services
+    from wattcast.app.settings import Settings
 
     settings = Settings(**from_json(source.readline())["settings"])
     configure(settings)  # whatever is logged goes to stderr, out of the way of the answers

@@ -23,15 +23,15 @@ from typing import IO, TYPE_CHECKING, Any
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
-from app.logs import REQUEST_ID, log
-from app.problems import ServiceError
-from app.services.uploads.tables import late
-from app.services.uploads.upload import UploadOptions, check_upload, counted, store_upload
-from app.settings import Settings
-from app.store.measurements import Batch
+from wattcast.app.logs import REQUEST_ID, log
+from wattcast.app.problems import ServiceError
+from wattcast.app.services.uploads.tables import late
+from wattcast.app.services.uploads.upload import UploadOptions, check_upload, counted, store_upload
+from wattcast.app.settings import Settings
+from wattcast.app.store.measurements import Batch
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 GRACE_SECONDS = 5.0
 """A reader minds the time limit itself; one that does not is killed so much later."""
@@ -118,7 +118,7 @@ class _Reader:
     def __init__(self, settings: Settings) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTCAST_")}
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "app.services.uploads"],
+            [sys.executable, "-P", "-m", "wattcast.app.services.uploads"],
             stdin=subprocess.PIPE,  # closes with this process: the reader's sign to end
             stdout=subprocess.PIPE,
             env={**kept, **settings.environment(), "OMP_NUM_THREADS": "1"},

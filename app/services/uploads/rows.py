@@ -25,10 +25,10 @@ from pydantic import (
 )
 from pydantic_core import from_json
 
-from app.messages import AnalyzeRequest, TripCount
-from app.store.measurements import Rejection
-from features.gpus import GpuProfile
-from features.schemas import AnySchema
+from wattcast.app.messages import AnalyzeRequest, TripCount
+from wattcast.app.store.measurements import Rejection
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import AnySchema
 
 MOST_POWER_OF_LIMIT = 1.5
 """Watts above this share of the board's limit are no watts: NVML reports milliwatts, and boards

@@ -16,9 +16,9 @@ from typing import IO, Any
 
 from pydantic_core import from_json
 
-from app.problems import ServiceError
-from app.services.uploads.unpack import Unpacked
-from features.errors import DataError
+from wattcast.app.problems import ServiceError
+from wattcast.app.services.uploads.unpack import Unpacked
+from wattcast.features.errors import DataError
 
 MOST_LINE_BYTES = 1 << 20
 """Longest line of CSV or JSON lines."""

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import IO, Literal, Protocol
 
-from app.problems import ServiceError
-from features.errors import DataError
+from wattcast.app.problems import ServiceError
+from wattcast.features.errors import DataError
 
 Kind = Literal["csv", "jsonl", "parquet"]
 

@@ -12,10 +12,10 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
 
-from app import metrics
-from app.messages import Clocks
-from app.services.uploads.extraction import Extracted, Launch, extract_all
-from app.services.uploads.rows import (
+from wattcast.app import metrics
+from wattcast.app.messages import Clocks
+from wattcast.app.services.uploads.extraction import Extracted, Launch, extract_all
+from wattcast.app.services.uploads.rows import (
     FeatureColumns,
     FeatureRow,
     Measured,
@@ -23,16 +23,16 @@ from app.services.uploads.rows import (
     group_of,
     rejections,
 )
-from app.services.uploads.tables import RawRow, TableLimits, late, read_rows
-from app.services.uploads.unpack import Limits, unpacked
-from app.store.measurements import Batch, Form, Measurement, NewBatch, Rejection
-from features.errors import ClockError, DataError, GpuError
-from features.gpus import GpuProfile
-from features.schemas import get_schema
-from models.clock_grid import admitted
+from wattcast.app.services.uploads.tables import RawRow, TableLimits, late, read_rows
+from wattcast.app.services.uploads.unpack import Limits, unpacked
+from wattcast.app.store.measurements import Batch, Form, Measurement, NewBatch, Rejection
+from wattcast.features.errors import ClockError, DataError, GpuError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import get_schema
+from wattcast.models.clock_grid import admitted
 
 if TYPE_CHECKING:
-    from app.services import Services
+    from wattcast.app.services import Services
 
 RowT = TypeVar("RowT", bound=Measured)
 

@@ -1,1 +1,1 @@
-"""Alembic migrations, run at start (``app.store.database.migrate``)."""
+"""Alembic migrations, run at start (``wattcast.app.store.database.migrate``)."""

@@ -4,12 +4,12 @@
     >>> answer = wattcast.predict(Path("kernel.ptx"), gpu="tesla-v100", grid=4096, block=256)
     >>> answer.power.watts, answer.time.seconds, answer.energy.joules
 
-``compare`` asks about several GPUs, or how new code differs from old; ``features`` for the vector
+``compare`` asks about several GPUs, or how new code differs from old; ``vector`` for the features
 a model sees, ``analyze`` for the analysis itself. Code is PTX text, the path of a file, or an
 object with ``.asm["ptx"]`` (a compiled Triton kernel). Nothing is stored; GPU profiles and models
 of ``WATTCAST_HOME`` count, and models that were promoted in the database of a service there (or of
 ``WATTCAST_DATABASE_URL``), unless ``registry=False`` or ``WATTCAST_REGISTRY=off``.
-Every error is a ``features.errors.WattcastError`` or, for an argument of the wrong kind,
+Every error is a ``wattcast.features.errors.WattcastError`` or, for an argument of the wrong kind,
 a ``pydantic.ValidationError``.
 """
 
@@ -22,23 +22,23 @@ from typing import Any, Protocol, overload
 
 from pydantic_core import to_json
 
-from app.answers import FeaturesAnswer, PredictAnswer
-from app.compare_messages import CompareAnswer, CompareRequest
-from app.messages import (
+from wattcast.app.answers import FeaturesAnswer, PredictAnswer
+from wattcast.app.compare_messages import CompareAnswer, CompareRequest
+from wattcast.app.messages import (
     AnalyzeRequest,
     FeaturesRequest,
     ModelChoice,
     PredictRequest,
     TimeModelChoice,
 )
-from app.services import Services, parts
-from app.services import comparison as _comparison
-from app.services import features as _features
-from app.services import prediction as _prediction
-from app.settings import Settings
-from features.analysis import KernelAnalysis, Mode
+from wattcast.app.services import Services, parts
+from wattcast.app.services import comparison as _comparison
+from wattcast.app.services import features as _features
+from wattcast.app.services import prediction as _prediction
+from wattcast.app.settings import Settings
+from wattcast.features.analysis import KernelAnalysis, Mode
 
-__all__ = ["analyze", "compare", "features", "predict"]
+__all__ = ["analyze", "compare", "predict", "vector"]
 
 CUDA_SUFFIXES = (".cu", ".cuh")
 
@@ -207,7 +207,7 @@ def compare(
     return CompareAnswer.model_validate_json(to_json(found, inf_nan_mode="null"))
 
 
-def features(
+def vector(
     ptx: Code | None = None,
     *,
     cuda: str | Path | None = None,

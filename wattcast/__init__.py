@@ -1,0 +1,34 @@
+"""Power, time and energy of a CUDA kernel from its PTX or CUDA source, before anyone runs it.
+
+    >>> import wattcast
+    >>> answer = wattcast.predict(Path("kernel.ptx"), gpu="tesla-v100", grid=4096, block=256)
+    >>> answer.power.watts, answer.time.seconds, answer.energy.joules
+
+    wattcast.features   PTX in, facts out: reader, control flow, execution, schemas, GPUs
+    wattcast.models     facts in, numbers out: time, power, intervals, explanations, artifacts
+    wattcast.training   tables in, artifacts out: cleaning, protocols, fitting, retraining
+    wattcast.app        faces: HTTP service, command line, this module's functions (app/python.py)
+
+The folders lie at the top of the repository; here are links to them, and the wheel holds them here.
+"""
+
+import os
+from typing import TYPE_CHECKING, Any
+
+# Before anything can load an OpenMP runtime: spinning OpenMP threads cost factors of 100 on a
+# busy core (docs/design.md, predictors).
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+if TYPE_CHECKING:
+    from wattcast.app.python import analyze, compare, predict, vector
+
+__all__ = ["analyze", "compare", "predict", "vector"]
+
+
+def __getattr__(name: str) -> Any:
+    """The functions of ``wattcast.app.python``, loaded when first asked for."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from wattcast.app import python
+
+    return getattr(python, name)

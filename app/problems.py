@@ -75,6 +75,12 @@ TYPES: dict[str, ProblemType] = {
             "Kernel cannot be analysed",
             "A dynamic analysis makes no sense of this kernel; published schemas may still do.",
         ),
+        ProblemType(
+            "too-complex",
+            422,
+            "Too complex",
+            "The kernel or text exceeds a limit of size; the detail names setting and line.",
+        ),
         ProblemType("model", 422, "No such model", "No model of this kind for the GPU."),
         ProblemType("data", 422, "Defective data", "A row or column does not hold up."),
         ProblemType("no-explanation", 422, "Nothing to explain", "The prediction holds no power."),

@@ -8,6 +8,8 @@
     +-- GpuError             an unknown GPU, or a profile that does not validate
     +-- SchemaError          an unknown feature schema, or one without a table for the GPU
     +-- AnalysisError        the kernel cannot be analysed dynamically (which analysis, where)
+    +-- TooComplexError      a kernel beyond a limit of size (limit, line)
+    +-- GivenUpError         work that took longer than its request allows
     +-- ModelError           no such model, or an artifact that fails its checks
     +-- ConstraintError      constraints that no operating point keeps to
     +-- DataError            a defect in a data set (file, row, column)
@@ -87,6 +89,18 @@ class AnalysisError(WattcastError):
     """A dynamic analysis cannot make sense of the kernel; ``analysis`` says which."""
 
     slug = "analysis"
+
+
+class TooComplexError(WattcastError):
+    """A text or kernel beyond a limit of size; context names ``limit`` (a setting) and ``line``."""
+
+    slug = "too-complex"
+
+
+class GivenUpError(WattcastError):
+    """Work that took longer than its request allows, or whose caller is gone."""
+
+    slug = "time-limit"
 
 
 class ModelError(WattcastError):

@@ -1,0 +1,61 @@
+"""When a piece of work is given up, and how large an input may be.
+
+    with giving_up(seconds=30) as clock:     # the request's own clock, in whichever thread it runs
+        ...; checkpoint()                    # in every loop over text or graph: raises GivenUpError
+    clock.give_up()                          # from another thread: the caller is gone
+
+A clock never changes an answer: either the work is done, or there is no answer (docs/design.md,
+determinism). How much work an answer may hold is counted (``analysis_effort``), not timed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from time import monotonic
+
+from wattcast.features.errors import GivenUpError
+
+__all__ = ["Clock", "checkpoint", "giving_up"]
+
+
+class Clock:
+    """When work is given up: ``until`` (seconds of ``time.monotonic``), or as soon as told."""
+
+    __slots__ = ("seconds", "until")
+
+    def __init__(self, seconds: float | None = None) -> None:
+        self.seconds = seconds
+        self.until = float("inf") if seconds is None else monotonic() + seconds
+
+    def give_up(self) -> None:
+        """Let the next ``checkpoint`` of this clock's work raise; safe from any thread."""
+        self.until = float("-inf")
+
+
+_CLOCK: ContextVar[Clock | None] = ContextVar("clock", default=None)
+
+
+@contextmanager
+def giving_up(seconds: float | None = None, clock: Clock | None = None) -> Iterator[Clock]:
+    """Work inside is given up after ``seconds`` (an outer clock that ends sooner counts too)."""
+    own = clock if clock is not None else Clock(seconds)
+    outer = _CLOCK.get()
+    if outer is not None and outer.until < own.until:
+        own.until = outer.until
+    token = _CLOCK.set(own)
+    try:
+        yield own
+    finally:
+        _CLOCK.reset(token)
+
+
+def checkpoint() -> None:
+    """Raise GivenUpError where the work at hand is to be given up; about 0.1 microseconds.
+
+    Call it in every loop whose turns grow with the input, once per some hundred microseconds.
+    """
+    clock = _CLOCK.get()
+    if clock is not None and clock.until <= monotonic():
+        raise GivenUpError("the work took longer than allowed and was given up")

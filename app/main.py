@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from wattcast.app import logs, metrics, problems
+from wattcast.app.api import advise as advice
 from wattcast.app.api import (
-    advice,
     analyze,
     catalog,
     compare,

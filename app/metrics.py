@@ -113,7 +113,7 @@ def _prediction(gpu: str, basis: str) -> Any:
 
 
 def predicted(answers: Iterable[dict[str, Any]]) -> None:
-    """Count predictions (``wattcast.app.answers.PredictAnswer`` as plain data)."""
+    """Count predictions (``wattcast.predictor.messages.predict.PredictAnswer`` as plain data)."""
     for answer in answers:
         power = answer.get("power")
         _prediction(answer["gpu"], "none" if power is None else power["basis"]).inc()

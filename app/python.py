@@ -22,21 +22,18 @@ from typing import Any, Protocol, overload
 
 from pydantic_core import to_json
 
-from wattcast.app.answers import FeaturesAnswer, PredictAnswer
-from wattcast.app.compare_messages import CompareAnswer, CompareRequest
-from wattcast.app.messages import (
-    AnalyzeRequest,
-    FeaturesRequest,
-    ModelChoice,
-    PredictRequest,
-    TimeModelChoice,
-)
-from wattcast.app.services import Services, parts
-from wattcast.app.services import comparison as _comparison
-from wattcast.app.services import features as _features
-from wattcast.app.services import prediction as _prediction
+from wattcast.app.services import Services
 from wattcast.app.settings import Settings
 from wattcast.features.analysis import KernelAnalysis, Mode
+from wattcast.predictor import compare as _comparison
+from wattcast.predictor import features as _features
+from wattcast.predictor import parts
+from wattcast.predictor import predict as _prediction
+from wattcast.predictor.messages import ModelChoice, TimeModelChoice
+from wattcast.predictor.messages.analyze import AnalyzeRequest
+from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
+from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
+from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 
 __all__ = ["analyze", "compare", "predict", "vector"]
 

@@ -18,10 +18,10 @@ import typer
 from typer.main import get_command
 
 from wattcast.app.reference_api import api_page
-from wattcast.app.services.catalog import schema_details
 from wattcast.app.settings import Settings
 from wattcast.features.gpus import GpuProfile, list_gpus
 from wattcast.features.schemas import list_schemas
+from wattcast.predictor.catalog import schema_details
 from wattcast.training.markdown import table
 
 MADE = "<!-- Written by python -m wattcast.app.reference docs/reference; do not edit. -->\n\n"

@@ -100,10 +100,10 @@ def rows() -> Iterator[Row]:
 
 
 def _times_and_pictures() -> Iterator[Row]:
-    from wattcast.app.services.pictures import Chart, draw, png, svg
     from wattcast.models.explain_terms import lime_terms, shapley_values
     from wattcast.models.explain_time import combine_of
     from wattcast.models.time.bottleneck import combined_seconds
+    from wattcast.predictor.explain.pictures import Chart, draw, png, svg
 
     parts = {
         name: 1.0 + at

@@ -37,8 +37,8 @@ def _services() -> Any:
 
 
 def _sweep(body: dict[str, Any], repeats: int = 7) -> float:
-    from wattcast.app.services.sweep import sweep
-    from wattcast.app.sweep_messages import SweepRequest
+    from wattcast.predictor.messages.sweep import SweepRequest
+    from wattcast.predictor.sweep import sweep
 
     launch = {"grid": [4096], "block": [256]}
     asked = {"gpu": "tesla-v100", "launch": launch, "blocks": BLOCKS, **body}
@@ -56,10 +56,10 @@ def _sweep(body: dict[str, Any], repeats: int = 7) -> float:
 
 
 def _in_depth(ptx: str) -> Iterator[Row]:
-    from wattcast.app.messages import PredictRequest
-    from wattcast.app.services.advice import advise
-    from wattcast.app.services.hotspots import hotspots_of
-    from wattcast.app.services.prediction import predict
+    from wattcast.predictor.advise import advise
+    from wattcast.predictor.hotspots import hotspots_of
+    from wattcast.predictor.messages.predict import PredictRequest
+    from wattcast.predictor.predict import predict
 
     services = _services()
     body = {"ptx": ptx, "gpu": "tesla-v100", "launch": {"grid": [4096], "block": [256]}}

@@ -6,12 +6,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from wattcast.app import problems
-from wattcast.app.analysis_messages import AnalyzeAnswer
 from wattcast.app.api.features import BODY_PROBLEMS
 from wattcast.app.api.route import JsonRoute, json_response
-from wattcast.app.messages import AnalyzeRequest
 from wattcast.app.services import services_of
-from wattcast.app.services.analysis import analyze
+from wattcast.predictor.analyze import analyze
+from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 

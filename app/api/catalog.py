@@ -10,9 +10,10 @@ from pydantic import BaseModel, Field
 
 from wattcast.app import problems
 from wattcast.app.api.route import json_response
-from wattcast.app.services import catalog, services_of
+from wattcast.app.services import services_of
 from wattcast.models.cards import ModelCard
 from wattcast.models.time.calibration import TimeCorrectionCard
+from wattcast.predictor import catalog
 
 router = APIRouter(tags=["catalogue"])
 

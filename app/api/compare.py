@@ -8,9 +8,9 @@ from fastapi.responses import Response
 from wattcast.app import problems
 from wattcast.app.api.features import BODY_PROBLEMS
 from wattcast.app.api.route import JsonRoute, json_response
-from wattcast.app.compare_messages import CompareAnswer, CompareRequest
 from wattcast.app.services import services_of
-from wattcast.app.services.comparison import compare
+from wattcast.predictor.compare import compare
+from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 

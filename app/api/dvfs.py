@@ -8,9 +8,9 @@ from fastapi.responses import Response
 from wattcast.app import problems
 from wattcast.app.api.features import BODY_PROBLEMS
 from wattcast.app.api.route import JsonRoute, json_response
-from wattcast.app.dvfs_messages import DvfsAnswer, DvfsRequest
 from wattcast.app.services import services_of
-from wattcast.app.services.dvfs import dvfs
+from wattcast.predictor.dvfs import dvfs
+from wattcast.predictor.messages.dvfs import DvfsAnswer, DvfsRequest
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 

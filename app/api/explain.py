@@ -10,15 +10,19 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 
 from wattcast.app import problems
-from wattcast.app.answers import LimeAnswer, ShapAnswer
 from wattcast.app.api.negotiation import chosen
 from wattcast.app.api.route import json_response
-from wattcast.app.explain_messages import TimeLimeAnswer, TimeShapAnswer
 from wattcast.app.services import Services, services_of
-from wattcast.app.services.explanation import MOST_SEEDS, Method, Target, explain
-from wattcast.app.services.explanation_page import POLICY, chart_of, page
-from wattcast.app.services.pictures import ChartKind, draw, png, svg
-from wattcast.app.services.stored import record_of
+from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explain
+from wattcast.predictor.explain.page import POLICY, chart_of, page
+from wattcast.predictor.explain.pictures import ChartKind, draw, png, svg
+from wattcast.predictor.messages.explain import (
+    LimeAnswer,
+    ShapAnswer,
+    TimeLimeAnswer,
+    TimeShapAnswer,
+)
+from wattcast.predictor.parts.stored import record_of
 
 router = APIRouter(tags=["prediction"])
 

@@ -6,11 +6,10 @@ from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
 from wattcast.app import problems
-from wattcast.app.answers import FeaturesAnswer
 from wattcast.app.api.route import JsonRoute, json_response
-from wattcast.app.messages import FeaturesRequest
 from wattcast.app.services import services_of
-from wattcast.app.services.features import features
+from wattcast.predictor.features import features
+from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 

@@ -14,11 +14,11 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app import problems
 from wattcast.app.api.route import json_response
-from wattcast.app.messages import PredictRequest
 from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services, services_of
-from wattcast.app.services.stored import is_compiled, record_of, request_of
 from wattcast.app.store.history import Past, latest
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.parts.stored import is_compiled, record_of, request_of
 
 router = APIRouter(tags=["prediction"])
 

@@ -11,11 +11,11 @@ from fastapi.responses import Response
 from wattcast.app import problems
 from wattcast.app.api.features import BODY_PROBLEMS
 from wattcast.app.api.route import JsonRoute, json_response
-from wattcast.app.cost_messages import CostAnswer, CostRequest
-from wattcast.app.hotspots_messages import HotspotsAnswer
 from wattcast.app.services import services_of
-from wattcast.app.services.cost import cost
-from wattcast.app.services.hotspots import DEFAULT_ROWS, MOST_ROWS, hotspots
+from wattcast.predictor.cost import cost
+from wattcast.predictor.hotspots import DEFAULT_ROWS, MOST_ROWS, hotspots
+from wattcast.predictor.messages.cost import CostAnswer, CostRequest
+from wattcast.predictor.messages.hotspots import HotspotsAnswer
 
 router = APIRouter(tags=["prediction"])
 costs = APIRouter(tags=["prediction"], route_class=JsonRoute)

@@ -18,8 +18,8 @@ from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.route import json_response
 from wattcast.app.problems import ServiceError
-from wattcast.app.retrain_messages import JobAnswer
 from wattcast.app.services import services_of
+from wattcast.app.services.retrain.messages import JobAnswer
 from wattcast.app.store.jobs import ENDED, Job, JobEvent, JobStore
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])

@@ -12,8 +12,8 @@ from wattcast.app import problems
 from wattcast.app.api.measurements import Name, RejectedRow
 from wattcast.app.api.route import json_response
 from wattcast.app.services import services_of
-from wattcast.app.services.uploads.rows import Label
-from wattcast.app.services.uploads.upload import UploadOptions
+from wattcast.app.services.measurements.rows import Label
+from wattcast.app.services.measurements.upload import UploadOptions
 
 router = APIRouter(prefix="/measurements", tags=["measurements"])
 

@@ -16,7 +16,7 @@ from wattcast.app.api.access import actor_of
 from wattcast.app.api.route import json_response
 from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services, services_of
-from wattcast.app.services import registry as service
+from wattcast.app.services import models as service
 
 router = APIRouter(prefix="/models", tags=["models"])
 

@@ -9,13 +9,12 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from wattcast.app import metrics, problems
-from wattcast.app.answers import PredictAnswer, PredictAnswers
 from wattcast.app.api.features import BODY_PROBLEMS
 from wattcast.app.api.route import JsonRoute, json_response
-from wattcast.app.messages import PredictRequest
 from wattcast.app.problems import ServiceError
 from wattcast.app.services import services_of
-from wattcast.app.services.prediction import is_quick, predict
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
+from wattcast.predictor.predict import is_quick, predict
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 stored = APIRouter(tags=["prediction"])

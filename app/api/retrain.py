@@ -16,11 +16,11 @@ from wattcast.app.api.access import actor_of
 from wattcast.app.api.jobs import job_answer
 from wattcast.app.api.route import json_response
 from wattcast.app.problems import ServiceError
-from wattcast.app.retrain_messages import JobAnswer, RetrainRequest
 from wattcast.app.services import Services, services_of
-from wattcast.app.services.retraining import submit
-from wattcast.app.services.uploads.rows import Label
-from wattcast.app.services.uploads.upload import UploadOptions
+from wattcast.app.services.measurements.rows import Label
+from wattcast.app.services.measurements.upload import UploadOptions
+from wattcast.app.services.retrain import submit
+from wattcast.app.services.retrain.messages import JobAnswer, RetrainRequest
 
 router = APIRouter(tags=["retraining"])
 

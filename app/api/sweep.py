@@ -9,8 +9,8 @@ from wattcast.app import problems
 from wattcast.app.api.features import BODY_PROBLEMS
 from wattcast.app.api.route import JsonRoute, json_response
 from wattcast.app.services import services_of
-from wattcast.app.services.sweep import sweep
-from wattcast.app.sweep_messages import SweepAnswer, SweepRequest
+from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
+from wattcast.predictor.sweep import sweep
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 

@@ -34,7 +34,7 @@ def main() -> int:
     settings = Settings()
     _stand_back(settings)
     logs.configure(settings)
-    from wattcast.app.services.retraining import run_job
+    from wattcast.app.services.retrain import run_job
 
     try:
         run_job(settings, UUID(sys.argv[1]), os.environ[TOKEN_VARIABLE])

@@ -32,20 +32,20 @@ from fastapi import Request
 
 from wattcast.app.logs import log
 from wattcast.app.problems import ServiceError
-from wattcast.app.services import parts
 from wattcast.app.services.analyses import AnalysisPool
-from wattcast.app.services.drift import DriftWatch
-from wattcast.app.services.gpus import Gpus
-from wattcast.app.services.modules import ModuleCache
-from wattcast.app.services.power import PowerModels
-from wattcast.app.services.sources import Sources
-from wattcast.app.services.uploads.readers import UploadReaders
-from wattcast.app.services.work import WorkTimeModels
+from wattcast.app.services.measurements.readers import UploadReaders
 from wattcast.app.settings import Settings
+from wattcast.predictor import parts
+from wattcast.predictor.parts.drift import DriftWatch
+from wattcast.predictor.parts.modules import ModuleCache
+from wattcast.predictor.parts.power_models import PowerModels
+from wattcast.predictor.parts.profiles import Gpus
+from wattcast.predictor.parts.sources import Sources
+from wattcast.predictor.parts.work import WorkTimeModels
 
 if TYPE_CHECKING:
     from wattcast.app.jobs.worker import Worker
-    from wattcast.app.services.champions import Champions
+    from wattcast.app.services.models.champions import Champions
     from wattcast.app.store.predictions import PredictionStore
     from wattcast.app.store.repositories import Repositories
 
@@ -115,7 +115,7 @@ class Services:
         database that names any, unless ``settings`` say otherwise."""
         services = cls(settings)
         if registry and settings.registry == "auto":
-            from wattcast.app.services.promoted import serving
+            from wattcast.app.services.models.promoted import serving
 
             services.power.serve(serving(settings, services.power))
         return services
@@ -123,8 +123,8 @@ class Services:
     def _watch(self) -> None:
         """Serve the registry's champions from now on, and work on jobs."""
         from wattcast.app.jobs.worker import Worker
-        from wattcast.app.services.artifacts import RegistryArtifacts
-        from wattcast.app.services.champions import Champions
+        from wattcast.app.services.models.artifacts import RegistryArtifacts
+        from wattcast.app.services.models.champions import Champions
 
         assert self.data is not None
         settings = self.settings

@@ -34,7 +34,7 @@ import sqlalchemy as sa
 
 from tests.app.databases import database
 from tests.app.measured import GPU, table, upload
-from wattcast.app.services.artifacts import RegistryArtifacts
+from wattcast.app.services.models.artifacts import RegistryArtifacts
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
 from wattcast.app.store.job_tables import JOB_EVENTS, JOBS

@@ -14,16 +14,17 @@ import pytest
 from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
 from tests.wide import wide
-from wattcast.app.advice_messages import AdviceAnswer
-from wattcast.app.messages import PredictRequest
-from wattcast.app.services import Services, parts
-from wattcast.app.services.advice import LEAST_GAIN_PERCENT, advise
-from wattcast.app.services.prediction import predict
+from wattcast.app.services import Services
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cuda import PtxasReport, find_ptxas
 from wattcast.models.clocks import default_clocks
 from wattcast.models.power.physical_model import WorkAtTime
 from wattcast.models.time.bottleneck import beside, predicted_seconds
+from wattcast.predictor import parts
+from wattcast.predictor.advise import LEAST_GAIN_PERCENT, advise
+from wattcast.predictor.messages.advise import AdviceAnswer
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 
@@ -220,7 +221,7 @@ def test_fewer_registers_that_spill_nothing_are_advised_so(
         return PtxasReport(min(most or 104, 104), 0, 0, 0, 0, 70)
 
     monkeypatch.setattr("wattcast.features.analysis.assembled", report)
-    monkeypatch.setattr("wattcast.app.services.advice.assembled", report)
+    monkeypatch.setattr("wattcast.predictor.advise.assembled", report)
     request = request_for(wide(100), launch={"grid": [4096], "block": [64]})
     services = Services(settings_at(tmp_path, ptxas="auto"))
     (sure,) = named(advice_for(services, request), "occupancy_limiter")

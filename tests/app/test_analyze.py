@@ -11,13 +11,15 @@ import pytest
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.test_problems import problem
-from wattcast.app.analysis_messages import AnalyzeAnswer
-from wattcast.app.messages import AnalyzeRequest, FeaturesRequest, PredictRequest
-from wattcast.app.services import Services, parts
-from wattcast.app.services.analysis import analyze
-from wattcast.app.services.features import features
-from wattcast.app.services.prediction import is_quick, predict
+from wattcast.app.services import Services
 from wattcast.features.cuda import find_ptxas
+from wattcast.predictor import parts
+from wattcast.predictor.analyze import analyze
+from wattcast.predictor.features import features
+from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest
+from wattcast.predictor.messages.features import FeaturesRequest
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import is_quick, predict
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 LAUNCH = {"grid": [4096], "block": [256]}

@@ -10,9 +10,9 @@ import pytest
 
 import wattcast
 from tests.app.conftest import Run
-from wattcast.app.messages import EXAMPLE_CUDA
 from wattcast.app.settings import Settings
 from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.predictor.messages import EXAMPLE_CUDA
 
 LAUNCH = ("--gpu", "tesla-v100", "--grid", "4096", "--block", "256")
 

@@ -14,15 +14,15 @@ from pydantic import BaseModel
 import wattcast
 from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
-from wattcast.app.cli_diff import EXCEEDED
-from wattcast.app.compare_messages import CompareAnswer, CompareRequest
-from wattcast.app.cost_messages import CostRequest
-from wattcast.app.messages import PredictRequest
+from wattcast.app.cli.compare import EXCEEDED
 from wattcast.app.services import Services
-from wattcast.app.services.comparison import compare
-from wattcast.app.services.prediction import predict
-from wattcast.app.sweep_messages import SweepRequest
 from wattcast.features.errors import KernelError, LaunchError
+from wattcast.predictor.compare import compare
+from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
+from wattcast.predictor.messages.cost import CostRequest
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.sweep import SweepRequest
+from wattcast.predictor.predict import predict
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 LAUNCH = {"grid": [4096], "block": [256]}
@@ -118,8 +118,8 @@ def test_markdown_holds_no_markup_of_a_name(services: Services, vector_add: str)
     name = "$a|b`<script>"
     plain = compared(services, vector_add, vector_add)
     plain["comparisons"][0]["new"]["kernel"]["demangled"] = name
-    from wattcast.app.compare_messages import Limits
-    from wattcast.app.services.comparison import markdown
+    from wattcast.predictor.compare import markdown
+    from wattcast.predictor.messages.compare import Limits
 
     table = markdown(plain["comparisons"], Limits(max_energy_percent=5))
     row = next(line for line in table.splitlines() if "tesla-v100" in line)

@@ -13,10 +13,10 @@ import pytest
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.test_problems import problem
-from wattcast.app.answers import PredictAnswer, PredictAnswers
-from wattcast.app.messages import EXAMPLE_CUDA
 from wattcast.features.cuda import CompilerMissingError, compile_cuda
 from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.predictor.messages import EXAMPLE_CUDA
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
 
 needs_compiler = pytest.mark.skipif(
     find_nvrtc() is None, reason="the extra cuda (NVRTC) is not installed"
@@ -65,7 +65,7 @@ def test_every_gpu_gets_its_own_target(
         compiled.append(capability)
         return compile_cuda(source, capability, **options)
 
-    monkeypatch.setattr("wattcast.app.services.sources.compile_cuda", counting)
+    monkeypatch.setattr("wattcast.predictor.parts.sources.compile_cuda", counting)
     source = EXAMPLE_CUDA.replace("factor", "by")
     asked = {**body(source), "gpu": None, "gpus": ["v100", "tesla-k20", "v100", "tesla-m60"]}
     answer = ask(client, **asked)

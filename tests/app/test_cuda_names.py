@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattcast.app.services.arguments import c_names
-from wattcast.app.services.cuda_names import kernel_names
 from wattcast.features.ptx import read_module
+from wattcast.predictor.parts.arguments import c_names
+from wattcast.predictor.parts.cuda_names import kernel_names
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 

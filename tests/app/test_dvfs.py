@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 
 from tests.app.conftest import settings_at
 from tests.app.test_problems import problem
-from wattcast.app.dvfs_messages import DvfsAnswer, DvfsRequest
 from wattcast.app.services import Services
-from wattcast.app.services.dvfs import dvfs
 from wattcast.features.errors import ClockError, ConstraintError
 from wattcast.features.gpus import load_gpu
+from wattcast.predictor.dvfs import dvfs
+from wattcast.predictor.messages.dvfs import DvfsAnswer, DvfsRequest
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 LAUNCH = {"grid": [4096], "block": [256]}

@@ -14,11 +14,15 @@ import pytest
 
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
-from wattcast.app.answers import LimeAnswer, ShapAnswer
 from wattcast.app.api.explain import MEDIA
 from wattcast.app.api.negotiation import chosen
-from wattcast.app.explain_messages import TimeLimeAnswer, TimeShapAnswer
-from wattcast.app.services.pictures import Chart, Rectangle, draw, png, svg
+from wattcast.predictor.explain.pictures import Chart, Rectangle, draw, png, svg
+from wattcast.predictor.messages.explain import (
+    LimeAnswer,
+    ShapAnswer,
+    TimeLimeAnswer,
+    TimeShapAnswer,
+)
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 MATMUL = (FIXTURES / "time" / "tiled_matmul.ptx").read_text(encoding="utf-8")

@@ -20,8 +20,6 @@ from sqlalchemy.engine import Engine
 from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
-from wattcast.app.services.drift import FEWEST, WINDOW, DriftWatch, stability_index
-from wattcast.app.services.watts import Watts
 from wattcast.app.store.database import open_database
 from wattcast.app.store.job_tables import JOBS
 from wattcast.app.store.jobs import Job, JobStore
@@ -30,6 +28,8 @@ from wattcast.features.schemas import FeatureVector
 from wattcast.models.background import Background
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
+from wattcast.predictor.parts.drift import FEWEST, WINDOW, DriftWatch, stability_index
+from wattcast.predictor.parts.watts import Watts
 
 Labels = dict[str, str]
 AT = datetime(2026, 1, 1, tzinfo=UTC)

@@ -9,11 +9,10 @@ import pytest
 from pydantic_core import to_json
 
 from tests.app.conftest import settings_at
-from wattcast.app.answers import PredictAnswer
-from wattcast.app.messages import PredictRequest
 from wattcast.app.services import Services
-from wattcast.app.services.prediction import predict
 from wattcast.features.errors import WattcastError
+from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
+from wattcast.predictor.predict import predict
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 SEEDS = tuple(

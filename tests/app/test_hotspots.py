@@ -13,14 +13,14 @@ import pytest
 from tests.app.conftest import settings_at
 from tests.app.test_fuzz import mutated
 from tests.app.test_problems import problem
-from wattcast.app.cost_messages import CostAnswer
-from wattcast.app.hotspots_messages import HotspotsAnswer
-from wattcast.app.messages import PredictRequest
 from wattcast.app.services import Services
-from wattcast.app.services.hotspots import hotspots_of
-from wattcast.app.services.prediction import predict
 from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.features.errors import WattcastError
+from wattcast.predictor.hotspots import hotspots_of
+from wattcast.predictor.messages.cost import CostAnswer
+from wattcast.predictor.messages.hotspots import HotspotsAnswer
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 LAUNCH = {"grid": [64], "block": [128]}

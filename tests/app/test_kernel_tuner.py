@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 
 from tests.app.conftest import Run, settings_at
-from wattcast.app.messages import PredictRequest
 from wattcast.app.services import Services
-from wattcast.app.services.kernel_tuner import TuningProblem, macros, rank
-from wattcast.app.services.prediction import predict
-from wattcast.app.services.tuning_files import read_tuning
 from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.features.errors import DataError
 from wattcast.models.preselection import preselection
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
+from wattcast.predictor.rank import TuningProblem, macros, rank
+from wattcast.predictor.tuning_files import read_tuning
 
 N = 1 << 20
 CUDA = """\

@@ -21,7 +21,7 @@ import pytest
 from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
-from wattcast.app.services.uploads.export import harmless
+from wattcast.app.services.measurements.export import harmless
 from wattcast.app.store.audit import entries
 from wattcast.app.store.database import open_database
 from wattcast.features.schemas import get_schema

@@ -8,9 +8,10 @@ import httpx
 import pytest
 from fastapi.openapi.models import OpenAPI
 
-from wattcast.app.analysis_messages import EXAMPLE, AnalyzeAnswer
-from wattcast.app.messages import AnalyzeRequest, FeaturesRequest, PredictRequest
 from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.predictor.messages.analyze import EXAMPLE, AnalyzeAnswer, AnalyzeRequest
+from wattcast.predictor.messages.features import FeaturesRequest
+from wattcast.predictor.messages.predict import PredictRequest
 
 NO_JSON = {
     "/metrics": "text/plain",

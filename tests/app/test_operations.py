@@ -19,8 +19,8 @@ from tests.app.conftest import settings_at
 from tests.app.live import running
 from wattcast.app import logs, metrics
 from wattcast.app.api.rates import TokenBuckets
-from wattcast.app.services.power import PowerModels
 from wattcast.app.settings import Settings
+from wattcast.predictor.parts.power_models import PowerModels
 
 
 def samples(client: httpx.Client) -> dict[tuple[str, ...], float]:

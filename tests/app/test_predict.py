@@ -13,7 +13,8 @@ import pytest
 
 from tests.app.conftest import settings_at
 from tests.app.live import running
-from wattcast.app.answers import LimeAnswer, PredictAnswer, PredictAnswers, ShapAnswer
+from wattcast.predictor.messages.explain import LimeAnswer, ShapAnswer
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers
 
 MODELLED = ("tesla-k20", "tesla-m60", "tesla-v100")
 

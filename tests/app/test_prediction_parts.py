@@ -8,14 +8,15 @@ from pathlib import Path
 import pytest
 
 from tests.app.conftest import settings_at
-from wattcast.app.messages import PredictRequest
 from wattcast.app.problems import ServiceError
-from wattcast.app.services import Services, parts
-from wattcast.app.services.modules import ModuleCache
-from wattcast.app.services.watts import with_registers
+from wattcast.app.services import Services
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import PtxError
 from wattcast.features.schemas import list_schemas
+from wattcast.predictor import parts
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.parts.modules import ModuleCache
+from wattcast.predictor.parts.watts import with_registers
 
 
 @pytest.fixture

@@ -288,7 +288,7 @@ def test_faults_of_ours_are_hidden(tmp_path: Any, monkeypatch: pytest.MonkeyPatc
     def broken(*_: object) -> None:
         raise RuntimeError("secret internals")
 
-    monkeypatch.setattr("wattcast.app.services.catalog.schema_summaries", broken)
+    monkeypatch.setattr("wattcast.predictor.catalog.schema_summaries", broken)
     settings: Settings = settings_at(tmp_path, log_level="error")
     with running(settings) as client:
         answer = client.get("/schemas")

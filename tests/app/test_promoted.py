@@ -16,12 +16,12 @@ from tests.app.conftest import Run, settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
 from wattcast.app import python
-from wattcast.app.answers import PredictAnswer
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
 from wattcast.app.store.reading import REGISTRY_SINCE
 from wattcast.app.store.registry import ModelName, NewVersion, Place, RegistryStore
 from wattcast.features.errors import ModelError
+from wattcast.predictor.messages.predict import PredictAnswer
 
 GPU = "tesla-v100"
 LAUNCH = ("--gpu", GPU, "--grid", "4096", "--block", "256", "--json")

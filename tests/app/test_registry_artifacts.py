@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from wattcast.app.services.artifacts import RegistryArtifacts, name_of
-from wattcast.app.services.champions import Champions
-from wattcast.app.services.power import PowerModels
+from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
+from wattcast.app.services.models.champions import Champions
 from wattcast.app.store.database import open_database
 from wattcast.app.store.registry import NewVersion, Place, RegistryStore
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import CARD_NAME, ModelCard, sha256_of
 from wattcast.models.store import ArtifactStore
+from wattcast.predictor.parts.power_models import PowerModels
 
 GPU = "tesla-k20"
 PLACE = Place(GPU, "", "power")

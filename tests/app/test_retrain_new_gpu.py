@@ -26,9 +26,9 @@ from tests.app.new_gpu import (
     measured,
     retrained,
 )
-from wattcast.app.messages import PredictRequest
 from wattcast.app.services import Services
-from wattcast.app.services.prediction import predict
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
 
 
 @pytest.fixture(scope="module", params=KINDS)

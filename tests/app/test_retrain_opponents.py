@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 from tests.app.conftest import settings_at
-from wattcast.app.messages import AnalyzeRequest, PredictRequest
 from wattcast.app.services import Services
-from wattcast.app.services.artifacts import RegistryArtifacts
-from wattcast.app.services.prediction import predict
-from wattcast.app.services.retrain_launches import Launches
-from wattcast.app.services.retrain_opponents import NOT_ASKED, opponent, serving
-from wattcast.app.services.uploads.extraction import Extracted, Launch, extract
+from wattcast.app.services.measurements.extraction import Extracted, Launch, extract
+from wattcast.app.services.models.artifacts import RegistryArtifacts
+from wattcast.app.services.retrain.launches import Launches
+from wattcast.app.services.retrain.opponents import NOT_ASKED, opponent, serving
 from wattcast.app.store.measurements import Measurement
 from wattcast.app.store.registry import Place, Snapshot
 from wattcast.models.cards import ModelCard
 from wattcast.models.store import Artifact
+from wattcast.predictor.messages.analyze import AnalyzeRequest
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
 
 ATOMIC = """\
 .version 7.0

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
-from wattcast.app.messages import PredictRequest
 from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services
-from wattcast.app.services.prediction import predict
-from wattcast.app.services.sweep import sweep
-from wattcast.app.sweep_messages import SweepAnswer, SweepRequest
 from wattcast.features.errors import ConstraintError, LaunchError
 from wattcast.features.launch import Launch
 from wattcast.features.shapes import axes_of, covering_grid, usual_blocks
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
+from wattcast.predictor.predict import predict
+from wattcast.predictor.sweep import sweep
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels"
 MATMUL = (FIXTURES / "time" / "tiled_matmul.ptx").read_text(encoding="utf-8")

@@ -19,8 +19,8 @@ from pydantic_core import to_json
 from tests.app.conftest import settings_at
 from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services
-from wattcast.app.services.uploads.unpack import Limits, unpacked
-from wattcast.app.services.uploads.upload import UploadOptions, read_upload, store_upload
+from wattcast.app.services.measurements.unpack import Limits, unpacked
+from wattcast.app.services.measurements.upload import UploadOptions, read_upload, store_upload
 from wattcast.app.store.measurements import NewBatch
 from wattcast.features.errors import DataError, WattcastError
 from wattcast.features.schemas import get_schema

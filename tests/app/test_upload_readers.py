@@ -22,11 +22,11 @@ from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, table, upload
 from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services
-from wattcast.app.services.uploads import __main__ as process
-from wattcast.app.services.uploads import readers as module
-from wattcast.app.services.uploads.upload import UploadOptions
+from wattcast.app.services.measurements import __main__ as process
+from wattcast.app.services.measurements import readers as module
+from wattcast.app.services.measurements.upload import UploadOptions
 
-MINE = "wattcast.app.services.uploads"
+MINE = "wattcast.app.services.measurements"
 OPTIONS = UploadOptions(schema=SCHEMA)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import wattcast
 from tests.app.test_problems import problem
-from wattcast.app.answers import PredictAnswer
+from wattcast.predictor.messages.predict import PredictAnswer
 
 LAUNCH = {"grid": [4096], "block": [256]}
 WORK = {"dram_bytes": 1e9, "int_ops": 4e9, "flops_sp": 2e9}

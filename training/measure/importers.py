@@ -23,7 +23,7 @@ from wattcast.training.measure.workload import Board, Described
 
 
 class TunedConfiguration(Protocol):
-    """One configuration of a tuning file (read by ``wattcast.app.services.tuning_files``)."""
+    """One configuration of a tuning file (read by ``wattcast.predictor.tuning_files``)."""
 
     @property
     def parameters(self) -> Mapping[str, Any]: ...

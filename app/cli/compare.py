@@ -1,0 +1,126 @@
+"""``wattcast diff``: what a change of code changes; fails where it costs more than allowed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from wattcast.app.cli.inputs import (
+    AsJson,
+    Block,
+    CoreMhz,
+    Grid,
+    MemoryMhz,
+    TimeModel,
+    clock_request,
+    fail,
+)
+from wattcast.app.cli.launch import LaunchOptions, with_options
+from wattcast.app.cli.output import console, print_json, services
+
+EXCEEDED = 3
+"""Exit status where a limit is broken; 1 and 2 are errors, as everywhere."""
+
+NOTHING = 1e-6
+"""Share of the energy below which a change is rounding and not told."""
+
+_PERCENT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*%?\s*")
+
+Percent = Annotated[str | None, typer.Option(help="Most it may change by: +5%, or -2% less.")]
+
+
+@with_options
+def diff(
+    old: Annotated[Path, typer.Argument(metavar="OLD", help="PTX or CUDA source as it was.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW", help="As it is now; - reads PTX.")],
+    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias; may be given again.")],
+    grid: Grid,
+    block: Block,
+    max_energy: Percent = None,
+    max_time: Percent = None,
+    max_power: Percent = None,
+    *,
+    launch: LaunchOptions,
+    core_mhz: CoreMhz = None,
+    memory_mhz: MemoryMhz = None,
+    time_model: TimeModel = "auto",
+    model: Annotated[str, typer.Option(help="Power model, as in predict.")] = "physical",
+    markdown: Annotated[
+        bool, typer.Option("--markdown", help="Print Markdown for a pull request.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare old and new code; exit status 3 if a limit is broken."""
+    from wattcast.predictor.compare import compare
+    from wattcast.predictor.messages.compare import CompareRequest
+
+    if str(old) == str(new) == "-":
+        fail("only one of OLD and NEW can be standard input", 2)
+    body: dict[str, Any] = {
+        "old": {**launch.request(old, grid, block), "time_model": time_model},
+        "new": {**launch.request(new, grid, block), "time_model": time_model},
+        "gpus": gpu,
+        "clocks": clock_request(core_mhz, memory_mhz),
+        "model": model,
+        "limits": {
+            "max_energy_percent": _percent("--max-energy", max_energy),
+            "max_time_percent": _percent("--max-time", max_time),
+            "max_power_percent": _percent("--max-power", max_power),
+        },
+    }
+    answer = compare(services(), CompareRequest.model_validate(body))
+    if as_json:
+        print_json(answer)
+    elif markdown:
+        print(answer["markdown"], end="")
+    else:
+        _report(answer)
+    if not answer["passed"]:
+        raise typer.Exit(EXCEEDED)
+
+
+def _percent(option: str, text: str | None) -> float | None:
+    if text is None:
+        return None
+    found = _PERCENT.fullmatch(text)
+    if found is None:
+        fail(f"{option} {text!r}: expected a percentage, as in +5% or -2%", 2)
+    return float(found[1])
+
+
+def _report(answer: dict[str, Any]) -> None:
+    from wattcast.app.cli.tables import quantity, warnings
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("kernel", "GPU", "energy", "", "time", "", "power", "", ""):
+        table.add_column(heading)
+    for each in answer["comparisons"]:
+        cells = [Text(each["new"]["kernel"]["demangled"]), Text(each["gpu"])]
+        for name, unit, symbol in (
+            ("energy", "joules", "J"), ("time", "seconds", "s"), ("power", "watts", "W"),
+        ):  # fmt: skip
+            before, after = each["old"][name][unit], each["new"][name][unit]
+            cells.append(Text(f"{quantity(before, symbol)} -> {quantity(after, symbol)}"))
+            cells.append(Text(f"{each['change'][f'{name}_percent']:+.1f} %"))
+        broken = ", ".join(name.replace("_", " ") for name in each["exceeded"])
+        table.add_row(*cells, Text(f"breaks {broken}" if broken else "", "red"))
+    out = console()
+    out.print(table)
+    for each in answer["comparisons"]:
+        largest = [
+            f"{name} {quantity(joules, 'J') if joules < 0 else '+' + quantity(joules, 'J')}"
+            for name, joules in list((each["components"] or {}).items())[:4]
+            if abs(joules) > NOTHING * each["old"]["energy"]["joules"]
+        ]
+        if largest:
+            told = f"{each['gpu']}, {each['new']['kernel']['demangled']}: {', '.join(largest)}"
+            out.print(told, highlight=False, markup=False)
+    for what in ("added", "removed"):
+        for kernel in answer[what]:
+            out.print(f"{what}: {kernel['demangled']}", highlight=False, markup=False)
+    warnings(out, answer["warnings"])

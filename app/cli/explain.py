@@ -1,0 +1,177 @@
+"""``wattcast explain``: why a launch draws its power or takes its time, part by part."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wattcast.app.cli.inputs import (
+    AsJson,
+    Block,
+    CoreMhz,
+    Gpu,
+    Grid,
+    Known,
+    MaybePtx,
+    MemoryMhz,
+    TimeModel,
+    Work,
+    clock_request,
+    fail,
+    known_request,
+)
+from wattcast.app.cli.launch import LaunchOptions, with_options
+from wattcast.app.cli.output import console, print_json, services
+
+FORMATS = ("svg", "png", "html")
+BAR = 20
+"""Characters of the longest bar."""
+
+
+@with_options
+def explain(
+    gpu: Gpu,
+    grid: Grid,
+    block: Block,
+    file: MaybePtx = None,
+    target: Annotated[str, typer.Option(help="What is explained: power or time.")] = "power",
+    method: Annotated[
+        str, typer.Option(help="shap (exact) or lime (a local linear model).")
+    ] = "shap",
+    seeds: Annotated[
+        int, typer.Option(min=1, help="LIME over so many seeds; tells how far they agree.")
+    ] = 1,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Parts shown one by one.")] = 12,
+    picture: Annotated[
+        str | None,
+        typer.Option("--format", help="svg, png or html; default: what --output ends in."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", metavar="FILE", help="Picture or page; - is standard output."),
+    ] = None,
+    chart: Annotated[str, typer.Option(help="Of a picture: waterfall or bar.")] = "waterfall",
+    work: Work = None,
+    known: Known = None,
+    *,
+    launch: LaunchOptions,
+    core_mhz: CoreMhz = None,
+    memory_mhz: MemoryMhz = None,
+    time_model: TimeModel = "auto",
+    model: Annotated[str, typer.Option(help="Power model, as in predict.")] = "auto",
+    as_json: AsJson = False,
+) -> None:
+    """Tell why a launch draws the power or takes the time that is predicted."""
+    from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explained
+    from wattcast.predictor.explain.pictures import ChartKind
+    from wattcast.predictor.messages.predict import PredictRequest
+    from wattcast.predictor.predict import predict
+
+    for option, given, known_ones in (
+        ("--target", target, get_args(Target)),
+        ("--method", method, get_args(Method)),
+        ("--chart", chart, get_args(ChartKind)),
+    ):
+        if given not in known_ones:
+            fail(f"{option} {given!r}: expected {' or '.join(known_ones)}", 2)
+    if seeds > MOST_SEEDS:
+        fail(f"--seeds {seeds}: at most {MOST_SEEDS}", 2)
+    wanted = _format(picture, output)
+    if wanted is not None and as_json:
+        fail("give either --json or --output", 2)
+    body = {
+        **launch.request_or_work(file, work, grid, block),
+        "known": known_request(known),
+        "gpu": gpu,
+        "clocks": clock_request(core_mhz, memory_mhz),
+        "time_model": time_model,
+        "model": model,
+    }
+    opened = services()
+    prediction = predict(opened, PredictRequest.model_validate(body))
+    answer = explained(opened, prediction, method, target, seeds)  # type: ignore[arg-type]
+    if output is not None and wanted is not None:
+        _write(output, _drawn(answer, prediction, wanted, chart))
+    elif as_json:
+        print_json(answer)
+    else:
+        _report(console(), answer, prediction, rows)
+
+
+def _format(given: str | None, output: Path | None) -> str | None:
+    """Of the picture that is asked for, if one is."""
+    if output is None:
+        if given is not None:
+            fail("--format says what --output FILE holds; give it too", 2)
+        return None
+    wanted = given or output.suffix.removeprefix(".")
+    if wanted not in FORMATS:
+        fail(f"{output}: give --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}", 2)
+    return wanted
+
+
+def _drawn(
+    answer: Mapping[str, Any], prediction: Mapping[str, Any], wanted: str, chart: str
+) -> bytes:
+    from wattcast.predictor.explain.page import chart_of, page
+    from wattcast.predictor.explain.pictures import draw, png, svg
+
+    if wanted == "html":
+        return page(answer, prediction, chart).encode()  # type: ignore[arg-type]
+    drawing = draw(chart_of(answer, prediction), chart)  # type: ignore[arg-type]
+    return svg(drawing).encode() if wanted == "svg" else png(drawing)
+
+
+def _write(output: Path, content: bytes) -> None:
+    if str(output) == "-":
+        sys.stdout.buffer.write(content)
+        return
+    try:
+        output.write_bytes(content)
+    except OSError as error:
+        fail(f"{output}: {error.strerror}")
+
+
+def _report(
+    out: Console, answer: Mapping[str, Any], prediction: Mapping[str, Any], most: int
+) -> None:
+    from wattcast.app.cli.tables import quantity, warnings
+    from wattcast.predictor.explain.page import QUANTITIES, chart_of, label, sentence
+
+    amount, unit = QUANTITIES[answer["target"]]
+    chart = chart_of(answer, prediction)
+    out.print(Text(chart.title, "bold"))
+    for line in (chart.subtitle, sentence(answer)):
+        out.print(line, highlight=False, markup=False)
+    parts = [part for part in answer["contributions"] if part[amount]]
+    longest = max((abs(part[amount]) for part in parts), default=1.0)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(answer["target"], justify="right", no_wrap=True)
+    table.add_column("", no_wrap=True)
+    table.add_column("part", overflow="fold")
+    table.add_column("what it is")
+    table.add_row(quantity(chart.start[1], unit), "", chart.start[0], "")
+    for part in parts[:most]:
+        bar = "█" * max(1, round(BAR * abs(part[amount]) / longest))
+        colour = "red" if part[amount] > 0 else "blue"
+        told = _signed(part[amount], unit)
+        table.add_row(told, Text(bar, colour), Text(label(part)), Text(part["meaning"]))
+    if rest := parts[most:]:
+        total = sum(part[amount] for part in rest)
+        table.add_row(_signed(total, unit), "", f"{len(rest)} more", "")
+    table.add_row(quantity(chart.end[1], unit), "", chart.end[0], "")
+    out.print(table)
+    warnings(out, prediction["warnings"])
+
+
+def _signed(value: float, unit: str) -> str:
+    from wattcast.app.cli.tables import quantity
+
+    return f"{'+' if value > 0 else ''}{quantity(value, unit)}"

@@ -1,0 +1,138 @@
+"""``wattcast keys create|list|revoke`` and ``wattcast audit``: who may call, who changed what."""
+
+from __future__ import annotations
+
+import getpass
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from wattcast.app.cli.inputs import AsJson, fail
+from wattcast.app.settings import Settings
+
+if TYPE_CHECKING:
+    from sqlalchemy.engine import Engine
+
+    from wattcast.app.store.keys import ApiKey, KeyStore
+
+keys = typer.Typer(help="API keys: create, list, revoke.", no_args_is_help=True)
+
+
+@keys.command()
+def create(
+    name: Annotated[str, typer.Argument(help="What the key is for, or whose it is.")],
+    scope: Annotated[
+        list[str],
+        typer.Option(
+            "--scope",
+            help="read (predict and look), write (measurements) or train (models, jobs); may be "
+            "given again.",
+        ),
+    ] = ["read"],  # noqa: B006 - Typer copies it
+    as_json: AsJson = False,
+) -> None:
+    """Make a key. It is printed once; only its hash is stored."""
+    from wattcast.app.store.keys import SCOPES
+
+    unknown = sorted(set(scope) - set(SCOPES))
+    if unknown:
+        fail(f"no scope {unknown[0]!r}; there are {', '.join(SCOPES)}", 2)
+    if not 0 < len(name) <= 100 or not name.isprintable():
+        fail("a key's name has 1 to 100 printable characters", 2)
+    with _store() as store:
+        key, token = store.create(name, [s for s in SCOPES if s in scope], _actor())
+    if as_json:
+        _print_json({**_row(key), "key": token})
+    else:
+        print(token)
+
+
+@keys.command("list")
+def list_keys(as_json: AsJson = False) -> None:
+    """Show all keys: ids, names, scopes, whether they are revoked; never the keys themselves."""
+    with _store() as store:
+        rows = [_row(key) for key in store.all()]
+    if as_json:
+        _print_json(rows)
+        return
+    for row in rows:
+        state = f"revoked {row['revoked']}" if row["revoked"] else "in use"
+        print(
+            f"{row['id']}  {','.join(row['scopes']):16}  {row['created']}  {state}  {row['name']}"
+        )
+
+
+@keys.command()
+def revoke(key_id: Annotated[str, typer.Argument(help="The id, as keys list shows it.")]) -> None:
+    """End a key for good; services notice within WATTCAST_KEY_CACHE_SECONDS."""
+    with _store() as store:
+        if not store.revoke(key_id, _actor()):
+            fail(f"no key {key_id!r} that is in use")
+    print(f"revoked {key_id}")
+
+
+def audit(
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Latest entries shown.")] = 50,
+    as_json: AsJson = False,
+) -> None:
+    """Show who changed what, newest first: keys, measurements, jobs, models."""
+    from dataclasses import asdict
+
+    from wattcast.app.store.audit import entries
+
+    with _database() as engine:
+        found = entries(engine, limit=limit)
+    if as_json:
+        _print_json([asdict(entry) for entry in found])
+        return
+    for entry in found:
+        at = entry.at.isoformat(timespec="seconds")
+        said = " ".join(f"{name}={value}" for name, value in entry.detail.items())
+        print(f"{at}  {entry.actor}  {entry.action}  {entry.subject}  {said}".rstrip())
+
+
+def _actor() -> str:
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number without a name
+        user = str(os.getuid())
+    return f"cli:{user}"[:100]
+
+
+def _print_json(content: object) -> None:
+    from pydantic_core import to_json
+
+    print(to_json(content, indent=2).decode())
+
+
+def _row(key: ApiKey) -> dict[str, Any]:
+    return {
+        "id": key.id,
+        "name": key.name,
+        "scopes": sorted(key.scopes),
+        "created": key.created.isoformat(timespec="seconds"),
+        "revoked": None if key.revoked is None else key.revoked.isoformat(timespec="seconds"),
+    }
+
+
+@contextmanager
+def _database() -> Iterator[Engine]:
+    """The database that the settings name, migrated if need be."""
+    from wattcast.app.store.database import open_database
+
+    engine = open_database(Settings().sqlalchemy_url)
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+@contextmanager
+def _store() -> Iterator[KeyStore]:
+    from wattcast.app.store.keys import KeyStore
+
+    with _database() as engine:
+        yield KeyStore(engine)

@@ -1,0 +1,210 @@
+"""``wattcast measure`` and ``wattcast onboard``: a GPU's own measurements, and what follows."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_args
+
+import typer
+
+from wattcast.app.cli.inputs import AsJson, fail
+from wattcast.app.settings import Settings
+
+if TYPE_CHECKING:
+    from wattcast.training.measure.run import Request
+    from wattcast.training.measure.workload import Pattern
+
+DeviceIndex = Annotated[
+    int | None, typer.Option("--device", help="CUDA's number of the GPU; needed with several.")
+]
+Applications = Annotated[
+    bool, typer.Option("--applications", help="Application kernels too, to validate on.")
+]
+Patterns = Annotated[
+    str, typer.Option(help="Data patterns: uniform,zeros,random_bits (the first is fitted on).")
+]
+Only = Annotated[str | None, typer.Option(help="Only workloads whose id starts so (several: a,b).")]
+HoldCore = Annotated[
+    float | None, typer.Option("--hold-core-mhz", help="Hold the core clock; set back afterwards.")
+]
+HoldMemory = Annotated[
+    float | None,
+    typer.Option("--hold-memory-mhz", help="Hold the memory clock; set back afterwards."),
+]
+HoldLimit = Annotated[
+    float | None,
+    typer.Option("--hold-power-limit", help="Hold a power limit in watts; set back afterwards."),
+]
+Minutes = Annotated[
+    float | None,
+    typer.Option("--minutes", min=0.0, help="Begin nothing after so many; run again to go on."),
+]
+Dry = Annotated[
+    bool, typer.Option("--plan", help="Say what would be measured and how long it takes.")
+]
+
+
+def measure(
+    recording: Annotated[
+        Path, typer.Argument(metavar="RECORDING.jsonl", help="Grows; goes on where it stopped.")
+    ],
+    device: DeviceIndex = None,
+    applications: Applications = False,
+    patterns: Patterns = "uniform",
+    only: Only = None,
+    hold_core_mhz: HoldCore = None,
+    hold_memory_mhz: HoldMemory = None,
+    hold_power_limit: HoldLimit = None,
+    minutes: Minutes = None,
+    plan: Dry = False,
+    as_json: AsJson = False,
+) -> None:
+    """Measure time, power and energy of the microbenchmarks on a GPU of this machine.
+
+    Clocks and power limit stay as they are unless a flag holds them. Interrupt it at any time.
+    """
+    from wattcast.training.measure.run import Request
+
+    held = {
+        "core_mhz": hold_core_mhz,
+        "memory_mhz": hold_memory_mhz,
+        "power_limit_watts": hold_power_limit,
+    }
+    request = Request(applications, _patterns(patterns), _starts(only), held, _seconds(minutes))
+    outcome = _measured(recording, device, request, dry=plan)
+    if as_json:
+        print(json.dumps(outcome, indent=2))
+    elif plan:
+        print(f"{outcome['planned']} configurations, at least {outcome['minutes']:.0f} minutes")
+    else:
+        print(
+            f"{recording}: {outcome['measured']} measured, {outcome['known']} known before, "
+            f"{outcome['failed']} failed, {outcome['unresolved']} not resolved"
+            + (f", {outcome['left']} left: run it again to go on" if outcome["left"] else "")
+        )
+
+
+def onboard(
+    recording: Annotated[
+        Path | None,
+        typer.Option("--recording", metavar="FILE", help="Where measurements go; default: home."),
+    ] = None,
+    replay: Annotated[
+        Path | None,
+        typer.Option("--replay", metavar="FILE", help="Fit a recording made before; needs no GPU."),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option("--gpu", help="Profile to start from, if the name tells none.")
+    ] = None,
+    device: DeviceIndex = None,
+    applications: Applications = False,
+    only: Only = None,
+    minutes: Minutes = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make a GPU of this machine a known one: measure it, fit its profile and models, validate.
+
+    Profile, model, card and report go to WATTCAST_HOME. Run it again to go on after an
+    interruption.
+    """
+    try:
+        from wattcast.training.measure.run import Request
+        from wattcast.training.onboard.run import onboard as run
+        from wattcast.training.onboard.run import told
+    except ImportError as error:  # before hours of measuring rather than after
+        fail(f"onboarding lacks {error.name}: pip install 'wattcast[measure,train]'")
+    home = Settings().home
+    if replay is not None and recording is not None:
+        fail("--replay fits what is recorded, --recording measures: give one of them", 2)
+    path = replay
+    if path is None:
+        path = recording or home / "recordings" / f"device-{device or 0}.jsonl"
+        request = Request(applications, only=_starts(only), most_seconds=_seconds(minutes))
+        _measured(path, device, request)
+    made = run(path, home, gpu, _progress)
+    if as_json:
+        print(json.dumps({**told(made), "files": [str(one) for one in made.files]}, indent=2))
+        return
+    print(f"{made.gpu.name} is known as {made.gpu.id}")
+    if made.validation is not None:
+        for found in made.validation.power:
+            scores = made.validation.power_scores(found.protocol)
+            print(
+                f"power, {found.protocol}: {scores['mape_percent']:.1f} % mean error "
+                f"({scores['baseline_mape_percent']:.1f} % without a model)"
+            )
+        if times := made.validation.time_scores():
+            print(
+                f"time: {times['mape_percent']:.1f} % mean error "
+                f"({times['baseline_mape_percent']:.1f} % without a model)"
+            )
+    for file in made.files:
+        print(file)
+
+
+def _measured(
+    path: Path, index: int | None, request: Request, *, dry: bool = False
+) -> dict[str, Any]:
+    """Measure on the real GPU; counts of what was done."""
+    from wattcast.training.measure.run import Machine, prepare
+
+    machine = Machine.here(index)
+    try:
+        campaign = prepare(machine, request)
+        if dry:
+            return {
+                "planned": len(campaign.planned),
+                "minutes": campaign.seconds / 60,
+                "notes": list(campaign.notes),
+            }
+        with _terminated():
+            outcome = campaign.run(path, _progress)
+    except KeyboardInterrupt:
+        fail(f"interrupted; {path} keeps what was measured: run it again to go on", 130)
+    finally:
+        machine.close()
+    return asdict(outcome)
+
+
+def _seconds(minutes: float | None) -> float:
+    return inf if minutes is None else 60 * minutes
+
+
+def _starts(text: str | None) -> tuple[str, ...]:
+    return tuple(text.split(",")) if text else ()
+
+
+def _patterns(text: str) -> tuple[Pattern, ...]:
+    from wattcast.training.measure.workload import Pattern
+
+    known = get_args(Pattern)
+    chosen = tuple(part.strip() for part in text.split(","))
+    for one in chosen:
+        if one not in known:
+            fail(f"--patterns {one!r}: expected some of {', '.join(known)}", 2)
+    return chosen  # type: ignore[return-value]
+
+
+@contextmanager
+def _terminated() -> Iterator[None]:
+    """SIGTERM like an interrupt from the keyboard, so that clocks are set back."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _progress(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

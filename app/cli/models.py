@@ -1,0 +1,126 @@
+"""``wattcast models``: list, registry, promotion and rollback; and ``wattcast worker``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from wattcast.app.cli.inputs import AsJson
+from wattcast.app.settings import Settings
+
+models = typer.Typer(
+    help="Trained models: list, registry, promote, rollback.", invoke_without_command=True
+)
+
+GpuArgument = Annotated[str, typer.Argument(help="GPU id or alias.")]
+Board = Annotated[str, typer.Option(help="Label of a board; empty: any board of the GPU.")]
+Target = Annotated[str, typer.Option(help="power, or time: what measured launches correct.")]
+Why = Annotated[str, typer.Option(help="For the audit log.")]
+ACTOR = "command line"
+
+
+@models.callback()
+def models_default(context: typer.Context, as_json: AsJson = False) -> None:
+    """Without a subcommand: the list."""
+    if context.invoked_subcommand is None:
+        models_list(as_json)
+
+
+@models.command("list")
+def models_list(as_json: AsJson = False) -> None:
+    """Trained models and their error on kernels they were not trained on."""
+    from wattcast.app.cli import tables as report
+    from wattcast.app.cli.output import console, print_json
+    from wattcast.app.services import Services
+    from wattcast.predictor import catalog
+
+    power = Services(Settings()).power
+    found = [catalog.model_summary(card) for card in power.cards()]
+    if as_json:
+        print_json(found)
+    else:
+        columns = ("gpu", "target", "family", "version", "schema", "unseen_kernel_mae_watts")
+        report.rows(console(), found, columns)
+    for problem in power.problems():
+        print(f"wattcast: left out: {problem}", file=sys.stderr)
+
+
+@models.command("registry")
+def models_registry(gpu: GpuArgument, target: Target = "power") -> None:
+    """Champions, candidates and retrained versions of a GPU, as JSON."""
+    from wattcast.app.services import models as registry
+
+    _told(lambda services: registry.registry_of(services, gpu, target))
+
+
+@models.command("promote")
+def models_promote(
+    gpu: GpuArgument,
+    name: Annotated[str, typer.Argument(help="FAMILY-SCHEMA-SOURCE/VERSION, as in a card's path.")],
+    board: Board = "",
+    target: Target = "power",
+    why: Why = "by hand",
+) -> None:
+    """Let a version serve, whatever the gate said of it."""
+    from wattcast.app.cli.inputs import fail
+    from wattcast.app.services import models as registry
+
+    folder, _, number = name.rpartition("/")
+    parts = folder.split("-")
+    if len(parts) != 3 or not number.isdecimal():
+        fail(f"{name!r} is not of the form FAMILY-SCHEMA-SOURCE/VERSION")
+    which = parts[0], parts[1], parts[2], int(number)
+    _told(lambda services: registry.promote(services, gpu, target, which, board, ACTOR, why))
+
+
+@models.command("rollback")
+def models_rollback(
+    gpu: GpuArgument, board: Board = "", target: Target = "power", why: Why = "by hand"
+) -> None:
+    """Return to the champion before the last promotion."""
+    from wattcast.app.services import models as registry
+
+    _told(lambda services: registry.rollback(services, gpu, target, board, ACTOR, why))
+
+
+def worker(
+    jobs: Annotated[
+        int | None, typer.Option(help="Jobs at the same time; default WATTCAST_JOB_WORKERS.")
+    ] = None,
+) -> None:
+    """Work on jobs (retraining) until interrupted, beside services or on another machine."""
+    from wattcast.app import logs
+    from wattcast.app.jobs.worker import Worker
+    from wattcast.app.store.database import Pool, open_database
+    from wattcast.app.store.jobs import JobStore
+
+    settings = Settings()
+    logs.configure(settings)
+    count = max(1, settings.job_workers) if jobs is None else jobs
+    engine = open_database(settings.sqlalchemy_url, Pool(most=settings.database_connections))
+    working = Worker(settings, JobStore(engine), count)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: working.stop())
+    working.start()
+    logs.log().info("worker started", jobs=count, home=str(settings.home))
+    working.wait()
+    working.close()
+    engine.dispose()
+
+
+def _told(act: Any) -> None:
+    """Print what ``act`` answers, with the registry of these settings."""
+    from wattcast.app.cli.output import print_json
+    from wattcast.app.services import Services
+    from wattcast.app.store.database import open_database
+    from wattcast.app.store.repositories import Repositories
+
+    settings = Settings()
+    engine = open_database(settings.sqlalchemy_url)
+    try:
+        print_json(act(Services(settings, data=Repositories.over(engine))))
+    finally:
+        engine.dispose()

@@ -1,0 +1,153 @@
+"""``wattcast rank``: Kernel Tuner's configurations in predicted order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from wattcast.app.cli.inputs import (
+    CUDA_SUFFIXES,
+    Analysis,
+    Arguments,
+    AsJson,
+    CoreMhz,
+    Gpu,
+    Kernel,
+    Loops,
+    MemoryMhz,
+    Ptx,
+    Seconds,
+    Shared,
+    TimeModel,
+    clock_request,
+    fail,
+    kernel_request,
+)
+from wattcast.app.cli.output import console, print_json, services
+
+Divisors = Annotated[
+    str | None,
+    typer.Option(help="Parameters whose product divides this axis of the problem: a,b or 4."),
+]
+
+
+def rank(
+    tuning: Annotated[
+        Path, typer.Argument(metavar="TUNING", help="Kernel Tuner's T4 results or cache file.")
+    ],
+    file: Ptx,
+    gpu: Gpu,
+    problem_size: Annotated[
+        str | None, typer.Option(help="Problem size: 1048576 or 4096x4096; else the file's.")
+    ] = None,
+    grid_div_x: Divisors = None,
+    grid_div_y: Divisors = None,
+    grid_div_z: Divisors = None,
+    by: Annotated[str, typer.Option(help="Rank by energy or time.")] = "energy",
+    top: Annotated[int, typer.Option(min=1, help="How many would be run.")] = 10,
+    shared: Shared = 0,
+    kernel: Kernel = None,
+    loops: Loops = None,
+    arg: Arguments = None,
+    analysis: Analysis = "auto",
+    analysis_seconds: Seconds = None,
+    core_mhz: CoreMhz = None,
+    memory_mhz: MemoryMhz = None,
+    time_model: TimeModel = "auto",
+    model: Annotated[str, typer.Option(help="Power model, as in predict.")] = "physical",
+    as_json: AsJson = False,
+) -> None:
+    """Rank Kernel Tuner's configurations before running them; judge that by what was measured."""
+    from wattcast.predictor.rank import BLOCK_NAMES, Objective, TuningProblem
+    from wattcast.predictor.rank import rank as run
+    from wattcast.predictor.tuning_files import read_tuning
+
+    if by not in get_args(Objective):
+        fail(f"--by {by!r}: expected energy or time", 2)
+    try:
+        found = read_tuning(tuning.read_text(encoding="utf-8"))
+    except OSError as error:
+        fail(f"{tuning}: {error.strerror}", 2)
+    except UnicodeDecodeError:
+        fail(f"{tuning}: not UTF-8 text", 2)
+    size = _size(problem_size) or found.problem_size
+    if size is None:
+        fail("the file does not tell the problem size: give --problem-size", 2)
+    request: dict[str, Any] = {
+        **kernel_request(file, "1", "1", shared, kernel, loops, None, None, arg),
+        "gpu": gpu,
+        "analysis": analysis,
+        "analysis_seconds": analysis_seconds,
+        "clocks": clock_request(core_mhz, memory_mhz),
+        "time_model": time_model,
+        "model": model,
+    }
+    if file.suffix in CUDA_SUFFIXES:
+        request["kernel"] = kernel or found.kernel
+    given = (grid_div_x, grid_div_y, grid_div_z)
+    divisors = tuple(
+        (name,) if text is None else tuple(text.split(","))
+        for text, name in zip(given, BLOCK_NAMES, strict=True)
+    )
+    problem = TuningProblem(size, divisors, request=request)
+    answer = run(services(), found, problem, by, top)  # type: ignore[arg-type]
+    if as_json:
+        print_json(answer)
+        return
+    _report(answer, top)
+
+
+def _size(text: str | None) -> tuple[int, ...] | None:
+    if text is None:
+        return None
+    try:
+        parts = tuple(int(part) for part in text.replace(",", "x").split("x"))
+    except ValueError:
+        parts = ()
+    if not 1 <= len(parts) <= 3 or min(parts) < 1:
+        fail(f"--problem-size {text!r}: expected 1 to 3 whole numbers, as in 4096x4096", 2)
+    return parts
+
+
+def _report(answer: Mapping[str, Any], top: int) -> None:
+    from wattcast.app.cli.tables import quantity
+
+    out = console()
+    out.print(Text.assemble((answer["kernel"], "bold"), " on ", answer["gpu"]))
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading in ("rank", "configuration", "energy", "time", "measured energy", "measured time"):
+        table.add_column(heading)
+    for row in answer["configurations"][:top]:
+        measured = (row["measured_joules"], "J"), (row["measured_seconds"], "s")
+        named = ", ".join(f"{name}={value}" for name, value in row["configuration"].items())
+        table.add_row(
+            str(row["rank"]),
+            Text(named),
+            quantity(row["joules"], "J"),
+            quantity(row["seconds"], "s"),
+            *("-" if value is None else quantity(value, unit) for value, unit in measured),
+        )
+    out.print(table)
+    if answer["refused"]:
+        first = answer["refused"][0]["reason"]
+        out.print(f"{len(answer['refused'])} refused, the first: {first}", markup=False)
+    judged = answer["judged"]
+    if judged is None:
+        out.print(f"no measured {answer['objective']} to judge the order by", highlight=False)
+        return
+    out.print(
+        f"measuring these {judged['k']} of {judged['configurations']} would have saved "
+        f"{judged['runs_saved']} runs and found one {judged['loss']:.1%} above the best",
+        highlight=False,
+    )
+    out.print(
+        f"one within {judged['near']:.0%} of the best is at rank {judged['runs_needed']}; without "
+        f"a prediction it takes {judged['runs_needed_random']:.1f} runs on average; rank "
+        f"correlation {judged['rank_correlation']:.2f}",
+        highlight=False,
+    )

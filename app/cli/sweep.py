@@ -1,0 +1,168 @@
+"""``wattcast sweep``: a kernel at many launch shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from wattcast.app.cli.inputs import (
+    AsJson,
+    Block,
+    CoreMhz,
+    Grid,
+    MemoryMhz,
+    Ptx,
+    TimeModel,
+    clock_request,
+    fail,
+)
+from wattcast.app.cli.launch import LaunchOptions, with_options
+from wattcast.app.cli.output import console, print_json, services
+
+MOST_LINES = 40
+"""Points shown to people; --json prints all."""
+
+
+@with_options
+def sweep(
+    file: Ptx,
+    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias; may be given again.")],
+    grid: Grid,
+    block: Block,
+    blocks: Annotated[
+        str | None,
+        typer.Option(help="Blocks to try: 64,128 or 16x16,32x8; default: usual ones."),
+    ] = None,
+    grids: Annotated[
+        str | None,
+        typer.Option(help="Grids to try: 80,160; default: what covers the launch's threads."),
+    ] = None,
+    grid_stride: Annotated[
+        bool, typer.Option("--grid-stride", help="The kernel loops over what no thread covers.")
+    ] = False,
+    try_registers: Annotated[
+        str | None, typer.Option(help="Registers per thread to try: 24,32,40.")
+    ] = None,
+    *,
+    launch: LaunchOptions,
+    core_mhz: CoreMhz = None,
+    memory_mhz: MemoryMhz = None,
+    max_slowdown: Annotated[
+        float | None, typer.Option(help="Time over that of the launch given, at most: 1.1.")
+    ] = None,
+    max_power_watts: Annotated[float | None, typer.Option(help="Power cap.")] = None,
+    deadline_seconds: Annotated[float | None, typer.Option(help="Longest time.")] = None,
+    time_model: TimeModel = "auto",
+    model: Annotated[str, typer.Option(help="Power model, as in predict.")] = "physical",
+    as_json: AsJson = False,
+) -> None:
+    """Predict many blocks, grids, register counts and GPUs; the best by energy, time and EDP."""
+    from wattcast.predictor.messages.sweep import SweepRequest
+    from wattcast.predictor.sweep import sweep as run
+
+    body: dict[str, Any] = {
+        **launch.request(file, grid, block),
+        **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
+        "blocks": _shapes("--blocks", blocks),
+        "grids": _shapes("--grids", grids),
+        "grid_stride": grid_stride,
+        "registers": _numbers("--try-registers", try_registers),
+        "clocks": clock_request(core_mhz, memory_mhz),
+        "constraints": {
+            "max_slowdown": max_slowdown,
+            "max_power_watts": max_power_watts,
+            "deadline_seconds": deadline_seconds,
+        },
+        "time_model": time_model,
+        "model": model,
+    }
+    answer = run(services(), SweepRequest.model_validate(body))
+    if as_json:
+        print_json(answer)
+        return
+    report(console(), answer)
+
+
+def _shapes(option: str, text: str | None) -> list[list[int]] | None:
+    if text is None:
+        return None
+    try:
+        return [[int(size) for size in shape.split("x")] for shape in text.split(",")]
+    except ValueError:
+        fail(f"{option} {text!r}: expected shapes separated by commas, as in 64,128 or 16x16", 2)
+
+
+def _numbers(option: str, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    try:
+        return [int(number) for number in text.split(",")]
+    except ValueError:
+        fail(f"{option} {text!r}: expected whole numbers separated by commas, as in 24,32", 2)
+
+
+def report(out: Console, answer: Mapping[str, Any]) -> None:
+    """The cheapest points beside the reference, the best by each objective, what is refused."""
+    from wattcast.app.cli.tables import quantity, warnings
+
+    out.print(Text(answer["kernel"]["demangled"], "bold"))
+    base = answer["reference"]
+    out.print(
+        f"reference {_named(base)}: {quantity(base['time']['seconds'], 's')}, "
+        f"{quantity(base['power']['watts'], 'W')}, {quantity(base['energy']['joules'], 'J')}",
+        highlight=False,
+    )
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for heading, justify in (
+        ("shape", "left"), ("occupancy", "right"), ("waves", "right"), ("time", "right"),
+        ("power", "right"), ("energy", "right"), ("saved", "right"), ("", "left"),
+    ):  # fmt: skip
+        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    points = sorted(answer["points"], key=lambda point: point["energy"]["joules"])
+    for point in points[:MOST_LINES]:
+        table.add_row(
+            _named(point),
+            f"{point['occupancy']:.0%}",
+            f"{point['waves']:g}",
+            quantity(point["time"]["seconds"], "s"),
+            quantity(point["power"]["watts"], "W"),
+            quantity(point["energy"]["joules"], "J"),
+            f"{point['energy_saved_percent']:+.1f} %",
+            _marks(point),
+        )
+    out.print(table)
+    if len(points) > MOST_LINES:
+        out.print(f"and {len(points) - MOST_LINES} more (--json shows all)", highlight=False)
+    for name, best in answer["best"].items():
+        out.print(
+            f"{name.replace('_', ' ')}: {_named(best)}, {-best['time_saved_percent']:+.1f} % time, "
+            f"{-best['energy_saved_percent']:+.1f} % energy",
+            highlight=False,
+            markup=False,
+        )
+    for shape in answer["infeasible"]:
+        out.print(f"not {_named(shape)}: {shape['reason']}", highlight=False, markup=False)
+    warnings(out, answer["warnings"])
+
+
+def _named(shape: Mapping[str, Any]) -> str:
+    registers = shape["registers_per_thread"]
+    capped = "" if registers is None else f", {registers} registers"
+    return f"{shape['gpu']} {_dims(shape['grid'])} blocks of {_dims(shape['block'])}{capped}"
+
+
+def _dims(sizes: list[int]) -> str:
+    while len(sizes) > 1 and sizes[-1] == 1:
+        sizes = sizes[:-1]
+    return "x".join(str(size) for size in sizes)
+
+
+def _marks(point: Mapping[str, Any]) -> str:
+    marks = ("pareto", point["pareto"]), ("spills", point["spills"])
+    told = [name for name, holds in marks if holds]
+    return ", ".join(told if point["feasible"] else [*told, "breaks a constraint"])

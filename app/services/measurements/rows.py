@@ -1,0 +1,254 @@
+"""One uploaded row: which columns there are, and what each may hold.
+
+Rows come in two forms. With ``ptx`` they say how a kernel was launched, and its features are
+extracted here; with the features of a named schema they are taken as they are.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated, Any
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import from_json
+
+from wattcast.app.store.measurements import Rejection
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import AnySchema
+from wattcast.predictor.messages import TripCount
+from wattcast.predictor.messages.analyze import AnalyzeRequest
+
+MOST_POWER_OF_LIMIT = 1.5
+"""Watts above this share of the board's limit are no watts: NVML reports milliwatts, and boards
+exceed their limit by a few percent for moments only."""
+
+LARGEST_FEATURE = 3.4e38
+"""Largest number of the 32 bits in which models take their inputs (IEEE 754)."""
+
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("is true or false; a number is wanted")
+    return value
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("holds characters that cannot be printed")
+    return text
+
+
+def _dimensions(value: object) -> object:
+    """``4096``, ``64x8``, ``[64, 8]``, as text or not."""
+    if isinstance(value, str):
+        text = value.strip()
+        if text.startswith("["):
+            return _json(text)
+        return [_whole(part) for part in re.split(r"[x,]", text)]
+    if isinstance(value, list):
+        return [_whole(part) for part in value]
+    return [_whole(value)]
+
+
+def _whole(value: object) -> object:
+    """A number that is whole, as tables have it: ``"64"``, ``64.0``."""
+    _no_bool(value)
+    if isinstance(value, str) and re.fullmatch(r"\s*\d{1,18}\s*", value):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _json(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        return from_json(value)
+    except ValueError as error:
+        raise ValueError(f"is no JSON: {error}") from error
+
+
+Text = Annotated[
+    str, StringConstraints(strip_whitespace=True, max_length=4096), AfterValidator(_printable)
+]
+Label = Annotated[
+    str,
+    StringConstraints(strip_whitespace=True, min_length=1, max_length=64),
+    AfterValidator(_printable),
+]
+Number = Annotated[float, BeforeValidator(_no_bool), Field(allow_inf_nan=False)]
+Whole = Annotated[int, BeforeValidator(_whole)]
+Dimensions = Annotated[list[int], BeforeValidator(_dimensions), Field(min_length=1, max_length=3)]
+
+
+class Measured(BaseModel):
+    """The columns of both forms: what was measured, where, and of what."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+
+    gpu: Label = Field(description="GPU id or alias.")
+    board: Label | None = Field(None, description="Serial number or label of the very board.")
+    kernel: Text | None = Field(None, description="Its name; for PTX needed if there are several.")
+    kernel_group: Text | None = Field(
+        None, description="What evaluation keeps together; else the kernel's name without types."
+    )
+    core_mhz: Annotated[Number, Field(gt=0, le=1e5)] | None = None
+    memory_mhz: Annotated[Number, Field(gt=0, le=1e5)] | None = None
+    power_watts: Annotated[Number, Field(gt=0, le=1e5)] | None = Field(
+        None, description="Mean power of the board while the kernel ran."
+    )
+    time_seconds: Annotated[Number, Field(gt=0, le=1e6)] | None = Field(
+        None, description="Time of one launch."
+    )
+    repeats: Annotated[Whole, Field(ge=1, le=10**9)] = Field(
+        1, description="Launches that were averaged."
+    )
+
+    @model_validator(mode="after")
+    def _something_measured(self) -> Measured:
+        if self.power_watts is None and self.time_seconds is None:
+            raise ValueError("has neither power_watts nor time_seconds")
+        return self
+
+    def misfit(self, gpu: GpuProfile) -> Rejection | None:
+        """What cannot have been measured on this GPU, with row 0."""
+        most = MOST_POWER_OF_LIMIT * gpu.tdp_watts
+        if self.power_watts is not None and self.power_watts > most:
+            return Rejection(
+                0,
+                "power_watts",
+                f"{self.power_watts:g} W is more than {MOST_POWER_OF_LIMIT:g} times the limit of "
+                f"{gpu.id} ({gpu.tdp_watts:g} W); is it in milliwatts?",
+            )
+        return None
+
+
+class PtxRow(Measured):
+    """A row that names its PTX."""
+
+    ptx: Text = Field(min_length=1, description="Name of the PTX in the zip, or its SHA-256.")
+    grid: Dimensions = Field(description="Blocks: 4096, 64x8 or [64, 8].")
+    block: Dimensions = Field(description="Threads per block.")
+    dynamic_shared_bytes: Whole = 0
+    arguments: Annotated[dict[str, Any], BeforeValidator(_json)] = Field(
+        default_factory=dict, description="As `launch.arguments` of POST /predict; JSON text."
+    )
+    loops: Annotated[dict[str, TripCount], BeforeValidator(_json)] = Field(
+        default_factory=dict, description="As `loops` of POST /predict; JSON text."
+    )
+    registers_per_thread: Whole | None = None
+    static_shared_bytes: Whole | None = None
+
+    def request(self, ptx: str) -> AnalyzeRequest:
+        """The same as a request about the kernel. Raises pydantic.ValidationError."""
+        return AnalyzeRequest.model_validate(
+            {
+                "ptx": ptx,
+                "gpu": self.gpu,
+                "kernel": self.kernel or None,
+                "launch": {
+                    "grid": self.grid,
+                    "block": self.block,
+                    "dynamic_shared_bytes": self.dynamic_shared_bytes,
+                    "arguments": self.arguments,
+                },
+                "loops": self.loops,
+                "registers_per_thread": self.registers_per_thread,
+                "static_shared_bytes": self.static_shared_bytes,
+            }
+        )
+
+
+class FeatureRow(Measured):
+    """The columns besides the features themselves, which ``FeatureColumns`` checks."""
+
+    kernel: Text = Field(min_length=1)
+
+
+@dataclass(frozen=True)
+class FeatureColumns:
+    """The columns of a schema's features."""
+
+    schema: AnySchema
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Every field, in the schema's order."""
+        return tuple(field.name for field in self.schema.fields)
+
+    def read(self, cells: Mapping[str, Any]) -> tuple[tuple[float, ...], list[Rejection]]:
+        """The vector of a row in the schema's order, NaN where a cell is missing; and what is
+        wrong with it, with row 0. A model's inputs must all be there."""
+        wrong: list[Rejection] = []
+        vector = []
+        for name in self.names:
+            value = cells.get(name)
+            number = math.nan if value is None else _number(value)
+            if number is None:
+                wrong.append(Rejection(0, name, f"{str(value)[:60]!r} is no number"))
+            elif value is None and name in self.schema.model_fields:
+                wrong.append(Rejection(0, name, f"is missing; {self.schema.id} needs it"))
+            elif abs(number) > LARGEST_FEATURE:
+                wrong.append(Rejection(0, name, "is infinite or beyond 32 bits"))
+            vector.append(math.nan if number is None else number)
+        return tuple(vector), wrong
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    try:
+        return float(value)
+    except (ValueError, OverflowError):
+        return None
+
+
+def rejections(number: int, error: ValidationError) -> list[Rejection]:
+    """A row's validation errors by column."""
+    found = []
+    for one in error.errors(include_url=False, include_input=False)[:16]:
+        path = [str(part) for part in one["loc"] if part not in ("launch",)]
+        column = path[0] if path else None
+        reason = one["msg"].removeprefix("Value error, ")
+        if one["type"] == "extra_forbidden":
+            reason = "is no column that is known"
+        elif one["type"] == "missing":
+            reason = "is missing"
+        below = ".".join(path[1:])
+        found.append(Rejection(number, column, f"{below}: {reason}" if below else reason))
+    return found
+
+
+def group_of(kernel: str) -> str:
+    """A kernel's name without namespaces, template arguments and parameters.
+
+    Instances of one template do nearly the same, so evaluation must not learn from one and ask
+    about another; the same name in another program joins them, which errs on the safe side.
+    """
+    name = kernel.replace("(anonymous namespace)::", "")
+    depth, plain = 0, []
+    for character in name:
+        if character == "<":
+            depth += 1
+        elif character == ">":
+            depth = max(0, depth - 1)
+        elif character == "(" and depth == 0:
+            break
+        elif depth == 0:
+            plain.append(character)
+    words = "".join(plain).split()
+    return words[-1].rpartition("::")[2] if words else kernel

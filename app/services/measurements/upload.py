@@ -1,0 +1,342 @@
+"""An upload from its bytes to a stored batch."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+from pydantic import ValidationError
+
+from wattcast.app import metrics
+from wattcast.app.services.measurements.extraction import Extracted, Launch, extract_all
+from wattcast.app.services.measurements.rows import (
+    FeatureColumns,
+    FeatureRow,
+    Measured,
+    PtxRow,
+    group_of,
+    rejections,
+)
+from wattcast.app.services.measurements.tables import RawRow, TableLimits, late, read_rows
+from wattcast.app.services.measurements.unpack import Limits, unpacked
+from wattcast.app.store.measurements import Batch, Form, Measurement, NewBatch, Rejection
+from wattcast.features.errors import ClockError, DataError, GpuError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import get_schema
+from wattcast.models.clock_grid import admitted
+from wattcast.predictor.messages import Clocks
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
+
+RowT = TypeVar("RowT", bound=Measured)
+
+MOST_REJECTIONS = 1000
+"""Rejections that are told and stored; all are counted."""
+
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class UploadOptions:
+    """What holds for every row that does not say otherwise.
+
+    ``schema``: the rows hold its features; without it they name their PTX.
+    """
+
+    gpu: str | None = None
+    board: str | None = None
+    schema: str | None = None
+
+
+@dataclass
+class _Reading:
+    """What has become of the rows so far."""
+
+    accepted: list[Measurement] = field(default_factory=list)
+    rejected: int = 0
+    rejections: list[Rejection] = field(default_factory=list)
+
+    def reject(self, number: int, why: Iterable[Rejection]) -> None:
+        self.rejected += 1
+        room = MOST_REJECTIONS - len(self.rejections)
+        self.rejections.extend([replace(one, row=number) for one in why][: max(0, room)])
+
+
+def store_upload(
+    services: Services, file: IO[bytes], options: UploadOptions, actor: str
+) -> tuple[Batch, bool]:
+    """Read, check and store an upload; ``False`` if the same rows were stored before.
+
+    Takes its time: run it by ``services.readers``. Raises DataError where the file cannot be read
+    or no row of it was accepted, SchemaError or GpuError for options that do not exist, and
+    ServiceError ``too-large`` or ``time-limit``.
+    """
+    assert services.data is not None
+    new = read_upload(services, file, options)
+    return services.data.measurements.add(new, actor)
+
+
+def counted(stored: Batch) -> None:
+    """Count a new batch in the metrics of this process."""
+    metrics.UPLOADED_ROWS.labels("accepted").inc(stored.accepted)
+    metrics.UPLOADED_ROWS.labels("rejected").inc(stored.rejected)
+
+
+def check_upload(services: Services, file: IO[bytes], options: UploadOptions) -> dict[str, Any]:
+    """What would become of an upload: how many rows are accepted and rejected, and why.
+
+    Raises as ``store_upload``, but not where all rows are rejected.
+    """
+    try:
+        found = read_upload(services, file, options)
+    except DataError as error:
+        if "rejections" not in error.context:
+            raise
+        rejections, rejected = error.context["rejections"], error.context["rejected"]
+        return {"accepted": 0, "rejected": rejected, "rejections": rejections}
+    return {
+        "accepted": len(found.rows),
+        "rejected": found.rejected,
+        "rejections": [vars_of(one) for one in found.rejections],
+    }
+
+
+def read_upload(services: Services, file: IO[bytes], options: UploadOptions) -> NewBatch:
+    """The accepted rows of an upload with their features. Raises as ``store_upload``."""
+    settings = services.settings
+    until = time.monotonic() + settings.upload_seconds
+    limits = Limits(settings.max_unpacked_bytes, settings.max_upload_files, settings.max_ptx_bytes)
+    in_table = TableLimits(
+        settings.max_upload_rows,
+        settings.parquet_memory_bytes,
+        settings.max_unpacked_bytes,
+        until,
+    )
+    if options.gpu is not None:
+        services.gpus.load(options.gpu)
+    columns = None if options.schema is None else FeatureColumns(get_schema(options.schema))
+    reading = _Reading()
+    ptx: dict[str, str] = {}
+    with unpacked(file, limits) as source:
+        rows = read_rows(source, in_table)
+        if columns is None:
+            ptx = _with_ptx(services, rows, source.ptx, options, reading, until)
+        else:
+            _with_features(services, rows, columns, options, reading, until)
+    if not reading.accepted:
+        raise _nothing_accepted(reading)
+    form: Form = "ptx" if columns is None else "features"
+    used = {schema for row in reading.accepted for schema in row.vectors}
+    schemas = {schema: get_schema(schema).sha256 for schema in sorted(used)}
+    return NewBatch(
+        content_sha256=_content_hash(form, schemas, reading.accepted),
+        form=form,
+        schemas=schemas,
+        rows=reading.accepted,
+        rejected=reading.rejected,
+        rejections=reading.rejections,
+        ptx=ptx,
+    )
+
+
+def _nothing_accepted(reading: _Reading) -> DataError:
+    if not reading.rejected:
+        return DataError("the table holds no rows")
+    first = [vars_of(one) for one in reading.rejections[:100]]
+    one = reading.rejections[0]
+    where = f"row {one.row}" + (f", column {one.column!r}" if one.column else "")
+    return DataError(
+        f"none of {reading.rejected} rows was accepted; {where}: {one.reason}",
+        rejected=reading.rejected,
+        rejections=first,
+    )
+
+
+def vars_of(one: Rejection) -> dict[str, Any]:
+    """A rejection as plain data."""
+    return {"row": one.row, "column": one.column, "reason": one.reason}
+
+
+def _with_features(
+    services: Services,
+    rows: Iterable[RawRow],
+    columns: FeatureColumns,
+    options: UploadOptions,
+    reading: _Reading,
+    until: float,
+) -> None:
+    names = frozenset(columns.names)
+    for raw in rows:
+        _in_time(until)
+        rest = {name: value for name, value in raw.cells.items() if name not in names}
+        row = _checked(FeatureRow, services, replace(raw, cells=rest), options, reading)
+        if row is None:
+            continue
+        gpu = services.gpus.load(row.gpu)
+        vector, wrong = columns.read(raw.cells)
+        if wrong:
+            reading.reject(raw.number, wrong)
+            continue
+        reading.accepted.append(
+            _measurement(raw.number, row, gpu, row.kernel, row.kernel, {columns.schema.id: vector})
+        )
+
+
+def _with_ptx(
+    services: Services,
+    rows: Iterable[RawRow],
+    in_zip: Mapping[str, str],
+    options: UploadOptions,
+    reading: _Reading,
+    until: float,
+) -> dict[str, str]:
+    """Rows with references to PTX; the answer is the texts that were used, by SHA-256."""
+    checked: list[tuple[int, PtxRow]] = []
+    for raw in rows:
+        _in_time(until)
+        row = _checked(PtxRow, services, raw, options, reading)
+        if row is not None:
+            checked.append((raw.number, row))
+    hash_of = {name: _sha256(text) for name, text in in_zip.items()}
+    texts = {hash_of[name]: text for name, text in in_zip.items()}
+    texts |= _stored(services, [row.ptx for _, row in checked], texts)
+    launches: list[Launch] = []
+    rows_of: list[PtxRow] = []
+    for number, row in checked:
+        sha256 = hash_of.get(row.ptx, row.ptx)
+        text = texts.get(sha256)
+        if text is None:
+            why = "is neither a file of the zip nor the SHA-256 of a stored PTX"
+            reading.reject(number, [Rejection(number, "ptx", why)])
+            continue
+        try:
+            launches.append(Launch(number, sha256, row.request(text)))
+        except ValidationError as error:
+            reading.reject(number, rejections(number, error))
+        else:
+            rows_of.append(row)
+    used: dict[str, str] = {}
+    found = extract_all(services, launches, until)
+    for launch, row, extracted in zip(launches, rows_of, found, strict=True):
+        if isinstance(extracted, Rejection):
+            reading.reject(launch.number, [extracted])
+        else:
+            reading.accepted.append(_launched(services, launch, row, extracted))
+            used[launch.sha256] = texts[launch.sha256]
+    # Rejections come of three passes over the rows.
+    reading.rejections.sort(key=lambda one: one.row)
+    return used
+
+
+def _stored(services: Services, named: Sequence[str], known: dict[str, str]) -> dict[str, str]:
+    """Stored texts that rows name by their hash, in one query."""
+    wanted = {name for name in named if _SHA256.fullmatch(name) and name not in known}
+    most = services.settings.max_upload_files
+    if len(wanted) > most:
+        raise DataError(
+            f"the rows name {len(wanted)} stored PTX texts; at most {most} are looked up"
+        )
+    assert services.data is not None
+    return services.data.measurements.ptx(sorted(wanted))
+
+
+def _launched(services: Services, launch: Launch, row: PtxRow, found: Extracted) -> Measurement:
+    request = launch.request
+    started: dict[str, Any] = request.launch.model_dump(mode="json")
+    started["grid"], started["block"] = row.grid, row.block
+    more = {
+        "loops": dict(request.loops) or None,
+        "registers_per_thread": request.registers_per_thread,
+        "static_shared_bytes": request.static_shared_bytes,
+    }
+    started |= {name: value for name, value in more.items() if value is not None}
+    gpu = services.gpus.load(row.gpu)
+    made = _measurement(launch.number, row, gpu, found.kernel, found.demangled, dict(found.vectors))
+    return replace(made, ptx_sha256=launch.sha256, launch=started)
+
+
+def _checked(
+    kind: type[RowT],
+    services: Services,
+    raw: RawRow,
+    options: UploadOptions,
+    reading: _Reading,
+) -> RowT | None:
+    """The row as its columns say, or ``None`` after rejecting it."""
+    if raw.problem is not None:
+        reading.reject(raw.number, [Rejection(raw.number, None, raw.problem)])
+        return None
+    defaults = {"gpu": options.gpu, "board": options.board}
+    given = {name: value for name, value in defaults.items() if value is not None}
+    try:
+        row = kind.model_validate({**given, **raw.cells})
+        gpu = services.gpus.load(row.gpu)
+        admitted([Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(gpu)], gpu)
+    except ValidationError as error:
+        reading.reject(raw.number, rejections(raw.number, error))
+        return None
+    except (GpuError, ClockError) as error:
+        column = "gpu" if isinstance(error, GpuError) else error.field.rpartition(".")[2]
+        reading.reject(raw.number, [Rejection(raw.number, column, str(error)[:500])])
+        return None
+    misfit = row.misfit(gpu)
+    if misfit is not None:
+        reading.reject(raw.number, [misfit])
+        return None
+    return row
+
+
+def _measurement(
+    number: int,
+    row: Measured,
+    gpu: GpuProfile,
+    kernel: str,
+    readable: str,
+    vectors: dict[str, tuple[float, ...]],
+) -> Measurement:
+    return Measurement(
+        row=number,
+        gpu=gpu.id,
+        board=row.board,
+        kernel=kernel,
+        kernel_group=row.kernel_group or group_of(readable),
+        ptx_sha256=None,
+        launch=None,
+        core_mhz=row.core_mhz,
+        memory_mhz=row.memory_mhz,
+        power_watts=row.power_watts,
+        time_seconds=row.time_seconds,
+        repeats=row.repeats,
+        vectors=vectors,
+    )
+
+
+def _content_hash(form: Form, schemas: Mapping[str, str], rows: Sequence[Measurement]) -> str:
+    """Hash of what the rows say: not of the file's format, nor of features extracted here.
+
+    With another definition of a schema the same rows have other features: another batch.
+    """
+    digest = hashlib.sha256(json.dumps([form, sorted(schemas.items())]).encode())
+    for row in rows:
+        said = [
+            *(row.gpu, row.board, row.kernel, row.kernel_group, row.ptx_sha256, row.launch),
+            *(row.core_mhz, row.memory_mhz, row.power_watts, row.time_seconds, row.repeats),
+            row.vectors if form == "features" else None,
+        ]
+        digest.update(json.dumps(said, sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _in_time(until: float) -> None:
+    if time.monotonic() > until:
+        raise late()

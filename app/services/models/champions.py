@@ -1,0 +1,203 @@
+"""Keeps this process serving the registry's champions, whoever promotes them.
+
+A thread asks for the registry's generation every half second. Where it moved, the champions' models
+are opened, checked and warmed up first, and then all of them take their places at once, between
+two predictions.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from wattcast.app.logs import log
+from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
+from wattcast.app.store.registry import ModelName, Origin, RegistryStore, Snapshot, Version
+from wattcast.features.errors import ModelError, WattcastError
+from wattcast.models.cards import CARD_NAME, ModelCard, sha256_of
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.store import Artifact
+from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
+from wattcast.predictor.parts.power_models import (
+    TARGET,
+    Champion,
+    Name,
+    PowerModels,
+    Serving,
+    champion_of,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+PACKAGED: Origin = "packaged"
+TIME = "time"
+SPARE_MODELS = 8
+"""Loaded models kept besides the champions; each takes a few MB."""
+
+
+class Champions:
+    """Watches the registry for ``power``. ``start`` and ``close`` its thread; or ``refresh``."""
+
+    def __init__(
+        self,
+        power: PowerModels,
+        registry: RegistryStore,
+        artifacts: RegistryArtifacts,
+        poll_seconds: float = 0.5,
+        told: Callable[[Snapshot], None] | None = None,
+    ) -> None:
+        self._power = power
+        self._registry = registry
+        self._artifacts = artifacts
+        self._poll_seconds = poll_seconds
+        self._told = told
+        self._opened: dict[int, Champion] = {}
+        self._times: dict[int, CorrectedTimes] = {}
+        self._cards: dict[int, tuple[Name, ModelCard]] = {}
+        self._generation = -1
+        self._failing = False
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="champions", daemon=True)
+
+    def start(self) -> None:
+        """Serve what is promoted now, and watch."""
+        self._refresh_or_log()
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop watching."""
+        self._closing.set()
+        if self._thread.is_alive():
+            self._thread.join(10)
+
+    def refresh(self) -> None:
+        """Serve the registry's champions if they changed. Raises SQLAlchemyError."""
+        with self._lock:
+            if self._registry.generation() == self._generation:
+                return
+            snapshot = self._registry.snapshot()
+            self._power.serve(self._serving(snapshot))
+            self._generation = snapshot.generation
+        if self._told is not None:
+            self._told(snapshot)
+        log().info("serving champions", generation=snapshot.generation)
+
+    def _serving(self, snapshot: Snapshot) -> Serving:
+        before = self._power.serving
+        champions: dict[tuple[str, str], Champion] = {}
+        for place, standing in snapshot.standings.items():
+            if place.target != TARGET or standing.champion is None:
+                continue
+            key = place.gpu, place.board
+            try:
+                model = self._model(standing.champion.version)
+                if isinstance(model, BoostedPowerModel):
+                    model.warm_up()
+                champions[key] = model
+            except WattcastError as error:
+                log().error("champion does not load", place=place, why=error.detail)
+                # A model that answered well a moment ago is better than none.
+                if key in before.champions:
+                    champions[key] = before.champions[key]
+        self._forget([id(model) for model in champions.values()])
+        names = {version.name: version for version in snapshot.versions}
+
+        def load(name: Name) -> BoostedPowerModel:
+            with self._lock:
+                model = self._model(names[ModelName(*name)])
+            if not isinstance(model, BoostedPowerModel):
+                raise ModelError(f"{model.card.folder.as_posix()} is no boosted model")
+            return model
+
+        times = self._corrections(snapshot, before.times)
+        cards: dict[Name, TimeCorrectionCard] = {
+            version.name: self._times[version.id].card
+            for version in snapshot.versions
+            if version.id in self._times
+        }
+        return Serving(champions, times, self._retrained(snapshot), cards, load)
+
+    def _model(self, version: Version) -> Champion:
+        if version.id not in self._opened:
+            self._opened[version.id] = champion_of(self.artifact(version))
+        return self._opened[version.id]
+
+    def _corrections(
+        self, snapshot: Snapshot, before: Mapping[tuple[str, str], CorrectedTimes]
+    ) -> dict[tuple[str, str], CorrectedTimes]:
+        """Corrections of time that serve; all versions are opened, being a few numbers each."""
+        for version in snapshot.versions:
+            if version.name.target != TIME or version.id in self._times:
+                continue
+            try:
+                artifact = open_correction(self._artifacts, version)
+                self._times[version.id] = CorrectedTimes(artifact)
+            except WattcastError as error:
+                log().error("correction of times left out", name=version.name, why=error.detail)
+        found = {}
+        for place, standing in snapshot.standings.items():
+            if place.target != TIME or standing.champion is None:
+                continue
+            key = place.gpu, place.board
+            opened = self._times.get(standing.champion.version.id) or before.get(key)
+            if opened is not None:
+                found[key] = opened
+        return found
+
+    def _forget(self, serving: Sequence[int]) -> None:
+        """Of models that do not serve, a few stay loaded: for rollbacks and explanations."""
+        spare = [key for key, model in self._opened.items() if id(model) not in serving]
+        for key in spare[:-SPARE_MODELS]:
+            del self._opened[key]
+
+    def _retrained(self, snapshot: Snapshot) -> dict[Name, ModelCard]:
+        for version in snapshot.versions:
+            if version.origin == PACKAGED or version.name.target != TARGET:
+                continue
+            if version.id in self._cards:
+                continue
+            try:
+                self._cards[version.id] = version.name, self.artifact(version).card
+            except WattcastError as error:
+                log().error("retrained model left out", name=version.name, why=error.detail)
+        return dict(self._cards.values())
+
+    def artifact(self, version: Version) -> Artifact[ModelCard]:
+        """A registered artifact. Raises ModelError where it is gone or has changed."""
+        return open_version(self._power, self._artifacts, version)
+
+    def _run(self) -> None:
+        while not self._closing.wait(self._poll_seconds):
+            self._refresh_or_log()
+
+    def _refresh_or_log(self) -> None:
+        try:
+            self.refresh()
+            self._failing = False
+        except (SQLAlchemyError, OSError) as error:
+            if not self._failing:
+                log().error("cannot ask for champions; trying again", why=str(error.args[:1]))
+            self._failing = True
+
+
+def open_version(
+    power: PowerModels, artifacts: RegistryArtifacts, version: Version
+) -> Artifact[ModelCard]:
+    """The artifact of a registered version. Raises ModelError where it is gone or has changed."""
+    if version.origin != PACKAGED:
+        return artifacts.open(version.name, version.card_sha256)
+    for card in power.base_cards():
+        if name_of(card) == version.name:
+            found = power.artifact(card)
+            if sha256_of(found.folder / CARD_NAME) == version.card_sha256:
+                return found
+    raise ModelError(f"the packaged model {version.name} is not in this release")
+
+
+def open_correction(artifacts: RegistryArtifacts, version: Version) -> Artifact[TimeCorrectionCard]:
+    """The same for a correction of times; none is packaged."""
+    return artifacts.open_correction(version.name, version.card_sha256)

@@ -1,0 +1,123 @@
+"""Champions for the command line and Python, which run no service: looked up when one is needed.
+
+The database of the settings is read where it exists: it is neither made nor migrated for a
+prediction, and nothing is written to it. Only the models that are asked for are opened.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeVar
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from wattcast.app.services.models.artifacts import RegistryArtifacts
+from wattcast.app.services.models.champions import TIME, open_correction, open_version
+from wattcast.app.store.reading import Reading, cannot_read
+from wattcast.app.store.registry import Place, RegistryStore, Version
+from wattcast.models.time.calibration import CorrectedTimes
+from wattcast.predictor.parts.power_models import (
+    TARGET,
+    Champion,
+    PowerModels,
+    Serving,
+    champion_of,
+)
+
+if TYPE_CHECKING:
+    from wattcast.app.settings import Settings
+
+Key = tuple[str, str]
+Model = TypeVar("Model")
+
+
+def serving(settings: Settings, power: PowerModels) -> Serving:
+    """Champions of power and corrections of time, as a service would answer by them."""
+    registry = _Registry(settings)
+    artifacts = RegistryArtifacts(settings.home / "registry", settings.artifacts_url)
+
+    def champion(version: Version) -> Champion:
+        return champion_of(open_version(power, artifacts, version))
+
+    def correction(version: Version) -> CorrectedTimes:
+        return CorrectedTimes(open_correction(artifacts, version))
+
+    return Serving(Promoted(registry, TARGET, champion), times=Promoted(registry, TIME, correction))
+
+
+class _Registry:
+    """The registry's champions, asked anew when ``registry_poll_seconds`` have passed."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._reading: Reading | None = None
+        self._generation = -1
+        self._champions: dict[Place, Version] = {}
+        self._looked = float("-inf")
+        self._lock = threading.Lock()
+
+    def now(self, target: str) -> dict[Key, Version]:
+        """Champions of a target. Raises StoreError."""
+        with self._lock:
+            if time.monotonic() - self._looked >= self._settings.registry_poll_seconds:
+                self._look()
+                self._looked = time.monotonic()
+            return {
+                (place.gpu, place.board): version
+                for place, version in self._champions.items()
+                if place.target == target
+            }
+
+    def _look(self) -> None:
+        url = self._settings.sqlalchemy_url
+        if self._reading is None:
+            self._reading = Reading(url)
+        try:
+            engine = self._reading.engine()
+            if engine is None:
+                self._generation, self._champions = -1, {}
+                return
+            registry = RegistryStore(engine)
+            if registry.generation() == self._generation:
+                return
+            snapshot = registry.snapshot()
+        except SQLAlchemyError as error:
+            raise cannot_read(url, error) from error
+        self._champions = {
+            place: standing.champion.version
+            for place, standing in snapshot.standings.items()
+            if standing.champion is not None
+        }
+        self._generation = snapshot.generation
+
+
+class Promoted(Mapping[Key, Model]):
+    """What is promoted of a target by GPU and board (empty: any), as ``Serving`` holds it.
+
+    Every access raises StoreError where the database is there but cannot be read, and ``[]``
+    raises ModelError where an artifact is gone or has changed: another model's answer would be
+    none.
+    """
+
+    def __init__(self, registry: _Registry, target: str, open_: Callable[[Version], Model]) -> None:
+        self._registry = registry
+        self._target = target
+        self._open = open_
+        self._opened: dict[Key, tuple[int, Model]] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, key: Key) -> Model:
+        with self._lock:
+            version = self._registry.now(self._target)[key]
+            opened = self._opened.get(key)
+            if opened is None or opened[0] != version.id:
+                opened = self._opened[key] = version.id, self._open(version)
+            return opened[1]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._registry.now(self._target))
+
+    def __len__(self) -> int:
+        return len(self._registry.now(self._target))

@@ -1,0 +1,291 @@
+"""Stored measurements as rows to train on: which of them count, and what each is for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattcast.app.services.retrain.messages import Target
+from wattcast.app.store.measurements import Batch, Measurement, MeasurementStore
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import get_schema
+from wattcast.models.cards import SchemaReference, Source
+from wattcast.models.clocks import default_clocks
+from wattcast.models.power.inputs import launch_features
+from wattcast.models.power.physical_model import SAME_CLOCK
+from wattcast.predictor.messages import Clocks
+
+if TYPE_CHECKING:
+    from wattcast.training.retrain.run import Base, Champion, Uploads
+
+PREFERRED_SCHEMA = "alavani2023"
+"""The schema of the packaged boosted models."""
+
+FindRows = Callable[[Sequence[UUID]], Iterator[tuple[UUID, Measurement]]]
+
+
+@dataclass
+class Rest:
+    """Rows that do not train, counted by reason."""
+
+    reasons: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which rows count: of a GPU and board (``None``: any), with the target measured.
+
+    Boosted models answer for the default clocks, the physical ones for ``any_clocks``.
+    """
+
+    gpu: GpuProfile
+    board: str | None
+    target: Target = "power"
+    any_clocks: bool = False
+
+
+@dataclass(frozen=True)
+class Together:
+    """Rows to train on: of a request's batches, and of earlier ones, which are ``known`` already to
+    what answers now."""
+
+    batches: Mapping[UUID, Batch]
+    rows: Sequence[tuple[UUID, Measurement]]
+    known: frozenset[UUID]
+    target: Target
+
+    @property
+    def measured(self) -> list[Measurement]:
+        """The measurements, in order."""
+        return [row for _, row in self.rows]
+
+    def where(self, reasons: Sequence[str | None], rest: Rest) -> Together:
+        """Those without a reason against them."""
+        rest.reasons.update(reason for reason in reasons if reason is not None)
+        kept = [row for row, why in zip(self.rows, reasons, strict=True) if why is None]
+        return replace(self, rows=kept)
+
+    def uploads(self, vectors: NDArray[np.float64]) -> Uploads:
+        """The rows with their model inputs ``[n, k]``."""
+        from wattcast.training.evaluation.rows import Rows
+        from wattcast.training.retrain.run import Uploads
+
+        measured = self.measured
+        values = [
+            row.power_watts if self.target == "power" else row.time_seconds for row in measured
+        ]
+        return Uploads(
+            rows=Rows.of(
+                vectors,
+                np.array(values, dtype=np.float64),
+                [row.kernel_group for row in measured],
+            ),
+            new=np.array([batch not in self.known for batch, _ in self.rows]),
+            batches=tuple(sorted(str(batch) for batch in self.batches)),
+            sources=tuple(_source(batch) for _, batch in sorted(self.batches.items())),
+        )
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """Rows of the batches of a request that count, all of one board."""
+
+    batches: Mapping[UUID, Batch]
+    rows: Sequence[tuple[UUID, Measurement]]
+    board: str
+    schema_id: str
+    wanted: Wanted
+
+    @property
+    def reference(self) -> SchemaReference:
+        """The schema as cards name it."""
+        return SchemaReference(id=self.schema_id, sha256=get_schema(self.schema_id).sha256)
+
+    def inputs(self, champion: Champion | None) -> tuple[str, ...]:
+        """Names of the model inputs: the champion's, without one those of the schema."""
+        if champion is not None:
+            return champion.card.feature_names
+        return tuple(get_schema(self.schema_id).model_fields)
+
+    def with_earlier(
+        self, trained_on: Sequence[str], store: MeasurementStore, find: FindRows, rest: Rest
+    ) -> Together:
+        """These rows, and those of earlier uploads that the board's champion was trained on.
+
+        Earlier rows keep what is known of the board, and tell whether the candidate forgets it.
+        """
+        known = frozenset(UUID(batch) for batch in trained_on)
+        earlier = store.get_many([batch for batch in known if batch not in self.batches])
+        wanted = replace(self.wanted, board=self.board)
+        found = _usable(find(list(earlier)), wanted, self.schema_id, rest) if earlier else []
+        return Together(
+            {**self.batches, **earlier}, [*self.rows, *found], known, self.wanted.target
+        )
+
+    def boosted(
+        self, champion: Champion | None, together: Together, rest: Rest
+    ) -> tuple[Uploads, list[Measurement]]:
+        """What a boosted model trains on, and the measurements behind it, in the same order.
+
+        Raises DataError where no row is left.
+        """
+        gpu, inputs = self.wanted.gpu, self.inputs(champion)
+        if champion is not None:
+            reasons = _gaps(together.measured, champion, self.schema_id, inputs, gpu)
+            together = together.where(reasons, rest)
+        if not together.rows:
+            raise nothing_left(gpu, rest)
+        measured = together.measured
+        return together.uploads(vectors_of(measured, self.schema_id, inputs, gpu)), measured
+
+
+def gathered(
+    batches: Mapping[UUID, Batch],
+    find: FindRows,
+    wanted: Wanted,
+    schema_id: str | None,
+    rest: Rest,
+) -> Gathered:
+    """Usable rows of a request's batches.
+
+    Raises DataError where there are none, where they are of several boards and none is named, or
+    where their features follow another definition of the schema; SchemaError for an unknown one.
+    """
+    if not batches:
+        raise DataError("the measurements have been deleted")
+    schema = schema_id or _schema_of(batches.values())
+    current = get_schema(schema).sha256
+    old = [str(key) for key, one in batches.items() if one.schemas.get(schema, current) != current]
+    if old:
+        raise DataError(
+            f"features of {', '.join(old[:5])} follow another definition of {schema}: upload again"
+        )
+    rows = _usable(find(list(batches)), wanted, schema, rest)
+    if not rows:
+        raise nothing_left(wanted.gpu, rest)
+    boards = sorted({row.board or "" for _, row in rows})
+    if len(boards) > 1:
+        raise DataError(
+            "the measurements are of several boards; name one of them",
+            field="board",
+            known=boards,
+        )
+    return Gathered(batches, rows, boards[0], schema, wanted)
+
+
+def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:
+    """Rows that the packaged model of a GPU was trained on, where they are at hand and count."""
+    from wattcast.training.data.datasets import find_data, sources
+    from wattcast.training.power.table import SCHEMA, THESIS_FILES, training_table
+    from wattcast.training.retrain.run import Base, knows_base
+
+    if champion is None or not knows_base(champion.card) or gpu_id not in THESIS_FILES:
+        return None
+    if find_data() is None or champion.card.feature_schema.id != SCHEMA:
+        return None
+    table = training_table(gpu_id)
+    if table.rows["as_recomputed"].vectors.shape[1] != len(champion.card.features):
+        return None
+    file = table.clean.source
+    source = Source(
+        repository=sources().repository,
+        path=file.path,
+        sha256=file.sha256,
+        used_sha256=table.clean.sha256,
+        licence=sources().licence,
+    )
+    return Base(table.rows["as_recomputed"], (source,))
+
+
+def _schema_of(batches: Iterable[Batch]) -> str:
+    shared = set.intersection(*(set(batch.schemas) for batch in batches))
+    if not shared:
+        raise DataError("the batches have no feature schema in common; name one", field="schema")
+    # activity1 holds counts of any GPU, and is there beside another schema wherever there is PTX.
+    return min(shared, key=lambda one: (one != PREFERRED_SCHEMA, one == "activity1", one))
+
+
+def _usable(
+    found: Iterable[tuple[UUID, Measurement]],
+    wanted: Wanted,
+    schema: str,
+    rest: Rest,
+) -> list[tuple[UUID, Measurement]]:
+    rows = []
+    for batch, row in found:
+        why = _unusable(row, wanted, schema)
+        if why is None:
+            rows.append((batch, row))
+        else:
+            rest.reasons[why] += 1
+    return rows
+
+
+def _unusable(row: Measurement, wanted: Wanted, schema: str) -> str | None:
+    if (row.power_watts if wanted.target == "power" else row.time_seconds) is None:
+        return f"no {wanted.target} was measured"
+    if wanted.board is not None and (row.board or "") != wanted.board:
+        return "of another board"
+    if schema not in row.vectors:
+        return f"no features of {schema}"
+    if wanted.any_clocks:
+        return None
+    at, usual = (
+        Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(wanted.gpu),
+        default_clocks(wanted.gpu),
+    )
+    if any(abs(a / b - 1) > SAME_CLOCK for a, b in zip(at, usual, strict=True)):
+        return "measured at other clocks than the models answer for"
+    return None
+
+
+def _gaps(
+    rows: Sequence[Measurement],
+    champion: Champion,
+    schema: str,
+    inputs: Sequence[str],
+    gpu: GpuProfile,
+) -> list[str | None]:
+    """What is wrong with rows that have a gap where the champion was trained on rows without."""
+    if not rows:
+        return []
+    may_miss = np.array([feature.missing_share > 0 for feature in champion.card.features])
+    vectors = vectors_of(rows, schema, inputs, gpu)
+    whole = ~(np.isnan(vectors) & ~may_miss).any(axis=1)
+    return [None if one else "a feature is missing" for one in whole]
+
+
+def vectors_of(
+    rows: Sequence[Measurement], schema_id: str, inputs: Sequence[str], gpu: GpuProfile
+) -> NDArray[np.float64]:
+    """Model inputs ``[n, k]``: fields of the schema, and what follows from the launch."""
+    names = [each.name for each in get_schema(schema_id).fields]
+    fields = dict(zip(names, np.array([row.vectors[schema_id] for row in rows]).T, strict=True))
+    if any(name not in fields for name in inputs):
+        fields |= launch_features(
+            fields["grid_size"], fields["block_size"], fields["occupancy"], gpu
+        )
+    return np.column_stack([fields[name] for name in inputs]).astype(np.float64)
+
+
+def _source(batch: Batch) -> Source:
+    return Source(
+        repository="uploads",
+        path=f"measurements/{batch.id}",
+        sha256=batch.content_sha256,
+        used_sha256=batch.content_sha256,
+        licence="the operator's own measurements",
+    )
+
+
+def nothing_left(gpu: GpuProfile, rest: Rest) -> DataError:
+    """The error of a retraining whose rows all fall away, with the reasons."""
+    why = ", ".join(f"{count} {reason}" for reason, count in sorted(rest.reasons.items()))
+    return DataError(f"no measurement of {gpu.id} is left to train on ({why or 'there are none'})")

@@ -1,0 +1,158 @@
+"""The whole analysis of a kernel launch as plain data."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from wattcast.features.activity import LineActivity
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.launch import PointerHint
+from wattcast.features.schemas import activity_schema
+from wattcast.predictor import parts
+from wattcast.predictor.messages.analyze import AnalyzeRequest
+from wattcast.predictor.parts.arguments import c_names, described
+from wattcast.predictor.parts.sources import Source
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
+
+MOST_ROWS = 2000
+"""Accesses and source lines of one answer; a warning tells how many are left out."""
+
+
+def analyze(services: Services, request: AnalyzeRequest) -> dict[str, Any]:
+    """``AnalyzeAnswer``.
+
+    Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError, and
+    ServiceError for limits.
+    """
+    gpu = services.gpus.load(request.gpu)
+    source = services.sources.read(request, gpu)
+    analysis = parts.analysed(services, request, source, gpu, ptxas=True)
+    facts = parts.facts(analysis)
+    activity = analysis.activity.values()
+    executed = analysis.executed if analysis.activity_how == "executed" else None
+    accesses, lines = analysis.accesses, analysis.lines
+    mix = sorted(analysis.mix.items(), key=lambda item: -item[1])
+    return {
+        "gpu": gpu.id,
+        "kernel": parts.kernel_name(analysis),
+        "compiled": parts.compiled(source),
+        "launch": _launch(analysis, source),
+        "how": analysis.activity_how,
+        "occupancy": {
+            **facts["occupancy"],
+            "limits": dict(analysis.occupancy.limits),
+            "waves": analysis.waves,
+        },
+        "registers": facts["registers"],
+        "loops": _loops(analysis, facts["trip_counts"]),
+        "mix": dict(mix),
+        "blocks": _blocks(analysis),
+        "accesses": [asdict(access) for access in accesses[:MOST_ROWS]],
+        "activity": [
+            {
+                "name": field.name,
+                "value": activity[field.name],
+                "unit": field.unit,
+                "description": field.description,
+            }
+            for field in activity_schema().fields
+        ],
+        "lines": [_line(line, source) for line in lines[:MOST_ROWS]],
+        "sampling": None
+        if executed is None
+        else {
+            "sampled_blocks": len(executed.sampling.plan.blocks),
+            "launch_blocks": executed.sampling.launch_blocks,
+            "relative_standard_error": executed.sampling.relative_standard_error,
+            "completed": executed.sampling.completed,
+            "seconds": executed.sampling.seconds,
+        },
+        "warnings": parts.warnings(
+            source,
+            analysis,
+            analysis.activity_diagnostics,
+            _left_out("accesses", len(accesses)),
+            _left_out("blocks", len(analysis.cfg.blocks)),
+            _left_out("lines", len(lines)),
+        ),
+    }
+
+
+def _left_out(what: str, count: int) -> list[Diagnostic]:
+    if count <= MOST_ROWS:
+        return []
+    return [Diagnostic("more_rows", f"{count - MOST_ROWS} more {what} are left out")]
+
+
+def _launch(analysis: KernelAnalysis, source: Source) -> dict[str, Any]:
+    launch, function = analysis.launch, analysis.function
+    kernels = source.cuda.kernels if source.cuda is not None else ()
+    parameters = described(function, c_names(function, kernels))
+    given = {
+        position: asdict(value) if isinstance(value, PointerHint) else value
+        for position, value in launch.arguments.items()
+    }
+    return {
+        "grid": list(launch.grid),
+        "block": list(launch.block),
+        "blocks": launch.blocks,
+        "threads": launch.threads,
+        "warps_per_block": launch.warps_per_block,
+        "dynamic_shared_bytes": launch.dynamic_shared_bytes,
+        "static_shared_bytes": analysis.static_shared_bytes,
+        "arguments": [
+            {**parameter, "given": given.get(str(parameter["position"]))}
+            for parameter in parameters
+        ],
+    }
+
+
+def _blocks(analysis: KernelAnalysis) -> list[dict[str, Any]]:
+    """Basic blocks with what bounds their own speed: how long their chain of dependences is."""
+    body = analysis.function.body
+    return [
+        {
+            "block": chain.block,
+            "label": block.label,
+            "line": body.instructions[block.start].line,
+            "instructions": chain.instructions,
+            "longest_chain": chain.longest_chain,
+            "ilp": chain.ilp,
+        }
+        for block, chain in zip(analysis.cfg.blocks, analysis.chains, strict=True)
+        if chain.instructions
+    ][:MOST_ROWS]
+
+
+def _line(line: LineActivity, source: Source) -> dict[str, Any]:
+    """A source line; of what was compiled here, a header is told by its name alone."""
+    row = asdict(line)
+    if source.cuda is not None and line.file is not None:
+        row["file"] = PurePath(line.file).name
+    return row
+
+
+def _loops(analysis: KernelAnalysis, trips: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Trip counts with each loop's depth and, where it was executed, what was seen of it."""
+    observed: dict[int, dict[str, Any]] = {}
+    if analysis.activity_how == "executed":
+        observed = {
+            seen.loop: {
+                "mean": seen.mean,
+                "lowest": seen.lowest,
+                "highest": seen.highest,
+                "entries": seen.entries,
+                "extrapolated": seen.extrapolated,
+            }
+            for seen in analysis.executed.loops
+            if seen.function == analysis.function.name
+        }
+    return [
+        {**trip, "depth": loop.depth, "observed": observed.get(loop.index)}
+        for loop, trip in zip(analysis.loops.loops, trips, strict=True)
+    ]

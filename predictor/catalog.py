@@ -1,0 +1,157 @@
+"""What there is: GPUs, feature schemas, models."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import Field, get_schema, list_schemas
+from wattcast.models.cards import Card, ModelCard
+from wattcast.models.power.physical import POOLED
+from wattcast.models.time.calibration import TimeCorrectionCard
+from wattcast.predictor.parts.power_models import (
+    reference_of,
+    unseen_error_percent,
+    unseen_error_watts,
+)
+from wattcast.predictor.parts.profiles import Gpus
+
+UNSEEN_ERRORS = (
+    "unseen_kernel_mae_watts",
+    "unseen_kernel_mape_percent",
+    "unseen_kernel_time_median_ape_percent",
+)
+"""Errors on kernels left out of training that a summary tells: two of power, one of time."""
+
+
+def gpu_summary(gpu: GpuProfile, cards: tuple[ModelCard, ...]) -> dict[str, Any]:
+    """One GPU in a list: what it is and what can be predicted for it."""
+    return {
+        "id": gpu.id,
+        "name": gpu.name,
+        "aliases": list(gpu.aliases),
+        "architecture": gpu.architecture,
+        "compute_capability": gpu.compute_capability,
+        "sm_count": gpu.sm_count,
+        "core_mhz": gpu.core_mhz,
+        "memory_mhz": gpu.memory_mhz,
+        "power_models": sorted({c.family for c in cards if (c.gpu, c.target) == (gpu.id, "power")}),
+        "schemas": [schema.id for schema in list_schemas() if gpu.id in schema.gpus],
+    }
+
+
+def gpu_summaries(gpus: Gpus, cards: tuple[ModelCard, ...]) -> list[dict[str, Any]]:
+    """All GPUs, by id."""
+    return [gpu_summary(gpu, cards) for gpu in gpus.all()]
+
+
+def gpu_details(gpus: Gpus, gpu_id: str, cards: tuple[ModelCard, ...]) -> dict[str, Any]:
+    """One GPU with every fact, its unit and source. Raises GpuError."""
+    gpu = gpus.load(gpu_id)
+    return {**gpu_summary(gpu, cards), "profile": gpu.model_dump(mode="json")}
+
+
+class AnySchema(Protocol):
+    """What the catalogue tells of a schema, of whatever kind it is."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def title(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def sha256(self) -> str: ...
+    @property
+    def gpus(self) -> tuple[str, ...]: ...
+    @property
+    def fields(self) -> tuple[Field, ...]: ...
+    @property
+    def model_fields(self) -> tuple[str, ...]: ...
+
+
+def schema_summary(schema: AnySchema) -> dict[str, Any]:
+    """One schema in a list."""
+    return {
+        "id": schema.id,
+        "version": schema.version,
+        "title": schema.title,
+        "source": schema.source,
+        "sha256": schema.sha256,
+        "gpus": sorted(schema.gpus),
+        "fields": len(schema.fields),
+        "model_inputs": list(schema.model_fields),
+    }
+
+
+def schema_summaries() -> list[dict[str, Any]]:
+    """All schemas."""
+    return [schema_summary(schema) for schema in list_schemas()]
+
+
+def schema_details(schema_id: str) -> dict[str, Any]:
+    """One schema with its fields in order. Raises SchemaError."""
+    schema = get_schema(schema_id)
+    fields = [
+        {
+            "name": field.name,
+            "dtype": str(field.dtype),
+            "unit": field.unit,
+            "description": field.description,
+            "source": field.source,
+            "model_input": field.model_input,
+            "changeable": field.changeable,
+        }
+        for field in schema.fields
+    ]
+    return {**schema_summary(schema), "fields": fields}
+
+
+def model_summary(card: ModelCard | TimeCorrectionCard) -> dict[str, Any]:
+    """One model in a list: reference, size of its training and error on unseen kernels."""
+    errors: dict[str, float | None] = {}
+    if isinstance(card, TimeCorrectionCard):
+        seconds = card.score("program").model["median_ape_percent"].mean
+        errors["unseen_kernel_time_median_ape_percent"] = seconds
+    else:
+        watts, percent = unseen_error_watts(card), unseen_error_percent(card)
+        errors["unseen_kernel_mae_watts"] = watts if watts != float("inf") else None
+        errors["unseen_kernel_mape_percent"] = percent if percent != float("inf") else None
+    return {
+        **reference_of(card),
+        "created": card.created.isoformat(),
+        "training_rows": card.training.rows,
+        "training_kernels": card.training.kernels,
+        **dict.fromkeys(UNSEEN_ERRORS),
+        **errors,
+    }
+
+
+def _holder(gpus: Gpus, name: str) -> str:
+    """What a model belongs to: a GPU, or all that nobody measured. Raises GpuError."""
+    return POOLED if name == POOLED else gpus.load(name).id
+
+
+def model_cards(
+    gpus: Gpus, cards: tuple[Card, ...], gpu_id: str, target: str
+) -> list[dict[str, Any]]:
+    """Full cards of a GPU and target. Raises GpuError, or ModelError if there is none."""
+    gpu = _holder(gpus, gpu_id)
+    found = [card for card in cards if (card.gpu, card.target) == (gpu, target)]
+    if not found:
+        raise ModelError(f"no {target} model for {gpu}", gpu=gpu, target=target)
+    return [card.model_dump(mode="json") for card in found]
+
+
+def model_card(
+    gpus: Gpus, cards: tuple[Card, ...], gpu_id: str, target: str, name: str, version: int
+) -> dict[str, Any]:
+    """One full card by ``<family>-<schema>-<source>`` and version. Raises GpuError, ModelError."""
+    gpu = _holder(gpus, gpu_id)
+    for card in cards:
+        if card.folder.parts == (gpu, target, name, str(version)):
+            return card.model_dump(mode="json")
+    raise ModelError(f"no model {name} version {version} for {gpu} and {target}")

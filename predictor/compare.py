@@ -1,0 +1,242 @@
+"""The same launch of old and new code: what changes in time, power and energy.
+
+Both sides are predicted by the same models, so that what those are wrong about largely cancels in
+the ratio. Kernels are matched by name; a single kernel on either side needs no common one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from wattcast.app.problems import ServiceError
+from wattcast.features.errors import AnalysisError, KernelError, WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.ptx.ir import Function
+from wattcast.models.estimate import energy
+from wattcast.predictor import parts
+from wattcast.predictor.messages import KernelTiming
+from wattcast.predictor.messages.compare import MOST_KERNELS, ComparedCode, CompareRequest, Limits
+from wattcast.predictor.parts.clocks import clocks_of
+from wattcast.predictor.parts.power_models import reference_of
+from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts.timing import timed
+from wattcast.predictor.parts.watts import predicted_watts
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
+
+_QUANTITIES = (("time", "seconds"), ("power", "watts"), ("energy", "joules"))
+
+
+def compare(services: Services, request: CompareRequest) -> dict[str, Any]:
+    """``CompareAnswer``. Nothing is stored.
+
+    Raises what ``predict`` raises (the error tells which side), KernelError where no kernel is on
+    both sides, and ServiceError for too many.
+    """
+    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
+    gpus = [services.gpus.load(name) for name in dict.fromkeys(names)]
+    comparisons: list[dict[str, Any]] = []
+    warnings: list[dict[str, Any]] = []
+    kernels = _pairs(*_kernels(services, request, gpus[0]))
+    for old, new in kernels.both:
+        for gpu in gpus:
+            before = _side(services, request, request.old, "old", old, gpu)
+            after = _side(services, request, request.new, "new", new, gpu)
+            warnings += after.pop("warnings")
+            del before["warnings"]
+            comparisons.append(_comparison(request.limits, gpu, before, after))
+    return {
+        "comparisons": comparisons,
+        "added": [_name(function) for function in kernels.added],
+        "removed": [_name(function) for function in kernels.removed],
+        "passed": not any(each["exceeded"] for each in comparisons),
+        "markdown": markdown(comparisons, request.limits, kernels.added, kernels.removed),
+        "warnings": list({tuple(warning.values()): warning for warning in warnings}.values()),
+    }
+
+
+class _Pairs:
+    """Kernels on both sides, and those on one."""
+
+    def __init__(self, both: list[tuple[Function, Function]]) -> None:
+        self.both = both
+        self.added: list[Function] = []
+        self.removed: list[Function] = []
+
+
+def _kernels(
+    services: Services, request: CompareRequest, gpu: GpuProfile
+) -> tuple[Sequence[Function], Sequence[Function]]:
+    found = []
+    for side, name in ((request.old, "old"), (request.new, "new")):
+        with _named(name):
+            module = services.sources.read(side, gpu).known.module
+            wanted = [module.kernel(side.kernel)] if side.kernel else list(module.kernels)
+            if not wanted:
+                module.kernel(None)  # raises: there is none
+            if len(wanted) > MOST_KERNELS:
+                raise ServiceError(
+                    "validation",
+                    f"{len(wanted)} kernels; at most {MOST_KERNELS} are compared: name one",
+                    field="kernel",
+                )
+            found.append(wanted)
+    return found[0], found[1]
+
+
+def _pairs(old: Sequence[Function], new: Sequence[Function]) -> _Pairs:
+    """Raises KernelError where nothing can be compared."""
+    if len(old) == len(new) == 1:
+        return _Pairs([(old[0], new[0])])
+    before = {function.name: function for function in old}
+    pairs = _Pairs([(before[each.name], each) for each in new if each.name in before])
+    pairs.added = [each for each in new if each.name not in before]
+    after = {function.name for function in new}
+    pairs.removed = [each for each in old if each.name not in after]
+    if not pairs.both:
+        raise KernelError(
+            "old and new have no kernel of the same name", known=[each.demangled for each in new]
+        )
+    return pairs
+
+
+@contextmanager
+def _named(side: str) -> Iterator[None]:
+    """Errors inside tell which side they are about."""
+    try:
+        yield
+    except WattcastError as error:
+        error.detail = f"{side}: {error.detail}"
+        error.args = (error.detail,)
+        raise
+
+
+def _side(
+    services: Services,
+    request: CompareRequest,
+    code: ComparedCode,
+    side: str,
+    kernel: Function,
+    gpu: GpuProfile,
+) -> dict[str, Any]:
+    """What one side takes, with components, model and warnings."""
+    with _named(side):
+        asked: KernelTiming = code.model_copy(update={"kernel": kernel.name})
+        source: Source = services.sources.read(asked, gpu)
+        analysis = parts.analysed(services, asked, source, gpu, ptxas=True)
+        clocks, beside = clocks_of(request.clocks, gpu)
+        found, notes = timed(services, asked.time_model, analysis, gpu, clocks)
+        power = predicted_watts(services, request.model, analysis, gpu, clocks)
+        if found is None or power.estimate is None or power.card is None:
+            why = [note.detail for note in (*notes, *power.diagnostics)]
+            raise AnalysisError("; ".join(why) or "neither time nor power can be told")
+    both = energy(power.estimate, found.estimate)
+    seconds = found.estimate.value
+    return {
+        "kernel": parts.kernel_name(analysis),
+        "power": parts.estimate(power.estimate, "watts"),
+        "time": parts.estimate(found.estimate, "seconds"),
+        "energy": parts.estimate(both, "joules"),
+        "clocks": clocks._asdict(),
+        "model": reference_of(power.card),
+        "joules": None
+        if power.components is None
+        else {name: watts * seconds for name, watts in power.components.items()},
+        "warnings": parts.warnings(source, analysis, power.diagnostics, beside, notes),
+    }
+
+
+def _comparison(
+    limits: Limits, gpu: GpuProfile, old: dict[str, Any], new: dict[str, Any]
+) -> dict[str, Any]:
+    change = {
+        f"{name}_percent": 100 * (new[name][unit] / old[name][unit] - 1)
+        for name, unit in _QUANTITIES
+    }
+    components = None
+    if old["joules"] is not None and new["joules"] is not None:
+        joules = {name: new["joules"][name] - old["joules"][name] for name in new["joules"]}
+        components = dict(sorted(joules.items(), key=lambda part: -abs(part[1])))
+    return {
+        "gpu": gpu.id,
+        "clocks": new["clocks"],
+        "model": new["model"],
+        "old": {name: old[name] for name in ("kernel", "power", "time", "energy")},
+        "new": {name: new[name] for name in ("kernel", "power", "time", "energy")},
+        "change": change,
+        "components": components,
+        "exceeded": [
+            name
+            for name, bound in limits.model_dump().items()
+            if bound is not None and change[name.removeprefix("max_")] > bound
+        ],
+    }
+
+
+def _name(function: Function) -> dict[str, str]:
+    return {"mangled": function.name, "demangled": function.demangled}
+
+
+# --- Markdown ------------------------------------------------------------------------------
+
+
+def markdown(
+    comparisons: Sequence[dict[str, Any]],
+    limits: Limits,
+    added: Sequence[Function] = (),
+    removed: Sequence[Function] = (),
+) -> str:
+    """A table for a pull request; names are written so that none becomes markup."""
+    bounds = [
+        f"{name.removeprefix('max_').removesuffix('_percent')} {bound:+g} %"
+        for name, bound in limits.model_dump().items()
+        if bound is not None
+    ]
+    broken = sum(bool(each["exceeded"]) for each in comparisons)
+    verdict = f"**{broken} of {len(comparisons)} beyond the limit.**" if broken else "Within it."
+    lines = ["### Predicted energy", ""]
+    if bounds:
+        lines += [f"Limit: {', '.join(bounds)}. {verdict}", ""]
+    lines += [
+        "| kernel | GPU | energy | | time | | power | | |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---|",
+        *(_row(each) for each in comparisons),
+    ]
+    for what, functions in (("Added", added), ("Removed", removed)):
+        if functions:
+            named = ", ".join(_plain(each.demangled) for each in functions)
+            lines += ["", f"{what}: {named}"]
+    lines += ["", "Predicted by Wattcast from the PTX; nothing was run."]
+    return "\n".join(lines) + "\n"
+
+
+def _row(each: dict[str, Any]) -> str:
+    from wattcast.app.cli.tables import quantity
+
+    cells = [_plain(each["new"]["kernel"]["demangled"]), each["gpu"]]
+    for name, unit, symbol in (
+        ("energy", "joules", "J"), ("time", "seconds", "s"), ("power", "watts", "W"),
+    ):  # fmt: skip
+        cells.append(
+            f"{quantity(each['old'][name][unit], symbol)} → "
+            f"{quantity(each['new'][name][unit], symbol)}"
+        )
+        cells.append(f"{each['change'][f'{name}_percent']:+.1f} %")
+    cells.append("beyond the limit" if each["exceeded"] else "")
+    return f"| {' | '.join(cells)} |"
+
+
+def _plain(name: str) -> str:
+    """A name as HTML text: neither pipes nor backticks nor tags of it mean anything."""
+    return "<code>" + "".join(_characters(name)) + "</code>"
+
+
+def _characters(name: str) -> Iterator[str]:
+    for character in name[:200]:
+        if character.isalnum() or character in " _,:()":
+            yield character
+        elif character.isprintable():
+            yield f"&#{ord(character)};"

@@ -1,0 +1,116 @@
+"""What a whole application costs: joules, and in money and CO2 at what the caller says they cost.
+
+Launches follow one another, so seconds and joules add up. No tariff and no carbon intensity is
+assumed: what is not given is not told.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from wattcast.features.errors import AnalysisError, WattcastError
+from wattcast.models.estimate import BASIS_ORDER
+from wattcast.predictor.messages.cost import ApplicationKernel, CostRequest
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
+
+JOULES_PER_KWH = 3.6e6
+"""A kilowatt for an hour (SI brochure, 9th edition, table 8)."""
+
+
+def cost(services: Services, request: CostRequest) -> dict[str, Any]:
+    """``CostAnswer``; each kernel's prediction is stored if there is a store.
+
+    Raises what ``predict`` raises, and AnalysisError for a kernel without power or time; the
+    error tells which kernel.
+    """
+    found = []
+    for number, kernel in enumerate(request.kernels):
+        try:
+            found.append(_predicted(services, request, kernel))
+        except WattcastError as error:
+            error.detail = f"kernels[{number}]: {error.detail}"
+            error.args = (error.detail,)
+            raise
+    launches = [kernel.launches for kernel in request.kernels]
+    joules = _total(found, launches, "energy", "joules")
+    kwh = {name: joules[name] / JOULES_PER_KWH for name in ("joules", "low", "high")}
+    tariff, grams = request.tariff, request.grams_co2_per_kwh
+    return {
+        "gpu": found[0]["gpu"],
+        "covers": "gpu_board_while_kernels_run",
+        "kernels": [
+            {
+                "prediction_id": answer["id"],
+                "kernel": answer["kernel"],
+                "launches": count,
+                "power": answer["power"],
+                "time": answer["time"],
+                "energy": answer["energy"],
+                "seconds": count * answer["time"]["seconds"],
+                "joules": count * answer["energy"]["joules"],
+                "energy_share": count * answer["energy"]["joules"] / joules["joules"],
+            }
+            for answer, count in zip(found, launches, strict=True)
+        ],
+        "time": _total(found, launches, "time", "seconds"),
+        "energy": joules,
+        "kwh": kwh["joules"],
+        "price": None
+        if tariff is None
+        else {
+            **_times(kwh, tariff.price_per_kwh, "amount"),
+            "currency": tariff.currency,
+        },
+        "co2": None if grams is None else _times(kwh, grams, "grams"),
+        "warnings": _each_once(found),
+    }
+
+
+def _predicted(
+    services: Services, request: CostRequest, kernel: ApplicationKernel
+) -> dict[str, Any]:
+    asked = PredictRequest.model_validate(
+        {
+            **kernel.model_dump(exclude={"launches"}, exclude_defaults=True),
+            "gpu": request.gpu,
+            "clocks": request.clocks,
+            "model": request.model,
+        }
+    )
+    answer = predict(services, asked)
+    if answer["energy"] is None:
+        why = answer["warnings"][-1]["detail"] if answer["warnings"] else "no model answers"
+        raise AnalysisError(f"its energy cannot be predicted: {why}")
+    return answer
+
+
+def _total(
+    found: list[dict[str, Any]], launches: list[int], part: str, unit: str
+) -> dict[str, Any]:
+    """Sums of values and of ends: exact where all predictions err alike, else rather wide."""
+    return {
+        **{
+            name: sum(
+                count * answer[part][name] for answer, count in zip(found, launches, strict=True)
+            )
+            for name in (unit, "low", "high")
+        },
+        "level": min(answer[part]["level"] for answer in found),
+        "basis": max((answer[part]["basis"] for answer in found), key=BASIS_ORDER.index),
+    }
+
+
+def _times(kwh: dict[str, float], rate: float, name: str) -> dict[str, float]:
+    return {name: kwh["joules"] * rate, "low": kwh["low"] * rate, "high": kwh["high"] * rate}
+
+
+def _each_once(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    warnings: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for answer in found:
+        for warning in answer["warnings"]:
+            warnings.setdefault(tuple(warning.values()), warning)
+    return list(warnings.values())

@@ -1,0 +1,354 @@
+"""Why a prediction is what it is: shares of the power, and parts of the time.
+
+boosted power   features: TreeSHAP, and LIME on quartile bins
+physical power  components: they sum to the power, so each one's share is itself
+time            parts of the model: exact Shapley values, and LIME on parts left out
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from uuid import UUID
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattcast.app.problems import ServiceError
+from wattcast.features.errors import ModelError
+from wattcast.models.explain import LimeExplanation, explain_lime, explain_shap
+from wattcast.models.explain_stability import Stability, stability
+from wattcast.models.explain_terms import Combine, TermWeights, lime_terms, shapley_values
+from wattcast.models.explain_time import ON_TOP, combine_of
+from wattcast.models.explain_words import meaning_of
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.time.attribution import resource_shares
+from wattcast.predictor.parts.power_models import PHYSICAL, reference_of
+from wattcast.predictor.parts.stored import record_of
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
+
+Method = Literal["shap", "lime"]
+Target = Literal["power", "time"]
+
+MOST_SEEDS = 20
+"""Seeds of one LIME explanation; each costs as much as the first."""
+
+T = TypeVar("T")
+
+
+def explain(
+    services: Services,
+    prediction_id: UUID,
+    method: Method = "shap",
+    target: Target = "power",
+    seeds: int = 1,
+) -> dict[str, Any]:
+    """An explanation of a stored prediction, by the very model that made it.
+
+    ``seeds`` above 1 repeat LIME with other seeds and tell how far they agree. Raises ServiceError
+    ``unknown-prediction`` or ``no-explanation`` (nothing was predicted), and ModelError where the
+    model is gone.
+    """
+    answer = json.loads(record_of(services, prediction_id).result)
+    return explained(services, answer, method, target, seeds)
+
+
+def explained(
+    services: Services,
+    answer: Mapping[str, Any],
+    method: Method = "shap",
+    target: Target = "power",
+    seeds: int = 1,
+) -> dict[str, Any]:
+    """``explain`` of a ``PredictAnswer``, stored or not."""
+    found = (_power if target == "power" else _time)(services, answer, method, seeds)
+    return {"prediction_id": answer["id"], **found}
+
+
+# --- power -------------------------------------------------------------------------------
+
+
+def _power(
+    services: Services, answer: Mapping[str, Any], method: Method, seeds: int
+) -> dict[str, Any]:
+    reference = answer["model"]
+    if reference is None or answer["power"] is None:
+        raise ServiceError(
+            "no-explanation", f"prediction {answer['id']} holds no power: nothing to explain"
+        )
+    seconds = seconds_of(answer)
+    if reference["family"] == PHYSICAL:
+        if method == "shap":
+            return shap_of_components(reference, answer["components"], seconds)
+        return _lime_of_components(reference, answer["components"], seconds, seeds)
+    model = services.power.referenced(reference)
+    values = (answer["features"][name] for name in model.card.feature_names)
+    inputs = np.array([np.nan if v is None else v for v in values], dtype=np.float32)
+    if method == "shap":
+        return shap_of(model, inputs, answer)
+    return lime_of(model, inputs, answer, seeds)
+
+
+def seconds_of(answer: Mapping[str, Any]) -> float | None:
+    """The predicted time of an answer; ``None`` where there is none."""
+    return None if answer["time"] is None else float(answer["time"]["seconds"])
+
+
+def _factor(answer: Mapping[str, Any], own_watts: float) -> float:
+    """What carries a boosted model's own watts to the answer's clocks, 1 at those it knows.
+
+    The shares of f times a number are those of f, times the number.
+    """
+    scaled = any(warning["code"] == "power_scaled" for warning in answer["warnings"])
+    return float(answer["power"]["watts"]) / own_watts if scaled else 1.0
+
+
+def shap_of(
+    model: BoostedPowerModel, inputs: NDArray[np.float32], answer: Mapping[str, Any]
+) -> dict[str, Any]:
+    """``ShapExplanation``: base plus contributions is the prediction, in watts."""
+    found = explain_shap(model, model.card.feature_names, inputs)
+    factor, seconds = _factor(answer, found.prediction_watts), seconds_of(answer)
+    schema = model.card.feature_schema.id
+    return {
+        "method": "shap",
+        "target": "power",
+        "model": reference_of(model.card),
+        "prediction_watts": factor * found.prediction_watts,
+        "base_watts": factor * found.base_watts,
+        "contributions": [
+            _watts(part.feature, part.value, factor * part.watts, seconds, schema)
+            for part in found.contributions
+        ],
+    }
+
+
+def shap_of_components(
+    reference: dict[str, Any], components: Mapping[str, float], seconds: float | None
+) -> dict[str, Any]:
+    """``ShapExplanation`` of a physical model, in watts by component.
+
+    At the predicted time its power is a sum with one term for each component, so the Shapley
+    value of a component, against a GPU that idles, is its term.
+    """
+    rest = sorted(components.items(), key=lambda part: -abs(part[1]))
+    return {
+        "method": "shap",
+        "target": "power",
+        "model": reference,
+        "prediction_watts": sum(components.values()),
+        "base_watts": components["idle"],
+        "contributions": [
+            _watts(name, None, watts, seconds) for name, watts in rest if name != "idle"
+        ],
+    }
+
+
+def lime_of(
+    model: BoostedPowerModel,
+    inputs: NDArray[np.float32],
+    answer: Mapping[str, Any],
+    seeds: int = 1,
+) -> dict[str, Any]:
+    """``LimeExplanation``: the same for the same prediction, because its seeds are fixed."""
+    runs, agreed = _seeded(
+        lambda seed: explain_lime(model, inputs, seed=seed), _weights_by_feature, seeds
+    )
+    found, schema = runs[0], model.card.feature_schema.id
+    factor, seconds = _factor(answer, found.prediction_watts), seconds_of(answer)
+    return {
+        "method": "lime",
+        "target": "power",
+        "model": reference_of(model.card),
+        "prediction_watts": factor * found.prediction_watts,
+        "intercept_watts": factor * found.intercept_watts,
+        "local_prediction_watts": factor * found.local_prediction_watts,
+        "r_squared": found.r_squared,
+        "samples": found.samples,
+        "seed": found.seed,
+        "stability": _stability(agreed),
+        "contributions": [
+            {
+                **_watts(part.feature, part.value, factor * part.watts, seconds, schema),
+                "condition": part.condition,
+                "spread": _spread(agreed, part.feature, factor),
+            }
+            for part in found.weights
+        ],
+    }
+
+
+def _lime_of_components(
+    reference: dict[str, Any], components: Mapping[str, float], seconds: float | None, seeds: int
+) -> dict[str, Any]:
+    terms = {name: watts for name, watts in components.items() if name != "idle"}
+
+    def combine(given: Mapping[str, NDArray[np.float64]]) -> NDArray[np.float64]:
+        total: NDArray[np.float64] = components["idle"] + np.sum(list(given.values()), axis=0)
+        return total
+
+    found, agreed = _lime_terms(terms, combine, seeds)
+    return {
+        "method": "lime",
+        "target": "power",
+        "model": reference,
+        "prediction_watts": sum(components.values()),
+        "intercept_watts": found.intercept,
+        "local_prediction_watts": found.local_prediction,
+        "r_squared": found.r_squared,
+        "samples": found.samples,
+        "seed": found.seed,
+        "stability": _stability(agreed),
+        "contributions": [
+            {
+                **_watts(name, None, watts, seconds),
+                "condition": f"{name} at work" if terms[name] else f"{name} unused",
+                "spread": _spread(agreed, name),
+            }
+            for name, watts in _largest_first(found.weights)
+        ],
+    }
+
+
+def _watts(
+    name: str,
+    value: float | None,
+    watts: float,
+    seconds: float | None,
+    schema_id: str | None = None,
+) -> dict[str, Any]:
+    """``wattcast.predictor.messages.explain.Contribution``."""
+    meaning = meaning_of(name, "power", schema_id)
+    return {
+        "feature": name,
+        "value": value,
+        "meaning": meaning.sentence,
+        "changeable": meaning.changeable,
+        "watts": watts,
+        "joules": None if seconds is None else watts * seconds,
+    }
+
+
+# --- time --------------------------------------------------------------------------------
+
+
+def _time(
+    _services: Services, answer: Mapping[str, Any], method: Method, seeds: int
+) -> dict[str, Any]:
+    seconds, timing = seconds_of(answer), answer["time_model"]
+    if seconds is None or timing is None:
+        raise ServiceError(
+            "no-explanation", f"prediction {answer['id']} holds no time: nothing to explain"
+        )
+    parts = {name: float(part) for name, part in timing["parts"].items()}
+    try:
+        combine = combine_of(timing["family"], parts, seconds)
+    except ModelError as error:
+        raise ServiceError("no-explanation", error.detail) from error
+    reference = {"family": timing["family"]}
+    if method == "shap":
+        return _shap_of_time(reference, parts, combine, seconds)
+    found, agreed = _lime_terms(parts, combine, seeds)
+    return {
+        "method": "lime",
+        "target": "time",
+        "model": reference,
+        "prediction_seconds": seconds,
+        "intercept_seconds": found.intercept,
+        "local_prediction_seconds": found.local_prediction,
+        "r_squared": found.r_squared,
+        "samples": found.samples,
+        "seed": found.seed,
+        "stability": _stability(agreed),
+        "contributions": [
+            {
+                **_seconds(name, parts[name], weight),
+                "condition": f"{name} counts" if parts[name] else f"{name} unused",
+                "spread": _spread(agreed, name),
+            }
+            for name, weight in _largest_first(found.weights)
+        ],
+    }
+
+
+def _shap_of_time(
+    reference: dict[str, Any], parts: Mapping[str, float], combine: Combine, seconds: float
+) -> dict[str, Any]:
+    binding: Mapping[str, float] | None = None
+    if reference["family"] == "bottleneck":
+        on_top = {name: parts[name] for name in ON_TOP if name in parts}
+        inside = {name: part for name, part in parts.items() if name not in on_top}
+        binding = {**dict.fromkeys(parts, 0.0), **resource_shares(inside), **on_top}
+    shares = shapley_values(parts, combine)
+    return {
+        "method": "shap",
+        "target": "time",
+        "model": reference,
+        "prediction_seconds": seconds,
+        "base_seconds": 0.0,
+        "contributions": [
+            {
+                **_seconds(name, parts[name], share),
+                "binding_seconds": None if binding is None else binding[name],
+            }
+            for name, share in _largest_first(shares)
+        ],
+    }
+
+
+def _seconds(name: str, value: float, seconds: float) -> dict[str, Any]:
+    """``app.explain_messages.TimeContribution``; its value are seconds if it were alone."""
+    meaning = meaning_of(name, "time")
+    return {
+        "feature": name,
+        "value": value,
+        "meaning": meaning.sentence,
+        "changeable": meaning.changeable,
+        "seconds": seconds,
+    }
+
+
+# --- LIME over seeds -----------------------------------------------------------------------
+
+
+def _lime_terms(
+    terms: Mapping[str, float], combine: Combine, seeds: int
+) -> tuple[TermWeights, Stability | None]:
+    runs, agreed = _seeded(
+        lambda seed: lime_terms(terms, combine, seed=seed), lambda run: run.weights, seeds
+    )
+    return runs[0], agreed
+
+
+def _seeded(
+    make: Callable[[int], T], weights: Callable[[T], Mapping[str, float]], seeds: int
+) -> tuple[list[T], Stability | None]:
+    runs = [make(seed) for seed in range(seeds)]
+    return runs, stability([weights(run) for run in runs]) if seeds > 1 else None
+
+
+def _weights_by_feature(found: LimeExplanation) -> dict[str, float]:
+    return {part.feature: part.watts for part in found.weights}
+
+
+def _stability(found: Stability | None) -> dict[str, Any] | None:
+    """``wattcast.predictor.messages.explain.LimeStability``."""
+    if found is None:
+        return None
+    return {
+        "seeds": found.seeds,
+        "top": found.top,
+        "selection": found.selection,
+        "sign_agreement": found.sign_agreement,
+    }
+
+
+def _spread(found: Stability | None, name: str, factor: float = 1.0) -> float | None:
+    return None if found is None else factor * found.spread[name]
+
+
+def _largest_first(weights: Mapping[str, float]) -> list[tuple[str, float]]:
+    return sorted(weights.items(), key=lambda part: -abs(part[1]))

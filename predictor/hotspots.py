@@ -1,0 +1,290 @@
+"""Where a launch spends its energy and time: by basic block, PTX line and source line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+import numpy as np
+
+from wattcast.app.problems import ServiceError
+from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.cfg import build_cfg
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.ptx.ir import Function, Instruction
+from wattcast.models.clocks import ClockPair
+from wattcast.models.hotspots import Attribution, attributed
+from wattcast.models.time.bottleneck import beside
+from wattcast.predictor import parts
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.parts.clocks import clocks_of
+from wattcast.predictor.parts.power_models import reference_of
+from wattcast.predictor.parts.stored import is_compiled, record_of, request_of
+from wattcast.predictor.parts.watts import predicted_watts
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
+
+DEFAULT_ROWS = 200
+"""Rows of each ranking unless asked otherwise."""
+
+MOST_ROWS = 5000
+"""Rows of each ranking that can be asked for; the others are summed up in ``rest``."""
+
+_MOST_TEXT = 200
+"""Characters of a PTX line that are shown."""
+
+
+def hotspots(services: Services, prediction_id: UUID, rows: int = DEFAULT_ROWS) -> dict[str, Any]:
+    """``HotspotsAnswer`` of a stored prediction: its own joules and seconds, shared out.
+
+    Raises ServiceError ``unknown-prediction`` or ``no-explanation`` (nothing was predicted, or
+    from measured work), and AnalysisError where the kernel cannot be analysed any more.
+    """
+    record = record_of(services, prediction_id)
+    answer = json.loads(record.result)
+    request = request_of(services, record)
+    if answer["energy"] is None:
+        raise ServiceError(
+            "no-explanation", f"prediction {prediction_id} holds no energy: nothing to share out"
+        )
+    found = hotspots_of(services, request, answer, rows, compiled_here=is_compiled(record))
+    return {"prediction_id": str(prediction_id), **found}
+
+
+def hotspots_of(
+    services: Services,
+    request: PredictRequest,
+    answer: Mapping[str, Any],
+    rows: int = DEFAULT_ROWS,
+    *,
+    compiled_here: bool = False,
+) -> dict[str, Any]:
+    """The same for an answer of ``POST /predict`` for one GPU, and the request behind it.
+
+    ``compiled_here``: file names in the PTX are ours, not the caller's.
+    """
+    gpu = services.gpus.load(answer["gpu"])
+    source = services.sources.read(request, gpu)
+    analysis = parts.analysed(services, request, source, gpu, ptxas=True)
+    clocks, _ = clocks_of(request.clocks, gpu)
+    found = attribution(services, analysis, gpu, clocks)
+    seconds, joules = answer["time"]["seconds"], answer["energy"]["joules"]
+    notes = list(_notes(found, answer))
+    table = _Table(analysis, found.shares.scaled(seconds, joules), found.events)
+    bare = compiled_here or source.cuda is not None
+    return {
+        "gpu": gpu.id,
+        "kernel": answer["kernel"],
+        "clocks": clocks._asdict(),
+        "seconds": seconds,
+        "joules": joules,
+        "shares_by": reference_of(found.model),
+        "start": {
+            "joules": table.shares.start_joules,
+            "seconds": table.shares.start_seconds,
+            "energy_share": table.shares.start_joules / joules,
+            "time_share": table.shares.start_seconds / seconds,
+        },
+        "blocks": _ranked(table.blocks(), table, rows),
+        "lines": _ranked(table.lines(), table, rows),
+        "source_lines": _ranked(table.source_lines(bare=bare), table, rows),
+        "warnings": parts.warnings(source, analysis, analysis.activity_diagnostics, notes),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """An attribution with the card of the physical model that made it."""
+
+    shares: Attribution
+    events: Mapping[str, InstructionEvents]
+    model: Any
+
+
+def attribution(
+    services: Services, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair
+) -> Shares:
+    """Seconds and joules by instruction, by the default time and the physical power model.
+
+    Raises AnalysisError where the kernel cannot be analysed dynamically.
+    """
+    watts = predicted_watts(services, "physical", analysis, gpu, clocks)
+    if watts.components is None:
+        raise AnalysisError("; ".join(note.detail for note in watts.diagnostics))
+    functions = analysis.counts.functions(analysis.counts.factors())
+    events = measure_instructions(analysis.module, functions, analysis.activity)
+    shares = attributed(
+        events, analysis.activity, gpu, clocks, watts.components, beside(analysis.extras)
+    )
+    return Shares(shares, events, watts.card)
+
+
+def _notes(found: Shares, answer: Mapping[str, Any]) -> Iterator[Diagnostic]:
+    """What else answered than the models that share out."""
+    family = answer["model"]["family"]
+    timed_by = answer["time_model"]["family"]
+    if family != found.model.family:
+        yield Diagnostic(
+            "shares_of_another_model",
+            f"the power is {family}'s; it is shared out as the physical model's would be",
+        )
+    if timed_by != "bottleneck":
+        yield Diagnostic(
+            "shares_of_another_model",
+            f"the time is {timed_by}'s; it is shared out as the bottleneck model's would be",
+        )
+
+
+class _Row:
+    """Sums over the instructions of one place."""
+
+    def __init__(self, place: dict[str, Any], components: int) -> None:
+        self.place = place
+        self.seconds = 0.0
+        self.joules = np.zeros(components)
+        self.executions = self.machine = self.lanes = 0.0
+
+
+class _Table:
+    """Instructions of all functions of a launch, grouped by place."""
+
+    def __init__(
+        self, analysis: KernelAnalysis, shares: Attribution, events: Mapping[str, InstructionEvents]
+    ) -> None:
+        self.analysis, self.shares, self.events = analysis, shares, events
+        self._text: list[str] | None = None
+
+    def blocks(self) -> list[_Row]:
+        """By basic block of every function."""
+        rows = []
+        for name, function in self._functions():
+            own = function is self.analysis.function
+            cfg = self.analysis.cfg if own else build_cfg(function.body)
+            of_block = {at: block for block in cfg.blocks for at in range(block.start, block.end)}
+            body = function.body.instructions
+
+            def place(
+                one: Instruction, of_block: Any = of_block, body: Any = body, name: str = name
+            ) -> tuple[Hashable, dict[str, Any]]:
+                block = of_block[one.position]
+                first, last = body[block.start], body[block.end - 1]
+                return block.index, {
+                    "function": name,
+                    "block": block.index,
+                    "label": block.label,
+                    "line": first.line,
+                    "last_line": last.line,
+                    "source_line": first.location.line if first.location else None,
+                }
+
+            rows += self._grouped({name: function}, place)
+        return rows
+
+    def lines(self) -> list[_Row]:
+        """By line of the PTX."""
+
+        def place(one: Instruction) -> tuple[Hashable, dict[str, Any]]:
+            return one.line, {
+                "line": one.line,
+                "source_line": one.location.line if one.location else None,
+                "text": self._line_text(one.line),
+            }
+
+        return self._grouped(dict(self._functions()), place)
+
+    def source_lines(self, *, bare: bool) -> list[_Row]:
+        """By line of the source, where the PTX tells it (``.loc``); ``bare`` file names."""
+        files = self.analysis.module.files
+
+        def place(one: Instruction) -> tuple[Hashable, dict[str, Any]] | None:
+            if one.location is None:
+                return None
+            file = files.get(one.location.file)
+            told = PurePath(file).name if bare and file is not None else file
+            return (file, one.location.line), {"file": told, "line": one.location.line}
+
+        return self._grouped(dict(self._functions()), place)
+
+    def _functions(self) -> Iterator[tuple[str, Function]]:
+        for name in self.events:
+            function = self.analysis.module.function(name)
+            assert function is not None
+            yield name, function
+
+    def _grouped(
+        self,
+        functions: Mapping[str, Function],
+        place: Callable[[Instruction], tuple[Hashable, dict[str, Any]] | None],
+    ) -> list[_Row]:
+        rows: dict[Hashable, _Row] = {}
+        for name, function in functions.items():
+            events, seconds = self.events[name], self.shares.seconds[name]
+            joules = self.shares.joules[name]
+            for one in function.body.instructions:
+                at = one.position
+                if not events.warp_executions[at]:
+                    continue
+                found = place(one)
+                if found is None:
+                    continue
+                key, described = found
+                row = rows.get(key)
+                if row is None:
+                    row = rows[key] = _Row(described, len(self.shares.components))
+                row.seconds += float(seconds[at])
+                row.joules += joules[:, at]
+                row.executions += float(events.warp_executions[at])
+                row.machine += float(events.machine_instructions[at])
+                row.lanes += float(events.active_lanes[at])
+        return list(rows.values())
+
+    def _line_text(self, line: int) -> str:
+        if self._text is None:
+            self._text = self.analysis.module.text.splitlines()
+        return self._text[line - 1].strip()[:_MOST_TEXT] if line <= len(self._text) else ""
+
+
+def _ranked(rows: list[_Row], table: _Table, most: int) -> dict[str, Any]:
+    """``HotspotRanking``: the costliest first, the others summed up."""
+    total_seconds, total_joules = table.shares.total_seconds, table.shares.total_joules
+    rows = sorted(rows, key=lambda row: -float(row.joules.sum()))
+    told = []
+    for rank, row in enumerate(rows[:most], 1):
+        joules = float(row.joules.sum())
+        by_component = sorted(
+            zip(table.shares.components, row.joules.tolist(), strict=True),
+            key=lambda part: -part[1],
+        )
+        told.append(
+            {
+                "rank": rank,
+                **row.place,
+                "joules": joules,
+                "seconds": row.seconds,
+                "energy_share": joules / total_joules,
+                "time_share": row.seconds / total_seconds,
+                "warp_executions": row.executions,
+                "machine_instructions": row.machine,
+                # Lanes and warps are extrapolated apart where a time cap cut the execution short.
+                "active_lane_fraction": min(1.0, row.lanes / (WARP_SIZE * row.executions)),
+                "components": {name: part for name, part in by_component if part > 0.0},
+            }
+        )
+    left = rows[most:]
+    return {
+        "rows": told,
+        "rest": {
+            "rows": len(left),
+            "joules": sum(float(row.joules.sum()) for row in left),
+            "seconds": sum(row.seconds for row in left),
+        },
+    }

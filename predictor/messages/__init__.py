@@ -1,0 +1,362 @@
+"""What goes in and comes out, for HTTP, command line and Python alike: shapes that requests share.
+
+A file of its own for each use case. The models document and validate; the use cases build plain
+dictionaries of the same shape, which serialise faster."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Self
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from wattcast.app.problems import KernelParameter
+from wattcast.features.analysis import Mode
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.estimate import Basis
+from wattcast.models.time.measured_work import Runtime
+
+MAX_INTEGER = 2**63 - 1
+
+
+"""Largest integer taken from JSON: every limit of a GPU lies far below."""
+
+
+MAX_TRIPS = 1e15
+
+
+"""Most executions of a loop body: beyond 10^15 cycles a kernel runs for weeks on any GPU."""
+
+
+Dimension = Annotated[int, Field(strict=True, ge=-MAX_INTEGER, le=MAX_INTEGER)]
+
+
+Dimensions = Annotated[list[Dimension], Field(min_length=1, max_length=3)]
+
+
+Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
+
+
+TripCount = Annotated[float, Field(ge=0, le=MAX_TRIPS, allow_inf_nan=False)]
+
+
+ArgumentNumber = Annotated[int, Field(strict=True, ge=-(2**63), le=2**64 - 1)]
+
+
+FiniteNumber = Annotated[float, Field(strict=True, allow_inf_nan=False)]
+
+
+ModelChoice = Literal["auto", "xgboost", "catboost", "average", "extratrees", "physical"]
+
+
+TimeModelChoice = Literal[
+    "auto",
+    "bottleneck",
+    "scheduling",
+    "delay",
+    "queueing",
+    "queueing-cases",
+    "roofline",
+    "volkov",
+]
+
+
+Count = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
+
+
+Megahertz = Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)]
+
+
+EXAMPLE_PTX = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry scale_by_two(.param .u64 scale_by_two_param_0)
+{
+ .reg .b32 %r<5>;
+ .reg .f32 %f<3>;
+ .reg .b64 %rd<5>;
+ ld.param.u64 %rd1, [scale_by_two_param_0];
+ cvta.to.global.u64 %rd2, %rd1;
+ mov.u32 %r1, %ntid.x;
+ mov.u32 %r2, %ctaid.x;
+ mov.u32 %r3, %tid.x;
+ mad.lo.s32 %r4, %r2, %r1, %r3;
+ mul.wide.s32 %rd3, %r4, 4;
+ add.s64 %rd4, %rd2, %rd3;
+ ld.global.f32 %f1, [%rd4];
+ add.f32 %f2, %f1, %f1;
+ st.global.f32 [%rd4], %f2;
+ ret;
+}
+"""
+
+
+EXAMPLE_CUDA = """\
+__global__ void scale(float* values, float factor, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) values[i] *= factor;
+}
+"""
+
+
+class _Message(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class PointerArgument(_Message):
+    """What a pointer argument points to."""
+
+    elements: Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)] | None = Field(
+        None, description="Elements of the buffer; else as many as threads are launched."
+    )
+    values: Literal["uniform", "zeros", "sorted", "index"] = Field(
+        "uniform",
+        description="Pseudo-random in [low, high), zeros, ascending, or whole numbers below "
+        "`elements`.",
+    )
+    low: FiniteNumber = 0.0
+    high: FiniteNumber = 1.0
+
+    @model_validator(mode="after")
+    def _in_order(self) -> PointerArgument:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low:g}, above high, {self.high:g}")
+        return self
+
+
+class LaunchRequest(_Message):
+    """How the kernel is started; missing dimensions are 1."""
+
+    grid: Dimension | Dimensions = Field(
+        description="Blocks, 1 to 3 dimensions.", examples=[[4096]]
+    )
+    block: Dimension | Dimensions = Field(
+        description="Threads per block, 1 to 3 dimensions.", examples=[[256]]
+    )
+    dynamic_shared_bytes: Dimension = Field(0, description="Dynamic shared memory per block.")
+    arguments: dict[str, ArgumentNumber | FiniteNumber | PointerArgument] = Field(
+        default_factory=dict,
+        max_length=4096,
+        description="Kernel arguments by position, PTX parameter name or, for CUDA source, C "
+        "name: numbers, and hints about what a pointer points to.",
+        examples=[{"3": 1048576, "0": {"elements": 1048576, "values": "uniform"}}],
+    )
+
+    def launch(self) -> Launch:
+        """The launch. Raises LaunchError for an impossible dimension."""
+        hints = {
+            name: PointerHint(value.elements, value.values, value.low, value.high)
+            if isinstance(value, PointerArgument)
+            else value
+            for name, value in self.arguments.items()
+        }
+        return Launch.of(self.grid, self.block, self.dynamic_shared_bytes, hints)
+
+
+class KernelRequest(_Message):
+    """A kernel and how it is launched: common to all calls about kernels.
+
+    Exactly one of its ``sources`` is given.
+    """
+
+    ptx: str | None = Field(None, min_length=1, description="PTX text; or give `cuda`.")
+    cuda: str | None = Field(
+        None,
+        min_length=1,
+        description="CUDA C++ source, compiled for the GPU's compute capability; or give `ptx`.",
+    )
+    kernel: str | None = Field(
+        None,
+        min_length=1,
+        max_length=65_536,
+        description="Mangled or demangled name; needed if there are several kernels.",
+    )
+    launch: LaunchRequest
+    loops: dict[str, TripCount] = Field(
+        default_factory=dict,
+        max_length=4096,
+        description="Executions of loop bodies by label, source line or `default`.",
+    )
+    registers_per_thread: int | None = Field(
+        None, strict=True, ge=1, le=255, description="As the compiler reports; else estimated."
+    )
+    static_shared_bytes: int | None = Field(
+        None,
+        strict=True,
+        ge=0,
+        le=2**31 - 1,
+        description="Static shared memory per block; else taken from the PTX declarations.",
+    )
+    analysis: Mode = Field(
+        "auto",
+        description="How trip counts and activity are found out. `symbolic` never runs the "
+        "kernel, `executed` runs sampled blocks; `auto` does so only for what it needs.",
+    )
+    analysis_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None,
+        description="Time cap of the executed analysis; what it cuts short is extrapolated.",
+    )
+
+    @model_validator(mode="after")
+    def _one_kind_of_source(self) -> Self:
+        given = [name for name in self.sources() if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"give exactly one of {' and '.join(self.sources())}")
+        return self
+
+    @classmethod
+    def sources(cls) -> tuple[str, ...]:
+        """What a kernel may come as."""
+        return ("ptx", "cuda")
+
+
+class Clocks(_Message):
+    """A core and a memory clock; one that is not given is the GPU's default."""
+
+    core_mhz: Megahertz | None = None
+    memory_mhz: Megahertz | None = Field(None, description="As NVML reports it.")
+
+    def pair(self, gpu: GpuProfile) -> ClockPair:
+        """The pair, completed by the GPU's default clocks."""
+        default = default_clocks(gpu)
+        return ClockPair(self.core_mhz or default.core_mhz, self.memory_mhz or default.memory_mhz)
+
+
+class KnownRequest(_Message):
+    """A measured launch of the same kernel on the same GPU."""
+
+    launch: LaunchRequest
+    time_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None, description="Corrects the predicted time; give it, `power_watts` or both."
+    )
+    power_watts: Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)] | None = Field(
+        None, description="Mean power of the board while it ran; corrects the predicted power."
+    )
+    clocks: Clocks | None = Field(
+        None, description="What it was measured at; the request's clocks where not given."
+    )
+
+    @model_validator(mode="after")
+    def _measured(self) -> KnownRequest:
+        if self.time_seconds is None and self.power_watts is None:
+            raise ValueError("a known launch tells time_seconds, power_watts or both")
+        return self
+
+
+class KernelTiming(KernelRequest):
+    """A kernel whose time is asked for, and by which model."""
+
+    time_model: TimeModelChoice = Field(
+        "auto",
+        description="Time model: `auto` is `bottleneck`, corrected where measurements of the GPU "
+        "were promoted; a model that is named answers as it is.",
+    )
+
+
+class _Interval(BaseModel):
+    low: float = Field(description="Lower end of the interval.")
+    high: float = Field(description="Upper end of the interval.")
+    level: float = Field(description="Nominal coverage of [low, high], 0 to 1.")
+    basis: Basis = Field(description="What the interval rests on.")
+
+
+class KernelName(BaseModel):
+    """A kernel under both its names."""
+
+    mangled: str
+    demangled: str
+
+
+class Compiled(BaseModel):
+    """How the PTX came about, where the request brought CUDA source."""
+
+    compiler: str = Field(description="`nvrtc`, or `nvcc` for a file with host code.")
+    target: int = Field(description="Compute capability compiled for; 70 is 7.0.")
+    source_sha256: str = Field(description="SHA-256 of the CUDA source, UTF-8.")
+
+
+class TimeModel(BaseModel):
+    """How the time came about."""
+
+    family: str
+    regime: Literal["compute", "memory", "latency", "launch"] | None = Field(
+        description="What bounds the launch; null where the model does not tell."
+    )
+    parts: dict[str, float] = Field(
+        description="Seconds of the model's own terms: bounds of which the largest counts "
+        "(bottleneck, roofline, volkov), or summands (the others). `launch` comes on top, and so "
+        "do `calibration` and `known`, what measurements correct."
+    )
+    model: ModelReference | None = Field(
+        None, description="The correction by launches measured on the GPU or board, if one serves."
+    )
+
+
+class ClocksAnswer(BaseModel):
+    """The clocks predicted for, in MHz."""
+
+    core_mhz: float
+    memory_mhz: float
+
+
+class MemberReference(BaseModel):
+    """One model of an average."""
+
+    family: str
+    version: int
+
+
+class ModelReference(BaseModel):
+    """The artifact that predicted the power; ``card`` is the path of its model card."""
+
+    family: str
+    version: int
+    schema_id: str = Field(alias="schema")
+    source: str
+    gpu: str
+    target: str
+    members: list[MemberReference]
+    card: str
+
+
+class Occupancy(BaseModel):
+    """Theoretical occupancy (0 to 1] of one SM and the resource that limits it."""
+
+    occupancy: float
+    resident_blocks_per_sm: int
+    resident_warps_per_sm: int
+    limiter: str
+
+
+class Registers(BaseModel):
+    """Registers per thread; ``how`` they are known. Estimates have ``low`` < ``high``."""
+
+    value: int
+    low: int
+    high: int
+    how: str
+
+
+class LoopTrips(BaseModel):
+    """Executions of one loop's body and how they are known."""
+
+    loop: str | None = Field(description="Label of the loop's header block.")
+    trips: float
+    how: str
+    line: int = Field(description="Line in the PTX.")
+    source_line: int | None = Field(description="Line in the CUDA source, where PTX tells it.")
+
+
+class WarningLine(BaseModel):
+    """Something guessed, assumed or unknown; ``code`` is stable."""
+
+    model_config = ConfigDict(title="Warning")
+
+    code: str
+    detail: str
+    line: int | None = Field(None, description="Line in the PTX.")
+    column: int | None = None
+    source_line: int | None = Field(None, description="Line in the CUDA source of the request.")

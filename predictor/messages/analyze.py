@@ -1,0 +1,289 @@
+"""Body and answer of ``POST /analyze``."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattcast.app.problems import KernelParameter
+from wattcast.predictor.messages import (
+    EXAMPLE_CUDA,
+    EXAMPLE_PTX,
+    Compiled,
+    KernelName,
+    KernelRequest,
+    LoopTrips,
+    Name,
+    Occupancy,
+    Registers,
+    WarningLine,
+)
+
+
+class AnalyzeRequest(KernelRequest):
+    """Body of ``POST /analyze``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "ptx": EXAMPLE_PTX,
+                    "gpu": "tesla-v100",
+                    "launch": {"grid": [4096], "block": [256]},
+                    "registers_per_thread": 12,
+                    "analysis": "executed",
+                },
+                {
+                    "cuda": EXAMPLE_CUDA,
+                    "gpu": "tesla-v100",
+                    "launch": {"grid": [4096], "block": [256], "arguments": {"n": 1048576}},
+                },
+            ]
+        },
+    )
+
+    gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
+
+
+class AnalyzedArgument(KernelParameter):
+    """A parameter of the kernel and what the request says of it."""
+
+    given: int | float | dict[str, int | float | str | None] | None = Field(
+        None, description="Null where nothing was given; what stands in is among the warnings."
+    )
+
+
+class AnalyzedLaunch(BaseModel):
+    """The launch, and what follows from it."""
+
+    grid: list[int] = Field(description="Blocks along x, y, z.")
+    block: list[int] = Field(description="Threads of a block along x, y, z.")
+    blocks: int
+    threads: int
+    warps_per_block: int
+    dynamic_shared_bytes: int = Field(description="Per block.")
+    static_shared_bytes: int = Field(description="Per block.")
+    arguments: list[AnalyzedArgument]
+
+
+class AnalyzedOccupancy(Occupancy):
+    """Occupancy with every limit, and the rounds in which the grid passes through the GPU."""
+
+    limits: dict[str, int] = Field(description="Blocks per SM that each limiter alone allows.")
+    waves: float
+
+
+class ObservedTrips(BaseModel):
+    """What the executed analysis saw of a loop: executions of its header per entry."""
+
+    mean: float
+    lowest: int
+    highest: int
+    entries: float = Field(description="Entries of threads, over the whole launch.")
+    extrapolated: bool = Field(description="Iterations that repeat, or were cut off.")
+
+
+class AnalyzedLoop(LoopTrips):
+    """One natural loop."""
+
+    depth: int = Field(description="1 for an outermost loop.")
+    observed: ObservedTrips | None = Field(
+        None, description="Null where the loop was not executed."
+    )
+
+
+class AnalyzedAccess(BaseModel):
+    """One memory instruction: how its warps reach memory."""
+
+    function: str
+    position: int = Field(description="Index of the instruction in its function.")
+    line: int = Field(description="Line in the PTX.")
+    source_line: int | None = Field(
+        None, description="Line in the CUDA source, where PTX tells it."
+    )
+    opcode: str
+    space: str
+    is_load: bool
+    is_store: bool
+    requests: float = Field(description="Warp requests of the whole launch.")
+    sectors_per_request: float | None = Field(
+        None, description="32-byte sectors; null: not global."
+    )
+    transactions_per_request: float | None = Field(
+        None, description="Shared memory passes, 1 is free of bank conflicts; null: not shared."
+    )
+    stride_bytes: int | None = Field(None, description="Between neighbouring lanes; null: not one.")
+    affine: bool | None = Field(None, description="Whether the address is known exactly.")
+    address: str | None = Field(None, description="The address, for people.")
+
+
+class Quantity(BaseModel):
+    """One quantity of ``activity1``, for the whole launch."""
+
+    name: str
+    value: float
+    unit: str
+    description: str
+
+
+class AnalyzedLine(BaseModel):
+    """What one source line executes (a PTX line where there is no line information)."""
+
+    file: str | None = Field(None, description="Null: the line is one of the PTX.")
+    line: int
+    warp_instructions_ptx: float
+    warp_instructions_sass: float = Field(description="After expansion to machine code.")
+    active_lane_fraction: float
+    global_requests: float
+    global_sectors: float
+    shared_requests: float
+    shared_transactions: float
+
+
+class AnalyzedBlock(BaseModel):
+    """A basic block of the kernel and its chain of dependent instructions."""
+
+    block: int
+    label: str | None = None
+    line: int = Field(description="PTX line of its first instruction.")
+    instructions: int
+    longest_chain: int = Field(description="Instructions on the longest path of dependences.")
+    ilp: float = Field(description="Instructions over the longest chain; 1: nothing is parallel.")
+
+
+class Sampling(BaseModel):
+    """Which part of the launch was executed, and how sure that makes of the whole."""
+
+    sampled_blocks: int
+    launch_blocks: int
+    relative_standard_error: float = Field(description="Of the launch's warp executions.")
+    completed: bool = Field(description="Every sampled block ran to its end.")
+    seconds: float = Field(description="Time the execution took.")
+
+
+EXAMPLE: dict[str, Any] = {
+    "gpu": "tesla-v100",
+    "kernel": {"mangled": "scale_by_two", "demangled": "scale_by_two"},
+    "compiled": None,
+    "launch": {
+        "grid": [4096, 1, 1],
+        "block": [256, 1, 1],
+        "blocks": 4096,
+        "threads": 1048576,
+        "warps_per_block": 8,
+        "dynamic_shared_bytes": 0,
+        "static_shared_bytes": 0,
+        "arguments": [
+            {
+                "position": 0,
+                "ptx_name": "scale_by_two_param_0",
+                "c_name": None,
+                "type": "u64",
+                "given": None,
+            }
+        ],
+    },
+    "how": "executed",
+    "occupancy": {
+        "occupancy": 1.0,
+        "resident_blocks_per_sm": 8,
+        "resident_warps_per_sm": 64,
+        "limiter": "warps",
+        "limits": {"blocks": 32, "warps": 8, "registers": 16},
+        "waves": 7,
+    },
+    "registers": {"value": 12, "low": 12, "high": 12, "how": "given"},
+    "loops": [],
+    "mix": {
+        "compute": 131072.0,
+        "move": 98304.0,
+        "control": 32768.0,
+        "convert": 32768.0,
+        "global_load": 32768.0,
+        "global_store": 32768.0,
+        "param_load": 32768.0,
+    },
+    "blocks": [
+        {
+            "block": 0,
+            "label": None,
+            "line": 9,
+            "instructions": 12,
+            "longest_chain": 7,
+            "ilp": 12 / 7,
+        }
+    ],
+    "accesses": [
+        {
+            "function": "scale_by_two",
+            "position": 8,
+            "line": 17,
+            "source_line": None,
+            "opcode": "ld.global.f32",
+            "space": "global",
+            "is_load": True,
+            "is_store": False,
+            "requests": 32768.0,
+            "sectors_per_request": 4.0,
+            "transactions_per_request": None,
+            "stride_bytes": 4,
+            "affine": True,
+            "address": "(scale_by_two_param_0 + (((ctaid.x * ntid.x) + tid.x) * 4))",
+        }
+    ],
+    "activity": [
+        {
+            "name": "global_load_sectors",
+            "value": 131072.0,
+            "unit": "sectors",
+            "description": "32-byte sectors read after coalescing",
+        }
+    ],
+    "lines": [
+        {
+            "file": None,
+            "line": 17,
+            "warp_instructions_ptx": 32768.0,
+            "warp_instructions_sass": 32768.0,
+            "active_lane_fraction": 1.0,
+            "global_sectors": 131072.0,
+            "global_requests": 32768.0,
+            "shared_transactions": 0.0,
+            "shared_requests": 0.0,
+        }
+    ],
+    "sampling": {
+        "sampled_blocks": 24,
+        "launch_blocks": 4096,
+        "relative_standard_error": 0.0,
+        "completed": True,
+        "seconds": 0.016,
+    },
+    "warnings": [],
+}
+
+
+"""What the service answers to the first example of ``AnalyzeRequest``; lists show one row."""
+
+
+class AnalyzeAnswer(BaseModel):
+    """Answer of ``POST /analyze``: counts are totals of the launch."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
+
+    gpu: str
+    kernel: KernelName
+    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
+    launch: AnalyzedLaunch
+    how: Literal["executed", "symbolic"] = Field(description="Where the activity comes from.")
+    occupancy: AnalyzedOccupancy
+    registers: Registers
+    loops: list[AnalyzedLoop]
+    mix: dict[str, float] = Field(description="Warp instructions by opcode class, largest first.")
+    blocks: list[AnalyzedBlock] = Field(description="Basic blocks in text order.")
+    accesses: list[AnalyzedAccess]
+    activity: list[Quantity] = Field(description="The quantities of schema `activity1`.")
+    lines: list[AnalyzedLine] = Field(description="The most machine instructions first.")
+    sampling: Sampling | None = Field(None, description="Null where nothing was executed.")
+    warnings: list[WarningLine]

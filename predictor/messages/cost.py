@@ -1,0 +1,138 @@
+"""What goes into ``POST /cost`` and what comes out: energy, price and CO2 of an application."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+from wattcast.predictor.messages import (
+    EXAMPLE_PTX,
+    MAX_INTEGER,
+    Clocks,
+    KernelName,
+    KernelTiming,
+    ModelChoice,
+    Name,
+    WarningLine,
+    _Message,
+)
+from wattcast.predictor.messages.predict import Energy, Power, Time
+
+MOST_KERNELS = 256
+"""Kernels of one application."""
+
+Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+
+
+class ApplicationKernel(KernelTiming):
+    """One kernel of an application and how often it is launched so."""
+
+    launches: int = Field(strict=True, ge=1, le=MAX_INTEGER)
+
+
+class Tariff(_Message):
+    """What electricity costs."""
+
+    price_per_kwh: Amount
+    currency: Annotated[str, StringConstraints(min_length=1, max_length=16)] = Field(
+        description="Told back as given."
+    )
+
+
+class CostRequest(_Message):
+    """Body of ``POST /cost``. ``ptx`` or ``cuda`` is what kernels without their own are in."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "ptx": EXAMPLE_PTX,
+                    "gpu": "tesla-v100",
+                    "kernels": [
+                        {"launch": {"grid": [4096], "block": [256]}, "launches": 1000000},
+                        {"launch": {"grid": [64], "block": [256]}, "launches": 20},
+                    ],
+                    "tariff": {"price_per_kwh": 0.32, "currency": "EUR"},
+                    "grams_co2_per_kwh": 380,
+                }
+            ]
+        }
+    )
+
+    ptx: str | None = None
+    cuda: str | None = None
+    gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
+    clocks: Clocks | None = None
+    model: ModelChoice = "auto"
+    kernels: Annotated[list[ApplicationKernel], Field(min_length=1, max_length=MOST_KERNELS)]
+    tariff: Tariff | None = Field(None, description="Without it no price is told.")
+    grams_co2_per_kwh: Amount | None = Field(
+        None, description="Carbon intensity of the grid; without it no CO2 is told."
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _common_source(cls, given: Any) -> Any:
+        """Kernels without a source of their own get the request's."""
+        if not isinstance(given, Mapping) or not isinstance(given.get("kernels"), list):
+            return given
+        common = {name: given[name] for name in ("ptx", "cuda") if given.get(name) is not None}
+        return {
+            **given,
+            "kernels": [
+                {**common, **kernel}
+                if isinstance(kernel, Mapping) and not {"ptx", "cuda"} & set(kernel)
+                else kernel
+                for kernel in given["kernels"]
+            ],
+        }
+
+
+class KernelCost(BaseModel):
+    """One kernel: of one launch, and of all its launches."""
+
+    prediction_id: UUID = Field(description="For GET /explain and its hotspots.")
+    kernel: KernelName
+    launches: int
+    power: Power
+    time: Time = Field(description="Of one launch.")
+    energy: Energy = Field(description="Of one launch.")
+    seconds: float = Field(description="Of all launches.")
+    joules: float = Field(description="Of all launches.")
+    energy_share: float = Field(description="Of the application's energy, 0 to 1.")
+
+
+class Price(BaseModel):
+    """Energy times the tariff given; the interval is the energy's."""
+
+    amount: float
+    low: float
+    high: float
+    currency: str
+
+
+class Carbon(BaseModel):
+    """Energy times the intensity given; the interval is the energy's."""
+
+    grams: float
+    low: float
+    high: float
+
+
+class CostAnswer(BaseModel):
+    """Answer of ``POST /cost``."""
+
+    gpu: str
+    covers: Literal["gpu_board_while_kernels_run"] = Field(
+        description="Host, transfers, cooling and the GPU's idling between launches are not in it."
+    )
+    kernels: list[KernelCost] = Field(description="In the order asked.")
+    time: Time = Field(description="One launch after the other.")
+    energy: Energy
+    kwh: float
+    price: Price | None = Field(description="Null without a tariff.")
+    co2: Carbon | None = Field(description="Null without a carbon intensity.")
+    warnings: list[WarningLine]

@@ -1,0 +1,173 @@
+"""What goes into ``POST /dvfs`` and what comes out: a kernel at many clocks."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from wattcast.predictor.messages import (
+    EXAMPLE_PTX,
+    Clocks,
+    ClocksAnswer,
+    Compiled,
+    KernelName,
+    KernelTiming,
+    LoopTrips,
+    Megahertz,
+    ModelChoice,
+    ModelReference,
+    Name,
+    Occupancy,
+    Registers,
+    WarningLine,
+    _Message,
+)
+from wattcast.predictor.messages.predict import Energy, Power, Time
+
+MOST_PAIRS = 4096
+"""Clock pairs of one request: every pair of the largest grid of a profile is 828."""
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Steps = Annotated[
+    tuple[Megahertz, Megahertz, Megahertz],
+    Field(description="Lowest, highest and step, in MHz.", examples=[[700, 1380, 85]]),
+]
+
+
+class ClockRange(_Message):
+    """Every core clock of one range with every memory clock of another."""
+
+    core: Steps
+    memory: Steps | None = Field(None, description="The GPU's default clock alone if not given.")
+
+
+class ConstraintsRequest(_Message):
+    """What an operating point must keep to."""
+
+    max_slowdown: Annotated[
+        Positive | None,
+        Field(description="Time over that at the reference, at most; 1.1 is a tenth longer."),
+    ] = None
+    max_power_watts: Positive | None = None
+    deadline_seconds: Positive | None = None
+
+
+class DvfsRequest(KernelTiming):
+    """Body of ``POST /dvfs``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "ptx": EXAMPLE_PTX,
+                    "gpu": "gtx-titan-x",
+                    "launch": {"grid": [4096], "block": [256]},
+                    "clocks": "grid",
+                    "constraints": {"max_slowdown": 1.1},
+                }
+            ]
+        }
+    )
+
+    gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
+    clocks: Clocks | list[Clocks] | ClockRange | Literal["grid"] | None = Field(
+        None,
+        description="One pair, a list of pairs, a range, or `grid`: every pair the GPU's profile "
+        "lists. The default clocks alone where not given.",
+    )
+    reference: Clocks | None = Field(
+        None, description="Pair that factors refer to; the GPU's highest where not given."
+    )
+    constraints: ConstraintsRequest = ConstraintsRequest()
+    model: ModelChoice = "physical"
+
+    @model_validator(mode="after")
+    def _some_clocks(self) -> DvfsRequest:
+        if isinstance(self.clocks, list) and not 0 < len(self.clocks) <= MOST_PAIRS:
+            raise ValueError(f"clocks: 1 to {MOST_PAIRS} pairs are taken, not {len(self.clocks)}")
+        return self
+
+
+# --- answer --------------------------------------------------------------------------------
+
+
+class Scale(BaseModel):
+    """Each quantity over that at the reference pair; 1 exactly there."""
+
+    time: float
+    power: float
+    energy: float
+
+
+class OperatingPoint(BaseModel):
+    """The kernel at one clock pair."""
+
+    core_mhz: float
+    memory_mhz: float
+    scale: Scale
+    speedup: float = Field(description="1 / scale.time.")
+    energy_saved_percent: float = Field(description="100 (1 - scale.energy).")
+    time: Time
+    power: Power
+    energy: Energy
+    edp_joule_seconds: float
+    regime: Literal["compute", "memory", "latency", "launch"] | None
+    pareto: bool = Field(description="No other point is both faster and thriftier.")
+    feasible: bool = Field(description="It keeps to every constraint.")
+    extrapolated: bool = Field(description="The GPU's profile does not list this pair.")
+
+
+class Reference(ClocksAnswer):
+    """The pair that factors refer to, with absolute values."""
+
+    time: Time
+    power: Power
+    energy: Energy
+
+
+class BestPoint(ClocksAnswer):
+    """The feasible point best by one objective, beside the reference."""
+
+    time_penalty_percent: float
+    energy_saved_percent: float
+
+
+class Best(BaseModel):
+    """The best feasible point by each objective."""
+
+    min_energy: BestPoint
+    min_edp: BestPoint
+    min_ed2p: BestPoint
+    max_performance: BestPoint
+    min_power: BestPoint
+
+
+class Assumptions(BaseModel):
+    """What the answer rests on."""
+
+    trip_counts_guessed: bool
+    activity: Literal["executed", "symbolic"]
+    occupancy: Occupancy
+    registers: Registers
+    trip_counts: list[LoopTrips]
+    voltage_curve: Literal["fitted", "typical"] = Field(
+        description="`fitted` to this GPU's measurements, or `typical` of other GPUs."
+    )
+    one_memory_clock: bool = Field(description="Only the core clock of this GPU can be chosen.")
+    time_model: str
+
+
+class DvfsAnswer(BaseModel):
+    """Answer of ``POST /dvfs``. Points are sorted by core clock, then memory clock."""
+
+    gpu: str
+    kernel: KernelName
+    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
+    model: ModelReference
+    reference: Reference
+    points: list[OperatingPoint]
+    pareto: list[ClocksAnswer] = Field(description="The Pareto set, the fastest first.")
+    best: Best
+    assumptions: Assumptions
+    warnings: list[WarningLine]

@@ -1,0 +1,148 @@
+"""Answers of ``GET /explain``, for power and for time."""
+
+from __future__ import annotations
+
+from typing import Literal
+from uuid import UUID
+
+from pydantic import BaseModel, Field
+
+from wattcast.predictor.messages import ModelReference
+
+
+class _Explained(BaseModel):
+    """What a part of an explanation is."""
+
+    feature: str
+    value: float | None = Field(description="The feature's value; null is missing.")
+    meaning: str = Field(description="What it is, in a sentence for people.")
+    changeable: bool = Field(description="Whether the programmer can change it.")
+
+
+class Contribution(_Explained):
+    """One feature's share: watts it adds to (or takes from) the base value."""
+
+    watts: float
+    joules: float | None = Field(description="Watts over the predicted time; null without one.")
+
+
+class LocalContribution(Contribution):
+    """One feature's weight in the local linear model, for the range ``condition``."""
+
+    condition: str
+    spread: float | None = Field(
+        None, description="Standard deviation of the weight over the seeds, in watts."
+    )
+
+
+class ShapExplanation(BaseModel):
+    """Exact SHAP: ``base_watts`` plus all contributions is ``prediction_watts``."""
+
+    method: Literal["shap"]
+    target: Literal["power"]
+    model: ModelReference
+    prediction_watts: float
+    base_watts: float
+    contributions: list[Contribution] = Field(description="Largest first.")
+
+
+class LimeStability(BaseModel):
+    """How far other seeds say the same."""
+
+    seeds: int
+    top: int = Field(description="Features that count as the strongest.")
+    selection: float = Field(
+        description="Share of the strongest features that two seeds have in common, mean over all "
+        "pairs (variables stability index)."
+    )
+    sign_agreement: float = Field(
+        description="Share of seeds that give a strong feature its usual sign, mean over features."
+    )
+
+
+class LimeExplanation(BaseModel):
+    """LIME: intercept plus all contributions is ``local_prediction_watts``, an approximation."""
+
+    method: Literal["lime"]
+    target: Literal["power"]
+    model: ModelReference
+    prediction_watts: float = Field(description="The model's own answer.")
+    intercept_watts: float
+    local_prediction_watts: float
+    r_squared: float = Field(description="How well the local linear model fits.")
+    samples: int
+    seed: int
+    stability: LimeStability | None = Field(
+        None, description="Null unless several seeds are asked for."
+    )
+    contributions: list[LocalContribution] = Field(description="Largest first.")
+
+
+class ShapAnswer(ShapExplanation):
+    """Answer of ``GET /explain?method=shap``."""
+
+    prediction_id: UUID
+
+
+class LimeAnswer(LimeExplanation):
+    """Answer of ``GET /explain?method=lime``."""
+
+    prediction_id: UUID
+
+
+class TimeModelReference(BaseModel):
+    """The time model that answered; it has no artifact."""
+
+    family: str
+
+
+class TimeContribution(_Explained):
+    """What a part of the time model adds to the time."""
+
+    seconds: float
+
+
+class TimeShare(TimeContribution):
+    """A part's Shapley value."""
+
+    binding_seconds: float | None = Field(
+        description="Seconds that the launch would lose first were this part faster (its value "
+        "times the derivative of the time); these sum to the time too. Null where the model "
+        "tells no derivative."
+    )
+
+
+class LocalTimeContribution(TimeContribution):
+    """A part's weight in the local linear model."""
+
+    condition: str
+    spread: float | None = None
+
+
+class TimeShapAnswer(BaseModel):
+    """Exact Shapley values: ``base_seconds`` plus all contributions is ``prediction_seconds``."""
+
+    prediction_id: UUID
+    method: Literal["shap"]
+    target: Literal["time"]
+    model: TimeModelReference
+    prediction_seconds: float
+    base_seconds: float = Field(description="Of nothing at all: 0.")
+    contributions: list[TimeShare] = Field(description="Largest first.")
+
+
+class TimeLimeAnswer(BaseModel):
+    """LIME: intercept plus all contributions is ``local_prediction_seconds``."""
+
+    prediction_id: UUID
+    method: Literal["lime"]
+    target: Literal["time"]
+    model: TimeModelReference
+    prediction_seconds: float
+    intercept_seconds: float
+    local_prediction_seconds: float
+    r_squared: float
+    samples: int
+    seed: int
+    stability: LimeStability | None = None
+    contributions: list[LocalTimeContribution] = Field(description="Largest first.")

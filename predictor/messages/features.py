@@ -1,0 +1,74 @@
+"""Body and answer of ``POST /features``."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from wattcast.predictor.messages import (
+    EXAMPLE_PTX,
+    Compiled,
+    KernelName,
+    KernelRequest,
+    LoopTrips,
+    Name,
+    Occupancy,
+    Registers,
+    WarningLine,
+)
+
+
+class FeaturesRequest(KernelRequest):
+    """Body of ``POST /features``."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "ptx": EXAMPLE_PTX,
+                    "gpu": "tesla-k20",
+                    "launch": {"grid": [64], "block": [256]},
+                    "schema": "powerquant2026",
+                },
+                {
+                    "ptx": EXAMPLE_PTX,
+                    "gpu": "tesla-v100",
+                    "launch": {
+                        "grid": [4096],
+                        "block": [256],
+                        "arguments": {"0": {"elements": 1048576}},
+                    },
+                    "schema": "activity1",
+                },
+            ]
+        },
+    )
+
+    gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
+    schema_id: Name = Field(
+        "alavani2023", alias="schema", description="Feature schema; see GET /schemas."
+    )
+
+
+class FeatureValue(BaseModel):
+    """One field of a vector; ``value`` null is missing."""
+
+    name: str
+    value: float | None
+    unit: str
+    source: str
+    description: str
+    model_input: bool
+
+
+class FeaturesAnswer(BaseModel):
+    """Answer of ``POST /features``: the vector in the schema's order."""
+
+    schema_id: str = Field(alias="schema")
+    gpu: str
+    kernel: KernelName
+    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
+    features: list[FeatureValue]
+    occupancy: Occupancy
+    registers: Registers
+    trip_counts: list[LoopTrips]
+    warnings: list[WarningLine]

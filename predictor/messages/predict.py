@@ -1,0 +1,196 @@
+"""Body and answer of ``POST /predict``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from wattcast.models.time.measured_work import Runtime
+from wattcast.predictor.messages import (
+    EXAMPLE_CUDA,
+    EXAMPLE_PTX,
+    Clocks,
+    ClocksAnswer,
+    Compiled,
+    Count,
+    KernelName,
+    KernelTiming,
+    KnownRequest,
+    LoopTrips,
+    ModelChoice,
+    ModelReference,
+    Name,
+    Occupancy,
+    Registers,
+    TimeModel,
+    WarningLine,
+    _Interval,
+    _Message,
+)
+from wattcast.predictor.messages.explain import ShapExplanation
+
+
+class WorkRequest(_Message):
+    """What a profiler counted of one launch, over all its threads: instead of its PTX."""
+
+    dram_bytes: Count = Field(description="Read and written between L2 and device memory.")
+    int_ops: Count = Field(description="Thread-level integer instructions.")
+    flops_sp: Count = Field(0.0, description="Single precision; a fused multiply-add is two.")
+    flops_dp: Count = Field(0.0, description="Double precision.")
+    runtime: Runtime = Field("unknown", description="How the kernel was made, where known.")
+
+
+_OF_A_KERNEL = (
+    "kernel",
+    "loops",
+    "analysis",
+    "analysis_seconds",
+    "registers_per_thread",
+    "static_shared_bytes",
+    "time_model",
+    "known",
+)
+
+
+"""Members of a request that only a kernel's code gives a meaning."""
+
+
+def _default(name: str) -> object:
+    return PredictRequest.model_fields[name].get_default(call_default_factory=True)
+
+
+class PredictRequest(KernelTiming):
+    """Body of ``POST /predict``. Exactly one of ``gpu`` and ``gpus`` is given."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "ptx": EXAMPLE_PTX,
+                    "kernel": "scale_by_two",
+                    "gpu": "tesla-v100",
+                    "launch": {"grid": [4096], "block": [256]},
+                    "loops": {"default": 64},
+                    "registers_per_thread": 24,
+                    "model": "auto",
+                    "explain": "shap",
+                },
+                {
+                    "cuda": EXAMPLE_CUDA,
+                    "gpu": "tesla-v100",
+                    "launch": {
+                        "grid": [4096],
+                        "block": [256],
+                        "arguments": {"n": 1048576, "values": {"elements": 1048576}},
+                    },
+                },
+            ]
+        }
+    )
+
+    work: WorkRequest | None = Field(
+        None, description="Measured work of the launch; or give `ptx` or `cuda`."
+    )
+    known: Annotated[list[KnownRequest], Field(max_length=64)] = Field(
+        default_factory=list[KnownRequest],
+        description="Measured launches of this kernel: they correct the predicted time and power, "
+        "the more the more alike they are.",
+    )
+    gpu: Name | None = Field(None, description="GPU id or alias; see GET /gpus.")
+    gpus: Annotated[list[Name], Field(min_length=1)] | None = Field(
+        None, description="Several GPUs; the answer then holds one prediction for each."
+    )
+    clocks: Clocks | None = Field(
+        None, description="Clocks to predict for; the GPU's default ones where not given."
+    )
+    model: ModelChoice = Field(
+        "auto",
+        description="Power model: `auto` is the promoted one, else the one that, by its card, does "
+        "best on kernels left out of training.",
+    )
+    board: str | None = Field(
+        None,
+        max_length=64,
+        description="Which of several boards of this GPU, as uploads of measurements label them: "
+        "its own champion answers where there is one.",
+    )
+    explain: Literal["shap"] | None = Field(
+        None, description="Adds each feature's share of the power to the answer."
+    )
+
+    @classmethod
+    def sources(cls) -> tuple[str, ...]:
+        """What a kernel may come as."""
+        return ("ptx", "cuda", "work")
+
+    @model_validator(mode="after")
+    def _one_kind_of_gpu(self) -> PredictRequest:
+        if (self.gpu is None) == (self.gpus is None):
+            raise ValueError("give either gpu or gpus")
+        if self.known and self.gpus is not None:
+            raise ValueError("known launches are those of one gpu, not of several")
+        return self
+
+    @model_validator(mode="after")
+    def _work_stands_alone(self) -> PredictRequest:
+        if self.work is None:
+            return self
+        given = [name for name in _OF_A_KERNEL if getattr(self, name) != _default(name)]
+        if self.launch.arguments:
+            given.append("launch.arguments")
+        if given:
+            raise ValueError(f"{', '.join(given)}: measured work knows no kernel")
+        return self
+
+
+class Power(_Interval):
+    """Mean power while the kernel runs."""
+
+    watts: float
+
+
+class Time(_Interval):
+    """Duration of the launch."""
+
+    seconds: float
+
+
+class Energy(_Interval):
+    """Power times time of the same answer."""
+
+    joules: float
+
+
+class PredictAnswer(BaseModel):
+    """Answer of ``POST /predict`` for one GPU."""
+
+    id: UUID = Field(description="For GET /explain and GET /predictions/{id}.")
+    gpu: str
+    kernel: KernelName | None = Field(description="Null for measured work.")
+    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
+    clocks: ClocksAnswer
+    power: Power | None = Field(description="Null where no model can answer; see the warnings.")
+    time: Time | None = Field(description="Null where no time model applies.")
+    energy: Energy | None
+    model: ModelReference | None
+    components: dict[str, float] | None = Field(
+        None, description="Watts by component of the GPU (physical models); they sum to the power."
+    )
+    time_model: TimeModel | None
+    features: dict[str, float | None] = Field(
+        description="The power model's schema; null: missing."
+    )
+    schema_id: str | None = Field(alias="schema", description="Feature schema of ``features``.")
+    occupancy: Occupancy | None = Field(description="Null for measured work.")
+    registers: Registers | None = Field(description="Null for measured work.")
+    trip_counts: list[LoopTrips]
+    warnings: list[WarningLine]
+    explanation: ShapExplanation | None = None
+
+
+class PredictAnswers(BaseModel):
+    """Answer of ``POST /predict`` for several GPUs, in the order asked."""
+
+    predictions: list[PredictAnswer]

@@ -1,0 +1,170 @@
+"""What goes into ``POST /sweep`` and what comes out: a kernel at many launch shapes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from wattcast.predictor.messages import (
+    EXAMPLE_PTX,
+    Clocks,
+    ClocksAnswer,
+    Compiled,
+    Dimension,
+    Dimensions,
+    KernelName,
+    KernelTiming,
+    ModelChoice,
+    ModelReference,
+    Name,
+    WarningLine,
+)
+from wattcast.predictor.messages.dvfs import ConstraintsRequest
+from wattcast.predictor.messages.predict import Energy, Power, Time
+
+MOST_POINTS = 1024
+"""Shapes of one sweep, over all GPUs."""
+
+RegisterCount = Annotated[int, Field(strict=True, ge=1, le=255)]
+
+
+class SweepRequest(KernelTiming):
+    """Body of ``POST /sweep``. ``launch`` is the reference: every shape does its work."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "ptx": EXAMPLE_PTX,
+                    "gpu": "tesla-v100",
+                    "launch": {"grid": [4096], "block": [256]},
+                    "blocks": [[64], [128], [256], [512]],
+                }
+            ]
+        }
+    )
+
+    gpu: Name | None = Field(None, description="GPU id or alias; or give `gpus`.")
+    gpus: Annotated[list[Name], Field(min_length=1)] | None = None
+    blocks: Annotated[list[Dimension | Dimensions], Field(min_length=1)] | None = Field(
+        None,
+        description="Blocks to try; usual ones of as many axes as the launch has if not given.",
+    )
+    grids: Annotated[list[Dimension | Dimensions], Field(min_length=1)] | None = Field(
+        None,
+        description="Grids to try with every block; without them each block gets the smallest "
+        "grid that covers the threads of the launch along every axis.",
+    )
+    grid_stride: bool = Field(
+        False,
+        description="The kernel loops over what its threads do not cover (a grid-stride loop), so "
+        "that a grid with fewer threads does the same work.",
+    )
+    registers: Annotated[list[RegisterCount], Field(min_length=1)] | None = Field(
+        None, description="Registers per thread to try, as `-maxrregcount` sets them."
+    )
+    clocks: Clocks | None = None
+    constraints: ConstraintsRequest = ConstraintsRequest()
+    model: ModelChoice = "physical"
+
+    @model_validator(mode="after")
+    def _one_kind_of_gpu(self) -> SweepRequest:
+        if (self.gpu is None) == (self.gpus is None):
+            raise ValueError("give either gpu or gpus")
+        if self.registers is not None and self.registers_per_thread is not None:
+            raise ValueError("give either registers or registers_per_thread")
+        if self.grid_stride and self.grids is None:
+            raise ValueError("grid_stride says what to make of grids: give those too")
+        return self
+
+
+class Shape(BaseModel):
+    """A launch shape on a GPU."""
+
+    gpu: str
+    grid: list[int]
+    block: list[int]
+    registers_per_thread: int | None = Field(
+        description="As asked for by `registers`; null where the kernel's own count stands."
+    )
+
+
+class SweepPoint(Shape):
+    """The kernel at one shape."""
+
+    threads: int
+    occupancy: float
+    limiter: str
+    waves: float
+    time: Time
+    power: Power
+    energy: Energy
+    edp_joule_seconds: float
+    energy_saved_percent: float = Field(description="Against the reference.")
+    time_saved_percent: float = Field(description="Against the reference.")
+    regime: Literal["compute", "memory", "latency", "launch"] | None
+    spills: bool = Field(
+        description="Fewer registers than the kernel needs: it would spill, which is not predicted."
+    )
+    pareto: bool = Field(description="No other point is both faster and thriftier.")
+    feasible: bool = Field(description="It keeps to every constraint.")
+
+
+class InfeasibleShape(Shape):
+    """A shape that cannot be launched, or would not do the work, and why."""
+
+    reason: str
+    field: str | None
+
+
+class BestShape(Shape):
+    """The feasible point best by one objective, beside the reference."""
+
+    energy_saved_percent: float
+    time_saved_percent: float
+
+
+class BestShapes(BaseModel):
+    """The best feasible point by each objective."""
+
+    min_energy: BestShape
+    min_edp: BestShape
+    min_ed2p: BestShape
+    max_performance: BestShape
+    min_power: BestShape
+
+
+class SweepReference(Shape):
+    """The request's own launch on its first GPU."""
+
+    time: Time
+    power: Power
+    energy: Energy
+
+
+class SweepModel(BaseModel):
+    """What answered for one GPU."""
+
+    gpu: str
+    clocks: ClocksAnswer
+    model: ModelReference
+    time_model: str
+    analysis: Literal["symbolic", "executed"] = Field(
+        description="`auto` works shapes out symbolically where that agrees with executing the "
+        "reference launch, else executes every shape."
+    )
+
+
+class SweepAnswer(BaseModel):
+    """Answer of ``POST /sweep``. Points are in the order of GPUs, blocks, grids, registers."""
+
+    kernel: KernelName
+    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
+    models: list[SweepModel]
+    reference: SweepReference
+    points: list[SweepPoint]
+    infeasible: list[InfeasibleShape]
+    pareto: list[Shape] = Field(description="The Pareto set of time and energy, the fastest first.")
+    best: BestShapes
+    warnings: list[WarningLine]

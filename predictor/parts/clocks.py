@@ -1,0 +1,25 @@
+"""The clocks of a request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.clock_grid import admitted, is_supported
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.predictor.messages import Clocks
+
+
+def clocks_of(asked: Clocks | None, gpu: GpuProfile) -> tuple[ClockPair, Sequence[Diagnostic]]:
+    """The clocks a request names, or the GPU's default ones. Raises ClockError."""
+    if asked is None:
+        return default_clocks(gpu), ()
+    pair = asked.pair(gpu)
+    admitted([pair], gpu)
+    if is_supported(pair, gpu):
+        return pair, ()
+    detail = (
+        f"{pair.core_mhz:g}/{pair.memory_mhz:g} MHz is no pair that {gpu.id} is known to run at"
+    )
+    return pair, (Diagnostic("clocks_extrapolated", detail),)

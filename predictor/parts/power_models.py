@@ -1,0 +1,330 @@
+"""The power models at hand, and which one answers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.cards import Card, ModelCard, ProtocolScores
+from wattcast.models.power.boosted import FAMILIES, BoostedPowerModel
+from wattcast.models.power.physical import POOLED
+from wattcast.models.power.physical_model import PhysicalPowerModel
+from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
+from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
+from wattcast.predictor.messages import ModelChoice
+
+TARGET = "power"
+PHYSICAL = "physical"
+PHYSICAL_SCHEMA = "activity1"
+
+
+Name = tuple[str, str, str, str, str, int]
+"""GPU, target, family, schema, source and version: ``wattcast.app.store.registry.ModelName``."""
+
+
+Champion = BoostedPowerModel | Artifact[ModelCard]
+"""A promoted power model; an artifact is a physical one, which answers with a GPU's profile."""
+
+
+@dataclass(frozen=True)
+class Serving:
+    """What the registry holds: champions of power and corrections of time by (GPU, board; empty:
+    any board), the cards of every retrained version, and a way to load a boosted one."""
+
+    champions: Mapping[tuple[str, str], Champion] = field(default_factory=dict)
+    times: Mapping[tuple[str, str], CorrectedTimes] = field(default_factory=dict)
+    cards: Mapping[Name, ModelCard] = field(default_factory=dict)
+    time_cards: Mapping[Name, TimeCorrectionCard] = field(default_factory=dict)
+    load: Callable[[Name], BoostedPowerModel] | None = None
+
+
+class Answering(NamedTuple):
+    """The model that answers for a GPU's board (empty: any) by default."""
+
+    board: str
+    card: ModelCard
+    promoted: bool
+
+
+class PowerModels:
+    """Boosted power models of the package and of ``home/artifacts``, loaded when first used, and
+    the champions of the registry, which come before them.
+
+    Safe from any thread. What lies on disk is looked at once per process.
+    """
+
+    def __init__(self, home: Path) -> None:
+        self._store = ArtifactStore((PACKAGED_ARTIFACTS, home / "artifacts"))
+        self._lock = threading.RLock()
+        self._cards: tuple[ModelCard, ...] | None = None
+        self._models: dict[tuple[str, str, str, str, int], BoostedPowerModel] = {}
+        self._defaults: dict[str, ModelCard | None] = {}
+        self._chosen: dict[tuple[str, str], BoostedPowerModel] = {}
+        self._physical: dict[tuple[str, str], PhysicalPowerModel] = {}
+        self._serving = Serving()
+
+    @property
+    def serving(self) -> Serving:
+        """What the registry has promoted."""
+        return self._serving
+
+    def serve(self, serving: Serving) -> None:
+        """From now on answer by these champions: all change at once."""
+        self._serving = serving
+
+    def promoted(self, gpu: str, board: str = "") -> Champion | None:
+        """The champion of a GPU's board, else that of the GPU."""
+        champions = self._serving.champions
+        return champions.get((gpu, board)) or champions.get((gpu, ""))
+
+    def times(self, gpu: str, board: str = "") -> CorrectedTimes | None:
+        """What corrects the default time model on a GPU's board, else on the GPU."""
+        times = self._serving.times
+        return times.get((gpu, board)) or times.get((gpu, ""))
+
+    def model_for(
+        self, gpu: GpuProfile, choice: ModelChoice, board: str = ""
+    ) -> BoostedPowerModel | PhysicalPowerModel:
+        """The model that answers for a GPU: one look at the champions, which may change meanwhile.
+
+        Raises ModelError where the GPU has boosted models, but none of the family asked for.
+        """
+        champion = self.promoted(gpu.id, board)
+        if champion is not None and choice in ("auto", champion.card.family):
+            if isinstance(champion, BoostedPowerModel):
+                return champion
+            return self._physical_of(champion, gpu)
+        if choice == "physical" or (choice == "auto" and self._physical_is_default(gpu.id)):
+            return self._packaged_physical(gpu)
+        return self._packaged(gpu.id, choice) or self._packaged_physical(gpu)
+
+    def cards(self) -> tuple[ModelCard, ...]:
+        """Cards of all artifacts that pass their checks, retrained ones too."""
+        found = list(self.base_cards())
+        names = {_name(card) for card in found}
+        found += [card for name, card in self._serving.cards.items() if name not in names]
+        return tuple(found)
+
+    def all_cards(self) -> tuple[ModelCard | TimeCorrectionCard, ...]:
+        """The same, and those of corrections of time."""
+        return (*self.cards(), *self._serving.time_cards.values())
+
+    def artifact(self, card: ModelCard) -> Artifact[ModelCard]:
+        """The artifact of one of ``base_cards``. Raises ModelError."""
+        return self._store.find(
+            card.gpu,
+            card.target,
+            card.family,
+            card.feature_schema.id,
+            source=card.source,
+            version=card.version,
+        )
+
+    def base_cards(self) -> tuple[ModelCard, ...]:
+        """Cards of all artifacts that need no promotion."""
+        with self._lock:
+            if self._cards is None:
+                self._cards = tuple(self._store.list())
+            return self._cards
+
+    def problems(self) -> tuple[str, ...]:
+        """What is wrong with artifacts that are left out."""
+        return self._store.problems()
+
+    def choose(self, gpu: str, choice: ModelChoice, board: str = "") -> BoostedPowerModel | None:
+        """The model that answers for a GPU; ``None`` if it has no power model at all.
+
+        ``auto`` is the champion of the board, or of the GPU; without a promotion the one with the
+        least ``unseen_error_percent`` by its card.
+        Raises ModelError where the GPU has models, but none of the family asked for.
+        """
+        champion = self.promoted(gpu, board)
+        if isinstance(champion, BoostedPowerModel) and choice in ("auto", champion.card.family):
+            return champion
+        return self._packaged(gpu, choice)
+
+    def _packaged(self, gpu: str, choice: ModelChoice) -> BoostedPowerModel | None:
+        """``choose`` without promotions."""
+        found = self._chosen.get((gpu, choice))
+        if found is not None:
+            return found
+        with self._lock:
+            newest = self._newest(gpu)
+            if not newest:
+                return None
+            asked = [c for c in newest if choice in ("auto", c.family)]
+            if not asked:
+                known = sorted({card.family for card in newest})
+                raise ModelError(f"no {choice} power model for {gpu}", gpu=gpu, known=known)
+            card = min(asked, key=unseen_error_percent)
+            model = self._chosen[gpu, choice] = self._load(card)
+            return model
+
+    def default_artifact(self, gpu: str) -> Artifact[ModelCard]:
+        """The model that answers for a GPU without a promotion: of its boosted and its own
+        physical models the one with the least ``unseen_error_percent``, else the pooled one.
+
+        Raises ModelError where not even that passes its checks.
+        """
+        card = self._default(gpu)
+        if card is None or card.family == PHYSICAL:
+            return self.physical_artifact(gpu)
+        return self.artifact(card)
+
+    def _physical_is_default(self, gpu: str) -> bool:
+        card = self._default(gpu)
+        return card is None or card.family == PHYSICAL
+
+    def _newest(self, gpu: str) -> list[ModelCard]:
+        """Cards of a GPU's boosted models without a promotion, old versions left out."""
+        # A GPU may have been measured by several people, each with a schema of their own.
+        newest: dict[tuple[str, str, str], ModelCard] = {}
+        for card in self.base_cards():
+            if card.gpu == gpu and card.target == TARGET and card.family in FAMILIES:
+                key = card.family, card.feature_schema.id, card.source
+                newest[key] = max(newest.get(key, card), card, key=lambda c: c.version)
+        return list(newest.values())
+
+    def _default(self, gpu: str) -> ModelCard | None:
+        """The card of a GPU's own model that answers without a promotion; ``None`` if none is."""
+        if gpu not in self._defaults:
+            physical = [
+                card
+                for card in self.base_cards()
+                if (card.gpu, card.target, card.family) == (gpu, TARGET, PHYSICAL)
+            ]
+            # Of equals the first: a boosted one.
+            cards = [*self._newest(gpu), *physical]
+            self._defaults[gpu] = min(cards, key=unseen_error_percent, default=None)
+        return self._defaults[gpu]
+
+    def answering(self) -> list[Answering]:
+        """Who answers by default for every GPU that was measured, and for boards with a champion.
+
+        No model is loaded for it.
+        """
+        champions = self._serving.champions
+        found = [Answering(board, model.card, True) for (_, board), model in champions.items()]
+        for gpu in sorted({card.gpu for card in self.base_cards()} - {POOLED}):
+            card = self._default(gpu)
+            if card is not None and (gpu, "") not in champions:
+                found.append(Answering("", card, False))
+        return found
+
+    def physical(self, gpu: GpuProfile) -> PhysicalPowerModel:
+        """The physical model of a GPU: its champion where that is one, else the one fitted on the
+        GPU, else the one pooled over those that were measured.
+
+        Raises ModelError where not even the pooled one passes its checks.
+        """
+        champion = self.promoted(gpu.id)
+        if champion is None or isinstance(champion, BoostedPowerModel):
+            return self._packaged_physical(gpu)
+        return self._physical_of(champion, gpu)
+
+    def _packaged_physical(self, gpu: GpuProfile) -> PhysicalPowerModel:
+        return self._kept_physical("", gpu, lambda: self.physical_artifact(gpu.id))
+
+    def _physical_of(self, artifact: Artifact[ModelCard], gpu: GpuProfile) -> PhysicalPowerModel:
+        return self._kept_physical(artifact.card.folder.as_posix(), gpu, lambda: artifact)
+
+    def _kept_physical(
+        self, which: str, gpu: GpuProfile, find: Callable[[], Artifact[ModelCard]]
+    ) -> PhysicalPowerModel:
+        known = self._physical.get((gpu.id, which))
+        if known is not None and known.gpu is gpu:
+            return known
+        with self._lock:
+            model = self._physical[gpu.id, which] = PhysicalPowerModel(find(), gpu)
+            return model
+
+    def physical_artifact(self, gpu: str) -> Artifact[ModelCard]:
+        """The packaged physical model of a GPU, its own or the pooled one. Raises ModelError."""
+        fitted = any(
+            (card.gpu, card.target, card.family) == (gpu, TARGET, PHYSICAL)
+            for card in self.base_cards()
+        )
+        return self._store.find(gpu if fitted else POOLED, TARGET, PHYSICAL, PHYSICAL_SCHEMA)
+
+    def referenced(self, reference: dict[str, Any]) -> BoostedPowerModel:
+        """The very model that a stored prediction names. Raises ModelError if it is gone."""
+        for card in self.base_cards():
+            if reference_of(card) == reference:
+                return self._load(card)
+        serving = self._serving
+        for name, card in serving.cards.items():
+            if serving.load is not None and reference_of(card) == reference:
+                return serving.load(name)
+        raise ModelError(
+            f"the model of this prediction is gone: {reference['family']} version "
+            f"{reference['version']} for {reference['gpu']}"
+        )
+
+    def warm_up(self) -> None:
+        """Load the model that ``auto`` picks for every GPU."""
+        for gpu in sorted({card.gpu for card in self.base_cards()}):
+            model = self.choose(gpu, "auto")
+            if model is not None:
+                model.warm_up()
+
+    def _load(self, card: ModelCard) -> BoostedPowerModel:
+        schema = card.feature_schema.id
+        key = (card.gpu, card.family, schema, card.source, card.version)
+        with self._lock:
+            if key not in self._models:
+                self._models[key] = BoostedPowerModel(self.artifact(card))
+            return self._models[key]
+
+
+def unseen_error_watts(card: ModelCard) -> float:
+    """Mean absolute error in watts on kernels left out of training; infinite if not measured.
+
+    The scores as recomputed are those of the model that is served (rule 5b).
+    """
+    scores = _unseen_scores(card)
+    return float("inf") if scores is None else scores.model["mae_watts"].mean
+
+
+def unseen_error_percent(card: ModelCard) -> float:
+    """Mean absolute percentage error on kernels left out of training; infinite if not measured."""
+    scores = _unseen_scores(card)
+    return float("inf") if scores is None else scores.model["mape_percent"].mean
+
+
+def _unseen_scores(card: ModelCard) -> ProtocolScores | None:
+    for table in ("as_recomputed", "as_published", "measured"):
+        for scores in card.scores:
+            if scores.table == table and scores.protocol == "grouped":
+                return scores
+    return None
+
+
+def champion_of(artifact: Artifact[ModelCard]) -> Champion:
+    """What serves of a promoted artifact. Raises ModelError where it cannot."""
+    return artifact if artifact.card.family == PHYSICAL else BoostedPowerModel(artifact)
+
+
+def _name(card: Card) -> Name:
+    schema = card.feature_schema.id
+    return card.gpu, card.target, card.family, schema, card.source, card.version
+
+
+def reference_of(card: Card) -> dict[str, Any]:
+    """``wattcast.predictor.messages.ModelReference`` of a card."""
+    schema = card.feature_schema.id
+    return {
+        "family": card.family,
+        "version": card.version,
+        "schema": schema,
+        "source": card.source,
+        "gpu": card.gpu,
+        "target": card.target,
+        "members": [{"family": m.family, "version": m.version} for m in card.members],
+        "card": f"/models/{card.gpu}/{card.target}/{card.family}-{schema}-{card.source}"
+        f"/{card.version}",
+    }

@@ -1,0 +1,105 @@
+"""The PTX of a request: as it was sent, or compiled from its CUDA source."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from wattcast.app.problems import ServiceError
+from wattcast.app.settings import Settings
+from wattcast.features.cuda import CompiledCuda, CompileError, compile_cuda
+from wattcast.features.cuda.limits import Limits
+from wattcast.features.gpus import GpuProfile
+from wattcast.predictor.messages import KernelRequest
+from wattcast.predictor.parts.cuda_names import KernelNames, kernel_names
+from wattcast.predictor.parts.kept import Kept
+from wattcast.predictor.parts.modules import KnownModule, ModuleCache
+
+
+@dataclass(frozen=True)
+class CudaSource:
+    """CUDA source compiled for one compute capability; ``sha256`` is that of its UTF-8."""
+
+    text: str
+    sha256: str
+    compiled: CompiledCuda
+
+    @cached_property
+    def kernels(self) -> tuple[KernelNames, ...]:
+        """Its kernels with the names of their parameters."""
+        return kernel_names(self.text)
+
+    def answer(self) -> dict[str, Any]:
+        """``wattcast.predictor.messages.Compiled``."""
+        return {
+            "compiler": self.compiled.compiler,
+            "target": self.compiled.target,
+            "source_sha256": self.sha256,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A parsed module; ``cuda`` is ``None`` where the request brought PTX."""
+
+    known: KnownModule
+    cuda: CudaSource | None = None
+
+
+class Sources:
+    """Reads what requests bring, and keeps what it compiled. Safe from any thread."""
+
+    def __init__(self, settings: Settings, modules: ModuleCache) -> None:
+        self._modules = modules
+        self._most_bytes = settings.max_cuda_bytes
+        self._limits = Limits(
+            seconds=settings.compile_seconds, memory_bytes=settings.compile_memory_bytes
+        )
+        self._compiled: Kept[tuple[str, str], CudaSource] = Kept(
+            settings.compile_cache_bytes, lambda made: len(made.text) + len(made.compiled.ptx)
+        )
+
+    def read(self, request: KernelRequest, gpu: GpuProfile) -> Source:
+        """The module of a request for a GPU, compiled if need be; never on the event loop.
+
+        Raises PtxError, CompileError, CompilerMissingError, and ServiceError ``too-large``.
+        """
+        if request.ptx is not None:
+            return Source(self._modules.read(request.ptx))
+        assert request.cuda is not None
+        cuda = self._compile(request.cuda.removeprefix("\ufeff"), gpu.compute_capability)
+        return Source(self._modules.read(cuda.compiled.ptx), cuda)
+
+    def _compile(self, text: str, capability: str) -> CudaSource:
+        try:
+            encoded = text.encode()
+        except UnicodeEncodeError as error:
+            line = text.count("\n", 0, error.start) + 1
+            raise _with_errors(CompileError("not Unicode text", line=line)) from error
+        if len(encoded) > self._most_bytes:
+            raise ServiceError(
+                "too-large",
+                f"the CUDA source has {len(encoded)} bytes; it may have at most "
+                f"{self._most_bytes} (WATTCAST_MAX_CUDA_BYTES)",
+            )
+        sha256 = hashlib.sha256(encoded).hexdigest()
+
+        def make() -> CudaSource:
+            major, minor = capability.split(".")
+            try:
+                made = compile_cuda(text, (int(major), int(minor)), limits=self._limits)
+            except CompileError as error:
+                raise _with_errors(error) from None
+            return CudaSource(text, sha256, made)
+
+        return self._compiled.get_or_make((sha256, capability), make)
+
+
+def _with_errors(error: CompileError) -> CompileError:
+    """The same error with ``errors``, which it lacks where there is only one."""
+    line = error.context.get("line")
+    if line is not None and "errors" not in error.context:
+        error.context["errors"] = [{"line": line, "message": error.detail}]
+    return error

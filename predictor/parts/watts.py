@@ -1,0 +1,246 @@
+"""Power of one launch, by whichever model answers for the GPU.
+
+boosted    published feature schemas, at the clocks they were measured at; other clocks scale
+           the answer as the physical model says
+physical   activities at the predicted time: any GPU, any clocks
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError, LaunchError, ModelError, SchemaError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.occupancy import occupancy
+from wattcast.features.schemas import FeatureVector
+from wattcast.models.cards import ModelCard
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.estimate import Estimate, weaker
+from wattcast.models.intervals import loosened
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.power.inputs import vector_for
+from wattcast.models.power.physical_model import (
+    CLOCKS,
+    PhysicalPower,
+    PhysicalPowerModel,
+    WorkAtTime,
+)
+from wattcast.models.time.bottleneck import beside, predicted_seconds
+from wattcast.predictor.messages import ModelChoice
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
+
+FALLBACK_SCHEMA = "alavani2023"
+"""Schema whose vector is answered where no model predicts, if it has a table for the GPU."""
+
+ACTIVITY_SCHEMA = "activity1"
+
+
+@dataclass(frozen=True, slots=True)
+class Watts:
+    """Power of one launch: its model's card, vector and estimate, each ``None`` where there is
+    none. ``components`` are watts by component (physical models only)."""
+
+    card: ModelCard | None = None
+    vector: FeatureVector | None = None
+    estimate: Estimate | None = None
+    boosted: BoostedPowerModel | None = None
+    components: Mapping[str, float] | None = None
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def predicted_watts(
+    services: Services,
+    choice: ModelChoice,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    board: str = "",
+) -> Watts:
+    """Power at ``clocks``, carrying uncertain registers and trip counts into the interval.
+
+    ``board`` is the label of one of several boards of this GPU, where retrained models know it.
+    Raises ModelError where the GPU has boosted models, but none of the family asked for.
+    """
+    model = services.power.model_for(gpu, choice, board)
+    if isinstance(model, PhysicalPowerModel):
+        return _physical(model, analysis, gpu, clocks)
+    return _boosted(services, model, analysis, gpu, clocks)
+
+
+def _physical(
+    model: PhysicalPowerModel, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair
+) -> Watts:
+    try:
+        found = model.predict(_work(analysis, gpu, clocks), clocks, _cases(analysis, gpu, clocks))
+        vector = analysis.vector(ACTIVITY_SCHEMA)
+    except AnalysisError as error:
+        why = Diagnostic("power_not_predicted", error.detail)
+        try:
+            return Watts(vector=analysis.vector(FALLBACK_SCHEMA), diagnostics=(why,))
+        except SchemaError as missing:
+            return Watts(diagnostics=(why, Diagnostic("no_features", missing.detail)))
+    return Watts(
+        card=model.card,
+        vector=vector,
+        estimate=loosened(found.estimate) if analysis.cut_short else found.estimate,
+        components=found.breakdown.components,
+        diagnostics=physical_notes(model, found),
+    )
+
+
+def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Diagnostic, ...]:
+    """What to warn of in an answer of a physical model."""
+    notes = []
+    other_clocks = [name for name in found.outside if name in CLOCKS]
+    busier = [name for name in found.outside if name not in CLOCKS]
+    if busier:
+        detail = f"busier than in any training row: {', '.join(busier)}"
+        notes.append(Diagnostic("outside_training_range", detail))
+    if other_clocks:
+        detail = f"no training row ran at such clocks: {', '.join(other_clocks)}"
+        notes.append(Diagnostic("outside_training_range", detail))
+    if model.pooled:
+        notes.append(
+            Diagnostic(
+                "gpu_uncalibrated",
+                f"nobody measured power on {model.gpu.id}: weights of other GPUs and datasheet "
+                "facts",
+            )
+        )
+    if found.breakdown.limited:
+        notes.append(
+            Diagnostic(
+                "power_limit",
+                "more than the board may draw: it would lower its clocks, and take longer",
+            )
+        )
+    return tuple(notes)
+
+
+def _work(analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair) -> WorkAtTime:
+    activity, more = analysis.activity, beside(analysis.extras)
+    return WorkAtTime(activity, predicted_seconds(activity, gpu, clocks, more=more), more)
+
+
+def _cases(analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair) -> Sequence[WorkAtTime]:
+    """The launch at the other ends of what is uncertain."""
+    more = beside(analysis.extras)
+    return [
+        WorkAtTime(case, predicted_seconds(case, gpu, clocks, more=more), more)
+        for case in analysis.activity_cases
+    ]
+
+
+def _boosted(
+    services: Services,
+    model: BoostedPowerModel,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+) -> Watts:
+    names = model.card.feature_names
+    vector = vector_for(analysis.vector(model.card.feature_schema.id), names, gpu)
+    inputs = vector.model_inputs()
+    others = alternatives(analysis, vector)
+    try:
+        estimate = model.estimate(inputs, others if len(others) else None)
+    except ModelError as error:
+        # The kernel lacks something every training kernel had (a NaN feature, say).
+        why = Diagnostic("power_not_predicted", error.detail)
+        return Watts(model.card, vector, None, model, diagnostics=(why,))
+    found = Watts(model.card, vector, estimate, model)
+    if estimate.basis == "extrapolated":
+        found = replace(found, diagnostics=(_unlike_training(model, inputs),))
+    if clocks == default_clocks(gpu):
+        return found
+    return _at_other_clocks(services.power.physical(gpu), found, analysis, gpu, clocks)
+
+
+def _unlike_training(model: BoostedPowerModel, inputs: NDArray[np.float32]) -> Diagnostic:
+    outside = model.outside_training_range(inputs.reshape(1, -1))[0]
+    if outside:
+        detail = f"beyond what the model was trained on: {', '.join(outside)}"
+        return Diagnostic("outside_training_range", detail)
+    novelty = float(model.novelty(inputs.reshape(1, -1))[0])
+    return Diagnostic(
+        "unlike_training",
+        f"no feature leaves its range, but together they are {novelty:.1f} times as far from "
+        "anything in training as is usual there",
+    )
+
+
+def _at_other_clocks(
+    physical: PhysicalPowerModel,
+    found: Watts,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+) -> Watts:
+    """A boosted answer carried to other clocks by the physical model's ratio."""
+    base = default_clocks(gpu)
+    estimate = found.estimate
+    assert estimate is not None
+    try:
+        there = _work(analysis, gpu, clocks)
+        here = _work(analysis, gpu, base)
+        ratio = physical.scale(there, clocks, here, base)
+    except AnalysisError as error:
+        why = Diagnostic("power_not_scaled", error.detail)
+        return replace(found, estimate=None, diagnostics=(*found.diagnostics, why))
+    scaled = Estimate(
+        estimate.value * ratio,
+        estimate.low * ratio,
+        estimate.high * ratio,
+        estimate.level,
+        weaker(estimate.basis, "extrapolated"),
+    )
+    note = Diagnostic(
+        "power_scaled",
+        f"the model knows {base.core_mhz:g}/{base.memory_mhz:g} MHz alone; its answer is scaled "
+        f"by {ratio:.3f}, the physical model's ratio",
+    )
+    return replace(found, estimate=scaled, diagnostics=(*found.diagnostics, note))
+
+
+def alternatives(analysis: KernelAnalysis, vector: FeatureVector) -> list[NDArray[np.float32]]:
+    """Model inputs of the other ends of what is uncertain: registers, assumed trip counts."""
+    registers = analysis.registers
+    cases: list[FeatureVector] = []
+    for count in {registers.low, registers.high} - {registers.registers_per_thread}:
+        try:
+            if "reg_thread" in vector.values:
+                cases.append(with_registers(analysis, vector, count))
+            else:
+                cases.append(analysis.vector(vector.schema_id, registers_per_thread=count))
+        except LaunchError:
+            continue  # so many registers could not be launched: they are not the truth
+    if analysis.trips_assumed:
+        cases += [
+            analysis.vector(vector.schema_id, assumed_trips=trips) for trips in ASSUMED_TRIP_RANGE
+        ]
+    names = vector.model_fields
+    return [vector_for(case, names, analysis.gpu).model_inputs() for case in cases]
+
+
+def with_registers(analysis: KernelAnalysis, vector: FeatureVector, count: int) -> FeatureVector:
+    """The vector for another register count; equal to ``analysis.vector`` for it, and faster.
+
+    In every published schema only these two fields look at registers (spec/features.md,
+    section 5, item 13 of section 6); a test compares the two ways. Raises LaunchError.
+    """
+    resident = occupancy(analysis.gpu, analysis.launch, count, analysis.static_shared_bytes)
+    changed = {"reg_thread": float(count), "occupancy": resident.occupancy}
+    values = {
+        name: changed[name] if name in changed and value == value else value
+        for name, value in vector.values.items()
+    }
+    return replace(vector, values=values)

@@ -1,0 +1,126 @@
+"""A prediction from measured work: no kernel to analyse, so there is less to tell."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from pydantic_core import to_json
+
+from wattcast.app.store.predictions import PredictionRecord
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import ModelError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.estimate import Estimate, energy, weaker
+from wattcast.models.power.activities import work_activities
+from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from wattcast.models.time.card import TimeCard
+from wattcast.models.time.measured_work import Work
+from wattcast.models.time.work_model import WorkTimeModel, work_time_model
+from wattcast.models.time.work_schema import SCHEMA_ID
+from wattcast.predictor import parts
+from wattcast.predictor.explain import shap_of_components
+from wattcast.predictor.messages.predict import PredictRequest, WorkRequest
+from wattcast.predictor.parts.clocks import clocks_of
+from wattcast.predictor.parts.power_models import reference_of
+from wattcast.predictor.parts.watts import physical_notes
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
+
+
+class WorkTimeModels:
+    """Time models from measured work, loaded when first asked for. Safe from any thread."""
+
+    def __init__(self, home: Path) -> None:
+        self._store = ArtifactStore((PACKAGED_ARTIFACTS, home / "artifacts"), kind=TimeCard)
+        self._lock = threading.Lock()
+        self._loaded: dict[str, WorkTimeModel] = {}
+
+    def of(self, gpu_id: str) -> WorkTimeModel:
+        """The model that answers for a GPU. Raises ModelError where none passes its checks."""
+        with self._lock:
+            if gpu_id not in self._loaded:
+                self._loaded[gpu_id] = work_time_model(self._store, gpu_id)
+            return self._loaded[gpu_id]
+
+
+def predict_work(
+    services: Services, request: PredictRequest, work: WorkRequest, gpu: GpuProfile
+) -> dict[str, Any]:
+    """``PredictAnswer`` without a kernel, its occupancy and its registers.
+
+    Raises LaunchError for a launch the GPU refuses, ClockError, and ModelError where a boosted
+    power model is asked for: those look at a kernel's code.
+    """
+    if request.model not in ("auto", "physical"):
+        raise ModelError(f"measured work goes with model physical, not {request.model}")
+    measured = Work(request.launch.launch(), **work.model_dump())
+    clocks, beside = clocks_of(request.clocks, gpu)
+    duration = services.work_time.of(gpu.id).predict(measured, gpu, clocks)
+    model = services.power.physical(gpu)
+    activities = work_activities(measured, gpu, clocks, duration.estimate.value)
+    found = model.of_activities(activities, clocks)
+    power = _never_measured(found.estimate)
+    both = energy(power, duration.estimate)
+    note = Diagnostic(
+        "power_from_work",
+        "loads and stores, L2 hits, texture and tensor cores are not among measured work: "
+        "the true power is rather higher",
+    )
+    reference = reference_of(model.card)
+    answer: dict[str, Any] = {
+        "id": str(uuid4()),
+        "gpu": gpu.id,
+        "kernel": None,
+        "compiled": None,
+        "power": parts.estimate(power, "watts"),
+        "time": parts.estimate(duration.estimate, "seconds"),
+        "energy": parts.estimate(both, "joules"),
+        "clocks": clocks._asdict(),
+        "model": reference,
+        "components": dict(found.breakdown.components),
+        "time_model": parts.time_model(duration),
+        "schema": SCHEMA_ID,
+        "features": work.model_dump(exclude={"runtime"}),
+        "occupancy": None,
+        "registers": None,
+        "trip_counts": [],
+        "warnings": parts.plain_warnings((note,), physical_notes(model, found), beside),
+    }
+    if request.explain is not None:
+        seconds = duration.estimate.value
+        answer["explanation"] = shap_of_components(reference, answer["components"], seconds)
+    if services.store is not None:
+        services.store.add(_record(answer, request))
+    return answer
+
+
+def _never_measured(estimate: Estimate) -> Estimate:
+    """No power has been measured beside measured work: at best the interval is extrapolated."""
+    return Estimate(
+        estimate.value,
+        estimate.low,
+        estimate.high,
+        estimate.level,
+        weaker(estimate.basis, "extrapolated"),
+    )
+
+
+def _record(answer: Mapping[str, Any], request: PredictRequest) -> PredictionRecord:
+    return PredictionRecord(
+        id=UUID(answer["id"]),
+        created=datetime.now(UTC),
+        ptx_sha256=None,
+        gpu=answer["gpu"],
+        kernel="",
+        request=request.model_dump_json(exclude_defaults=True),
+        result=to_json(answer, inf_nan_mode="null"),
+        vectors="{}",
+        models=to_json(answer["model"]).decode(),
+        ptx=None,
+    )

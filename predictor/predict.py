@@ -1,0 +1,176 @@
+"""A prediction: PTX and launch in; watts, seconds and joules with intervals out.
+
+read PTX -> analyse per GPU -> time, power over the registers' range -> energy -> store
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Hashable
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from uuid import UUID, uuid4
+
+from pydantic_core import from_json, to_json
+
+from wattcast.app.problems import ServiceError
+from wattcast.app.store.predictions import PredictionRecord
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.schemas import FeatureVector
+from wattcast.models.estimate import energy
+from wattcast.predictor import parts
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.parts.arguments import by_position
+from wattcast.predictor.parts.clocks import clocks_of
+from wattcast.predictor.parts.known_power import anchored_power
+from wattcast.predictor.parts.power_models import reference_of
+from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts.timing import corrected_by_known, timed
+from wattcast.predictor.parts.watts import Watts, predicted_watts
+from wattcast.predictor.parts.work import predict_work
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
+
+QUICK_SECONDS = 0.004
+"""A prediction below this runs on the event loop: others wait no longer than for a big answer."""
+
+
+def predict(services: Services, request: PredictRequest) -> dict[str, Any]:
+    """``PredictAnswer`` for one GPU, ``PredictAnswers`` for several; stored if there is a store.
+
+    Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError or
+    ModelError for what the request brings, ServiceError for limits and StoreError when the
+    prediction cannot be kept.
+    """
+    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
+    if len(names) > services.settings.max_gpus:
+        raise ServiceError(
+            "validation",
+            f"gpus: {len(names)} named; at most {services.settings.max_gpus} are taken",
+            field="gpus",
+        )
+    gpus = [services.gpus.load(name) for name in names]
+    answers = [_predict_one(services, request, gpu) for gpu in gpus]
+    return answers[0] if request.gpu is not None else {"predictions": answers}
+
+
+def is_quick(services: Services, request: PredictRequest) -> bool:
+    """Whether a prediction like this one took so little time that a thread costs more.
+
+    Such a prediction runs on the event loop itself; everything else goes to a thread, above all
+    what may be compiled or executed.
+    """
+    if request.ptx is None or request.gpu is None or request.explain is not None:
+        return False
+    if request.analysis == "executed" or request.launch.arguments or request.known:
+        return False
+    known = services.modules.known(request.ptx)
+    return known is not None and known.fastest(_kind(request, request.gpu)) < QUICK_SECONDS
+
+
+def _kind(request: PredictRequest, gpu: str) -> Hashable:
+    """Predictions that cost alike: loops without trip counts are worked out, and registers are
+    asked of the compiler once for a GPU."""
+    loops = len(request.loops), "default" in request.loops
+    return request.kernel, gpu, request.analysis, loops, request.registers_per_thread is None
+
+
+def _predict_one(services: Services, request: PredictRequest, gpu: GpuProfile) -> dict[str, Any]:
+    if request.work is not None:
+        return predict_work(services, request, request.work, gpu)
+    source = services.sources.read(request, gpu)
+    start = time.perf_counter()
+    analysis = parts.analysed(services, request, source, gpu, ptxas=True)
+    clocks, beside = clocks_of(request.clocks, gpu)
+    uncorrected, notes = timed(
+        services, request.time_model, analysis, gpu, clocks, request.board or ""
+    )
+    duration = corrected_by_known(services, request, source, gpu, uncorrected)
+    unanchored = predicted_watts(
+        services, request.model, analysis, gpu, clocks, request.board or ""
+    )
+    services.drift.saw(gpu.id, unanchored)
+    power = anchored_power(services, request, source, gpu, unanchored)
+    both = energy(power.estimate, duration.estimate) if power.estimate and duration else None
+    prediction_id = uuid4()
+    answer: dict[str, Any] = {
+        "id": str(prediction_id),
+        "gpu": gpu.id,
+        "kernel": parts.kernel_name(analysis),
+        "compiled": parts.compiled(source),
+        "power": parts.estimate(power.estimate, "watts") if power.estimate else None,
+        "time": parts.estimate(duration.estimate, "seconds") if duration else None,
+        "energy": parts.estimate(both, "joules") if both else None,
+        "clocks": clocks._asdict(),
+        "model": reference_of(power.card) if power.card else None,
+        "components": dict(power.components) if power.components is not None else None,
+        "time_model": parts.time_model(duration),
+        "schema": power.vector.schema_id if power.vector else None,
+        "features": dict(power.vector.values) if power.vector else {},
+        **parts.facts(analysis),
+        "warnings": parts.warnings(
+            source,
+            analysis,
+            power.vector.diagnostics if power.vector else (),
+            power.diagnostics,
+            beside,
+            notes,
+        ),
+    }
+    if request.explain is not None and power.estimate:
+        answer["explanation"] = _explained(power, answer)
+    if services.store is not None:
+        services.store.add(_record(prediction_id, answer, request, source, power.vector))
+    source.known.took(_kind(request, request.gpu or gpu.id), time.perf_counter() - start)
+    return answer
+
+
+def _explained(power: Watts, answer: dict[str, Any]) -> dict[str, Any]:
+    from wattcast.predictor.explain import seconds_of, shap_of, shap_of_components
+
+    if power.boosted is not None and power.vector is not None:
+        return shap_of(power.boosted, power.vector.model_inputs(), answer)
+    return shap_of_components(answer["model"], answer["components"], seconds_of(answer))
+
+
+def _record(
+    prediction_id: UUID,
+    answer: dict[str, Any],
+    request: PredictRequest,
+    source: Source,
+    vector: FeatureVector | None,
+) -> PredictionRecord:
+    vectors = {vector.schema_id: vector.model_inputs().tolist()} if vector else {}
+    return PredictionRecord(
+        id=prediction_id,
+        created=datetime.now(UTC),
+        ptx_sha256=source.known.sha256,
+        gpu=answer["gpu"],
+        kernel=answer["kernel"]["mangled"],
+        request=_asked(request, source, answer["kernel"]["mangled"]),
+        result=to_json(answer, inf_nan_mode="null"),
+        vectors=to_json(vectors, inf_nan_mode="null").decode(),
+        models=to_json(answer["model"]).decode(),
+        ptx=source.cuda.compiled.ptx if source.cuda is not None else request.ptx,
+    )
+
+
+def _asked(request: PredictRequest, source: Source, kernel: str) -> str:
+    """The request as stored: its PTX is a row of its own, CUDA source is kept as its hash.
+
+    Without the source nobody knows C names: arguments are kept by position.
+    """
+    asked = request.model_dump_json(exclude={"ptx", "cuda"}, exclude_defaults=True)
+    if source.cuda is None:
+        return asked
+    body = from_json(asked)
+    if given := body["launch"].get("arguments"):
+        function, kernels = source.known.module.kernel(kernel), source.cuda.kernels
+        values = request.launch.launch().arguments
+        body["launch"]["arguments"] = {
+            position: given[name]
+            for name, value in values.items()
+            for position in by_position(function, {name: value}, kernels)
+        }
+    return to_json({**body, "cuda_sha256": source.cuda.sha256}).decode()

@@ -1,0 +1,154 @@
+"""Kernel Tuner's configurations in the order that predictions put them, before any is run.
+
+Tunable parameters become macros of CUDA source, as Kernel Tuner makes them; of PTX, which knows
+no macros any more, they choose the launch alone. Blocks are the parameters ``block_size_x``,
+``_y`` and ``_z``, grids the problem size over the product of the divisors, rounded up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
+
+from wattcast.features.cuda import CompileError
+from wattcast.features.errors import DataError, LaunchError, PtxError
+from wattcast.models.preselection import preselection
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
+from wattcast.predictor.tuning_files import Configuration, TuningRun, Value
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
+
+Objective = Literal["energy", "time"]
+
+BLOCK_NAMES = ("block_size_x", "block_size_y", "block_size_z")
+"""Kernel Tuner's default names of the block's dimensions."""
+
+
+@dataclass(frozen=True)
+class TuningProblem:
+    """How a configuration becomes a launch.
+
+    ``divisors`` are the parameters (or numbers) by whose product each axis of ``problem_size`` is
+    divided; Kernel Tuner's default are the block's dimensions.
+    """
+
+    problem_size: tuple[int, ...]
+    divisors: tuple[tuple[str, ...], ...] = (BLOCK_NAMES[:1], BLOCK_NAMES[1:2], BLOCK_NAMES[2:])
+    block_names: tuple[str, ...] = BLOCK_NAMES
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+    def launch(self, parameters: Mapping[str, Value]) -> dict[str, list[int]]:
+        """Grid and block. Raises DataError for a divisor that no parameter has."""
+        block = [int(parameters.get(name, 1)) for name in self.block_names]
+        grid = []
+        for axis, size in enumerate(self.problem_size):
+            over = prod(_factor(name, parameters) for name in self.divisors[axis])
+            grid.append(-(-size // over))
+        return {"grid": grid, "block": block}
+
+
+def _factor(name: str, parameters: Mapping[str, Value]) -> int:
+    if name.isdecimal():
+        return max(1, int(name))
+    if name in parameters:
+        return max(1, int(parameters[name]))
+    if name in BLOCK_NAMES:
+        return 1  # an axis that is not tuned has blocks of 1
+    raise DataError(f"grid divisor {name!r} is no tunable parameter of the file")
+
+
+def rank(
+    services: Services,
+    run: TuningRun,
+    problem: TuningProblem,
+    objective: Objective = "energy",
+    top: int = 10,
+) -> dict[str, Any]:
+    """Configurations by predicted ``objective``, and how many runs a top-k choice would save.
+
+    ``judged`` is ``None`` where the file holds fewer than two measurements of the objective among
+    those predicted. Raises DataError where the problem does not fit the file; a configuration
+    that cannot be compiled or launched is listed with the reason.
+    """
+    ranked, refused = [], []
+    for configuration in run.configurations:
+        try:
+            answer = _predicted(services, problem, configuration)
+        except (CompileError, PtxError, LaunchError) as error:
+            refused.append(
+                {"configuration": dict(configuration.parameters), "reason": error.detail}
+            )
+            continue
+        ranked.append(_row(configuration, answer))
+    if not ranked:
+        raise DataError(f"none of {len(run.configurations)} configurations can be predicted")
+    ranked.sort(key=lambda row: float(row[_PREDICTED[objective]]))
+    for number, row in enumerate(ranked, 1):
+        row["rank"] = number
+    judged = [row for row in ranked if row[_MEASURED[objective]] is not None]
+    return {
+        "objective": objective,
+        "kernel": ranked[0]["kernel"],
+        "gpu": ranked[0]["gpu"],
+        "configurations": ranked,
+        "refused": refused,
+        "judged": _judged(judged, objective, top) if len(judged) > 1 else None,
+    }
+
+
+_PREDICTED: Mapping[Objective, str] = {"energy": "joules", "time": "seconds"}
+_MEASURED: Mapping[Objective, str] = {"energy": "measured_joules", "time": "measured_seconds"}
+
+
+def _judged(rows: Sequence[Mapping[str, Any]], objective: Objective, top: int) -> dict[str, Any]:
+    predicted = [float(row[_PREDICTED[objective]]) for row in rows]
+    return asdict(preselection(predicted, [row[_MEASURED[objective]] for row in rows], top))
+
+
+def _predicted(
+    services: Services, problem: TuningProblem, configuration: Configuration
+) -> dict[str, Any]:
+    request = dict(problem.request)
+    launch = {**request.get("launch", {}), **problem.launch(configuration.parameters)}
+    if request.get("cuda") is not None:
+        request["cuda"] = macros(configuration.parameters) + request["cuda"]
+    answer = predict(services, PredictRequest.model_validate({**request, "launch": launch}))
+    if answer["energy"] is None:
+        why = answer["warnings"][-1]["detail"] if answer["warnings"] else "no model answers"
+        raise LaunchError(f"its energy cannot be predicted: {why}", field="launch")
+    return {**answer, "launch": launch}
+
+
+def macros(parameters: Mapping[str, Value]) -> str:
+    """Definitions of the parameters ahead of the source; lines of the source keep their numbers.
+
+    Raises DataError for a name that C would not take, or a text that is more than a line.
+    """
+    lines = ["#define kernel_tuner 1"]
+    for name, value in parameters.items():
+        told = str(int(value)) if isinstance(value, bool) else str(value)
+        if not name.isidentifier() or not name.isascii() or "\n" in told or "\\" in told:
+            raise DataError(f"parameter {name!r} = {told!r} cannot be a macro")
+        lines.append(f"#define {name} {told}")
+    return "\n".join([*lines, "#line 1", ""])
+
+
+def _row(configuration: Configuration, answer: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "rank": 0,
+        "configuration": dict(configuration.parameters),
+        "grid": answer["launch"]["grid"],
+        "block": answer["launch"]["block"],
+        "gpu": answer["gpu"],
+        "kernel": answer["kernel"]["demangled"],
+        "joules": answer["energy"]["joules"],
+        "seconds": answer["time"]["seconds"],
+        "watts": answer["power"]["watts"],
+        "measured_seconds": configuration.time_seconds,
+        "measured_joules": configuration.energy_joules,
+        "valid": configuration.valid,
+    }

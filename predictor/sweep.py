@@ -1,0 +1,311 @@
+"""A kernel at many launch shapes: what each costs, which are best, which cannot be launched.
+
+Every shape is predicted as ``POST /predict`` would (``model`` and ``time_model`` as asked). The
+kernel's text is parsed and analysed once for all. Executing each shape costs 5 to 100 ms, working
+it out symbolically about 1 ms, but the symbolic analysis does not follow reuse in caches; so
+``analysis: auto`` looks at the reference launch both ways and executes the others only where the
+two disagree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from wattcast.app.problems import ServiceError
+from wattcast.features.analysis import KernelAnalysis, Mode
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import AnalysisError, LaunchError, WattcastError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import Dim3, Launch
+from wattcast.features.shapes import axes_of, covering_grid, usual_blocks
+from wattcast.models.choice import Constraints, Point, best_points, pareto
+from wattcast.models.clocks import ClockPair
+from wattcast.models.estimate import energy
+from wattcast.models.time.base import TimePrediction
+from wattcast.predictor import parts
+from wattcast.predictor.messages import LaunchRequest
+from wattcast.predictor.messages.sweep import MOST_POINTS, SweepRequest
+from wattcast.predictor.parts.clocks import clocks_of
+from wattcast.predictor.parts.power_models import reference_of
+from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts.timing import timed
+from wattcast.predictor.parts.watts import Watts, predicted_watts
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
+
+AGREEMENT = 0.02
+"""How far the symbolic analysis may lie from the executed one in time and power of the reference
+launch, relative, to stand in for it: far below what tells shapes apart in practice."""
+
+
+class Shape(NamedTuple):
+    """A launch shape on a GPU; ``registers`` is ``None`` where the kernel's own count stands."""
+
+    gpu: GpuProfile
+    grid: Dim3
+    block: Dim3
+    registers: int | None
+
+    def answer(self) -> dict[str, Any]:
+        """``wattcast.predictor.messages.sweep.Shape``."""
+        return {
+            "gpu": self.gpu.id,
+            "grid": list(self.grid),
+            "block": list(self.block),
+            "registers_per_thread": self.registers,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Predicted:
+    """A shape with its prediction."""
+
+    shape: Shape
+    analysis: KernelAnalysis
+    time: TimePrediction
+    power: Watts
+    point: Point[Shape]
+    notes: tuple[Diagnostic, ...]
+
+    def absolute(self) -> dict[str, Any]:
+        assert self.power.estimate is not None
+        both = energy(self.power.estimate, self.time.estimate)
+        return {
+            "time": parts.estimate(self.time.estimate, "seconds"),
+            "power": parts.estimate(self.power.estimate, "watts"),
+            "energy": parts.estimate(both, "joules"),
+        }
+
+
+def sweep(services: Services, request: SweepRequest) -> dict[str, Any]:
+    """``SweepAnswer``.
+
+    Raises what ``predict`` raises for the reference launch, ServiceError for too many shapes,
+    ConstraintError where no shape keeps to the constraints, and LaunchError where none can be
+    launched.
+    """
+    names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
+    gpus = [services.gpus.load(name) for name in dict.fromkeys(names)]
+    base = request.launch.launch()
+    shapes = list(_shapes(request, base, gpus))
+    sweeps = {gpu.id: _Sweep(services, request, gpu) for gpu in gpus}
+    reference = sweeps[gpus[0].id].reference
+    found: list[_Predicted] = []
+    refused: list[dict[str, Any]] = []
+    for shape in shapes:
+        try:
+            _does_the_work(request, base, shape)
+            found.append(sweeps[shape.gpu.id].at(shape))
+        except (LaunchError, AnalysisError) as error:
+            field = error.context.get("field")
+            refused.append({**shape.answer(), "reason": error.detail, "field": field})
+    if not found:
+        first = f": {refused[0]['reason']}" if refused else ""
+        raise LaunchError(f"none of {len(shapes)} shapes can be launched{first}", field="blocks")
+    constraints = Constraints(**request.constraints.model_dump())
+    points = [each.point for each in found]
+    front = pareto(points)
+    best = best_points(points, reference.point.time_seconds, constraints)
+    source = sweeps[gpus[0].id].source
+    on_front = {id(point) for point in front}
+    return {
+        "kernel": parts.kernel_name(reference.analysis),
+        "compiled": parts.compiled(source),
+        "models": [each.answer() for each in sweeps.values()],
+        "reference": {**reference.shape.answer(), **reference.absolute()},
+        "points": [
+            _point(each, reference, id(each.point) in on_front, constraints) for each in found
+        ],
+        "infeasible": refused,
+        "pareto": [point.key.answer() for point in front],
+        "best": {
+            name: {**point.key.answer(), **_saved(point, reference.point)}
+            for name, point in best.items()
+        },
+        "warnings": parts.warnings(
+            source,
+            reference.analysis,
+            *(each.notes for each in sweeps.values()),
+            _in_the_code(request, reference.analysis),
+            _later(found),
+        ),
+    }
+
+
+class _Sweep:
+    """The shapes of one GPU: same source, clocks, models and kind of analysis."""
+
+    def __init__(self, services: Services, request: SweepRequest, gpu: GpuProfile) -> None:
+        self._services, self._request, self._gpu = services, request, gpu
+        self.source: Source = services.sources.read(request, gpu)
+        self._clocks: ClockPair
+        self._clocks, beside = clocks_of(request.clocks, gpu)
+        base = request.launch.launch()
+        own = Shape(gpu, base.grid, base.block, None)
+        self._mode: Mode = request.analysis
+        self.reference = self._at(own, request.analysis)
+        self.notes: tuple[Diagnostic, ...] = (*beside, *self.reference.notes)
+        if request.analysis == "auto" and (quick := self._symbolic(own)) is not None:
+            self._mode, self.reference = "symbolic", quick
+
+    def _symbolic(self, own: Shape) -> _Predicted | None:
+        """The reference worked out symbolically, if that comes to the same."""
+        try:
+            quick = self._at(own, "symbolic")
+        except WattcastError:
+            return None
+        slow = self.reference.point
+        agrees = all(
+            abs(one - other) <= AGREEMENT * other
+            for one, other in (
+                (quick.point.time_seconds, slow.time_seconds),
+                (quick.point.power_watts, slow.power_watts),
+            )
+        )
+        same = quick.analysis.trip_counts == self.reference.analysis.trip_counts
+        return quick if agrees and same else None
+
+    def at(self, shape: Shape) -> _Predicted:
+        """The prediction for a shape. Raises LaunchError and AnalysisError."""
+        return self._at(shape, self._mode)
+
+    def _at(self, shape: Shape, mode: Mode) -> _Predicted:
+        launch = LaunchRequest.model_construct(
+            **{
+                **dict(self._request.launch),
+                "grid": list(shape.grid),
+                "block": list(shape.block),
+            }
+        )
+        changes: dict[str, Any] = {"launch": launch, "analysis": mode}
+        if shape.registers is not None:
+            changes["registers_per_thread"] = shape.registers
+        asked = self._request.model_copy(update=changes)
+        analysis = parts.analysed(self._services, asked, self.source, self._gpu, ptxas=True)
+        found, notes = timed(
+            self._services, self._request.time_model, analysis, self._gpu, self._clocks
+        )
+        power = predicted_watts(
+            self._services, self._request.model, analysis, self._gpu, self._clocks
+        )
+        if found is None or power.estimate is None:
+            why = [note.detail for note in (*notes, *power.diagnostics)]
+            raise AnalysisError("; ".join(why) or "neither time nor power can be told")
+        point = Point(shape, found.estimate.value, power.estimate.value)
+        return _Predicted(shape, analysis, found, power, point, (*notes, *power.diagnostics))
+
+    def answer(self) -> dict[str, Any]:
+        """``wattcast.predictor.messages.sweep.SweepModel``."""
+        card = self.reference.power.card
+        assert card is not None
+        return {
+            "gpu": self._gpu.id,
+            "clocks": self._clocks._asdict(),
+            "model": reference_of(card),
+            "time_model": self.reference.time.family,
+            "analysis": "symbolic" if self._mode == "symbolic" else "executed",
+        }
+
+
+def _shapes(request: SweepRequest, base: Launch, gpus: Sequence[GpuProfile]) -> Iterator[Shape]:
+    """Every shape asked for, each once. Raises LaunchError, and ServiceError for too many."""
+    blocks = (
+        usual_blocks(axes_of(base))
+        if request.blocks is None
+        else tuple(Launch.of(1, block).block for block in request.blocks)
+    )
+    registers: Sequence[int | None] = request.registers or [None]
+    grids = len(request.grids) if request.grids is not None else 1
+    count = len(gpus) * len(blocks) * grids * len(registers)
+    if count > MOST_POINTS:
+        raise ServiceError(
+            "validation",
+            f"{count} shapes are asked for; at most {MOST_POINTS} are taken",
+            field="blocks",
+        )
+    seen: set[tuple[str, Dim3, Dim3, int | None]] = set()
+    for gpu in gpus:
+        for block in blocks:
+            wanted = (
+                [covering_grid(base, block)]
+                if request.grids is None
+                else [Launch.of(grid, block).grid for grid in request.grids]
+            )
+            for grid in wanted:
+                for count_of_registers in registers:
+                    key = gpu.id, grid, block, count_of_registers
+                    if key not in seen:
+                        seen.add(key)
+                        yield Shape(gpu, grid, block, count_of_registers)
+
+
+def _does_the_work(request: SweepRequest, base: Launch, shape: Shape) -> None:
+    """Raises LaunchError for a shape that leaves work undone."""
+    threads = prod(shape.grid) * prod(shape.block)
+    if threads < base.threads and not request.grid_stride:
+        raise LaunchError(
+            f"it launches {threads} of {base.threads} threads: part of the work would not be done "
+            "(grid_stride says that the kernel loops over the rest)",
+            field="grids",
+        )
+
+
+def _spills(each: _Predicted, reference: _Predicted) -> bool:
+    """Whether a shape's registers are fewer than the kernel needs on its GPU at the least."""
+    if each.shape.registers is None:
+        return False
+    known = reference.analysis.static.registers(each.shape.gpu)
+    return each.shape.registers < known.low
+
+
+def _point(
+    each: _Predicted, reference: _Predicted, on_front: bool, constraints: Constraints
+) -> dict[str, Any]:
+    analysis, point = each.analysis, each.point
+    return {
+        **each.shape.answer(),
+        "threads": analysis.launch.threads,
+        "occupancy": analysis.occupancy.occupancy,
+        "limiter": analysis.occupancy.limiter,
+        "waves": analysis.waves,
+        **each.absolute(),
+        "edp_joule_seconds": point.edp,
+        **_saved(point, reference.point),
+        "regime": each.time.regime,
+        "spills": _spills(each, reference),
+        "pareto": on_front,
+        "feasible": not constraints.violated(point, reference.point.time_seconds),
+    }
+
+
+def _saved(point: Point[Shape], reference: Point[Shape]) -> dict[str, float]:
+    return {
+        "energy_saved_percent": 100 * (1 - point.energy_joules / reference.energy_joules),
+        "time_saved_percent": 100 * (1 - point.time_seconds / reference.time_seconds),
+    }
+
+
+def _in_the_code(request: SweepRequest, analysis: KernelAnalysis) -> list[Diagnostic]:
+    """Whether other blocks may be another program."""
+    tried = request.blocks is None or len(request.blocks) > 1
+    fixed = analysis.static_shared_bytes > 0 and request.static_shared_bytes is None
+    if not (tried and fixed):
+        return []
+    detail = (
+        f"the kernel declares {analysis.static_shared_bytes} bytes of shared memory, perhaps for "
+        f"blocks of one size: check that it computes the same with others"
+    )
+    return [Diagnostic("block_size_in_code", detail, analysis.function.line)]
+
+
+def _later(found: Sequence[_Predicted]) -> list[Diagnostic]:
+    """Warnings of single shapes, each kind once."""
+    first: dict[str, Diagnostic] = {}
+    for each in found:
+        for note in each.notes:
+            first.setdefault(note.code, note)
+    return list(first.values())

@@ -32,8 +32,8 @@ from wattcast.app.api import (
 )
 from wattcast.app.api.access import Access
 from wattcast.app.api.guard import Guard
-from wattcast.app.services import Services, installed_version
-from wattcast.app.settings import Settings
+from wattcast.app.services import Services
+from wattcast.app.settings import Settings, installed_version
 
 DESCRIPTION = """\
 Power, time and energy of a CUDA kernel, predicted from its PTX or CUDA source before it runs, with

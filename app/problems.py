@@ -23,7 +23,8 @@ from starlette.exceptions import HTTPException
 
 from wattcast.app.disk import is_full
 from wattcast.app.logs import REQUEST_ID, log
-from wattcast.features.errors import GpuError, ModelError, SchemaError, WattcastError
+from wattcast.features.errors import GpuError, ModelError, SchemaError, ServiceError, WattcastError
+from wattcast.predictor.messages import KernelParameter
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -177,15 +178,6 @@ class CompilerProblem(BaseModel):
     message: str
 
 
-class KernelParameter(BaseModel):
-    """A parameter of the kernel: what an argument may be addressed by."""
-
-    position: int
-    ptx_name: str
-    c_name: str | None = Field(None, description="Null where the CUDA source does not tell it.")
-    type: str = Field(description="Its PTX type, `u64` say.")
-
-
 class Problem(BaseModel):
     """Problem details (RFC 9457); members beyond these depend on ``type``."""
 
@@ -217,14 +209,6 @@ class Problem(BaseModel):
     errors: list[FieldProblem | CompilerProblem] | None = Field(
         None, description="Each defect of the request or of the CUDA source."
     )
-
-
-class ServiceError(WattcastError):
-    """A problem of the service itself rather than of the domain; ``kind`` is its slug."""
-
-    def __init__(self, kind: str, detail: str, **context: object) -> None:
-        super().__init__(detail, **context)
-        self.kind = kind
 
 
 def document(kind: str, detail: str, extra: Mapping[str, object] | None = None) -> dict[str, Any]:

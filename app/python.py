@@ -22,12 +22,12 @@ from typing import Any, Protocol, overload
 
 from pydantic_core import to_json
 
-from wattcast.app.services import Services
+from wattcast.app.services.models.promoted import alone
 from wattcast.app.settings import Settings
 from wattcast.features.analysis import KernelAnalysis, Mode
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor import compare as _comparison
 from wattcast.predictor import features as _features
-from wattcast.predictor import parts
 from wattcast.predictor import predict as _prediction
 from wattcast.predictor.messages import ModelChoice, TimeModelChoice
 from wattcast.predictor.messages.analyze import AnalyzeRequest
@@ -200,7 +200,7 @@ def compare(
     request = CompareRequest.model_validate(
         {**sides, "gpus": list(gpus), "model": model or "physical"}
     )
-    found = _comparison.compare(_services(registry), request)
+    found = _comparison.compare(_predictor(registry), request)
     return CompareAnswer.model_validate_json(to_json(found, inf_nan_mode="null"))
 
 
@@ -238,7 +238,7 @@ def vector(
         analysis,
     )
     request = FeaturesRequest.model_validate({**body, "gpu": gpu, "schema": schema})
-    answer = _features.features(_services(), request)
+    answer = _features.features(_predictor(), request)
     return FeaturesAnswer.model_validate_json(to_json(answer, inf_nan_mode="null"))
 
 
@@ -275,19 +275,19 @@ def analyze(
         analysis,
     )
     request = AnalyzeRequest.model_validate({**body, "gpu": gpu})
-    services = _services()
-    profile = services.gpus.load(gpu)
-    source = services.sources.read(request, profile)
-    return parts.analysed(services, request, source, profile, ptxas=True)
+    predictor = _predictor()
+    profile = predictor.gpus.load(gpu)
+    source = predictor.sources.read(request, profile)
+    return parts.analysed(predictor, request, source, profile, ptxas=True)
 
 
 @cache
-def _services(registry: bool = True) -> Services:
-    return Services.alone(Settings(), registry=registry)
+def _predictor(registry: bool = True) -> Predictor:
+    return alone(Settings(), registry=registry)
 
 
 def _answered(registry: bool, **body: Any) -> dict[str, Any]:
-    return _prediction.predict(_services(registry), PredictRequest.model_validate(body))
+    return _prediction.predict(_predictor(registry), PredictRequest.model_validate(body))
 
 
 def _typed(answer: dict[str, Any]) -> PredictAnswer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -280,3 +281,16 @@ class Settings(BaseSettings):
         if self.database_url is not None:
             return self.database_url.get_secret_value()
         return f"sqlite:///{(self.home / 'wattcast.db').absolute()}"
+
+    @property
+    def database_file(self) -> Path | None:
+        """The embedded database's file; ``None`` where a URL names another database."""
+        return self.home / "wattcast.db" if self.database_url is None else None
+
+
+def installed_version() -> str:
+    """Version of the installed package."""
+    try:
+        return version("wattcast")
+    except PackageNotFoundError:
+        return "unknown"

@@ -13,6 +13,7 @@
     +-- ModelError           no such model, or an artifact that fails its checks
     +-- ConstraintError      constraints that no operating point keeps to
     +-- DataError            a defect in a data set (file, row, column)
+    +-- ServiceError         a limit or state of the service (kind)
 
 Each class has a stable ``slug``: the tail of the ``type`` of its RFC 9457 problem.
 """
@@ -119,3 +120,11 @@ class DataError(WattcastError):
     """A defect in a data set; context names ``file``, ``row`` and ``column``."""
 
     slug = "data"
+
+
+class ServiceError(WattcastError):
+    """A limit or state of what answers, rather than of the domain; ``kind`` is its slug."""
+
+    def __init__(self, kind: str, detail: str, **context: object) -> None:
+        super().__init__(detail, **context)
+        self.kind = kind

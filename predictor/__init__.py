@@ -1,1 +1,62 @@
-"""."""
+"""What turns a request into watts, seconds and joules: no web framework, no terminal, no database.
+
+    predict, analyze, features, explain, hotspots, advise, sweep, dvfs, compare, cost, rank
+                  one file for each use case: a function of a ``Predictor`` and a request
+    messages/     what goes in and comes out of each, under the same names
+    parts/        what they share: code as sent or compiled, analyses kept, models, clocks
+    catalog       the GPUs, schemas and models at hand
+
+HTTP, command line and Python are faces of it (``wattcast.app``).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from wattcast.predictor.parts import kept_analyses
+from wattcast.predictor.parts.drift import DriftWatch
+from wattcast.predictor.parts.modules import ModuleCache
+from wattcast.predictor.parts.power_models import PowerModels
+from wattcast.predictor.parts.profiles import Gpus
+from wattcast.predictor.parts.sources import Sources
+from wattcast.predictor.parts.stored import Keeper
+from wattcast.predictor.parts.work import WorkTimeModels
+
+
+class Limits(Protocol):
+    """What a predictor may use, and where its users' profiles and models lie.
+
+    ``wattcast.app.settings.Settings`` describes each and says its default.
+    """
+
+    home: Path
+    max_gpus: int
+    max_ptx_bytes: int
+    max_cuda_bytes: int
+    module_cache_bytes: int
+    analysis_cache_bytes: int
+    compile_cache_bytes: int
+    compile_seconds: float
+    compile_memory_bytes: int
+    execution_seconds: float
+    max_execution_seconds: float
+
+    @property
+    def ptxas(self) -> str:
+        """``auto``: registers nobody gives are asked of ptxas; ``off``: they are estimated."""
+
+
+class Predictor:
+    """Everything a use case needs. ``store`` keeps predictions; ``None``: nothing is kept."""
+
+    def __init__(self, settings: Limits, store: Keeper | None = None) -> None:
+        self.settings = settings
+        self.store = store
+        self.gpus = Gpus(settings.home)
+        self.modules = ModuleCache(settings.module_cache_bytes, settings.max_ptx_bytes)
+        self.sources = Sources(settings, self.modules)
+        self.analysed = kept_analyses(settings.analysis_cache_bytes)
+        self.power = PowerModels(settings.home)
+        self.work_time = WorkTimeModels(settings.home)
+        self.drift = DriftWatch()

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from wattcast.app.problems import ServiceError
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.assembled import assembled
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError, LaunchError
+from wattcast.features.errors import AnalysisError, LaunchError, ServiceError
 from wattcast.features.findings import Finding, find
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.occupancy import occupancy
@@ -43,7 +42,7 @@ from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.stored import record_of, request_of
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 LEAST_GAIN_PERCENT = 0.5
 """Less than this, of energy and of time, is within what rounding of a launch's shape makes."""
@@ -89,28 +88,28 @@ class _Other:
     outcome: Outcome
 
 
-def advice(services: Services, prediction_id: UUID) -> dict[str, Any]:
+def advice(predictor: Predictor, prediction_id: UUID) -> dict[str, Any]:
     """``AdviceAnswer`` of a stored prediction.
 
     Raises ServiceError ``unknown-prediction`` or ``no-explanation`` (measured work has no code),
     and AnalysisError where the kernel cannot be analysed.
     """
-    record = record_of(services, prediction_id)
+    record = record_of(predictor, prediction_id)
     if json.loads(record.result)["time"] is None:
         raise ServiceError("no-explanation", f"prediction {prediction_id} holds no time")
-    found = advise(services, request_of(services, record))
+    found = advise(predictor, request_of(predictor, record))
     return {"prediction_id": str(prediction_id), **found}
 
 
-def advise(services: Services, request: PredictRequest) -> dict[str, Any]:
+def advise(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
     """The same for a request with one GPU; its ``model`` and ``time_model`` do not matter.
 
     Raises what ``predict`` raises, and AnalysisError.
     """
     assert request.gpu is not None
-    gpu = services.gpus.load(request.gpu)
-    source = services.sources.read(request, gpu)
-    adviser = _Adviser(services, request, source, gpu)
+    gpu = predictor.gpus.load(request.gpu)
+    source = predictor.sources.read(request, gpu)
+    adviser = _Adviser(predictor, request, source, gpu)
     found = [*adviser.findings(), *adviser.others()]
     kept = [each for each in found if _worth_it(each["gain"])]
     kept.sort(key=lambda each: (-each["gain"]["joules"], -each["gain"]["seconds"]))
@@ -145,17 +144,17 @@ class _Adviser:
     """One launch on one GPU, and what becomes of it otherwise."""
 
     def __init__(
-        self, services: Services, request: PredictRequest, source: Source, gpu: GpuProfile
+        self, predictor: Predictor, request: PredictRequest, source: Source, gpu: GpuProfile
     ) -> None:
-        self._services, self._request, self._source, self._gpu = services, request, source, gpu
+        self._predictor, self._request, self._source, self._gpu = predictor, request, source, gpu
         self.clocks, _ = clocks_of(request.clocks, gpu)
-        self.model: PhysicalPowerModel = services.power.physical(gpu)
+        self.model: PhysicalPowerModel = predictor.power.physical(gpu)
         self.analysis = self._analysed(request)
         self._more = beside(self.analysis.extras)
         self.before = self._outcome(self.analysis.activity)
 
     def _analysed(self, request: KernelRequest) -> KernelAnalysis:
-        return parts.analysed(self._services, request, self._source, self._gpu, ptxas=True)
+        return parts.analysed(self._predictor, request, self._source, self._gpu, ptxas=True)
 
     def _outcome(
         self, activity: Activity, clocks: ClockPair | None = None, more: Beside | None = None

@@ -17,21 +17,21 @@ from wattcast.predictor.parts.arguments import c_names, described
 from wattcast.predictor.parts.sources import Source
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 MOST_ROWS = 2000
 """Accesses and source lines of one answer; a warning tells how many are left out."""
 
 
-def analyze(services: Services, request: AnalyzeRequest) -> dict[str, Any]:
+def analyze(predictor: Predictor, request: AnalyzeRequest) -> dict[str, Any]:
     """``AnalyzeAnswer``.
 
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError, and
     ServiceError for limits.
     """
-    gpu = services.gpus.load(request.gpu)
-    source = services.sources.read(request, gpu)
-    analysis = parts.analysed(services, request, source, gpu, ptxas=True)
+    gpu = predictor.gpus.load(request.gpu)
+    source = predictor.sources.read(request, gpu)
+    analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
     facts = parts.facts(analysis)
     activity = analysis.activity.values()
     executed = analysis.executed if analysis.activity_how == "executed" else None

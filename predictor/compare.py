@@ -10,11 +10,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wattcast.app.problems import ServiceError
-from wattcast.features.errors import AnalysisError, KernelError, WattcastError
+from wattcast.features.errors import AnalysisError, KernelError, ServiceError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.ptx.ir import Function
-from wattcast.models.estimate import energy
+from wattcast.models.estimate import energy, quantity
 from wattcast.predictor import parts
 from wattcast.predictor.messages import KernelTiming
 from wattcast.predictor.messages.compare import MOST_KERNELS, ComparedCode, CompareRequest, Limits
@@ -25,26 +24,26 @@ from wattcast.predictor.parts.timing import timed
 from wattcast.predictor.parts.watts import predicted_watts
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 _QUANTITIES = (("time", "seconds"), ("power", "watts"), ("energy", "joules"))
 
 
-def compare(services: Services, request: CompareRequest) -> dict[str, Any]:
+def compare(predictor: Predictor, request: CompareRequest) -> dict[str, Any]:
     """``CompareAnswer``. Nothing is stored.
 
     Raises what ``predict`` raises (the error tells which side), KernelError where no kernel is on
     both sides, and ServiceError for too many.
     """
     names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
-    gpus = [services.gpus.load(name) for name in dict.fromkeys(names)]
+    gpus = [predictor.gpus.load(name) for name in dict.fromkeys(names)]
     comparisons: list[dict[str, Any]] = []
     warnings: list[dict[str, Any]] = []
-    kernels = _pairs(*_kernels(services, request, gpus[0]))
+    kernels = _pairs(*_kernels(predictor, request, gpus[0]))
     for old, new in kernels.both:
         for gpu in gpus:
-            before = _side(services, request, request.old, "old", old, gpu)
-            after = _side(services, request, request.new, "new", new, gpu)
+            before = _side(predictor, request, request.old, "old", old, gpu)
+            after = _side(predictor, request, request.new, "new", new, gpu)
             warnings += after.pop("warnings")
             del before["warnings"]
             comparisons.append(_comparison(request.limits, gpu, before, after))
@@ -68,12 +67,12 @@ class _Pairs:
 
 
 def _kernels(
-    services: Services, request: CompareRequest, gpu: GpuProfile
+    predictor: Predictor, request: CompareRequest, gpu: GpuProfile
 ) -> tuple[Sequence[Function], Sequence[Function]]:
     found = []
     for side, name in ((request.old, "old"), (request.new, "new")):
         with _named(name):
-            module = services.sources.read(side, gpu).known.module
+            module = predictor.sources.read(side, gpu).known.module
             wanted = [module.kernel(side.kernel)] if side.kernel else list(module.kernels)
             if not wanted:
                 module.kernel(None)  # raises: there is none
@@ -115,7 +114,7 @@ def _named(side: str) -> Iterator[None]:
 
 
 def _side(
-    services: Services,
+    predictor: Predictor,
     request: CompareRequest,
     code: ComparedCode,
     side: str,
@@ -125,11 +124,11 @@ def _side(
     """What one side takes, with components, model and warnings."""
     with _named(side):
         asked: KernelTiming = code.model_copy(update={"kernel": kernel.name})
-        source: Source = services.sources.read(asked, gpu)
-        analysis = parts.analysed(services, asked, source, gpu, ptxas=True)
+        source: Source = predictor.sources.read(asked, gpu)
+        analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
         clocks, beside = clocks_of(request.clocks, gpu)
-        found, notes = timed(services, asked.time_model, analysis, gpu, clocks)
-        power = predicted_watts(services, request.model, analysis, gpu, clocks)
+        found, notes = timed(predictor, asked.time_model, analysis, gpu, clocks)
+        power = predicted_watts(predictor, request.model, analysis, gpu, clocks)
         if found is None or power.estimate is None or power.card is None:
             why = [note.detail for note in (*notes, *power.diagnostics)]
             raise AnalysisError("; ".join(why) or "neither time nor power can be told")
@@ -214,7 +213,6 @@ def markdown(
 
 
 def _row(each: dict[str, Any]) -> str:
-    from wattcast.app.cli.tables import quantity
 
     cells = [_plain(each["new"]["kernel"]["demangled"]), each["gpu"]]
     for name, unit, symbol in (

@@ -15,13 +15,13 @@ from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 JOULES_PER_KWH = 3.6e6
 """A kilowatt for an hour (SI brochure, 9th edition, table 8)."""
 
 
-def cost(services: Services, request: CostRequest) -> dict[str, Any]:
+def cost(predictor: Predictor, request: CostRequest) -> dict[str, Any]:
     """``CostAnswer``; each kernel's prediction is stored if there is a store.
 
     Raises what ``predict`` raises, and AnalysisError for a kernel without power or time; the
@@ -30,7 +30,7 @@ def cost(services: Services, request: CostRequest) -> dict[str, Any]:
     found = []
     for number, kernel in enumerate(request.kernels):
         try:
-            found.append(_predicted(services, request, kernel))
+            found.append(_predicted(predictor, request, kernel))
         except WattcastError as error:
             error.detail = f"kernels[{number}]: {error.detail}"
             error.args = (error.detail,)
@@ -71,7 +71,7 @@ def cost(services: Services, request: CostRequest) -> dict[str, Any]:
 
 
 def _predicted(
-    services: Services, request: CostRequest, kernel: ApplicationKernel
+    predictor: Predictor, request: CostRequest, kernel: ApplicationKernel
 ) -> dict[str, Any]:
     asked = PredictRequest.model_validate(
         {
@@ -81,7 +81,7 @@ def _predicted(
             "model": request.model,
         }
     )
-    answer = predict(services, asked)
+    answer = predict(predictor, asked)
     if answer["energy"] is None:
         why = answer["warnings"][-1]["detail"] if answer["warnings"] else "no model answers"
         raise AnalysisError(f"its energy cannot be predicted: {why}")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from wattcast.app.problems import ServiceError
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError, ModelError
+from wattcast.features.errors import AnalysisError, ModelError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clock_grid import (
@@ -31,7 +30,7 @@ from wattcast.predictor.parts.timing import timed
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 
 class _AtClocks:
@@ -39,15 +38,15 @@ class _AtClocks:
 
     def __init__(
         self,
-        services: Services,
+        predictor: Predictor,
         request: DvfsRequest,
         analysis: KernelAnalysis,
         gpu: GpuProfile,
         pair: ClockPair,
     ) -> None:
         self.pair = pair
-        found, self.notes = timed(services, request.time_model, analysis, gpu, pair)
-        power = predicted_watts(services, request.model, analysis, gpu, pair)
+        found, self.notes = timed(predictor, request.time_model, analysis, gpu, pair)
+        power = predicted_watts(predictor, request.model, analysis, gpu, pair)
         if found is None or power.estimate is None:
             why = [note.detail for note in (*self.notes, *power.diagnostics)]
             raise AnalysisError("; ".join(why) or "neither time nor power can be told")
@@ -65,22 +64,22 @@ class _AtClocks:
         }
 
 
-def dvfs(services: Services, request: DvfsRequest) -> dict[str, Any]:
+def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
     """``DvfsAnswer``.
 
     Raises what ``predict`` raises, ClockError for clocks far from what the GPU supports,
     ConstraintError where no pair keeps to the constraints, and AnalysisError where the kernel
     cannot be analysed.
     """
-    gpu = services.gpus.load(request.gpu)
+    gpu = predictor.gpus.load(request.gpu)
     pairs = admitted(wanted_pairs(request.clocks, gpu), gpu)
     reference = highest_pair(gpu) if request.reference is None else request.reference.pair(gpu)
     admitted([reference], gpu)
-    source = services.sources.read(request, gpu)
-    analysis = parts.analysed(services, request, source, gpu, ptxas=True)
-    base = _AtClocks(services, request, analysis, gpu, reference)
+    source = predictor.sources.read(request, gpu)
+    analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
+    base = _AtClocks(predictor, request, analysis, gpu, reference)
     found = [
-        base if pair == reference else _AtClocks(services, request, analysis, gpu, pair)
+        base if pair == reference else _AtClocks(predictor, request, analysis, gpu, pair)
         for pair in pairs
     ]
     card = base.power.card
@@ -104,7 +103,7 @@ def dvfs(services: Services, request: DvfsRequest) -> dict[str, Any]:
             "activity": analysis.activity_how,
             **parts.facts(analysis),
             "voltage_curve": "typical"
-            if services.power.physical(gpu).typical_voltage
+            if predictor.power.physical(gpu).typical_voltage
             else "fitted",
             "one_memory_clock": one_memory_clock(gpu),
             "time_model": base.time.family,

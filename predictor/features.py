@@ -9,19 +9,19 @@ from wattcast.predictor import parts
 from wattcast.predictor.messages.features import FeaturesRequest
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 
-def features(services: Services, request: FeaturesRequest) -> dict[str, Any]:
+def features(predictor: Predictor, request: FeaturesRequest) -> dict[str, Any]:
     """``FeaturesAnswer``.
 
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError, or
     SchemaError for an unknown schema and for one without a table for the GPU.
     """
-    gpu = services.gpus.load(request.gpu)
+    gpu = predictor.gpus.load(request.gpu)
     schema = get_schema(request.schema_id)
-    source = services.sources.read(request, gpu)
-    analysis = parts.analysed(services, request, source, gpu)
+    source = predictor.sources.read(request, gpu)
+    analysis = parts.analysed(predictor, request, source, gpu)
     vector = analysis.vector(schema.id)
     return {
         "schema": schema.id,

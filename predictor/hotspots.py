@@ -11,12 +11,11 @@ from uuid import UUID
 
 import numpy as np
 
-from wattcast.app.problems import ServiceError
 from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cfg import build_cfg
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError
+from wattcast.features.errors import AnalysisError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx.ir import Function, Instruction
@@ -31,7 +30,7 @@ from wattcast.predictor.parts.stored import is_compiled, record_of, request_of
 from wattcast.predictor.parts.watts import predicted_watts
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 DEFAULT_ROWS = 200
 """Rows of each ranking unless asked otherwise."""
@@ -43,25 +42,25 @@ _MOST_TEXT = 200
 """Characters of a PTX line that are shown."""
 
 
-def hotspots(services: Services, prediction_id: UUID, rows: int = DEFAULT_ROWS) -> dict[str, Any]:
+def hotspots(predictor: Predictor, prediction_id: UUID, rows: int = DEFAULT_ROWS) -> dict[str, Any]:
     """``HotspotsAnswer`` of a stored prediction: its own joules and seconds, shared out.
 
     Raises ServiceError ``unknown-prediction`` or ``no-explanation`` (nothing was predicted, or
     from measured work), and AnalysisError where the kernel cannot be analysed any more.
     """
-    record = record_of(services, prediction_id)
+    record = record_of(predictor, prediction_id)
     answer = json.loads(record.result)
-    request = request_of(services, record)
+    request = request_of(predictor, record)
     if answer["energy"] is None:
         raise ServiceError(
             "no-explanation", f"prediction {prediction_id} holds no energy: nothing to share out"
         )
-    found = hotspots_of(services, request, answer, rows, compiled_here=is_compiled(record))
+    found = hotspots_of(predictor, request, answer, rows, compiled_here=is_compiled(record))
     return {"prediction_id": str(prediction_id), **found}
 
 
 def hotspots_of(
-    services: Services,
+    predictor: Predictor,
     request: PredictRequest,
     answer: Mapping[str, Any],
     rows: int = DEFAULT_ROWS,
@@ -72,11 +71,11 @@ def hotspots_of(
 
     ``compiled_here``: file names in the PTX are ours, not the caller's.
     """
-    gpu = services.gpus.load(answer["gpu"])
-    source = services.sources.read(request, gpu)
-    analysis = parts.analysed(services, request, source, gpu, ptxas=True)
+    gpu = predictor.gpus.load(answer["gpu"])
+    source = predictor.sources.read(request, gpu)
+    analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
     clocks, _ = clocks_of(request.clocks, gpu)
-    found = attribution(services, analysis, gpu, clocks)
+    found = attribution(predictor, analysis, gpu, clocks)
     seconds, joules = answer["time"]["seconds"], answer["energy"]["joules"]
     notes = list(_notes(found, answer))
     table = _Table(analysis, found.shares.scaled(seconds, joules), found.events)
@@ -111,13 +110,13 @@ class Shares:
 
 
 def attribution(
-    services: Services, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair
+    predictor: Predictor, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair
 ) -> Shares:
     """Seconds and joules by instruction, by the default time and the physical power model.
 
     Raises AnalysisError where the kernel cannot be analysed dynamically.
     """
-    watts = predicted_watts(services, "physical", analysis, gpu, clocks)
+    watts = predicted_watts(predictor, "physical", analysis, gpu, clocks)
     if watts.components is None:
         raise AnalysisError("; ".join(note.detail for note in watts.diagnostics))
     functions = analysis.counts.functions(analysis.counts.factors())

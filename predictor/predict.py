@@ -13,8 +13,7 @@ from uuid import UUID, uuid4
 
 from pydantic_core import from_json, to_json
 
-from wattcast.app.problems import ServiceError
-from wattcast.app.store.predictions import PredictionRecord
+from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.estimate import energy
@@ -25,18 +24,19 @@ from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.known_power import anchored_power
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts.stored import PredictionRecord
 from wattcast.predictor.parts.timing import corrected_by_known, timed
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 from wattcast.predictor.parts.work import predict_work
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 QUICK_SECONDS = 0.004
 """A prediction below this runs on the event loop: others wait no longer than for a big answer."""
 
 
-def predict(services: Services, request: PredictRequest) -> dict[str, Any]:
+def predict(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
     """``PredictAnswer`` for one GPU, ``PredictAnswers`` for several; stored if there is a store.
 
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError or
@@ -44,18 +44,18 @@ def predict(services: Services, request: PredictRequest) -> dict[str, Any]:
     prediction cannot be kept.
     """
     names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
-    if len(names) > services.settings.max_gpus:
+    if len(names) > predictor.settings.max_gpus:
         raise ServiceError(
             "validation",
-            f"gpus: {len(names)} named; at most {services.settings.max_gpus} are taken",
+            f"gpus: {len(names)} named; at most {predictor.settings.max_gpus} are taken",
             field="gpus",
         )
-    gpus = [services.gpus.load(name) for name in names]
-    answers = [_predict_one(services, request, gpu) for gpu in gpus]
+    gpus = [predictor.gpus.load(name) for name in names]
+    answers = [_predict_one(predictor, request, gpu) for gpu in gpus]
     return answers[0] if request.gpu is not None else {"predictions": answers}
 
 
-def is_quick(services: Services, request: PredictRequest) -> bool:
+def is_quick(predictor: Predictor, request: PredictRequest) -> bool:
     """Whether a prediction like this one took so little time that a thread costs more.
 
     Such a prediction runs on the event loop itself; everything else goes to a thread, above all
@@ -65,7 +65,7 @@ def is_quick(services: Services, request: PredictRequest) -> bool:
         return False
     if request.analysis == "executed" or request.launch.arguments or request.known:
         return False
-    known = services.modules.known(request.ptx)
+    known = predictor.modules.known(request.ptx)
     return known is not None and known.fastest(_kind(request, request.gpu)) < QUICK_SECONDS
 
 
@@ -76,22 +76,22 @@ def _kind(request: PredictRequest, gpu: str) -> Hashable:
     return request.kernel, gpu, request.analysis, loops, request.registers_per_thread is None
 
 
-def _predict_one(services: Services, request: PredictRequest, gpu: GpuProfile) -> dict[str, Any]:
+def _predict_one(predictor: Predictor, request: PredictRequest, gpu: GpuProfile) -> dict[str, Any]:
     if request.work is not None:
-        return predict_work(services, request, request.work, gpu)
-    source = services.sources.read(request, gpu)
+        return predict_work(predictor, request, request.work, gpu)
+    source = predictor.sources.read(request, gpu)
     start = time.perf_counter()
-    analysis = parts.analysed(services, request, source, gpu, ptxas=True)
+    analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
     clocks, beside = clocks_of(request.clocks, gpu)
     uncorrected, notes = timed(
-        services, request.time_model, analysis, gpu, clocks, request.board or ""
+        predictor, request.time_model, analysis, gpu, clocks, request.board or ""
     )
-    duration = corrected_by_known(services, request, source, gpu, uncorrected)
+    duration = corrected_by_known(predictor, request, source, gpu, uncorrected)
     unanchored = predicted_watts(
-        services, request.model, analysis, gpu, clocks, request.board or ""
+        predictor, request.model, analysis, gpu, clocks, request.board or ""
     )
-    services.drift.saw(gpu.id, unanchored)
-    power = anchored_power(services, request, source, gpu, unanchored)
+    predictor.drift.saw(gpu.id, unanchored)
+    power = anchored_power(predictor, request, source, gpu, unanchored)
     both = energy(power.estimate, duration.estimate) if power.estimate and duration else None
     prediction_id = uuid4()
     answer: dict[str, Any] = {
@@ -120,8 +120,8 @@ def _predict_one(services: Services, request: PredictRequest, gpu: GpuProfile) -
     }
     if request.explain is not None and power.estimate:
         answer["explanation"] = _explained(power, answer)
-    if services.store is not None:
-        services.store.add(_record(prediction_id, answer, request, source, power.vector))
+    if predictor.store is not None:
+        predictor.store.add(_record(prediction_id, answer, request, source, power.vector))
     source.known.took(_kind(request, request.gpu or gpu.id), time.perf_counter() - start)
     return answer
 

@@ -20,7 +20,7 @@ from wattcast.predictor.predict import predict
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 Objective = Literal["energy", "time"]
 
@@ -62,7 +62,7 @@ def _factor(name: str, parameters: Mapping[str, Value]) -> int:
 
 
 def rank(
-    services: Services,
+    predictor: Predictor,
     run: TuningRun,
     problem: TuningProblem,
     objective: Objective = "energy",
@@ -77,7 +77,7 @@ def rank(
     ranked, refused = [], []
     for configuration in run.configurations:
         try:
-            answer = _predicted(services, problem, configuration)
+            answer = _predicted(predictor, problem, configuration)
         except (CompileError, PtxError, LaunchError) as error:
             refused.append(
                 {"configuration": dict(configuration.parameters), "reason": error.detail}
@@ -110,13 +110,13 @@ def _judged(rows: Sequence[Mapping[str, Any]], objective: Objective, top: int) -
 
 
 def _predicted(
-    services: Services, problem: TuningProblem, configuration: Configuration
+    predictor: Predictor, problem: TuningProblem, configuration: Configuration
 ) -> dict[str, Any]:
     request = dict(problem.request)
     launch = {**request.get("launch", {}), **problem.launch(configuration.parameters)}
     if request.get("cuda") is not None:
         request["cuda"] = macros(configuration.parameters) + request["cuda"]
-    answer = predict(services, PredictRequest.model_validate({**request, "launch": launch}))
+    answer = predict(predictor, PredictRequest.model_validate({**request, "launch": launch}))
     if answer["energy"] is None:
         why = answer["warnings"][-1]["detail"] if answer["warnings"] else "no model answers"
         raise LaunchError(f"its energy cannot be predicted: {why}", field="launch")

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from wattcast.app.problems import ServiceError
 from wattcast.features.analysis import KernelAnalysis, Mode
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError, LaunchError, WattcastError
+from wattcast.features.errors import AnalysisError, LaunchError, ServiceError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Dim3, Launch
 from wattcast.features.shapes import axes_of, covering_grid, usual_blocks
@@ -35,7 +34,7 @@ from wattcast.predictor.parts.timing import timed
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 AGREEMENT = 0.02
 """How far the symbolic analysis may lie from the executed one in time and power of the reference
@@ -81,7 +80,7 @@ class _Predicted:
         }
 
 
-def sweep(services: Services, request: SweepRequest) -> dict[str, Any]:
+def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
     """``SweepAnswer``.
 
     Raises what ``predict`` raises for the reference launch, ServiceError for too many shapes,
@@ -89,10 +88,10 @@ def sweep(services: Services, request: SweepRequest) -> dict[str, Any]:
     launched.
     """
     names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
-    gpus = [services.gpus.load(name) for name in dict.fromkeys(names)]
+    gpus = [predictor.gpus.load(name) for name in dict.fromkeys(names)]
     base = request.launch.launch()
     shapes = list(_shapes(request, base, gpus))
-    sweeps = {gpu.id: _Sweep(services, request, gpu) for gpu in gpus}
+    sweeps = {gpu.id: _Sweep(predictor, request, gpu) for gpu in gpus}
     reference = sweeps[gpus[0].id].reference
     found: list[_Predicted] = []
     refused: list[dict[str, Any]] = []
@@ -139,9 +138,9 @@ def sweep(services: Services, request: SweepRequest) -> dict[str, Any]:
 class _Sweep:
     """The shapes of one GPU: same source, clocks, models and kind of analysis."""
 
-    def __init__(self, services: Services, request: SweepRequest, gpu: GpuProfile) -> None:
-        self._services, self._request, self._gpu = services, request, gpu
-        self.source: Source = services.sources.read(request, gpu)
+    def __init__(self, predictor: Predictor, request: SweepRequest, gpu: GpuProfile) -> None:
+        self._predictor, self._request, self._gpu = predictor, request, gpu
+        self.source: Source = predictor.sources.read(request, gpu)
         self._clocks: ClockPair
         self._clocks, beside = clocks_of(request.clocks, gpu)
         base = request.launch.launch()
@@ -185,12 +184,12 @@ class _Sweep:
         if shape.registers is not None:
             changes["registers_per_thread"] = shape.registers
         asked = self._request.model_copy(update=changes)
-        analysis = parts.analysed(self._services, asked, self.source, self._gpu, ptxas=True)
+        analysis = parts.analysed(self._predictor, asked, self.source, self._gpu, ptxas=True)
         found, notes = timed(
-            self._services, self._request.time_model, analysis, self._gpu, self._clocks
+            self._predictor, self._request.time_model, analysis, self._gpu, self._clocks
         )
         power = predicted_watts(
-            self._services, self._request.model, analysis, self._gpu, self._clocks
+            self._predictor, self._request.model, analysis, self._gpu, self._clocks
         )
         if found is None or power.estimate is None:
             why = [note.detail for note in (*notes, *power.diagnostics)]

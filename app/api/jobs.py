@@ -17,10 +17,10 @@ from sqlalchemy.exc import SQLAlchemyError
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.route import json_response
-from wattcast.app.problems import ServiceError
 from wattcast.app.services import services_of
 from wattcast.app.services.retrain.messages import JobAnswer
 from wattcast.app.store.jobs import ENDED, Job, JobEvent, JobStore
+from wattcast.features.errors import ServiceError
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
 

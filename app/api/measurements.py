@@ -15,12 +15,12 @@ from sqlalchemy.exc import SQLAlchemyError
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.route import json_response
-from wattcast.app.problems import ServiceError
 from wattcast.app.services import services_of
 from wattcast.app.services.measurements.export import export
 from wattcast.app.services.measurements.rows import Label
 from wattcast.app.services.measurements.upload import UploadOptions, vars_of
 from wattcast.app.store.measurements import Batch, MeasurementStore
+from wattcast.features.errors import ServiceError
 
 router = APIRouter(prefix="/measurements", tags=["measurements"])
 

@@ -14,9 +14,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.route import json_response
-from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services, services_of
-from wattcast.app.services import models as service
+from wattcast.app.services.models import registry as service
+from wattcast.features.errors import ServiceError
 
 router = APIRouter(prefix="/models", tags=["models"])
 

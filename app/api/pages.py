@@ -6,8 +6,8 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
-from wattcast.app.problems import ServiceError
 from wattcast.app.services import pages
+from wattcast.features.errors import ServiceError
 
 router = APIRouter(include_in_schema=False)
 

@@ -11,8 +11,8 @@ from fastapi.responses import Response
 from wattcast.app import metrics, problems
 from wattcast.app.api.features import BODY_PROBLEMS
 from wattcast.app.api.route import JsonRoute, json_response
-from wattcast.app.problems import ServiceError
 from wattcast.app.services import services_of
+from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
 from wattcast.predictor.predict import is_quick, predict
 

@@ -15,12 +15,12 @@ from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.jobs import job_answer
 from wattcast.app.api.route import json_response
-from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.measurements.rows import Label
 from wattcast.app.services.measurements.upload import UploadOptions
 from wattcast.app.services.retrain import submit
 from wattcast.app.services.retrain.messages import JobAnswer, RetrainRequest
+from wattcast.features.errors import ServiceError
 
 router = APIRouter(tags=["retraining"])
 

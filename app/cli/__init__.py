@@ -37,8 +37,8 @@ from wattcast.app.cli.launch import LaunchOptions, with_options
 from wattcast.app.cli.models import models, worker
 from wattcast.app.cli.more import register
 from wattcast.app.cli.output import console as _console
+from wattcast.app.cli.output import predictor as _predictor
 from wattcast.app.cli.output import print_json as _print_json
-from wattcast.app.cli.output import services as _services
 from wattcast.app.cli.report import reports
 from wattcast.app.settings import Settings
 from wattcast.features.errors import WattcastError
@@ -85,7 +85,7 @@ def _one_line(error: ValidationError) -> str:
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        from wattcast.app.services import installed_version
+        from wattcast.app.settings import installed_version
 
         print(f"wattcast {installed_version()}")
         raise typer.Exit
@@ -167,7 +167,7 @@ def predict(
         "board": board,
         "explain": "shap" if explain else None,
     }
-    answer = run(_services(registry=registry), PredictRequest.model_validate(body))
+    answer = run(_predictor(registry=registry), PredictRequest.model_validate(body))
     if as_json:
         _print_json(answer)
         return
@@ -221,7 +221,7 @@ def dvfs(
         "time_model": time_model,
         "model": model,
     }
-    answer = run(_services(), DvfsRequest.model_validate(body))
+    answer = run(_predictor(), DvfsRequest.model_validate(body))
     if as_json:
         _print_json(answer)
         return
@@ -250,7 +250,7 @@ def features(
         "gpu": gpu,
         "schema": schema,
     }
-    answer = run(_services(), FeaturesRequest.model_validate(body))
+    answer = run(_predictor(), FeaturesRequest.model_validate(body))
     if as_json:
         _print_json(answer)
         return
@@ -277,7 +277,7 @@ def analyze(
         **launch.request(file, grid, block),
         "gpu": gpu,
     }
-    answer = run(_services(), AnalyzeRequest.model_validate(body))
+    answer = run(_predictor(), AnalyzeRequest.model_validate(body))
     if as_json:
         _print_json(answer)
         return
@@ -297,8 +297,8 @@ def gpus_list(as_json: AsJson = False) -> None:
     from wattcast.app.cli import tables as report
     from wattcast.predictor import catalog
 
-    services = _services()
-    found = catalog.gpu_summaries(services.gpus, services.power.cards())
+    predictor = _predictor()
+    found = catalog.gpu_summaries(predictor.gpus, predictor.power.cards())
     if as_json:
         _print_json(found)
         return
@@ -311,8 +311,8 @@ def gpus_show(gpu: Annotated[str, typer.Argument(help="GPU id or alias.")]) -> N
     """One GPU with every fact, unit and source, as JSON."""
     from wattcast.predictor import catalog
 
-    services = _services()
-    _print_json(catalog.gpu_details(services.gpus, gpu, services.power.cards()))
+    predictor = _predictor()
+    _print_json(catalog.gpu_details(predictor.gpus, gpu, predictor.power.cards()))
 
 
 @gpus.command("check")
@@ -325,7 +325,7 @@ def gpus_check(
     from wattcast.features.gpus import check_profile
 
     if not files:
-        found = _services().gpus.all()
+        found = _predictor().gpus.all()
         _console().print(f"{len(found)} profiles hold", highlight=False)
         return
     broken = False

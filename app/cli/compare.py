@@ -21,7 +21,7 @@ from wattcast.app.cli.inputs import (
     fail,
 )
 from wattcast.app.cli.launch import LaunchOptions, with_options
-from wattcast.app.cli.output import console, print_json, services
+from wattcast.app.cli.output import console, predictor, print_json
 
 EXCEEDED = 3
 """Exit status where a limit is broken; 1 and 2 are errors, as everywhere."""
@@ -73,7 +73,7 @@ def diff(
             "max_power_percent": _percent("--max-power", max_power),
         },
     }
-    answer = compare(services(), CompareRequest.model_validate(body))
+    answer = compare(predictor(), CompareRequest.model_validate(body))
     if as_json:
         print_json(answer)
     elif markdown:
@@ -94,7 +94,8 @@ def _percent(option: str, text: str | None) -> float | None:
 
 
 def _report(answer: dict[str, Any]) -> None:
-    from wattcast.app.cli.tables import quantity, warnings
+    from wattcast.app.cli.tables import warnings
+    from wattcast.models.estimate import quantity
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("kernel", "GPU", "energy", "", "time", "", "power", "", ""):

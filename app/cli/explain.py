@@ -28,7 +28,7 @@ from wattcast.app.cli.inputs import (
     known_request,
 )
 from wattcast.app.cli.launch import LaunchOptions, with_options
-from wattcast.app.cli.output import console, print_json, services
+from wattcast.app.cli.output import console, predictor, print_json
 
 FORMATS = ("svg", "png", "html")
 BAR = 20
@@ -94,7 +94,7 @@ def explain(
         "time_model": time_model,
         "model": model,
     }
-    opened = services()
+    opened = predictor()
     prediction = predict(opened, PredictRequest.model_validate(body))
     answer = explained(opened, prediction, method, target, seeds)  # type: ignore[arg-type]
     if output is not None and wanted is not None:
@@ -142,7 +142,8 @@ def _write(output: Path, content: bytes) -> None:
 def _report(
     out: Console, answer: Mapping[str, Any], prediction: Mapping[str, Any], most: int
 ) -> None:
-    from wattcast.app.cli.tables import quantity, warnings
+    from wattcast.app.cli.tables import warnings
+    from wattcast.models.estimate import quantity
     from wattcast.predictor.explain.page import QUANTITIES, chart_of, label, sentence
 
     amount, unit = QUANTITIES[answer["target"]]
@@ -172,6 +173,6 @@ def _report(
 
 
 def _signed(value: float, unit: str) -> str:
-    from wattcast.app.cli.tables import quantity
+    from wattcast.models.estimate import quantity
 
     return f"{'+' if value > 0 else ''}{quantity(value, unit)}"

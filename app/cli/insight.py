@@ -26,7 +26,7 @@ from wattcast.app.cli.inputs import (
     fail,
 )
 from wattcast.app.cli.launch import LaunchOptions, with_options
-from wattcast.app.cli.output import console, print_json, services
+from wattcast.app.cli.output import console, predictor, print_json
 
 Rows = Annotated[int, typer.Option("--rows", min=1, help="Rows of each ranking.")]
 
@@ -47,7 +47,7 @@ def hotspots(
     as_json: AsJson = False,
 ) -> None:
     """Tell which blocks and lines of a kernel take the energy and the time."""
-    from wattcast.app.problems import ServiceError
+    from wattcast.features.errors import ServiceError
     from wattcast.predictor.hotspots import hotspots_of
     from wattcast.predictor.messages.predict import PredictRequest
     from wattcast.predictor.predict import predict
@@ -59,7 +59,7 @@ def hotspots(
         "time_model": time_model,
         "model": model,
     }
-    opened, request = services(), PredictRequest.model_validate(body)
+    opened, request = predictor(), PredictRequest.model_validate(body)
     prediction = predict(opened, request)
     if prediction["energy"] is None:
         raise ServiceError("no-explanation", "the energy of this launch cannot be predicted")
@@ -71,7 +71,8 @@ def hotspots(
 
 
 def _hotspots(out: Console, answer: Mapping[str, Any]) -> None:
-    from wattcast.app.cli.tables import quantity, warnings
+    from wattcast.app.cli.tables import warnings
+    from wattcast.models.estimate import quantity
 
     out.print(Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", answer["gpu"]))
     out.print(
@@ -127,7 +128,7 @@ def advise(
         "gpu": gpu,
         "clocks": clock_request(core_mhz, memory_mhz),
     }
-    answer = run(services(), PredictRequest.model_validate(body))
+    answer = run(predictor(), PredictRequest.model_validate(body))
     if as_json:
         print_json(answer)
         return
@@ -135,7 +136,8 @@ def advise(
 
 
 def _advice(out: Console, answer: Mapping[str, Any]) -> None:
-    from wattcast.app.cli.tables import quantity, warnings
+    from wattcast.app.cli.tables import warnings
+    from wattcast.models.estimate import quantity
 
     before = answer["before"]
     out.print(Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", answer["gpu"]))
@@ -189,7 +191,7 @@ def cost(
         body["tariff"] = {"price_per_kwh": price_per_kwh, "currency": currency}
     if grams_co2_per_kwh is not None:
         body["grams_co2_per_kwh"] = grams_co2_per_kwh
-    answer = run(services(), CostRequest.model_validate(body))
+    answer = run(predictor(), CostRequest.model_validate(body))
     if as_json:
         print_json(answer)
         return
@@ -197,7 +199,8 @@ def cost(
 
 
 def _cost(out: Console, answer: Mapping[str, Any]) -> None:
-    from wattcast.app.cli.tables import quantity, warnings
+    from wattcast.app.cli.tables import warnings
+    from wattcast.models.estimate import quantity
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for column in ("kernel", "launches", "each", "together", "share"):

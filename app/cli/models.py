@@ -51,7 +51,7 @@ def models_list(as_json: AsJson = False) -> None:
 @models.command("registry")
 def models_registry(gpu: GpuArgument, target: Target = "power") -> None:
     """Champions, candidates and retrained versions of a GPU, as JSON."""
-    from wattcast.app.services import models as registry
+    from wattcast.app.services.models import registry
 
     _told(lambda services: registry.registry_of(services, gpu, target))
 
@@ -66,7 +66,7 @@ def models_promote(
 ) -> None:
     """Let a version serve, whatever the gate said of it."""
     from wattcast.app.cli.inputs import fail
-    from wattcast.app.services import models as registry
+    from wattcast.app.services.models import registry
 
     folder, _, number = name.rpartition("/")
     parts = folder.split("-")
@@ -81,7 +81,7 @@ def models_rollback(
     gpu: GpuArgument, board: Board = "", target: Target = "power", why: Why = "by hand"
 ) -> None:
     """Return to the champion before the last promotion."""
-    from wattcast.app.services import models as registry
+    from wattcast.app.services.models import registry
 
     _told(lambda services: registry.rollback(services, gpu, target, board, ACTOR, why))
 

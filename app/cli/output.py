@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic_core import to_json
 from rich.console import Console
 
 from wattcast.app.settings import Settings
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
 
 _PIPED_WIDTH = 240
 """Columns when nobody looks: a line that is cut or folded cannot be searched."""
@@ -20,14 +23,14 @@ def console() -> Console:
     return Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
 
 
-def services(*, registry: bool = True) -> Any:
-    """``app.services.Services`` without a store; ``registry``: by promoted models, where any are.
+def predictor(*, registry: bool = True) -> Predictor:
+    """A predictor that keeps nothing; ``registry``: by promoted models, where any are.
 
     Nothing is asked of the registry before a model is needed.
     """
-    from wattcast.app.services import Services
+    from wattcast.app.services.models.promoted import alone
 
-    return Services.alone(Settings(), registry=registry)
+    return alone(Settings(), registry=registry)
 
 
 def print_json(value: Any) -> None:

@@ -28,7 +28,7 @@ from wattcast.app.cli.inputs import (
     fail,
     kernel_request,
 )
-from wattcast.app.cli.output import console, print_json, services
+from wattcast.app.cli.output import console, predictor, print_json
 
 Divisors = Annotated[
     str | None,
@@ -95,7 +95,7 @@ def rank(
         for text, name in zip(given, BLOCK_NAMES, strict=True)
     )
     problem = TuningProblem(size, divisors, request=request)
-    answer = run(services(), found, problem, by, top)  # type: ignore[arg-type]
+    answer = run(predictor(), found, problem, by, top)  # type: ignore[arg-type]
     if as_json:
         print_json(answer)
         return
@@ -115,7 +115,7 @@ def _size(text: str | None) -> tuple[int, ...] | None:
 
 
 def _report(answer: Mapping[str, Any], top: int) -> None:
-    from wattcast.app.cli.tables import quantity
+    from wattcast.models.estimate import quantity
 
     out = console()
     out.print(Text.assemble((answer["kernel"], "bold"), " on ", answer["gpu"]))

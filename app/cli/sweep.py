@@ -22,7 +22,7 @@ from wattcast.app.cli.inputs import (
     fail,
 )
 from wattcast.app.cli.launch import LaunchOptions, with_options
-from wattcast.app.cli.output import console, print_json, services
+from wattcast.app.cli.output import console, predictor, print_json
 
 MOST_LINES = 40
 """Points shown to people; --json prints all."""
@@ -81,7 +81,7 @@ def sweep(
         "time_model": time_model,
         "model": model,
     }
-    answer = run(services(), SweepRequest.model_validate(body))
+    answer = run(predictor(), SweepRequest.model_validate(body))
     if as_json:
         print_json(answer)
         return
@@ -108,7 +108,8 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
 
 def report(out: Console, answer: Mapping[str, Any]) -> None:
     """The cheapest points beside the reference, the best by each objective, what is refused."""
-    from wattcast.app.cli.tables import quantity, warnings
+    from wattcast.app.cli.tables import warnings
+    from wattcast.models.estimate import quantity
 
     out.print(Text(answer["kernel"]["demangled"], "bold"))
     base = answer["reference"]

@@ -9,17 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
-
-
-def quantity(value: float, unit: str) -> str:
-    """Three significant digits with an SI prefix: ``1.93e-5, "s"`` -> ``19.3 µs``."""
-    if value == 0:
-        return f"0 {unit}"
-    scale, prefix = next(
-        ((s, p) for s, p in _PREFIXES if abs(value) >= s), (_PREFIXES[-1][0], _PREFIXES[-1][1])
-    )
-    return f"{value / scale:.3g} {prefix}{unit}"
+from wattcast.models.estimate import quantity
 
 
 def prediction(console: Console, answer: Mapping[str, Any]) -> None:

@@ -1,68 +1,41 @@
-"""What the service can do, for routers, command line and Python alike.
+"""What the service has besides predicting (``wattcast.predictor``).
 
-catalog       GPUs, schemas, models
-modules       parsed PTX, kept by hash
-sources       PTX as sent, or compiled from CUDA source; cuda_names, arguments: who is who
-parts         the analysis of a request, kept; what several answers share
-analysis      POST /analyze
-clocks        which clocks a request means
-timing        time of a launch, corrected by measured ones
-power         the power models and which one answers; watts: what they say of a launch
-prediction    POST /predict
-work          the same from measured work
-dvfs          POST /dvfs
-features      POST /features
-explanation   GET /explain
-retraining    POST /retrain, as a job; retrain_boosted, retrain_physical: the candidates;
-              retrain_rows: which measurements count; retrain_opponents: what must be beaten
-champions     serving what the registry has promoted; artifacts: where those models lie;
-              promoted: the same for faces without a service
-uploads       measurements uploaded: read, checked, stored
-analyses      threads in which PTX is analysed, with limits
+analyses      threads in which kernels are analysed, with limits
+measurements/ measurements uploaded: read, checked, stored
+models/       versions of models; serving what the registry has promoted
+retrain/      POST /retrain, as a job: rows that count, candidates, what must be beaten, the gate
 figures       what GET /metrics looks up when asked: jobs, models, drift (how unlike training)
+pages         the page's files
 """
 
 from __future__ import annotations
 
 import threading
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
-from fastapi import Request
-
 from wattcast.app.logs import log
-from wattcast.app.problems import ServiceError
 from wattcast.app.services.analyses import AnalysisPool
-from wattcast.app.services.measurements.readers import UploadReaders
-from wattcast.app.settings import Settings
-from wattcast.predictor import parts
-from wattcast.predictor.parts.drift import DriftWatch
-from wattcast.predictor.parts.modules import ModuleCache
-from wattcast.predictor.parts.power_models import PowerModels
-from wattcast.predictor.parts.profiles import Gpus
-from wattcast.predictor.parts.sources import Sources
-from wattcast.predictor.parts.work import WorkTimeModels
+from wattcast.app.settings import Settings, installed_version
+from wattcast.features.errors import ServiceError
+from wattcast.predictor import Predictor
 
 if TYPE_CHECKING:
+    from fastapi import Request
+
     from wattcast.app.jobs.worker import Worker
     from wattcast.app.services.models.champions import Champions
     from wattcast.app.store.predictions import PredictionStore
     from wattcast.app.store.repositories import Repositories
 
 
-def installed_version() -> str:
-    """Version of the installed package."""
-    try:
-        return version("wattcast")
-    except PackageNotFoundError:
-        return "unknown"
-
-
-class Services:
-    """Everything a face needs.
+class Services(Predictor):
+    """A predictor, and what a service has besides: what it keeps, jobs, threads with limits.
 
     ``store`` and ``data`` are ``None`` where nothing is kept (the CLI's predictions).
     """
+
+    settings: Settings
+    store: PredictionStore | None
 
     def __init__(
         self,
@@ -70,20 +43,14 @@ class Services:
         store: PredictionStore | None = None,
         data: Repositories | None = None,
     ) -> None:
-        self.settings = settings
-        self.store = store
+        from wattcast.app.services.measurements.readers import UploadReaders
+
+        super().__init__(settings, store)
         self.data = data
         self.version = installed_version()
-        self.gpus = Gpus(settings.home)
-        self.modules = ModuleCache(settings.module_cache_bytes, settings.max_ptx_bytes)
-        self.sources = Sources(settings, self.modules)
-        self.analysed = parts.kept_analyses(settings.analysis_cache_bytes)
-        self.power = PowerModels(settings.home)
-        self.work_time = WorkTimeModels(settings.home)
         self.analyses = AnalysisPool(
             settings.analyses_at_once, settings.waiting_analyses, settings.analysis_seconds
         )
-        self.drift = DriftWatch()
         self.champions: Champions | None = None
         self.worker: Worker | None = None
         self.uploads = AnalysisPool(
@@ -107,17 +74,6 @@ class Services:
         )
         services = cls(settings, store, Repositories.over(engine, settings.key_cache_seconds))
         services._watch()
-        return services
-
-    @classmethod
-    def alone(cls, settings: Settings, *, registry: bool = True) -> Services:
-        """Without a store: nothing is kept. ``registry``: promoted models answer, where there is a
-        database that names any, unless ``settings`` say otherwise."""
-        services = cls(settings)
-        if registry and settings.registry == "auto":
-            from wattcast.app.services.models.promoted import serving
-
-            services.power.serve(serving(settings, services.power))
         return services
 
     def _watch(self) -> None:

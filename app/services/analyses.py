@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
 
-from wattcast.app.problems import ServiceError
+from wattcast.features.errors import ServiceError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from importlib.metadata import version as version_of
 from importlib.resources import files
 from pathlib import PurePosixPath
 
-from wattcast.app.services import installed_version
+from wattcast.app.settings import installed_version
 
 PLOTLY = "plotly.js"
 """The bundled script of the installed plotly package, under this name."""

@@ -12,7 +12,7 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
-from wattcast.app.problems import ServiceError
+from wattcast.features.errors import ServiceError
 
 HEAD = "0004"
 """Newest migration; a test compares it with the migrations folder.

@@ -22,10 +22,10 @@ from pydantic_core import from_json, to_json
 from sqlalchemy.engine import Connection, Engine, Row
 from sqlalchemy.exc import IntegrityError
 
-from wattcast.app.problems import ServiceError
 from wattcast.app.store.audit import aware, record
 from wattcast.app.store.clock import database_now
 from wattcast.app.store.job_tables import JOB_EVENTS, JOBS
+from wattcast.features.errors import ServiceError
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)

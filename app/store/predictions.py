@@ -7,13 +7,11 @@ finds a record from the moment ``add`` returned. ``close`` writes what is left.
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
@@ -25,48 +23,13 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError, Statement
 from wattcast.app.logs import log
 from wattcast.app.store.database import StoreError
 from wattcast.app.store.tables import PREDICTIONS, PTX
+from wattcast.predictor.parts.stored import PredictionRecord
 
 _RETRY_SECONDS = 0.5
 """Pause after a failed write; the rows stay queued."""
 
 _CLOSE_SECONDS = 10.0
 """How long ``close`` waits for the last rows."""
-
-
-@dataclass(frozen=True, slots=True)
-class PredictionRecord:
-    """One prediction as stored. The JSON fields hold JSON text.
-
-    ``ptx`` is the PTX text, or ``None`` in a record read back from the database;
-    ``ptx_sha256`` is ``None`` for a prediction that rests on no PTX.
-    """
-
-    id: UUID
-    created: datetime
-    ptx_sha256: str | None
-    gpu: str
-    kernel: str
-    request: str
-    result: bytes
-    vectors: str
-    models: str
-    ptx: str | None = None
-
-    def row(self) -> dict[str, Any]:
-        """The columns of ``PREDICTIONS``."""
-        digest = hashlib.sha256(f"{self.ptx_sha256 or ''}\n{self.request}".encode())
-        return {
-            "id": self.id,
-            "created": self.created,
-            "request_sha256": digest.hexdigest(),
-            "ptx_sha256": self.ptx_sha256,
-            "gpu": self.gpu,
-            "kernel": self.kernel,
-            "request": self.request,
-            "result": self.result.decode(),
-            "vectors": self.vectors,
-            "models": self.models,
-        }
 
 
 class PredictionStore:

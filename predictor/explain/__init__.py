@@ -15,8 +15,7 @@ from uuid import UUID
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.app.problems import ServiceError
-from wattcast.features.errors import ModelError
+from wattcast.features.errors import ModelError, ServiceError
 from wattcast.models.explain import LimeExplanation, explain_lime, explain_shap
 from wattcast.models.explain_stability import Stability, stability
 from wattcast.models.explain_terms import Combine, TermWeights, lime_terms, shapley_values
@@ -28,7 +27,7 @@ from wattcast.predictor.parts.power_models import PHYSICAL, reference_of
 from wattcast.predictor.parts.stored import record_of
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 Method = Literal["shap", "lime"]
 Target = Literal["power", "time"]
@@ -40,7 +39,7 @@ T = TypeVar("T")
 
 
 def explain(
-    services: Services,
+    predictor: Predictor,
     prediction_id: UUID,
     method: Method = "shap",
     target: Target = "power",
@@ -52,19 +51,19 @@ def explain(
     ``unknown-prediction`` or ``no-explanation`` (nothing was predicted), and ModelError where the
     model is gone.
     """
-    answer = json.loads(record_of(services, prediction_id).result)
-    return explained(services, answer, method, target, seeds)
+    answer = json.loads(record_of(predictor, prediction_id).result)
+    return explained(predictor, answer, method, target, seeds)
 
 
 def explained(
-    services: Services,
+    predictor: Predictor,
     answer: Mapping[str, Any],
     method: Method = "shap",
     target: Target = "power",
     seeds: int = 1,
 ) -> dict[str, Any]:
     """``explain`` of a ``PredictAnswer``, stored or not."""
-    found = (_power if target == "power" else _time)(services, answer, method, seeds)
+    found = (_power if target == "power" else _time)(predictor, answer, method, seeds)
     return {"prediction_id": answer["id"], **found}
 
 
@@ -72,7 +71,7 @@ def explained(
 
 
 def _power(
-    services: Services, answer: Mapping[str, Any], method: Method, seeds: int
+    predictor: Predictor, answer: Mapping[str, Any], method: Method, seeds: int
 ) -> dict[str, Any]:
     reference = answer["model"]
     if reference is None or answer["power"] is None:
@@ -84,7 +83,7 @@ def _power(
         if method == "shap":
             return shap_of_components(reference, answer["components"], seconds)
         return _lime_of_components(reference, answer["components"], seconds, seeds)
-    model = services.power.referenced(reference)
+    model = predictor.power.referenced(reference)
     values = (answer["features"][name] for name in model.card.feature_names)
     inputs = np.array([np.nan if v is None else v for v in values], dtype=np.float32)
     if method == "shap":
@@ -236,7 +235,7 @@ def _watts(
 
 
 def _time(
-    _services: Services, answer: Mapping[str, Any], method: Method, seeds: int
+    _predictor: Predictor, answer: Mapping[str, Any], method: Method, seeds: int
 ) -> dict[str, Any]:
     seconds, timing = seconds_of(answer), answer["time_model"]
     if seconds is None or timing is None:

@@ -5,18 +5,15 @@ dictionaries of the same shape, which serialise faster."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
-from uuid import UUID
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from wattcast.app.problems import KernelParameter
 from wattcast.features.analysis import Mode
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.estimate import Basis
-from wattcast.models.time.measured_work import Runtime
 
 MAX_INTEGER = 2**63 - 1
 
@@ -360,3 +357,12 @@ class WarningLine(BaseModel):
     line: int | None = Field(None, description="Line in the PTX.")
     column: int | None = None
     source_line: int | None = Field(None, description="Line in the CUDA source of the request.")
+
+
+class KernelParameter(BaseModel):
+    """A parameter of the kernel: what an argument may be addressed by."""
+
+    position: int
+    ptx_name: str
+    c_name: str | None = Field(None, description="Null where the CUDA source does not tell it.")
+    type: str = Field(description="Its PTX type, `u64` say.")

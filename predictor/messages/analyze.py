@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattcast.app.problems import KernelParameter
 from wattcast.predictor.messages import (
     EXAMPLE_CUDA,
     EXAMPLE_PTX,
     Compiled,
     KernelName,
+    KernelParameter,
     KernelRequest,
     LoopTrips,
     Name,

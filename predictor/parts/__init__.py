@@ -1,4 +1,4 @@
-"""Parts that several answers share, as plain data of the shapes in ``wattcast.predictor.messages``."""
+"""Parts that several answers share, as plain data of the shapes in ``predictor.messages``."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from wattcast.app.problems import ServiceError
-from wattcast.app.settings import Settings
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.estimate import Estimate
 from wattcast.models.time.base import TimePrediction
@@ -20,7 +19,7 @@ from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Limits, Predictor
 
 MOST_WARNINGS = 200
 """Warnings of one answer; hostile PTX could bring one for every line."""
@@ -45,7 +44,7 @@ def kept_analyses(capacity_bytes: int) -> Kept[Hashable, KernelAnalysis]:
 
 
 def analysed(
-    services: Services,
+    predictor: Predictor,
     request: KernelRequest,
     source: Source,
     gpu: GpuProfile,
@@ -63,8 +62,8 @@ def analysed(
     if launch.arguments:
         kernels = source.cuda.kernels if source.cuda is not None else ()
         launch = replace(launch, arguments=by_position(function, launch.arguments, kernels))
-    cap = cap_seconds(services.settings, request)
-    ptxas = ptxas and services.settings.ptxas == "auto" and request.registers_per_thread is None
+    cap = cap_seconds(predictor.settings, request)
+    ptxas = ptxas and predictor.settings.ptxas == "auto" and request.registers_per_thread is None
     key = (
         source.known.sha256,
         function.name,
@@ -81,7 +80,7 @@ def analysed(
         # Profiles of the user may change. The analysis holds this one, so its id stays its own.
         id(gpu),
     )
-    return services.analysed.get_or_make(
+    return predictor.analysed.get_or_make(
         key,
         lambda: analyse(
             module,
@@ -98,7 +97,7 @@ def analysed(
     )
 
 
-def cap_seconds(settings: Settings, request: KernelRequest) -> float:
+def cap_seconds(settings: Limits, request: KernelRequest) -> float:
     """Time cap of the executed analysis: the request's, else the settings'. Raises ServiceError."""
     asked = request.analysis_seconds
     if asked is None:

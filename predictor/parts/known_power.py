@@ -20,11 +20,11 @@ from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 
 def anchored_power(
-    services: Services, request: PredictRequest, source: Source, gpu: GpuProfile, found: Watts
+    predictor: Predictor, request: PredictRequest, source: Source, gpu: GpuProfile, found: Watts
 ) -> Watts:
     """The prediction, corrected by the known launches whose power was measured.
 
@@ -36,7 +36,7 @@ def anchored_power(
     if estimate is None or not measured or estimate.value <= 0:
         return found
     predicted = [
-        _predicted(services, request, source, gpu, known, number)
+        _predicted(predictor, request, source, gpu, known, number)
         for number, known in enumerate(request.known)
         if known.power_watts is not None
     ]
@@ -62,7 +62,7 @@ def _places(launches: list[Launch], watts: list[float]) -> np.ndarray:
 
 
 def _predicted(
-    services: Services,
+    predictor: Predictor,
     request: PredictRequest,
     source: Source,
     gpu: GpuProfile,
@@ -72,8 +72,10 @@ def _predicted(
     try:
         clocks, _ = clocks_of(known.clocks or request.clocks, gpu)
         asked = request.model_copy(update={"launch": known.launch})
-        analysis = parts.analysed(services, asked, source, gpu, ptxas=True)
-        found = predicted_watts(services, request.model, analysis, gpu, clocks, request.board or "")
+        analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
+        found = predicted_watts(
+            predictor, request.model, analysis, gpu, clocks, request.board or ""
+        )
         if found.estimate is None or found.estimate.value <= 0:
             raise AnalysisError("its power cannot be predicted")
         return found.estimate.value

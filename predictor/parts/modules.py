@@ -9,8 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from math import inf
 
-from wattcast.app.problems import ServiceError
-from wattcast.features.errors import PtxError
+from wattcast.features.errors import PtxError, ServiceError
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from wattcast.app.problems import ServiceError
-from wattcast.app.settings import Settings
 from wattcast.features.cuda import CompiledCuda, CompileError, compile_cuda
-from wattcast.features.cuda.limits import Limits
+from wattcast.features.cuda.limits import Limits as ChildLimits
+from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.predictor.messages import KernelRequest
 from wattcast.predictor.parts.cuda_names import KernelNames, kernel_names
 from wattcast.predictor.parts.kept import Kept
 from wattcast.predictor.parts.modules import KnownModule, ModuleCache
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Limits
 
 
 @dataclass(frozen=True)
@@ -51,10 +53,10 @@ class Source:
 class Sources:
     """Reads what requests bring, and keeps what it compiled. Safe from any thread."""
 
-    def __init__(self, settings: Settings, modules: ModuleCache) -> None:
+    def __init__(self, settings: Limits, modules: ModuleCache) -> None:
         self._modules = modules
         self._most_bytes = settings.max_cuda_bytes
-        self._limits = Limits(
+        self._limits = ChildLimits(
             seconds=settings.compile_seconds, memory_bytes=settings.compile_memory_bytes
         )
         self._compiled: Kept[tuple[str, str], CudaSource] = Kept(

@@ -2,36 +2,87 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
-from wattcast.app.problems import ServiceError
-from wattcast.app.store.predictions import PredictionRecord
+from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages.predict import PredictRequest
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 
-def record_of(services: Services, prediction_id: UUID) -> PredictionRecord:
+@dataclass(frozen=True, slots=True)
+class PredictionRecord:
+    """One prediction as stored. The JSON fields hold JSON text.
+
+    ``ptx`` is the PTX text, or ``None`` in a record read back from the database;
+    ``ptx_sha256`` is ``None`` for a prediction that rests on no PTX.
+    """
+
+    id: UUID
+    created: datetime
+    ptx_sha256: str | None
+    gpu: str
+    kernel: str
+    request: str
+    result: bytes
+    vectors: str
+    models: str
+    ptx: str | None = None
+
+    def row(self) -> dict[str, Any]:
+        """The columns of ``PREDICTIONS``."""
+        digest = hashlib.sha256(f"{self.ptx_sha256 or ''}\n{self.request}".encode())
+        return {
+            "id": self.id,
+            "created": self.created,
+            "request_sha256": digest.hexdigest(),
+            "ptx_sha256": self.ptx_sha256,
+            "gpu": self.gpu,
+            "kernel": self.kernel,
+            "request": self.request,
+            "result": self.result.decode(),
+            "vectors": self.vectors,
+            "models": self.models,
+        }
+
+
+class Keeper(Protocol):
+    """What keeps predictions: a database, say."""
+
+    def add(self, record: PredictionRecord) -> None:
+        """Keep a prediction."""
+
+    def get(self, prediction_id: UUID) -> PredictionRecord | None:
+        """A prediction kept before."""
+
+    def ptx(self, sha256: str) -> str | None:
+        """The PTX of predictions, by the SHA-256 of its text."""
+
+
+def record_of(predictor: Predictor, prediction_id: UUID) -> PredictionRecord:
     """A stored prediction. Raises ServiceError ``unknown-prediction``, and StoreError."""
-    record = services.store.get(prediction_id) if services.store is not None else None
+    record = predictor.store.get(prediction_id) if predictor.store is not None else None
     if record is None:
         raise ServiceError("unknown-prediction", f"no prediction {prediction_id}")
     return record
 
 
-def request_of(services: Services, record: PredictionRecord) -> PredictRequest:
+def request_of(predictor: Predictor, record: PredictionRecord) -> PredictRequest:
     """The request that a prediction answered, for its one GPU, with PTX in the place of CUDA.
 
     Raises ServiceError ``no-explanation`` for a prediction that rests on no PTX.
     """
-    if record.ptx_sha256 is None or services.store is None:
+    if record.ptx_sha256 is None or predictor.store is None:
         raise ServiceError(
             "no-explanation", f"prediction {record.id} rests on measured work: there is no code"
         )
-    ptx = record.ptx or services.store.ptx(record.ptx_sha256)
+    ptx = record.ptx or predictor.store.ptx(record.ptx_sha256)
     asked: dict[str, Any] = json.loads(record.request)
     for name in ("cuda_sha256", "gpus"):
         asked.pop(name, None)

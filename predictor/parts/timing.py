@@ -21,13 +21,13 @@ from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.sources import Source
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 DEFAULT_TIME_MODEL = "bottleneck"
 
 
 def timed(
-    services: Services,
+    predictor: Predictor,
     choice: TimeModelChoice,
     analysis: KernelAnalysis,
     gpu: GpuProfile,
@@ -45,14 +45,14 @@ def timed(
         found = model.predict(analysis, gpu, clocks)
     except AnalysisError as error:
         return None, (Diagnostic("no_time_model", error.detail),)
-    correction = services.power.times(gpu.id, board) if choice == "auto" else None
+    correction = predictor.power.times(gpu.id, board) if choice == "auto" else None
     if correction is not None:
         found = correction.corrected(found, gpu)
     return found, found.diagnostics
 
 
 def corrected_by_known(
-    services: Services,
+    predictor: Predictor,
     request: PredictRequest,
     source: Source,
     gpu: GpuProfile,
@@ -70,7 +70,7 @@ def corrected_by_known(
         if known.time_seconds is None:
             continue
         try:
-            launches.append(_known(services, request, source, gpu, known, known.time_seconds))
+            launches.append(_known(predictor, request, source, gpu, known, known.time_seconds))
         except WattcastError as error:
             error.detail = f"known[{number}]: {error.detail}"
             error.args = (error.detail,)
@@ -84,7 +84,7 @@ def corrected_by_known(
 
 
 def _known(
-    services: Services,
+    predictor: Predictor,
     request: PredictRequest,
     source: Source,
     gpu: GpuProfile,
@@ -93,8 +93,8 @@ def _known(
 ) -> KnownLaunch:
     clocks, _ = clocks_of(known.clocks or request.clocks, gpu)
     asked = request.model_copy(update={"launch": known.launch})
-    analysis = parts.analysed(services, asked, source, gpu, ptxas=True)
-    predicted, _ = timed(services, request.time_model, analysis, gpu, clocks, request.board or "")
+    analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
+    predicted, _ = timed(predictor, request.time_model, analysis, gpu, clocks, request.board or "")
     if predicted is None:
         raise AnalysisError("its time cannot be predicted")
     return KnownLaunch(predicted.estimate.value, seconds, launch_coordinates(known.launch.launch()))

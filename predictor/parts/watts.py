@@ -36,7 +36,7 @@ from wattcast.models.time.bottleneck import beside, predicted_seconds
 from wattcast.predictor.messages import ModelChoice
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 FALLBACK_SCHEMA = "alavani2023"
 """Schema whose vector is answered where no model predicts, if it has a table for the GPU."""
@@ -58,7 +58,7 @@ class Watts:
 
 
 def predicted_watts(
-    services: Services,
+    predictor: Predictor,
     choice: ModelChoice,
     analysis: KernelAnalysis,
     gpu: GpuProfile,
@@ -70,10 +70,10 @@ def predicted_watts(
     ``board`` is the label of one of several boards of this GPU, where retrained models know it.
     Raises ModelError where the GPU has boosted models, but none of the family asked for.
     """
-    model = services.power.model_for(gpu, choice, board)
+    model = predictor.power.model_for(gpu, choice, board)
     if isinstance(model, PhysicalPowerModel):
         return _physical(model, analysis, gpu, clocks)
-    return _boosted(services, model, analysis, gpu, clocks)
+    return _boosted(predictor, model, analysis, gpu, clocks)
 
 
 def _physical(
@@ -141,7 +141,7 @@ def _cases(analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair) -> Sequ
 
 
 def _boosted(
-    services: Services,
+    predictor: Predictor,
     model: BoostedPowerModel,
     analysis: KernelAnalysis,
     gpu: GpuProfile,
@@ -162,7 +162,7 @@ def _boosted(
         found = replace(found, diagnostics=(_unlike_training(model, inputs),))
     if clocks == default_clocks(gpu):
         return found
-    return _at_other_clocks(services.power.physical(gpu), found, analysis, gpu, clocks)
+    return _at_other_clocks(predictor.power.physical(gpu), found, analysis, gpu, clocks)
 
 
 def _unlike_training(model: BoostedPowerModel, inputs: NDArray[np.float32]) -> Diagnostic:

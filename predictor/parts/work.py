@@ -11,7 +11,6 @@ from uuid import UUID, uuid4
 
 from pydantic_core import to_json
 
-from wattcast.app.store.predictions import PredictionRecord
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
@@ -27,10 +26,11 @@ from wattcast.predictor.explain import shap_of_components
 from wattcast.predictor.messages.predict import PredictRequest, WorkRequest
 from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.power_models import reference_of
+from wattcast.predictor.parts.stored import PredictionRecord
 from wattcast.predictor.parts.watts import physical_notes
 
 if TYPE_CHECKING:
-    from wattcast.app.services import Services
+    from wattcast.predictor import Predictor
 
 
 class WorkTimeModels:
@@ -50,7 +50,7 @@ class WorkTimeModels:
 
 
 def predict_work(
-    services: Services, request: PredictRequest, work: WorkRequest, gpu: GpuProfile
+    predictor: Predictor, request: PredictRequest, work: WorkRequest, gpu: GpuProfile
 ) -> dict[str, Any]:
     """``PredictAnswer`` without a kernel, its occupancy and its registers.
 
@@ -61,8 +61,8 @@ def predict_work(
         raise ModelError(f"measured work goes with model physical, not {request.model}")
     measured = Work(request.launch.launch(), **work.model_dump())
     clocks, beside = clocks_of(request.clocks, gpu)
-    duration = services.work_time.of(gpu.id).predict(measured, gpu, clocks)
-    model = services.power.physical(gpu)
+    duration = predictor.work_time.of(gpu.id).predict(measured, gpu, clocks)
+    model = predictor.power.physical(gpu)
     activities = work_activities(measured, gpu, clocks, duration.estimate.value)
     found = model.of_activities(activities, clocks)
     power = _never_measured(found.estimate)
@@ -95,8 +95,8 @@ def predict_work(
     if request.explain is not None:
         seconds = duration.estimate.value
         answer["explanation"] = shap_of_components(reference, answer["components"], seconds)
-    if services.store is not None:
-        services.store.add(_record(answer, request))
+    if predictor.store is not None:
+        predictor.store.add(_record(answer, request))
     return answer
 
 

@@ -12,11 +12,11 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from tests.app.databases import KINDS, database
-from wattcast.app.problems import ServiceError
 from wattcast.app.store.clock import database_now
 from wattcast.app.store.database import open_database
 from wattcast.app.store.job_tables import JOBS
 from wattcast.app.store.jobs import Claim, Job, JobStore, LeaseLostError
+from wattcast.features.errors import ServiceError
 
 KIND = ("retrain",)
 

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.app.conftest import settings_at
-from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.errors import PtxError
+from wattcast.features.errors import PtxError, ServiceError
 from wattcast.features.schemas import list_schemas
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest

@@ -42,9 +42,9 @@ def _anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("WATTCAST_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("WATTCAST_PTXAS", "off")
     monkeypatch.setenv("WATTCAST_REGISTRY_POLL_SECONDS", str(POLL_SECONDS))
-    python._services.cache_clear()
+    python._predictor.cache_clear()
     yield
-    python._services.cache_clear()
+    python._predictor.cache_clear()
 
 
 def in_python(file: str, **more: object) -> PredictAnswer:

@@ -11,7 +11,6 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from tests.app.databases import KINDS, database
-from wattcast.app.problems import ServiceError
 from wattcast.app.store.database import open_database
 from wattcast.app.store.registry import (
     ChampionMovedError,
@@ -21,6 +20,7 @@ from wattcast.app.store.registry import (
     RegistryStore,
 )
 from wattcast.app.store.registry_tables import MODEL_ALIASES
+from wattcast.features.errors import ServiceError
 
 PLACE = Place("tesla-k20", "", "power")
 

@@ -28,8 +28,9 @@ from wattcast.app.store.database import (
     open_database,
     revision,
 )
-from wattcast.app.store.predictions import PredictionRecord, PredictionStore
+from wattcast.app.store.predictions import PredictionStore
 from wattcast.app.store.tables import PREDICTIONS, PTX
+from wattcast.predictor.parts.stored import PredictionRecord
 
 
 def record(ptx: str = "//", prediction_id: UUID | None = None) -> PredictionRecord:

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
-from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services
-from wattcast.features.errors import ConstraintError, LaunchError
+from wattcast.features.errors import ConstraintError, LaunchError, ServiceError
 from wattcast.features.launch import Launch
 from wattcast.features.shapes import axes_of, covering_grid, usual_blocks
 from wattcast.predictor.messages.predict import PredictRequest

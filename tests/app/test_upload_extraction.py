@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from tests.app.conftest import settings_at
-from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services
 from wattcast.app.services.measurements import extraction
 from wattcast.app.services.measurements.extraction import Extracted, Launch, extract_all
 from wattcast.app.services.measurements.rows import group_of
 from wattcast.app.store.measurements import Rejection
+from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages.analyze import AnalyzeRequest
 
 

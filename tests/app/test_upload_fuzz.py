@@ -17,12 +17,11 @@ from hypothesis import strategies as st
 from pydantic_core import to_json
 
 from tests.app.conftest import settings_at
-from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services
 from wattcast.app.services.measurements.unpack import Limits, unpacked
 from wattcast.app.services.measurements.upload import UploadOptions, read_upload, store_upload
 from wattcast.app.store.measurements import NewBatch
-from wattcast.features.errors import DataError, WattcastError
+from wattcast.features.errors import DataError, ServiceError, WattcastError
 from wattcast.features.schemas import get_schema
 
 SCHEMA = "alavani2023"

@@ -20,11 +20,11 @@ from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, table, upload
-from wattcast.app.problems import ServiceError
 from wattcast.app.services import Services
 from wattcast.app.services.measurements import __main__ as process
 from wattcast.app.services.measurements import readers as module
 from wattcast.app.services.measurements.upload import UploadOptions
+from wattcast.features.errors import ServiceError
 
 MINE = "wattcast.app.services.measurements"
 OPTIONS = UploadOptions(schema=SCHEMA)

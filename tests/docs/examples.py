@@ -101,11 +101,11 @@ def _python(script: Path) -> None:
     """A script that finds neither another one's services nor leaves its own behind."""
     from wattcast.app import python as wattcast_python
 
-    wattcast_python._services.cache_clear()
+    wattcast_python._predictor.cache_clear()
     try:
         runpy.run_path(str(script), run_name="__main__")
     finally:
-        wattcast_python._services.cache_clear()
+        wattcast_python._predictor.cache_clear()
 
 
 @contextlib.contextmanager

@@ -1,5 +1,7 @@
-"""A reader of uploads, started by ``wattcast.app.services.measurements.readers``: ``python -m
-wattcast.app.services.measurements``. Orders come on standard input, answers go to standard output."""
+"""A reader of uploads, a process started by ``readers``:
+``python -m wattcast.app.services.measurements``.
+
+Orders come on standard input, answers go to standard output."""
 
 from __future__ import annotations
 

@@ -15,7 +15,6 @@ from typing import IO, TYPE_CHECKING, Any
 from pydantic_core import from_json, to_json
 
 from wattcast.app.logs import configure, log
-from wattcast.app.problems import ServiceError
 from wattcast.app.services.measurements.tables import late
 from wattcast.app.store.measurements import Rejection
 from wattcast.features.errors import (
@@ -24,6 +23,7 @@ from wattcast.features.errors import (
     KernelError,
     LaunchError,
     PtxError,
+    ServiceError,
     WattcastError,
 )
 from wattcast.features.schemas import activity_schema, published_schemas

@@ -24,7 +24,6 @@ from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
 from wattcast.app.logs import REQUEST_ID, log
-from wattcast.app.problems import ServiceError
 from wattcast.app.services.measurements.tables import late
 from wattcast.app.services.measurements.upload import (
     UploadOptions,
@@ -34,6 +33,7 @@ from wattcast.app.services.measurements.upload import (
 )
 from wattcast.app.settings import Settings
 from wattcast.app.store.measurements import Batch
+from wattcast.features.errors import ServiceError
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services

@@ -16,9 +16,8 @@ from typing import IO, Any
 
 from pydantic_core import from_json
 
-from wattcast.app.problems import ServiceError
 from wattcast.app.services.measurements.unpack import Unpacked
-from wattcast.features.errors import DataError
+from wattcast.features.errors import DataError, ServiceError
 
 MOST_LINE_BYTES = 1 << 20
 """Longest line of CSV or JSON lines."""

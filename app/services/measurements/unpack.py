@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import IO, Literal, Protocol
 
-from wattcast.app.problems import ServiceError
-from wattcast.features.errors import DataError
+from wattcast.features.errors import DataError, ServiceError
 
 Kind = Literal["csv", "jsonl", "parquet"]
 

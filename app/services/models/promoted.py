@@ -11,13 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
-from sqlalchemy.exc import SQLAlchemyError
-
-from wattcast.app.services.models.artifacts import RegistryArtifacts
-from wattcast.app.services.models.champions import TIME, open_correction, open_version
-from wattcast.app.store.reading import Reading, cannot_read
-from wattcast.app.store.registry import Place, RegistryStore, Version
 from wattcast.models.time.calibration import CorrectedTimes
+from wattcast.predictor import Predictor
 from wattcast.predictor.parts.power_models import (
     TARGET,
     Champion,
@@ -27,24 +22,49 @@ from wattcast.predictor.parts.power_models import (
 )
 
 if TYPE_CHECKING:
+    from wattcast.app.services.models.artifacts import RegistryArtifacts
     from wattcast.app.settings import Settings
+    from wattcast.app.store.reading import Reading
+    from wattcast.app.store.registry import Place, Version
 
 Key = tuple[str, str]
 Model = TypeVar("Model")
 
 
+def alone(settings: Settings, *, registry: bool = True) -> Predictor:
+    """A predictor without a service, which keeps nothing. ``registry``: promoted models answer,
+    where there is a database that names any, unless ``settings`` say otherwise."""
+    made = Predictor(settings)
+    if registry and settings.registry == "auto":
+        made.power.serve(serving(settings, made.power))
+    return made
+
+
 def serving(settings: Settings, power: PowerModels) -> Serving:
-    """Champions of power and corrections of time, as a service would answer by them."""
+    """Champions of power and corrections of time, as a service would answer by them.
+
+    The database layer is imported where there is a database.
+    """
     registry = _Registry(settings)
-    artifacts = RegistryArtifacts(settings.home / "registry", settings.artifacts_url)
+
+    def artifacts() -> RegistryArtifacts:
+        from wattcast.app.services.models.artifacts import RegistryArtifacts
+
+        return RegistryArtifacts(settings.home / "registry", settings.artifacts_url)
 
     def champion(version: Version) -> Champion:
-        return champion_of(open_version(power, artifacts, version))
+        from wattcast.app.services.models.champions import open_version
+
+        return champion_of(open_version(power, artifacts(), version))
 
     def correction(version: Version) -> CorrectedTimes:
-        return CorrectedTimes(open_correction(artifacts, version))
+        from wattcast.app.services.models.champions import open_correction
 
-    return Serving(Promoted(registry, TARGET, champion), times=Promoted(registry, TIME, correction))
+        return CorrectedTimes(open_correction(artifacts(), version))
+
+    return Serving(
+        Promoted(registry, TARGET, champion), times=Promoted(registry, "time", correction)
+    )
 
 
 class _Registry:
@@ -71,6 +91,15 @@ class _Registry:
             }
 
     def _look(self) -> None:
+        file = self._settings.database_file
+        if file is not None and not file.is_file():
+            self._generation, self._champions = -1, {}
+            return
+        from sqlalchemy.exc import SQLAlchemyError
+
+        from wattcast.app.store.reading import Reading, cannot_read
+        from wattcast.app.store.registry import RegistryStore
+
         url = self._settings.sqlalchemy_url
         if self._reading is None:
             self._reading = Reading(url)

@@ -19,7 +19,7 @@ from sqlalchemy.engine import Connection
 
 from wattcast.app.jobs.worker import work_folder
 from wattcast.app.logs import log
-from wattcast.app.problems import ServiceError, kind_of
+from wattcast.app.problems import kind_of
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
 from wattcast.app.services.retrain.attempt import Attempt, Outcome
 from wattcast.app.services.retrain.boosted import retrain_power
@@ -31,7 +31,7 @@ from wattcast.app.store.jobs import Job, LeaseLostError
 from wattcast.app.store.measurements import Batch
 from wattcast.app.store.registry import ChampionMovedError, ModelName, NewVersion, Snapshot
 from wattcast.app.store.repositories import Repositories
-from wattcast.features.errors import DataError, WattcastError
+from wattcast.features.errors import DataError, ServiceError, WattcastError
 from wattcast.models.cards import CARD_NAME, sha256_of
 from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA
 

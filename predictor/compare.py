@@ -128,7 +128,14 @@ def _side(
         analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
         clocks, beside = clocks_of(request.clocks, gpu)
         found, notes = timed(predictor, asked.time_model, analysis, gpu, clocks)
-        power = predicted_watts(predictor, request.model, analysis, gpu, clocks)
+        power = predicted_watts(
+            predictor,
+            request.model,
+            analysis,
+            gpu,
+            clocks,
+            time_seconds=found.estimate.value if found is not None else None,
+        )
         if found is None or power.estimate is None or power.card is None:
             why = [note.detail for note in (*notes, *power.diagnostics)]
             raise AnalysisError("; ".join(why) or "neither time nor power can be told")

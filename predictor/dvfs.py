@@ -46,7 +46,8 @@ class _AtClocks:
     ) -> None:
         self.pair = pair
         found, self.notes = timed(predictor, request.time_model, analysis, gpu, pair)
-        power = predicted_watts(predictor, request.model, analysis, gpu, pair)
+        seconds = found.estimate.value if found is not None else None
+        power = predicted_watts(predictor, request.model, analysis, gpu, pair, time_seconds=seconds)
         if found is None or power.estimate is None:
             why = [note.detail for note in (*self.notes, *power.diagnostics)]
             raise AnalysisError("; ".join(why) or "neither time nor power can be told")

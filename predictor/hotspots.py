@@ -75,8 +75,8 @@ def hotspots_of(
     source = predictor.sources.read(request, gpu)
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
     clocks, _ = clocks_of(request.clocks, gpu)
-    found = attribution(predictor, analysis, gpu, clocks)
     seconds, joules = answer["time"]["seconds"], answer["energy"]["joules"]
+    found = attribution(predictor, analysis, gpu, clocks, seconds)
     notes = list(_notes(found, answer))
     table = _Table(analysis, found.shares.scaled(seconds, joules), found.events)
     bare = compiled_here or source.cuda is not None
@@ -110,13 +110,17 @@ class Shares:
 
 
 def attribution(
-    predictor: Predictor, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair
+    predictor: Predictor,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    time_seconds: float | None = None,
 ) -> Shares:
-    """Seconds and joules by instruction, by the default time and the physical power model.
+    """Seconds and joules by instruction, by the physical power model at the duration answered.
 
     Raises AnalysisError where the kernel cannot be analysed dynamically.
     """
-    watts = predicted_watts(predictor, "physical", analysis, gpu, clocks)
+    watts = predicted_watts(predictor, "physical", analysis, gpu, clocks, time_seconds=time_seconds)
     if watts.components is None:
         raise AnalysisError("; ".join(note.detail for note in watts.diagnostics))
     functions = analysis.counts.functions(analysis.counts.factors())

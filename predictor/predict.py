@@ -87,8 +87,9 @@ def _predict_one(predictor: Predictor, request: PredictRequest, gpu: GpuProfile)
         predictor, request.time_model, analysis, gpu, clocks, request.board or ""
     )
     duration = corrected_by_known(predictor, request, source, gpu, uncorrected)
+    seconds = duration.estimate.value if duration is not None else None
     unanchored = predicted_watts(
-        predictor, request.model, analysis, gpu, clocks, request.board or ""
+        predictor, request.model, analysis, gpu, clocks, request.board or "", seconds
     )
     predictor.drift.saw(gpu.id, unanchored)
     power = anchored_power(predictor, request, source, gpu, unanchored)

@@ -189,7 +189,12 @@ class _Sweep:
             self._predictor, self._request.time_model, analysis, self._gpu, self._clocks
         )
         power = predicted_watts(
-            self._predictor, self._request.model, analysis, self._gpu, self._clocks
+            self._predictor,
+            self._request.model,
+            analysis,
+            self._gpu,
+            self._clocks,
+            time_seconds=found.estimate.value if found is not None else None,
         )
         if found is None or power.estimate is None:
             why = [note.detail for note in (*notes, *power.diagnostics)]

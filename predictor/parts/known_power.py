@@ -17,6 +17,7 @@ from wattcast.predictor.messages import KnownRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts.timing import timed
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 
 if TYPE_CHECKING:
@@ -73,9 +74,11 @@ def _predicted(
         clocks, _ = clocks_of(known.clocks or request.clocks, gpu)
         asked = request.model_copy(update={"launch": known.launch})
         analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
-        found = predicted_watts(
-            predictor, request.model, analysis, gpu, clocks, request.board or ""
-        )
+        board, seconds = request.board or "", known.time_seconds
+        if seconds is None:
+            duration, _ = timed(predictor, request.time_model, analysis, gpu, clocks, board)
+            seconds = duration.estimate.value if duration is not None else None
+        found = predicted_watts(predictor, request.model, analysis, gpu, clocks, board, seconds)
         if found.estimate is None or found.estimate.value <= 0:
             raise AnalysisError("its power cannot be predicted")
         return found.estimate.value

@@ -64,23 +64,32 @@ def predicted_watts(
     gpu: GpuProfile,
     clocks: ClockPair,
     board: str = "",
+    time_seconds: float | None = None,
 ) -> Watts:
     """Power at ``clocks``, carrying uncertain registers and trip counts into the interval.
 
-    ``board`` is the label of one of several boards of this GPU, where retrained models know it.
+    ``time_seconds`` is the duration that is answered, by whichever model or correction: rates
+    are counts over it. Where it is ``None``, the bottleneck model's. ``board`` is the label of one
+    of several boards of this GPU, where retrained models know it.
     Raises ModelError where the GPU has boosted models, but none of the family asked for.
     """
     model = predictor.power.model_for(gpu, choice, board)
     if isinstance(model, PhysicalPowerModel):
-        return _physical(model, analysis, gpu, clocks)
-    return _boosted(predictor, model, analysis, gpu, clocks)
+        return _physical(model, analysis, gpu, clocks, time_seconds)
+    return _boosted(predictor, model, analysis, gpu, clocks, time_seconds)
 
 
 def _physical(
-    model: PhysicalPowerModel, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair
+    model: PhysicalPowerModel,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    time_seconds: float | None,
 ) -> Watts:
     try:
-        found = model.predict(_work(analysis, gpu, clocks), clocks, _cases(analysis, gpu, clocks))
+        factor = _handed_on(analysis, gpu, clocks, time_seconds)
+        work = _work(analysis, gpu, clocks, factor)
+        found = model.predict(work, clocks, _cases(analysis, gpu, clocks, factor))
         vector = analysis.vector(ACTIVITY_SCHEMA)
     except AnalysisError as error:
         why = Diagnostic("power_not_predicted", error.detail)
@@ -126,16 +135,31 @@ def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Dia
     return tuple(notes)
 
 
-def _work(analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair) -> WorkAtTime:
+def _handed_on(
+    analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, time_seconds: float | None
+) -> float:
+    """The duration answered over the bottleneck model's: the factor of every case's duration."""
+    if time_seconds is None:
+        return 1.0
+    return time_seconds / predicted_seconds(
+        analysis.activity, gpu, clocks, more=beside(analysis.extras)
+    )
+
+
+def _work(
+    analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, factor: float
+) -> WorkAtTime:
     activity, more = analysis.activity, beside(analysis.extras)
-    return WorkAtTime(activity, predicted_seconds(activity, gpu, clocks, more=more), more)
+    return WorkAtTime(activity, factor * predicted_seconds(activity, gpu, clocks, more=more), more)
 
 
-def _cases(analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair) -> Sequence[WorkAtTime]:
+def _cases(
+    analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, factor: float
+) -> Sequence[WorkAtTime]:
     """The launch at the other ends of what is uncertain."""
     more = beside(analysis.extras)
     return [
-        WorkAtTime(case, predicted_seconds(case, gpu, clocks, more=more), more)
+        WorkAtTime(case, factor * predicted_seconds(case, gpu, clocks, more=more), more)
         for case in analysis.activity_cases
     ]
 
@@ -146,6 +170,7 @@ def _boosted(
     analysis: KernelAnalysis,
     gpu: GpuProfile,
     clocks: ClockPair,
+    time_seconds: float | None,
 ) -> Watts:
     names = model.card.feature_names
     vector = vector_for(analysis.vector(model.card.feature_schema.id), names, gpu)
@@ -162,7 +187,8 @@ def _boosted(
         found = replace(found, diagnostics=(_unlike_training(model, inputs),))
     if clocks == default_clocks(gpu):
         return found
-    return _at_other_clocks(predictor.power.physical(gpu), found, analysis, gpu, clocks)
+    physical = predictor.power.physical(gpu)
+    return _at_other_clocks(physical, found, analysis, gpu, clocks, time_seconds)
 
 
 def _unlike_training(model: BoostedPowerModel, inputs: NDArray[np.float32]) -> Diagnostic:
@@ -184,14 +210,16 @@ def _at_other_clocks(
     analysis: KernelAnalysis,
     gpu: GpuProfile,
     clocks: ClockPair,
+    time_seconds: float | None,
 ) -> Watts:
     """A boosted answer carried to other clocks by the physical model's ratio."""
     base = default_clocks(gpu)
     estimate = found.estimate
     assert estimate is not None
     try:
-        there = _work(analysis, gpu, clocks)
-        here = _work(analysis, gpu, base)
+        factor = _handed_on(analysis, gpu, clocks, time_seconds)
+        there = _work(analysis, gpu, clocks, factor)
+        here = _work(analysis, gpu, base, factor)
         ratio = physical.scale(there, clocks, here, base)
     except AnalysisError as error:
         why = Diagnostic("power_not_scaled", error.detail)

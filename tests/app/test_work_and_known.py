@@ -177,3 +177,32 @@ def test_python_takes_work_and_known_launches() -> None:
     corrected = wattcast.predict(path, known=known, **shape)
     assert corrected.time is not None
     assert corrected.time.basis == "seen_kernel"
+
+
+@pytest.mark.parametrize("time_model", ["bottleneck", "delay", "volkov"])
+def test_power_is_taken_at_the_time_that_is_answered(
+    client: httpx.Client, vector_add: str, time_model: str
+) -> None:
+    """Rates are counts over the duration answered, whichever model it comes from."""
+    request = {
+        "ptx": vector_add,
+        "gpu": "tesla-v100",
+        "model": "physical",
+        "time_model": time_model,
+        "launch": {"grid": [4096], "block": [256]},
+    }
+    answer = client.post("/predict", json=request).json()
+    base = client.post("/predict", json={**request, "time_model": "bottleneck"}).json()
+    longer = answer["time"]["seconds"] / base["time"]["seconds"]
+    moving = answer["components"]["dram"], base["components"]["dram"]
+    assert moving[0] * longer == pytest.approx(moving[1], rel=0.02)
+
+
+def test_a_known_duration_moves_the_power(client: httpx.Client, vector_add: str) -> None:
+    launch = {"grid": [4096], "block": [256]}
+    request = {"ptx": vector_add, "gpu": "tesla-v100", "model": "physical", "launch": launch}
+    free = client.post("/predict", json=request).json()
+    known = [{"launch": launch, "time_seconds": 2 * free["time"]["seconds"]}]
+    slower = client.post("/predict", json={**request, "known": known}).json()
+    assert slower["time"]["seconds"] == pytest.approx(2 * free["time"]["seconds"], rel=0.05)
+    assert slower["power"]["watts"] < 0.9 * free["power"]["watts"]

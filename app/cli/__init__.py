@@ -24,6 +24,7 @@ from wattcast.app.cli.inputs import (
     Known,
     MaybePtx,
     MemoryMhz,
+    PowerModel,
     Ptx,
     TimeModel,
     Work,
@@ -140,9 +141,7 @@ def predict(
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     time_model: TimeModel = "auto",
-    model: Annotated[
-        str, typer.Option(help="auto, xgboost, catboost, average, extratrees or physical.")
-    ] = "auto",
+    model: PowerModel = "auto",
     board: Annotated[
         str | None, typer.Option(help="Label of one of several boards of this GPU.")
     ] = None,
@@ -200,7 +199,7 @@ def dvfs(
     max_power_watts: Annotated[float | None, typer.Option(help="Power cap.")] = None,
     deadline_seconds: Annotated[float | None, typer.Option(help="Longest time.")] = None,
     time_model: TimeModel = "auto",
-    model: Annotated[str, typer.Option(help="Power model, as in predict.")] = "physical",
+    model: PowerModel = "physical",
     as_json: AsJson = False,
 ) -> None:
     """Predict a launch at many clocks: scaling, Pareto set, the best pair under constraints."""

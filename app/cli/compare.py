@@ -16,6 +16,7 @@ from wattcast.app.cli.inputs import (
     CoreMhz,
     Grid,
     MemoryMhz,
+    PowerModel,
     TimeModel,
     clock_request,
     fail,
@@ -49,7 +50,7 @@ def diff(
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     time_model: TimeModel = "auto",
-    model: Annotated[str, typer.Option(help="Power model, as in predict.")] = "physical",
+    model: PowerModel = "physical",
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown for a pull request.")
     ] = False,

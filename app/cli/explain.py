@@ -21,6 +21,7 @@ from wattcast.app.cli.inputs import (
     Known,
     MaybePtx,
     MemoryMhz,
+    PowerModel,
     TimeModel,
     Work,
     clock_request,
@@ -65,7 +66,7 @@ def explain(
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     time_model: TimeModel = "auto",
-    model: Annotated[str, typer.Option(help="Power model, as in predict.")] = "auto",
+    model: PowerModel = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Tell why a launch draws the power or takes the time that is predicted."""

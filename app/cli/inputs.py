@@ -11,6 +11,9 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from wattcast.models.power import POWER_FAMILIES
+from wattcast.models.time.registry import DEFAULT, TIME_MODELS
+
 CUDA_SUFFIXES = (".cu", ".cuh")
 
 _FILE = typer.Argument(
@@ -60,8 +63,11 @@ TimeModel = Annotated[
     str,
     typer.Option(
         "--time-model",
-        help="auto (bottleneck), scheduling, delay, queueing, queueing-cases, roofline or volkov.",
+        help=f"auto ({DEFAULT}) or {', '.join(TIME_MODELS)}.",
     ),
+]
+PowerModel = Annotated[
+    str, typer.Option("--model", help=f"Power model: auto or {', '.join(POWER_FAMILIES)}.")
 ]
 Work = Annotated[
     str | None,

@@ -20,6 +20,7 @@ from wattcast.app.cli.inputs import (
     Gpu,
     Grid,
     MemoryMhz,
+    PowerModel,
     Ptx,
     TimeModel,
     clock_request,
@@ -43,7 +44,7 @@ def hotspots(
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     time_model: TimeModel = "auto",
-    model: Annotated[str, typer.Option(help="Power model, as in predict.")] = "auto",
+    model: PowerModel = "auto",
     as_json: AsJson = False,
 ) -> None:
     """Tell which blocks and lines of a kernel take the energy and the time."""

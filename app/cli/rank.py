@@ -20,6 +20,7 @@ from wattcast.app.cli.inputs import (
     Kernel,
     Loops,
     MemoryMhz,
+    PowerModel,
     Ptx,
     Seconds,
     Shared,
@@ -59,7 +60,7 @@ def rank(
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     time_model: TimeModel = "auto",
-    model: Annotated[str, typer.Option(help="Power model, as in predict.")] = "physical",
+    model: PowerModel = "physical",
     as_json: AsJson = False,
 ) -> None:
     """Rank Kernel Tuner's configurations before running them; judge that by what was measured."""

@@ -16,6 +16,7 @@ from wattcast.app.cli.inputs import (
     CoreMhz,
     Grid,
     MemoryMhz,
+    PowerModel,
     Ptx,
     TimeModel,
     clock_request,
@@ -58,7 +59,7 @@ def sweep(
     max_power_watts: Annotated[float | None, typer.Option(help="Power cap.")] = None,
     deadline_seconds: Annotated[float | None, typer.Option(help="Longest time.")] = None,
     time_model: TimeModel = "auto",
-    model: Annotated[str, typer.Option(help="Power model, as in predict.")] = "physical",
+    model: PowerModel = "physical",
     as_json: AsJson = False,
 ) -> None:
     """Predict many blocks, grids, register counts and GPUs; the best by energy, time and EDP."""

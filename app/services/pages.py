@@ -16,6 +16,7 @@ from importlib.resources import files
 from pathlib import PurePosixPath
 
 from wattcast.app.settings import installed_version
+from wattcast.predictor.messages import POWER_MODEL_NAMES, TIME_MODEL_NAMES
 
 PLOTLY = "plotly.js"
 """The bundled script of the installed plotly package, under this name."""
@@ -87,7 +88,11 @@ def page() -> Asset:
     )
     modules = [name for name in assets() if name.endswith(".js")]
     rendered = environment.get_template("page.html.j2").render(
-        static=f"/static/{version()}", modules=modules, version=installed_version()
+        static=f"/static/{version()}",
+        modules=modules,
+        version=installed_version(),
+        power_models=POWER_MODEL_NAMES,
+        time_models=TIME_MODEL_NAMES,
     )
     return Asset.of(rendered.encode(), "text/html")
 

@@ -17,12 +17,11 @@ from wattcast.models.background import BACKGROUND_NAME, Background, read_backgro
 from wattcast.models.cards import ModelCard
 from wattcast.models.estimate import Basis, Estimate
 from wattcast.models.novelty import NOVEL, Novelty
+from wattcast.models.power import BOOSTED_FAMILIES
 from wattcast.models.store import Artifact
 from wattcast.models.trees import NATIVE_NAMES, ONNX_NAME, Float32s, Float64s, TreeModel
 
-__all__ = ["FAMILIES", "NATIVE_NAMES", "ONNX_NAME", "BoostedPowerModel"]
-
-FAMILIES = ("xgboost", "catboost", "average", "extratrees")
+__all__ = ["NATIVE_NAMES", "ONNX_NAME", "BoostedPowerModel"]
 
 
 class BoostedPowerModel:
@@ -35,8 +34,8 @@ class BoostedPowerModel:
 
     def __init__(self, artifact: Artifact) -> None:
         card = artifact.card
-        if card.family not in FAMILIES:
-            raise ModelError(f"{card.family!r} is no boosted family", known=list(FAMILIES))
+        if card.family not in BOOSTED_FAMILIES:
+            raise ModelError(f"{card.family!r} is no boosted family", known=list(BOOSTED_FAMILIES))
         self.card: ModelCard = card
         singles = artifact.members if card.family == "average" else (artifact,)
         self._singles = tuple(TreeModel(single) for single in singles)

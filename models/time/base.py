@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.gpus import GpuProfile
@@ -42,6 +45,21 @@ class TimePrediction:
     card: Card | None = None
 
 
+Floats = NDArray[np.float64]
+
+
+def summed(parts: Mapping[str, Floats]) -> Floats:
+    """Parts that are summands."""
+    found: Floats = np.sum(list(parts.values()), axis=0)
+    return found
+
+
+def largest(parts: Mapping[str, Floats]) -> Floats:
+    """Parts that are bounds, of which the largest counts."""
+    found: Floats = np.max(list(parts.values()), axis=0)
+    return found
+
+
 class TimeModel(Protocol):
     """A time model. Stateless; safe to share between threads."""
 
@@ -57,3 +75,7 @@ class TimeModel(Protocol):
         Raises ModelError where the GPU's profile lacks what the model needs, LaunchError for
         clocks that are not above 0.
         """
+
+    @staticmethod
+    def combined(parts: Mapping[str, Floats]) -> Floats:
+        """Seconds that the model's own ``parts`` come to, but for what is paid on top."""

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from math import ceil
 from types import MappingProxyType
 
+import numpy as np
+
 from wattcast.features.activity import Activity, Extras
 from wattcast.features.activity.extras import TensorKind
 from wattcast.features.analysis import KernelAnalysis
@@ -24,7 +26,7 @@ from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming_bytes_per_second
 from wattcast.models.estimate import Estimate
 from wattcast.models.intervals import loosened
-from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.base import Floats, Regime, TimePrediction
 from wattcast.models.time.bottleneck_interval import interval_of, level_of
 
 
@@ -255,6 +257,19 @@ class BottleneckTimeModel:
     """
 
     family = "bottleneck"
+
+    @staticmethod
+    def combined(parts: Mapping[str, Floats]) -> Floats:
+        """``combined_seconds`` for arrays."""
+        latency = parts.get("latency", np.zeros(1))
+        busy = np.array(
+            [part for name, part in parts.items() if name != "latency"] or [0 * latency]
+        )
+        largest = busy.max(axis=0)
+        scaled = busy / np.where(largest > 0, largest, 1.0)
+        norm = CONSTANTS.overlap_norm
+        found: Floats = np.maximum(largest * (scaled**norm).sum(axis=0) ** (1 / norm), latency)
+        return found
 
     def predict(
         self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None

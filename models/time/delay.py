@@ -18,7 +18,7 @@ from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
-from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.base import TimePrediction, summed
 from wattcast.models.time.code import (
     DEFAULT_ACCESS_BYTES,
     GLOBAL_LOAD,
@@ -114,6 +114,7 @@ class DelayTimeModel:
     """
 
     family = "delay"
+    combined = staticmethod(summed)
 
     def __init__(self, parallelism: Parallelism = "active") -> None:
         self._parallelism: Parallelism = parallelism

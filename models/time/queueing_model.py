@@ -11,13 +11,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair, checked, default_clocks
 from wattcast.models.estimate import Basis, Estimate
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth
-from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.base import Floats, Regime, TimePrediction, summed
 from wattcast.models.time.queueing import FormTime, network_form
 from wattcast.models.time.queueing_cases import Case, case_form
 from wattcast.models.time.queueing_gpu import gpu_parameters
@@ -81,6 +83,13 @@ class QueueingTimeModel:
 
     family = "queueing"
 
+    @staticmethod
+    def combined(parts: Mapping[str, Floats]) -> Floats:
+        """``network_form``: the busiest server, waiting, latency; or the chain."""
+        busiest = np.max([parts[name] for name in ("sm", "texture", "l2", "dram")], axis=0)
+        found: Floats = np.maximum(busiest + parts["overlap"] + parts["latency"], parts["chain"])
+        return found
+
     def predict(
         self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
     ) -> TimePrediction:
@@ -114,6 +123,7 @@ class QueueingCasesTimeModel:
     """
 
     family = "queueing-cases"
+    combined = staticmethod(summed)
 
     def predict(
         self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None

@@ -1,39 +1,48 @@
-"""Every time model by name. One more is one more line of ``_FACTORIES``."""
+"""Every time model by name. One more is one more line of ``TIME_MODELS``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
+from typing import NamedTuple
 
 from wattcast.features.errors import ModelError
 from wattcast.models.time.base import TimeModel
 
 
-def _model(module: str, name: str) -> Callable[[], TimeModel]:
-    """What builds a model; its module is imported when it is first asked for."""
+class Entry(NamedTuple):
+    """Where a time model is defined, and what it is, for people."""
 
-    def build() -> TimeModel:
-        model: TimeModel = getattr(import_module(module), name)()
+    module: str
+    name: str
+    help: str
+
+    def build(self) -> TimeModel:
+        """The model; its module is imported now."""
+        model: TimeModel = getattr(
+            import_module(f"wattcast.models.time.{self.module}"), self.name
+        )()
         return model
 
-    return build
 
+DEFAULT = "bottleneck"
 
-_FACTORIES: Mapping[str, Callable[[], TimeModel]] = {
-    "bottleneck": _model("wattcast.models.time.bottleneck", "BottleneckTimeModel"),
-    "delay": _model("wattcast.models.time.delay", "DelayTimeModel"),
-    "scheduling": _model("wattcast.models.time.thesis", "ThesisTimeModel"),
-    "roofline": _model("wattcast.models.time.roofline", "RooflineTimeModel"),
-    "volkov": _model("wattcast.models.time.throughput", "VolkovTimeModel"),
-    "queueing": _model("wattcast.models.time.queueing_model", "QueueingTimeModel"),
-    "queueing-cases": _model("wattcast.models.time.queueing_model", "QueueingCasesTimeModel"),
+TIME_MODELS: Mapping[str, Entry] = {
+    DEFAULT: Entry("bottleneck", "BottleneckTimeModel", "the slowest resource of the launch"),
+    "scheduling": Entry("thesis", "ThesisTimeModel", "the thesis' warp schedule, Algorithms 6-8"),
+    "delay": Entry("delay", "DelayTimeModel", "the thesis' delays, Algorithms 4-5"),
+    "queueing": Entry("queueing_model", "QueueingTimeModel", "Wang and Chu, servers in a network"),
+    "queueing-cases": Entry("queueing_model", "QueueingCasesTimeModel", "Wang and Chu, by cases"),
+    "roofline": Entry("roofline", "RooflineTimeModel", "peak rates: a lower bound"),
+    "volkov": Entry("throughput", "VolkovTimeModel", "Volkov's throughput and latency bounds"),
 }
+"""Every time model: what HTTP, command line, page and docs offer. One more is one more line."""
 
 
-@lru_cache(maxsize=len(_FACTORIES))
+@lru_cache(maxsize=len(TIME_MODELS))
 def _built(name: str) -> TimeModel:
-    return _FACTORIES[name]()
+    return TIME_MODELS[name].build()
 
 
 class _TimeModels(Mapping[str, TimeModel]):
@@ -43,13 +52,13 @@ class _TimeModels(Mapping[str, TimeModel]):
         return _built(name)
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_FACTORIES)
+        return iter(TIME_MODELS)
 
     def __len__(self) -> int:
-        return len(_FACTORIES)
+        return len(TIME_MODELS)
 
     def __contains__(self, name: object) -> bool:
-        return name in _FACTORIES
+        return name in TIME_MODELS
 
 
 def time_models() -> Mapping[str, TimeModel]:
@@ -59,7 +68,7 @@ def time_models() -> Mapping[str, TimeModel]:
 
 def get_time_model(name: str) -> TimeModel:
     """The model of a family. Raises ModelError listing the known names (``known``)."""
-    if name not in _FACTORIES:
-        known = sorted(_FACTORIES)
+    if name not in TIME_MODELS:
+        known = sorted(TIME_MODELS)
         raise ModelError(f"unknown time model {name!r}; known: {', '.join(known)}", known=known)
     return _built(name)

@@ -24,7 +24,7 @@ from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
-from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.base import Regime, TimePrediction, largest
 from wattcast.models.time.spread import uncalibrated_estimate
 from wattcast.models.time.work import executed_span, work_of
 
@@ -112,6 +112,7 @@ class RooflineTimeModel:
     """
 
     family = "roofline"
+    combined = staticmethod(largest)
 
     def predict(
         self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None

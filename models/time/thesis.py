@@ -6,7 +6,7 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair, checked, default_clocks
-from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.base import TimePrediction, summed
 from wattcast.models.time.scheduling import SchedulingTimeModel
 from wattcast.models.time.work import work_of
 
@@ -20,6 +20,7 @@ class ThesisTimeModel:
     """
 
     family = "scheduling"
+    combined = staticmethod(summed)
 
     def predict(
         self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None

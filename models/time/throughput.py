@@ -26,7 +26,7 @@ from wattcast.features.errors import DataError, LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
-from wattcast.models.time.base import Regime, TimePrediction
+from wattcast.models.time.base import Regime, TimePrediction, largest
 from wattcast.models.time.code import GLOBAL_LOAD, GLOBAL_STORE
 from wattcast.models.time.delay import issue_rate
 from wattcast.models.time.penalties import latencies, resource_units
@@ -125,6 +125,7 @@ class VolkovTimeModel:
     """
 
     family = "volkov"
+    combined = staticmethod(largest)
 
     def predict(
         self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None

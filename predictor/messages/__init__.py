@@ -5,66 +5,57 @@ dictionaries of the same shape, which serialise faster."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    WithJsonSchema,
+    model_validator,
+)
 
 from wattcast.features.analysis import Mode
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.estimate import Basis
+from wattcast.models.power import POWER_FAMILIES
+from wattcast.models.time.registry import TIME_MODELS
 
 MAX_INTEGER = 2**63 - 1
-
-
 """Largest integer taken from JSON: every limit of a GPU lies far below."""
 
-
 MAX_TRIPS = 1e15
-
-
 """Most executions of a loop body: beyond 10^15 cycles a kernel runs for weeks on any GPU."""
 
-
 Dimension = Annotated[int, Field(strict=True, ge=-MAX_INTEGER, le=MAX_INTEGER)]
-
-
 Dimensions = Annotated[list[Dimension], Field(min_length=1, max_length=3)]
-
-
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
-
-
 TripCount = Annotated[float, Field(ge=0, le=MAX_TRIPS, allow_inf_nan=False)]
-
-
 ArgumentNumber = Annotated[int, Field(strict=True, ge=-(2**63), le=2**64 - 1)]
-
-
 FiniteNumber = Annotated[float, Field(strict=True, allow_inf_nan=False)]
 
 
-ModelChoice = Literal["auto", "xgboost", "catboost", "average", "extratrees", "physical"]
+def _one_of(names: tuple[str, ...]) -> Any:
+    """Constraint and JSON schema of a name out of a registry."""
+
+    def known(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"{name!r} is none of {', '.join(names)}")
+        return name
+
+    return AfterValidator(known), WithJsonSchema({"type": "string", "enum": list(names)})
 
 
-TimeModelChoice = Literal[
-    "auto",
-    "bottleneck",
-    "scheduling",
-    "delay",
-    "queueing",
-    "queueing-cases",
-    "roofline",
-    "volkov",
-]
-
-
+POWER_MODEL_NAMES = ("auto", *POWER_FAMILIES)
+TIME_MODEL_NAMES = ("auto", *TIME_MODELS)
+ModelChoice = Annotated[str, *_one_of(POWER_MODEL_NAMES)]
+TimeModelChoice = Annotated[str, *_one_of(TIME_MODEL_NAMES)]
 Count = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
-
-
 Megahertz = Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)]
-
 
 EXAMPLE_PTX = """\
 .version 7.0
@@ -89,7 +80,6 @@ EXAMPLE_PTX = """\
  ret;
 }
 """
-
 
 EXAMPLE_CUDA = """\
 __global__ void scale(float* values, float factor, int n) {

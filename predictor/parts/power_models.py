@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import Card, ModelCard, ProtocolScores
-from wattcast.models.power.boosted import FAMILIES, BoostedPowerModel
+from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
+from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.physical import POOLED
 from wattcast.models.power.physical_model import PhysicalPowerModel
 from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
@@ -19,7 +20,6 @@ from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
 from wattcast.predictor.messages import ModelChoice
 
 TARGET = "power"
-PHYSICAL = "physical"
 PHYSICAL_SCHEMA = "activity1"
 
 
@@ -185,7 +185,7 @@ class PowerModels:
         # A GPU may have been measured by several people, each with a schema of their own.
         newest: dict[tuple[str, str, str], ModelCard] = {}
         for card in self.base_cards():
-            if card.gpu == gpu and card.target == TARGET and card.family in FAMILIES:
+            if card.gpu == gpu and card.target == TARGET and card.family in BOOSTED_FAMILIES:
                 key = card.family, card.feature_schema.id, card.source
                 newest[key] = max(newest.get(key, card), card, key=lambda c: c.version)
         return list(newest.values())

@@ -13,7 +13,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.known import KnownLaunch, corrected, launch_coordinates
-from wattcast.models.time.registry import get_time_model
+from wattcast.models.time.registry import DEFAULT, get_time_model
 from wattcast.predictor import parts
 from wattcast.predictor.messages import KnownRequest, TimeModelChoice
 from wattcast.predictor.messages.predict import PredictRequest
@@ -22,8 +22,6 @@ from wattcast.predictor.parts.sources import Source
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
-
-DEFAULT_TIME_MODEL = "bottleneck"
 
 
 def timed(
@@ -40,7 +38,7 @@ def timed(
     promoted; a model that is named answers as it is. Raises ModelError where that model cannot
     answer for the GPU.
     """
-    model = get_time_model(DEFAULT_TIME_MODEL if choice == "auto" else choice)
+    model = get_time_model(DEFAULT if choice == "auto" else choice)
     try:
         found = model.predict(analysis, gpu, clocks)
     except AnalysisError as error:

@@ -12,7 +12,8 @@ from wattcast.features.errors import ModelError
 from wattcast.features.schemas import get_schema
 from wattcast.models.background import Background
 from wattcast.models.estimate import Estimate
-from wattcast.models.power.boosted import FAMILIES, BoostedPowerModel
+from wattcast.models.power import BOOSTED_FAMILIES
+from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.inputs import LAUNCH_FEATURES
 from wattcast.models.store import ArtifactStore
 from wattcast.training.data.datasets import find_data
@@ -20,7 +21,7 @@ from wattcast.training.power.table import training_table
 
 GPUS = ("tesla-k20", "tesla-m60", "tesla-v100")
 STORE = ArtifactStore()
-CARDS = [card for card in STORE.list() if card.family in FAMILIES]
+CARDS = [card for card in STORE.list() if card.family in BOOSTED_FAMILIES]
 THESIS_CARDS = [card for card in CARDS if card.source == "thesis"]
 
 needs_data = pytest.mark.skipif(
@@ -35,7 +36,7 @@ def load(gpu: str, family: str) -> BoostedPowerModel:
 def test_every_packaged_artifact_passes_its_checks() -> None:
     assert STORE.problems() == ()
     found = {(card.gpu, card.family) for card in STORE.list()}
-    assert found >= {(gpu, family) for gpu in GPUS for family in FAMILIES}
+    assert found >= {(gpu, family) for gpu in GPUS for family in BOOSTED_FAMILIES}
 
 
 def test_cards_name_the_inputs_of_the_schema() -> None:
@@ -77,7 +78,7 @@ def test_cards_state_what_the_intervals_hold() -> None:
 
 
 @needs_data
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", BOOSTED_FAMILIES)
 @pytest.mark.parametrize("gpu", GPUS)
 def test_onnx_equals_native_on_every_training_row(gpu: str, family: str) -> None:
     model, table = load(gpu, family), training_table(gpu)
@@ -108,14 +109,14 @@ def _points(gpu: str, family: str = "xgboost") -> np.ndarray:
     return load(gpu, "xgboost" if family == "average" else family).background.matrix()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", BOOSTED_FAMILIES)
 @pytest.mark.parametrize("gpu", GPUS)
 def test_onnx_equals_native_between_the_training_rows(gpu: str, family: str) -> None:
     model, points = load(gpu, family), _points(gpu, family)
     assert np.abs(model.predict_watts(points) - model.native_watts(points)).max() <= 0.001
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", BOOSTED_FAMILIES)
 @pytest.mark.parametrize("gpu", GPUS)
 def test_shap_sums_to_the_prediction(gpu: str, family: str) -> None:
     model, points = load(gpu, family), _points(gpu, family)[:25]
@@ -143,7 +144,7 @@ def test_shap_equals_the_reference_explainer() -> None:
 
 def test_the_average_is_the_mean_of_its_members() -> None:
     points = _points("tesla-v100")
-    parts = [load("tesla-v100", family).predict_watts(points) for family in FAMILIES[:2]]
+    parts = [load("tesla-v100", family).predict_watts(points) for family in BOOSTED_FAMILIES[:2]]
     mean = load("tesla-v100", "average").predict_watts(points)
     np.testing.assert_allclose(mean, np.mean(parts, axis=0))
 

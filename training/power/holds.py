@@ -23,7 +23,7 @@ import numpy as np
 
 from wattcast.features.errors import WattcastError
 from wattcast.models.cards import ModelCard, Spread
-from wattcast.models.power.boosted import FAMILIES as TREE_FAMILIES
+from wattcast.models.power import BOOSTED_FAMILIES as TREE_FAMILIES
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.training.checkpoints import Checkpoints
 from wattcast.training.data.cleaning import clean

@@ -9,16 +9,16 @@ from wattcast.app.services.models.champions import PACKAGED, TIME, open_correcti
 from wattcast.app.store.registry import Move, NewVersion, Place, Snapshot, Version
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import CARD_NAME, sha256_of
-from wattcast.models.power.boosted import FAMILIES
+from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
 from wattcast.models.time.calibration import FAMILY as TIME_FAMILY
 from wattcast.models.time.calibration import CorrectedTimes
-from wattcast.predictor.parts.power_models import PHYSICAL, TARGET
+from wattcast.predictor.parts.power_models import TARGET
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
     from wattcast.app.store.repositories import Repositories
 
-_PROMOTED = {TARGET: (*FAMILIES, PHYSICAL), TIME: (TIME_FAMILY,)}
+_PROMOTED = {TARGET: (*BOOSTED_FAMILIES, PHYSICAL), TIME: (TIME_FAMILY,)}
 """Families by target; of times, corrections of the default model alone."""
 
 

@@ -25,10 +25,11 @@ from wattcast.app.services.retrain.opponents import opponent_of_launches, servin
 from wattcast.app.store.registry import Place
 from wattcast.features.schemas import get_schema
 from wattcast.models.cards import BoardFacts, SchemaReference
+from wattcast.models.power import PHYSICAL
 from wattcast.models.power.physical import POOLED
 from wattcast.models.power.physical_model import PhysicalPowerModel
 from wattcast.models.time.calibration import CorrectedTimes, TimeBoard, features_of
-from wattcast.predictor.parts.power_models import PHYSICAL, PHYSICAL_SCHEMA, TARGET
+from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA, TARGET
 
 Floats = NDArray[np.float64]
 

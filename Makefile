@@ -40,11 +40,12 @@ docs: $(STAMP)  ## the documentation site, into site/
 
 lock:  ## renew the lock files (needs uv)
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-header --extra train --extra dev --extra postgres --extra dask pyproject.toml -o requirements.lock
+	  --no-header --extra serve --extra explain --extra train --extra dev --extra postgres --extra dask \
+	  pyproject.toml -o requirements.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
 	  --no-header --no-annotate requirements-cuda.in -o requirements-cuda.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-	  --no-header --no-annotate --extra train --extra postgres --extra dask \
+	  --no-header --no-annotate --extra serve --extra explain --extra train --extra postgres --extra dask \
 	  --constraint requirements.lock --override docker/overrides.txt docker/requirements.in \
 	  pyproject.toml -o docker/requirements.lock
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \

@@ -23,8 +23,15 @@ from starlette.exceptions import HTTPException
 
 from wattcast.app.disk import is_full
 from wattcast.app.logs import REQUEST_ID, log
-from wattcast.features.errors import GpuError, ModelError, SchemaError, ServiceError, WattcastError
-from wattcast.predictor.messages import KernelParameter
+from wattcast.features.errors import (
+    GpuError,
+    MissingExtraError,
+    ModelError,
+    SchemaError,
+    ServiceError,
+    WattcastError,
+)
+from wattcast.predictor.messages import KernelParameter, field_problems
 
 MEDIA_TYPE = "application/problem+json"
 
@@ -140,6 +147,12 @@ TYPES: dict[str, ProblemType] = {
             "No CUDA compiler",
             "Compiling CUDA source needs the extra cuda: pip install 'wattcast[cuda]'.",
         ),
+        ProblemType(
+            "missing-extra",
+            501,
+            "Not installed",
+            "A package of an extra is missing; the detail has the pip command.",
+        ),
         ProblemType("time-limit", 503, "Time limit", "The analysis took longer than allowed."),
         ProblemType("not-ready", 503, "Not ready", "The service cannot answer predictions yet."),
         ProblemType("store", 503, "Store unavailable", "The database does not keep up or is gone."),
@@ -253,17 +266,6 @@ def kind_of(error: WattcastError, *, in_path: bool = False) -> str:
     return error.slug if error.slug in TYPES else "internal"
 
 
-def field_problems(errors: Sequence[Any]) -> list[dict[str, str]]:
-    """Pydantic's errors as paths and messages; the input itself is not echoed."""
-    return [
-        {
-            "path": ".".join(str(part) for part in error["loc"] if part not in ("body", "query")),
-            "message": str(error["msg"]),
-        }
-        for error in errors[:100]
-    ]
-
-
 def from_validation(errors: Sequence[Any]) -> Response:
     """400 for a body that is no JSON, else 422 with every defect."""
     first = errors[0]
@@ -337,6 +339,14 @@ def internal() -> Response:
     return response("internal", "an unexpected error; it is logged under this request's id")
 
 
+async def _missing_module(request: Request, error: Exception) -> Response:
+    assert isinstance(error, ModuleNotFoundError)
+    missing = MissingExtraError.of(error)
+    if missing is None:
+        return await _unexpected(request, error)
+    return await _wattcast_error(request, missing)
+
+
 def install(app: FastAPI) -> None:
     """Make every error of ``app`` a problem."""
     app.add_exception_handler(WattcastError, _wattcast_error)
@@ -344,6 +354,7 @@ def install(app: FastAPI) -> None:
     app.add_exception_handler(ValidationError, _validation_error)
     app.add_exception_handler(HTTPException, _http_error)
     app.add_exception_handler(OSError, _os_error)
+    app.add_exception_handler(ModuleNotFoundError, _missing_module)
     app.add_exception_handler(Exception, _unexpected)
 
 

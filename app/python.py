@@ -4,7 +4,8 @@
     >>> answer = wattcast.predict(Path("kernel.ptx"), gpu="tesla-v100", grid=4096, block=256)
     >>> answer.power.watts, answer.time.seconds, answer.energy.joules
 
-``compare`` asks about several GPUs, or how new code differs from old; ``vector`` for the features
+``compare`` asks about several GPUs, or how new code differs from old; ``explain`` what each feature
+adds, for shap's plots; ``vector`` for the features
 a model sees, ``analyze`` for the analysis itself. Code is PTX text, the path of a file, or an
 object with ``.asm["ptx"]`` (a compiled Triton kernel). Nothing is stored; GPU profiles and models
 of ``WATTCAST_HOME`` count, and models that were promoted in the database of a service there (or of
@@ -15,18 +16,22 @@ a ``pydantic.ValidationError``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, overload
 
+import numpy as np
 from pydantic_core import to_json
 
 from wattcast.app.services.models.promoted import alone
 from wattcast.app.settings import Settings
 from wattcast.features.analysis import KernelAnalysis, Mode
+from wattcast.features.errors import MissingExtraError
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor import compare as _comparison
+from wattcast.predictor import explain as _explanation
 from wattcast.predictor import features as _features
 from wattcast.predictor import predict as _prediction
 from wattcast.predictor.messages import ModelChoice, TimeModelChoice
@@ -35,7 +40,10 @@ from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
 from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 
-__all__ = ["analyze", "compare", "predict", "vector"]
+if TYPE_CHECKING:
+    import shap
+
+__all__ = ["analyze", "compare", "explain", "predict", "vector"]
 
 CUDA_SUFFIXES = (".cu", ".cuh")
 
@@ -54,20 +62,30 @@ Dimensions = int | Sequence[int]
 """Blocks of a grid or threads of a block: one number, or up to three."""
 
 
+class LaunchOptions(TypedDict, total=False):
+    """Of a launch, beside its code, grid and block; every function takes them.
+
+    ``cuda`` is CUDA source, or the path of a file, in the place of PTX. ``loops`` gives executions
+    of loop bodies, by label or one number for all; ``arguments`` the kernel's arguments by position
+    or name (numbers, or hints such as ``{"elements": 4096}``).
+    """
+
+    cuda: str | Path | None
+    kernel: str | None
+    loops: float | Mapping[str, float] | None
+    dynamic_shared_bytes: int
+    registers_per_thread: int | None
+    static_shared_bytes: int | None
+    arguments: Mapping[str, Any] | None
+    analysis: Mode
+
+
 def predict(
     ptx: Code | None = None,
     *,
-    cuda: str | Path | None = None,
     gpu: str,
     grid: Dimensions,
     block: Dimensions,
-    kernel: str | None = None,
-    loops: float | Mapping[str, float] | None = None,
-    dynamic_shared_bytes: int = 0,
-    registers_per_thread: int | None = None,
-    static_shared_bytes: int | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    analysis: Mode = "auto",
     clocks: Mapping[str, float] | None = None,
     time_model: TimeModelChoice = "auto",
     model: ModelChoice = "auto",
@@ -76,45 +94,22 @@ def predict(
     explain: bool = False,
     board: str | None = None,
     registry: bool = True,
+    **launch: Unpack[LaunchOptions],
 ) -> PredictAnswer:
     """Watts, seconds and joules of one launch on one GPU, as ``POST /predict`` answers.
 
-    ``ptx`` is the text or the path of a file; CUDA source is the path of a ``.cu`` file or given
-    as ``cuda``. ``loops`` gives the executions of loop bodies, by label or one number for all,
-    ``arguments`` the kernel's arguments by position or name (numbers, or hints such as
-    ``{"elements": 4096}``). ``clocks`` are ``{"core_mhz": ..., "memory_mhz": ...}``; ``known`` are
-    measured launches of the same kernel, ``work`` is what a profiler counted instead of PTX; both
-    as ``POST /predict`` takes them. ``explain`` adds SHAP contributions in watts. ``board`` is
-    the label of one of several boards of this GPU; ``registry=False`` leaves promoted models out.
+    ``ptx`` is the text or path of a file; a path that ends in ``.cu`` is CUDA source. ``clocks``
+    are ``{"core_mhz": ..., "memory_mhz": ...}``; ``known`` are measured launches of the same
+    kernel, ``work`` is what a profiler counted instead of PTX; both as ``POST /predict`` takes
+    them. ``explain`` adds SHAP contributions in watts. ``board`` is the label of one of several
+    boards of this GPU; ``registry=False`` leaves promoted models out.
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError or
     ModelError, ClockError for clocks the GPU does not run at, and StoreError where the database of
     promoted models is there but cannot be read.
     """
-    answer = _answered(
-        registry,
-        board=board,
-        gpu=gpu,
-        clocks=clocks,
-        time_model=time_model,
-        model=model,
-        known=known,
-        work=work,
-        explain="shap" if explain else None,
-        **_kernel(
-            ptx,
-            cuda,
-            grid,
-            block,
-            kernel,
-            loops,
-            dynamic_shared_bytes,
-            registers_per_thread,
-            static_shared_bytes,
-            arguments,
-            analysis,
-        ),
-    )
-    return _typed(answer)
+    more = {"clocks": clocks, "time_model": time_model, "model": model, "known": known}
+    more |= {"work": work, "explain": "shap" if explain else None, "board": board, "gpu": gpu}
+    return _typed(_answered(registry, **more, **_kernel(ptx, grid, block, **launch)))
 
 
 @overload
@@ -122,19 +117,12 @@ def compare(
     ptx: Code | None = None,
     new: None = None,
     *,
-    cuda: str | Path | None = None,
     gpus: Sequence[str],
     grid: Dimensions,
     block: Dimensions,
-    kernel: str | None = None,
-    loops: float | Mapping[str, float] | None = None,
-    dynamic_shared_bytes: int = 0,
-    registers_per_thread: int | None = None,
-    static_shared_bytes: int | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    analysis: Mode = "auto",
     model: ModelChoice | None = None,
     registry: bool = True,
+    **launch: Unpack[LaunchOptions],
 ) -> list[PredictAnswer]: ...
 
 
@@ -146,15 +134,9 @@ def compare(
     gpus: Sequence[str],
     grid: Dimensions,
     block: Dimensions,
-    kernel: str | None = None,
-    loops: float | Mapping[str, float] | None = None,
-    dynamic_shared_bytes: int = 0,
-    registers_per_thread: int | None = None,
-    static_shared_bytes: int | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    analysis: Mode = "auto",
     model: ModelChoice | None = None,
     registry: bool = True,
+    **launch: Unpack[LaunchOptions],
 ) -> CompareAnswer: ...
 
 
@@ -162,41 +144,25 @@ def compare(
     ptx: Code | None = None,
     new: Code | None = None,
     *,
-    cuda: str | Path | None = None,
     gpus: Sequence[str],
     grid: Dimensions,
     block: Dimensions,
-    kernel: str | None = None,
-    loops: float | Mapping[str, float] | None = None,
-    dynamic_shared_bytes: int = 0,
-    registers_per_thread: int | None = None,
-    static_shared_bytes: int | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    analysis: Mode = "auto",
     model: ModelChoice | None = None,
     registry: bool = True,
+    **launch: Unpack[LaunchOptions],
 ) -> list[PredictAnswer] | CompareAnswer:
     """``predict`` for several GPUs, in their order; with ``new``, old code beside new code.
 
     Without ``model`` each GPU's own default answers; ``physical`` where ``new`` is given, which
     sees what the code does. Raises as ``predict`` does.
     """
-    given = (
-        grid,
-        block,
-        kernel,
-        loops,
-        dynamic_shared_bytes,
-        registers_per_thread,
-        static_shared_bytes,
-        arguments,
-        analysis,
-    )
     if new is None:
-        body = _kernel(ptx, cuda, *given)
-        answer = _answered(registry, gpus=list(gpus), model=model or "auto", **body)
+        asked = _kernel(ptx, grid, block, **launch)
+        answer = _answered(registry, gpus=list(gpus), model=model or "auto", **asked)
         return [_typed(one) for one in answer["predictions"]]
-    sides = {"old": _kernel(ptx, None, *given), "new": _kernel(new, None, *given)}
+    sides = {
+        side: _kernel(code, grid, block, **launch) for side, code in (("old", ptx), ("new", new))
+    }
     request = CompareRequest.model_validate(
         {**sides, "gpus": list(gpus), "model": model or "physical"}
     )
@@ -204,77 +170,74 @@ def compare(
     return CompareAnswer.model_validate_json(to_json(found, inf_nan_mode="null"))
 
 
+def explain(
+    ptx: Code | None = None,
+    *,
+    gpu: str,
+    grid: Dimensions,
+    block: Dimensions,
+    target: Literal["power", "time"] = "power",
+    model: ModelChoice = "auto",
+    registry: bool = True,
+    **launch: Unpack[LaunchOptions],
+) -> shap.Explanation:
+    """What each feature adds to the watts (or, ``target="time"``, each part to the seconds).
+
+    The answer is shap's own class: ``shap.plots.waterfall(wattcast.explain(...))`` draws it. Its
+    values and base value add up to the prediction. Raises as ``predict`` does, and ServiceError
+    where there is nothing to explain; needs the extra ``explain``.
+    """
+    try:
+        import shap
+    except ImportError as error:
+        raise MissingExtraError("shap", "explain") from error
+    predictor = _predictor(registry)
+    asked = {"gpu": gpu, "model": model, **_kernel(ptx, grid, block, **launch)}
+    answer = _prediction.predict(predictor, PredictRequest.model_validate(asked))
+    found = _explanation.explained(predictor, answer, "shap", target)
+    unit = "watts" if target == "power" else "seconds"
+    parts = found["contributions"]
+    values = [math.nan if part["value"] is None else part["value"] for part in parts]
+    return shap.Explanation(
+        values=np.array([part[unit] for part in parts]),
+        base_values=found[f"base_{unit}"],
+        data=np.array(values, dtype=np.float64),
+        feature_names=[part["feature"] for part in parts],
+    )
+
+
 def vector(
     ptx: Code | None = None,
     *,
-    cuda: str | Path | None = None,
     gpu: str,
     grid: Dimensions,
     block: Dimensions,
     schema: str = "alavani2023",
-    kernel: str | None = None,
-    loops: float | Mapping[str, float] | None = None,
-    dynamic_shared_bytes: int = 0,
-    registers_per_thread: int | None = None,
-    static_shared_bytes: int | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    analysis: Mode = "auto",
+    **launch: Unpack[LaunchOptions],
 ) -> FeaturesAnswer:
     """The feature vector of a launch, as ``POST /features`` answers.
 
     Raises as ``predict`` does, and SchemaError.
     """
-    body = _kernel(
-        ptx,
-        cuda,
-        grid,
-        block,
-        kernel,
-        loops,
-        dynamic_shared_bytes,
-        registers_per_thread,
-        static_shared_bytes,
-        arguments,
-        analysis,
-    )
-    request = FeaturesRequest.model_validate({**body, "gpu": gpu, "schema": schema})
-    answer = _features.features(_predictor(), request)
+    asked = {"gpu": gpu, "schema": schema, **_kernel(ptx, grid, block, **launch)}
+    answer = _features.features(_predictor(), FeaturesRequest.model_validate(asked))
     return FeaturesAnswer.model_validate_json(to_json(answer, inf_nan_mode="null"))
 
 
 def analyze(
     ptx: Code | None = None,
     *,
-    cuda: str | Path | None = None,
     gpu: str,
     grid: Dimensions,
     block: Dimensions,
-    kernel: str | None = None,
-    loops: float | Mapping[str, float] | None = None,
-    dynamic_shared_bytes: int = 0,
-    registers_per_thread: int | None = None,
-    static_shared_bytes: int | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    analysis: Mode = "auto",
+    **launch: Unpack[LaunchOptions],
 ) -> KernelAnalysis:
     """The analysis of a launch: loops, accesses, mix, registers, occupancy, activity.
 
     Raises as ``predict`` does.
     """
-    body = _kernel(
-        ptx,
-        cuda,
-        grid,
-        block,
-        kernel,
-        loops,
-        dynamic_shared_bytes,
-        registers_per_thread,
-        static_shared_bytes,
-        arguments,
-        analysis,
-    )
-    request = AnalyzeRequest.model_validate({**body, "gpu": gpu})
+    asked = {"gpu": gpu, **_kernel(ptx, grid, block, **launch)}
+    request = AnalyzeRequest.model_validate(asked)
     predictor = _predictor()
     profile = predictor.gpus.load(gpu)
     source = predictor.sources.read(request, profile)
@@ -295,32 +258,23 @@ def _typed(answer: dict[str, Any]) -> PredictAnswer:
 
 
 def _kernel(
-    ptx: Code | None,
-    cuda: str | Path | None,
-    grid: Dimensions,
-    block: Dimensions,
-    kernel: str | None,
-    loops: float | Mapping[str, float] | None,
-    dynamic_shared_bytes: int,
-    registers_per_thread: int | None,
-    static_shared_bytes: int | None,
-    arguments: Mapping[str, Any] | None,
-    analysis: Mode,
+    ptx: Code | None, grid: Dimensions, block: Dimensions, **launch: Unpack[LaunchOptions]
 ) -> dict[str, Any]:
-    by_label = {"default": loops} if isinstance(loops, int | float) else dict(loops or {})
+    """The part of a request's body that tells code and launch."""
+    given: dict[str, Any] = dict(launch)
+    if unknown := given.keys() - LaunchOptions.__annotations__.keys():
+        raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
+    loops, arguments = given.pop("loops", None), given.pop("arguments", None)
     return {
-        **_source(ptx, cuda),
-        "kernel": kernel,
+        **_source(ptx, given.pop("cuda", None)),
         "launch": {
             "grid": grid if isinstance(grid, int) else list(grid),
             "block": block if isinstance(block, int) else list(block),
-            "dynamic_shared_bytes": dynamic_shared_bytes,
+            "dynamic_shared_bytes": given.pop("dynamic_shared_bytes", 0),
             "arguments": dict(arguments or {}),
         },
-        "loops": by_label,
-        "analysis": analysis,
-        "registers_per_thread": registers_per_thread,
-        "static_shared_bytes": static_shared_bytes,
+        "loops": {"default": loops} if isinstance(loops, int | float) else dict(loops or {}),
+        **given,
     }
 
 

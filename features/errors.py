@@ -14,12 +14,15 @@
     +-- ConstraintError      constraints that no operating point keeps to
     +-- DataError            a defect in a data set (file, row, column)
     +-- ServiceError         a limit or state of the service (kind)
+    +-- MissingExtraError    packages of an extra that is not installed
 
 Each class has a stable ``slug``: the tail of the ``type`` of its RFC 9457 problem.
 """
 
 from __future__ import annotations
 
+import re
+from importlib.metadata import requires
 from typing import ClassVar
 
 
@@ -128,3 +131,39 @@ class ServiceError(WattcastError):
     def __init__(self, kind: str, detail: str, **context: object) -> None:
         super().__init__(detail, **context)
         self.kind = kind
+
+
+class MissingExtraError(WattcastError):
+    """Something needs a package that is not installed; the message has the pip command."""
+
+    slug = "missing-extra"
+
+    def __init__(self, package: str, extra: str) -> None:
+        super().__init__(
+            f"this needs {package}, which is not installed: pip install 'wattcast[{extra}]'",
+            extra=extra,
+        )
+
+    @classmethod
+    def of(cls, error: ImportError) -> MissingExtraError | None:
+        """What to say of a module that is missing; ``None`` if it comes with no extra."""
+        module = (error.name or "").partition(".")[0]
+        wanted = _DISTRIBUTIONS.get(module, module.replace("_", "-"))
+        for line in requires("wattcast") or ():
+            package, _, marker = line.partition(";")
+            extra = re.search(r"extra == ['\"]([a-z0-9]+)['\"]", marker)
+            name = re.match(r"[\w.-]+", package)
+            if extra and name and name[0].lower() == wanted and extra[1] not in ("all", "dev"):
+                return cls(wanted, extra[1])
+        return None
+
+
+_DISTRIBUTIONS = {
+    "cuda": "cuda-bindings",
+    "multipart": "python-multipart",
+    "psycopg": "psycopg[binary]",
+    "pynvml": "nvidia-ml-py",
+    "sklearn": "scikit-learn",
+    "starlette": "fastapi",
+}
+"""Distributions whose modules have another name."""

@@ -6,6 +6,7 @@
 
     wattcast.features   PTX in, facts out: reader, control flow, execution, schemas, GPUs
     wattcast.models     facts in, numbers out: time, power, intervals, explanations, artifacts
+    wattcast.predictor  a request in, an answer out: one file for each use case
     wattcast.training   tables in, artifacts out: cleaning, protocols, fitting, retraining
     wattcast.app        faces: HTTP service, command line, this module's functions (app/python.py)
 
@@ -20,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
-    from wattcast.app.python import analyze, compare, predict, vector
+    from wattcast.app.python import analyze, compare, explain, predict, vector
 
-__all__ = ["analyze", "compare", "predict", "vector"]
+__all__ = ["analyze", "compare", "explain", "predict", "vector"]
 
 
 def __getattr__(name: str) -> Any:

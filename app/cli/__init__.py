@@ -42,7 +42,7 @@ from wattcast.app.cli.output import predictor as _predictor
 from wattcast.app.cli.output import print_json as _print_json
 from wattcast.app.cli.report import reports
 from wattcast.app.settings import Settings
-from wattcast.features.errors import WattcastError
+from wattcast.features.errors import MissingExtraError, WattcastError
 
 app = typer.Typer(
     name="wattcast",
@@ -71,6 +71,10 @@ def main() -> NoReturn:
         fail(_one_line(error))
     except WattcastError as error:
         fail(str(error))
+    except ModuleNotFoundError as error:
+        if (missing := MissingExtraError.of(error)) is None:
+            raise
+        fail(str(missing))
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone; say nothing more
         sys.exit(1)
@@ -78,7 +82,7 @@ def main() -> NoReturn:
 
 
 def _one_line(error: ValidationError) -> str:
-    from wattcast.app.problems import field_problems
+    from wattcast.predictor.messages import field_problems
 
     found = field_problems(error.errors(include_url=False))
     return "; ".join(f"{part['path'] or 'request'}: {part['message']}" for part in found)

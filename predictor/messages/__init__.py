@@ -5,6 +5,7 @@ dictionaries of the same shape, which serialise faster."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -356,3 +357,14 @@ class KernelParameter(BaseModel):
     ptx_name: str
     c_name: str | None = Field(None, description="Null where the CUDA source does not tell it.")
     type: str = Field(description="Its PTX type, `u64` say.")
+
+
+def field_problems(errors: Sequence[Any]) -> list[dict[str, str]]:
+    """Pydantic's errors as paths and messages; the input itself is not echoed."""
+    return [
+        {
+            "path": ".".join(str(part) for part in error["loc"] if part not in ("body", "query")),
+            "message": str(error["msg"]),
+        }
+        for error in errors[:100]
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -24,3 +25,69 @@ def test_heavy_libraries_wait_until_they_are_needed(entry: str) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == []
+
+
+EXTRAS = (
+    *("fastapi", "starlette", "sqlalchemy", "alembic", "uvicorn", "httpx", "jinja2", "plotly"),
+    *("prometheus_client", "pyarrow", "multipart", "threadpoolctl", "scipy", "networkx"),
+    *("dask", "distributed", "fsspec", "psycopg", *HEAVY),
+)
+"""Modules that come with extras: the core does without."""
+
+
+def core(*words: str) -> subprocess.CompletedProcess[str]:
+    """The command, where nothing but the core is installed."""
+    code = (
+        "import sys\n"
+        f"sys.modules.update(dict.fromkeys({EXTRAS!r}))\n"
+        "from wattcast.app.cli import main\nmain()"
+    )
+    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["predict", "analyze", "features", "dvfs", "sweep", "hotspots", "advise", "explain"],
+)
+def test_the_core_answers_without_extras(command: str) -> None:
+    launch = ("--gpu", "v100", "--grid", "64", "--block", "256")
+    done = core(command, "app/demo/vector_add.ptx", *launch)
+    assert done.returncode == 0, done.stderr
+    assert "vector_add" in done.stdout or "grid_size" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "extra"),
+    [
+        (("serve",), "serve"),
+        (("keys", "list"), "serve"),
+        (
+            (
+                "explain",
+                "app/demo/vector_add.ptx",
+                *"--model xgboost --gpu v100 --grid 64 --block 256".split(),
+            ),
+            "explain",
+        ),
+    ],
+)
+def test_a_missing_extra_is_named_with_its_command(words: tuple[str, ...], extra: str) -> None:
+    done = core(*words)
+    assert done.returncode == 1
+    assert f"pip install 'wattcast[{extra}]'" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_explanations_are_shaps_own() -> None:
+    import shap
+
+    import wattcast
+
+    code = Path("app/demo/vector_add.ptx")
+    found = wattcast.explain(code, gpu="v100", model="xgboost", grid=4096, block=256)
+    answer = wattcast.predict(code, gpu="v100", model="xgboost", grid=4096, block=256)
+    assert isinstance(found, shap.Explanation)
+    assert answer.power is not None
+    total = found.base_values + found.values.sum()
+    assert total == pytest.approx(answer.power.watts, rel=1e-5)
+    assert len(found.feature_names) == len(found.values) == len(found.data)

@@ -35,6 +35,9 @@ EXTRAS = (
 """Modules that come with extras: the core does without."""
 
 
+LAUNCH = ("--gpu", "v100", "--grid", "64", "--block", "256")
+
+
 def core(*words: str) -> subprocess.CompletedProcess[str]:
     """The command, where nothing but the core is installed."""
     code = (
@@ -50,8 +53,7 @@ def core(*words: str) -> subprocess.CompletedProcess[str]:
     ["predict", "analyze", "features", "dvfs", "sweep", "hotspots", "advise", "explain"],
 )
 def test_the_core_answers_without_extras(command: str) -> None:
-    launch = ("--gpu", "v100", "--grid", "64", "--block", "256")
-    done = core(command, "app/demo/vector_add.ptx", *launch)
+    done = core(command, "app/demo/vector_add.ptx", *LAUNCH)
     assert done.returncode == 0, done.stderr
     assert "vector_add" in done.stdout or "grid_size" in done.stdout
 
@@ -62,11 +64,7 @@ def test_the_core_answers_without_extras(command: str) -> None:
         (("serve",), "serve"),
         (("keys", "list"), "serve"),
         (
-            (
-                "explain",
-                "app/demo/vector_add.ptx",
-                *"--model xgboost --gpu v100 --grid 64 --block 256".split(),
-            ),
+            ("explain", "app/demo/vector_add.ptx", "--model", "xgboost", *LAUNCH),
             "explain",
         ),
     ],

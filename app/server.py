@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import socket
 import sys
 import threading
@@ -18,6 +19,7 @@ from wattcast.app import logs
 from wattcast.app.main import create_app
 from wattcast.app.services import Services
 from wattcast.app.settings import Settings
+from wattcast.app.store.private import UMASK
 from wattcast.features.errors import WattcastError
 
 DEMO_GPU = "tesla-v100"
@@ -69,6 +71,7 @@ def serve(settings: Settings, when_ready: Callable[[str], None] | None = None) -
     ends the service. Raises ServeError, or StoreError where the database cannot be opened.
     """
     logs.configure(settings)
+    os.umask(UMASK)
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what is imported stays for good
     gc.set_threshold(*COLLECT_AFTER)

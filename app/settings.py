@@ -45,6 +45,12 @@ class Settings(BaseSettings):
     database_connections: int = Field(
         default=20, ge=2, description="Most connections of one process to PostgreSQL."
     )
+    database_seconds: float = Field(
+        default=5.0,
+        ge=1,
+        description="Longest a statement, a lock or a free connection of the database is waited "
+        "for; then the request is answered 503.",
+    )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
         default="info", description="Least severe messages that are logged."
     )
@@ -192,10 +198,10 @@ class Settings(BaseSettings):
         ge=1,
         description="Predictions that may wait to be written; more are answered 503.",
     )
-    store_flush_milliseconds: float = Field(
-        default=20.0,
-        ge=0,
-        description="How long written predictions are gathered into one transaction.",
+    answer_first: bool = Field(
+        default=False,
+        description="Answer predictions before they are committed: about a millisecond sooner, "
+        "and through an outage of the database, but a killed process loses what waits.",
     )
 
     job_workers: int = Field(

@@ -6,6 +6,7 @@ assumed: what is not given is not told.
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 from wattcast.features.errors import AnalysisError, WattcastError
@@ -28,13 +29,16 @@ def cost(predictor: Predictor, request: CostRequest) -> dict[str, Any]:
     error tells which kernel.
     """
     found = []
+    rows: list[Future[None]] = []
     for number, kernel in enumerate(request.kernels):
         try:
-            found.append(_predicted(predictor, request, kernel))
+            found.append(_predicted(predictor, request, kernel, rows))
         except WattcastError as error:
             error.detail = f"kernels[{number}]: {error.detail}"
             error.args = (error.detail,)
             raise
+    if predictor.store is not None:
+        predictor.store.wait(rows)
     launches = [kernel.launches for kernel in request.kernels]
     joules = _total(found, launches, "energy", "joules")
     kwh = {name: joules[name] / JOULES_PER_KWH for name in ("joules", "low", "high")}
@@ -71,7 +75,10 @@ def cost(predictor: Predictor, request: CostRequest) -> dict[str, Any]:
 
 
 def _predicted(
-    predictor: Predictor, request: CostRequest, kernel: ApplicationKernel
+    predictor: Predictor,
+    request: CostRequest,
+    kernel: ApplicationKernel,
+    rows: list[Future[None]],
 ) -> dict[str, Any]:
     asked = PredictRequest.model_validate(
         {
@@ -81,7 +88,7 @@ def _predicted(
             "model": request.model,
         }
     )
-    answer = predict(predictor, asked)
+    answer = predict(predictor, asked, rows)
     if answer["energy"] is None:
         why = answer["warnings"][-1]["detail"] if answer["warnings"] else "no model answers"
         raise AnalysisError(f"its energy cannot be predicted: {why}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 from uuid import UUID, uuid4
@@ -36,8 +37,13 @@ QUICK_SECONDS = 0.004
 """A prediction below this runs on the event loop: others wait no longer than for a big answer."""
 
 
-def predict(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
+def predict(
+    predictor: Predictor, request: PredictRequest, rows: list[Future[None]] | None = None
+) -> dict[str, Any]:
     """``PredictAnswer`` for one GPU, ``PredictAnswers`` for several; stored if there is a store.
+
+    Returns once all rows are committed; or sooner, where the caller gives a list ``rows`` that
+    takes them, to be waited for before the answer is handed out.
 
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError or
     ModelError for what the request brings, ServiceError for limits and StoreError when the
@@ -51,7 +57,10 @@ def predict(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
             field="gpus",
         )
     gpus = [predictor.gpus.load(name) for name in names]
-    answers = [_predict_one(predictor, request, gpu) for gpu in gpus]
+    begun: list[Future[None]] = [] if rows is None else rows
+    answers = [_predict_one(predictor, request, gpu, begun) for gpu in gpus]
+    if rows is None and predictor.store is not None:
+        predictor.store.wait(begun)
     return answers[0] if request.gpu is not None else {"predictions": answers}
 
 
@@ -76,9 +85,11 @@ def _kind(request: PredictRequest, gpu: str) -> Hashable:
     return request.kernel, gpu, request.analysis, loops, request.registers_per_thread is None
 
 
-def _predict_one(predictor: Predictor, request: PredictRequest, gpu: GpuProfile) -> dict[str, Any]:
+def _predict_one(
+    predictor: Predictor, request: PredictRequest, gpu: GpuProfile, rows: list[Future[None]]
+) -> dict[str, Any]:
     if request.work is not None:
-        return predict_work(predictor, request, request.work, gpu)
+        return predict_work(predictor, request, request.work, gpu, rows)
     source = predictor.sources.read(request, gpu)
     start = time.perf_counter()
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
@@ -122,7 +133,8 @@ def _predict_one(predictor: Predictor, request: PredictRequest, gpu: GpuProfile)
     if request.explain is not None and power.estimate:
         answer["explanation"] = _explained(power, answer)
     if predictor.store is not None:
-        predictor.store.add(_record(prediction_id, answer, request, source, power.vector))
+        record = _record(prediction_id, answer, request, source, power.vector)
+        rows.append(predictor.store.add(record))
     source.known.took(_kind(request, request.gpu or gpu.id), time.perf_counter() - start)
     return answer
 

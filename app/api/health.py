@@ -25,7 +25,8 @@ class Readiness(Health):
     """What was looked at, and what was found."""
 
     checks: dict[str, str] = Field(
-        description="`database`, `migrations`, `artifacts`: `ok`, or what is weak but no obstacle."
+        description="`database`, `migrations`, `artifacts`, `promoted`, `analyses`, "
+        "`uploads`: `ok`, or what is weak but no obstacle."
     )
 
 
@@ -52,7 +53,8 @@ async def healthz(request: Request) -> Response:
 )
 async def readyz(request: Request) -> Response:
     """Asks the database for a sign of life, whether predictions are being written, whether its
-    tables are those of this program, and whether there are models that pass their checks."""
+    tables are those of this program, whether there are models that pass their checks and all that
+    are promoted can be loaded, and whether there is room for another analysis."""
     services = services_of(request)
     checks = await run_in_threadpool(services.check)
     return json_response({"status": "ok", "version": services.version, "checks": checks})

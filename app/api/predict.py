@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from uuid import UUID
 
 from fastapi import APIRouter, Request
@@ -31,10 +32,13 @@ stored = APIRouter(tags=["prediction"])
 async def post_predict(request: Request, body: PredictRequest) -> Response:
     """With `gpu` the answer is one prediction, with `gpus` a list of them in that order."""
     services = services_of(request)
+    rows: list[Future[None]] = []
     if is_quick(services, body):
-        answer = predict(services, body)
+        answer = predict(services, body, rows)
     else:
-        answer = await services.analyses.run(predict, services, body)
+        answer = await services.analyses.run(predict, services, body, rows)
+    if services.store is not None:
+        await services.store.committed(rows)
     metrics.predicted(answer.get("predictions", (answer,)))
     return json_response(answer)
 

@@ -14,6 +14,7 @@ from rich.console import Console
 
 from wattcast.app.cli.inputs import AsJson
 from wattcast.app.settings import Settings
+from wattcast.app.store.private import private_folder
 
 data = typer.Typer(
     help="Training data: fetch the published files, check what is there.", no_args_is_help=True
@@ -52,7 +53,7 @@ def fetch(
     from wattcast.training.data.fetch import fetch as run
 
     wanted = [sources().get(one) for one in ids] if ids else list(sources().file)
-    folder = to or Path(os.environ.get("WATTCAST_DATA") or Settings().home / "data")
+    folder = to or Path(os.environ.get("WATTCAST_DATA") or private_folder(Settings().home) / "data")
     done: list[dict[str, Any]] = []
     failed = 0
     for source in wanted:

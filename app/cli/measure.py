@@ -16,6 +16,7 @@ import typer
 
 from wattcast.app.cli.inputs import AsJson, fail
 from wattcast.app.settings import Settings
+from wattcast.app.store.private import private_folder
 
 if TYPE_CHECKING:
     from wattcast.training.measure.run import Request
@@ -120,7 +121,7 @@ def onboard(
         from wattcast.training.onboard.run import told
     except ImportError as error:  # before hours of measuring rather than after
         fail(f"onboarding lacks {error.name}: pip install 'wattcast[measure,train]'")
-    home = Settings().home
+    home = private_folder(Settings().home)
     if replay is not None and recording is not None:
         fail("--replay fits what is recorded, --recording measures: give one of them", 2)
     path = replay

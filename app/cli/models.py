@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Annotated, Any
@@ -96,11 +97,15 @@ def worker(
     from wattcast.app.jobs.worker import Worker
     from wattcast.app.store.database import Pool, open_database
     from wattcast.app.store.jobs import JobStore
+    from wattcast.app.store.private import UMASK, private_folder
 
     settings = Settings()
     logs.configure(settings)
     count = max(1, settings.job_workers) if jobs is None else jobs
-    engine = open_database(settings.sqlalchemy_url, Pool(most=settings.database_connections))
+    os.umask(UMASK)
+    private_folder(settings.home)
+    pool = Pool(most=settings.database_connections, seconds=settings.database_seconds)
+    engine = open_database(settings.sqlalchemy_url, pool)
     working = Worker(settings, JobStore(engine), count)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: working.stop())

@@ -63,14 +63,18 @@ class Services(Predictor):
         """With the prediction store of ``settings``, migrated. Raises StoreError."""
         from wattcast.app.store.database import Pool, open_database
         from wattcast.app.store.predictions import PredictionStore
+        from wattcast.app.store.private import private_folder
         from wattcast.app.store.repositories import Repositories
 
-        engine = open_database(settings.sqlalchemy_url, Pool(most=settings.database_connections))
+        private_folder(settings.home)
+        pool = Pool(most=settings.database_connections, seconds=settings.database_seconds)
+        engine = open_database(settings.sqlalchemy_url, pool)
         store = PredictionStore(
             engine,
             recent=settings.recent_predictions,
             queue_rows=settings.store_queue_rows,
-            flush_seconds=settings.store_flush_milliseconds / 1e3,
+            seconds=settings.database_seconds,
+            answer_first=settings.answer_first,
         )
         services = cls(settings, store, Repositories.over(engine, settings.key_cache_seconds))
         services._watch()
@@ -96,7 +100,8 @@ class Services(Predictor):
         """What was checked: ``ok``, or what is weak but no obstacle.
 
         Raises StoreError when predictions cannot be stored or the tables are not this program's,
-        and ServiceError ``not-ready`` where no model passes its checks.
+        and ServiceError ``not-ready`` where no model passes its checks, a promoted one cannot be
+        loaded, or the service is saturated.
         """
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -120,7 +125,26 @@ class Services(Predictor):
             raise ServiceError("not-ready", "no power model passes its checks; see the log")
         left_out = self.power.problems()
         found["artifacts"] = f"{len(left_out)} left out; see the log" if left_out else "ok"
+        if self.champions is not None:
+            if problems := self.champions.problems:
+                raise ServiceError("not-ready", "; ".join(problems))
+            found["promoted"] = "ok"
+        found |= self._room()
         return found
+
+    def _room(self) -> dict[str, str]:
+        """Whether another request finds room. Raises ServiceError ``not-ready`` where no analysis
+        would; uploads that must wait are no obstacle to predictions."""
+        settings = self.settings
+        most = settings.analyses_at_once + settings.waiting_analyses
+        if (pending := self.analyses.pending) >= most:
+            raise ServiceError(
+                "not-ready",
+                f"saturated: {pending} analyses wait or run, no more are taken "
+                "(WATTCAST_WAITING_ANALYSES)",
+            )
+        full = self.uploads.pending >= settings.uploads_at_once + settings.waiting_uploads
+        return {"analyses": "ok", "uploads": "no more are taken just now" if full else "ok"}
 
     def warm_up(self) -> threading.Thread:
         """Load the power models in the background, so that the first request need not."""

@@ -12,6 +12,13 @@ import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
+from wattcast.app.store.postgres import (
+    DATABASE_SECONDS,
+    be_patient,
+    connect_arguments,
+    lift_limits,
+)
+from wattcast.app.store.private import private_database, private_file
 from wattcast.features.errors import ServiceError
 
 HEAD = "0004"
@@ -33,13 +40,21 @@ class StoreError(ServiceError):
         super().__init__("store", detail)
 
 
+MIGRATION_SECONDS = 600.0
+"""Longest statement of a migration, and longest wait for another process that migrates."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Connections of one process to PostgreSQL: kept, and at most; when one is renewed."""
+    """Connections of one process to PostgreSQL: kept, and at most; when one is renewed.
+
+    ``seconds`` is how long a statement, a lock (of SQLite too) or a free connection is waited for.
+    """
 
     kept: int = 5
     most: int = 20
     recycle_seconds: float = 1800.0
+    seconds: float = DATABASE_SECONDS
 
 
 def with_driver(address: URL) -> URL:
@@ -61,10 +76,11 @@ def open_database(url: str, pool: Pool | None = None) -> Engine:
     shown = address.render_as_string(hide_password=True)
     engine: Engine | None = None
     try:
+        pool = pool or Pool()
         if address.get_backend_name() == "sqlite":
-            engine = _sqlite(address.database, url)
+            engine = _sqlite(address.database, url, pool.seconds)
         else:
-            engine = _postgres(address, pool or Pool())
+            engine = _postgres(address, pool)
         migrate(engine)
     except StoreError:
         if engine is not None:
@@ -79,25 +95,27 @@ def open_database(url: str, pool: Pool | None = None) -> Engine:
 
 
 def _postgres(address: URL, pool: Pool) -> Engine:
-    return sa.create_engine(
+    engine = sa.create_engine(
         address,
         pool_pre_ping=True,  # a restarted server costs one reconnect, not an error
         pool_size=min(pool.kept, pool.most),
         max_overflow=max(0, pool.most - pool.kept),
         pool_recycle=int(pool.recycle_seconds),
-        pool_timeout=10,
-        connect_args={"connect_timeout": 10, "application_name": "wattcast"},
+        pool_timeout=pool.seconds,
+        connect_args=connect_arguments(address, pool.seconds),
     )
+    be_patient(engine, pool.seconds)
+    return engine
 
 
-def _sqlite(database: str | None, url: str) -> Engine:
+def _sqlite(database: str | None, url: str, seconds: float) -> Engine:
     in_memory = database in (None, "", ":memory:")
     if not in_memory:
         assert database is not None
-        Path(database).parent.mkdir(parents=True, exist_ok=True)
+        private_database(Path(database))
     engine = sa.create_engine(
         url,
-        connect_args={"check_same_thread": False, "timeout": 30},
+        connect_args={"check_same_thread": False, "timeout": seconds},
         poolclass=sa.StaticPool if in_memory else None,
     )
 
@@ -155,12 +173,16 @@ def _alone(engine: Engine) -> Iterator[Connection]:
     with engine.connect() as connection, contextlib.ExitStack() as locks:
         database = engine.url.database
         if engine.dialect.name == "postgresql":
+            connection.detach()  # closed afterwards: its limits are not those of others
+            lift_limits(connection, MIGRATION_SECONDS)
             connection.execute(sa.text(f"SELECT pg_advisory_lock({_ADVISORY_LOCK})"))
             connection.commit()
             locks.callback(
                 connection.execute, sa.text(f"SELECT pg_advisory_unlock({_ADVISORY_LOCK})")
             )
         elif engine.dialect.name == "sqlite" and database and database != ":memory:":
-            lock = locks.enter_context(Path(f"{database}.migrating").open("w"))
+            path = Path(f"{database}.migrating")
+            private_file(path)
+            lock = locks.enter_context(path.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield connection

@@ -1,39 +1,80 @@
-"""Predictions: kept in memory at once, written by one thread in batches.
+"""Predictions: written by one thread, and answered once they are committed.
 
-An answer does not wait for the disk. ``PredictionStore.add`` takes a record, a writer thread
-commits everything that has gathered within a few milliseconds in one transaction, and ``get``
-finds a record from the moment ``add`` returned. ``close`` writes what is left.
+``PredictionStore.add`` queues a record. The writer commits everything that is queued in one
+transaction as soon as the one before has ended: a lone prediction waits for nobody, and many at
+once share their commits. Whoever acknowledges a prediction waits for its row first (``wait``, or
+``committed`` on an event loop), so that a process that is killed loses nothing acknowledged.
+``close`` writes what is left.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 import zlib
 from collections import OrderedDict
 from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError, StatementError
 
 from wattcast.app.logs import log
+from wattcast.app.problems import NOT_STORED
 from wattcast.app.store.database import StoreError
+from wattcast.app.store.postgres import DATABASE_SECONDS
 from wattcast.app.store.tables import PREDICTIONS, PTX
 from wattcast.predictor.parts.stored import PredictionRecord
 
 _RETRY_SECONDS = 0.5
-"""Pause after a failed write; the rows stay queued."""
+"""Pause before what failed is tried again."""
+
+_PROBE_BYTES = 32 * 1024
+"""Some pages of any database: where they find no room, a prediction finds none."""
 
 _CLOSE_SECONDS = 10.0
 """How long ``close`` waits for the last rows."""
 
 
+@dataclass(slots=True)
+class _Queued:
+    """A record on its way to the database, its PTX compressed where it may not be stored yet.
+
+    ``committed`` ends when the row is there for good, or raises StoreError.
+    """
+
+    record: PredictionRecord
+    text: dict[str, Any] | None
+    committed: Future[None]
+
+    def begin(self) -> bool:
+        """Whether it is to be written: whoever waited for it may have gone."""
+        if self.committed.done():
+            return not self.committed.cancelled()
+        return self.committed.set_running_or_notify_cancel()
+
+    def end(self, refusal: StoreError | None = None) -> None:
+        """Tell who waits."""
+        if self.committed.done():
+            return
+        if refusal is None:
+            self.committed.set_result(None)
+        else:
+            self.committed.set_exception(refusal)
+
+
 class PredictionStore:
-    """Repository of predictions over ``engine``. Safe to call from any thread."""
+    """Repository of predictions over ``engine``. Safe to call from any thread.
+
+    A row that the database does not take is given up together with its request. With
+    ``answer_first`` nobody waits for commits, and rows are tried again until they are taken.
+    """
 
     def __init__(
         self,
@@ -41,15 +82,24 @@ class PredictionStore:
         *,
         recent: int = 1024,
         queue_rows: int = 10_000,
-        flush_seconds: float = 0.05,
+        seconds: float = DATABASE_SECONDS,
+        answer_first: bool = False,
     ) -> None:
         self._engine = engine
+        # Rows stand for themselves. A batch is one implicit transaction there, which saves the
+        # round trips of BEGIN and COMMIT; SQLite would commit each row of its own.
+        self._writer = (
+            engine.execution_options(isolation_level="AUTOCOMMIT")
+            if engine.dialect.name == "postgresql"
+            else engine
+        )
         self._recent: OrderedDict[UUID, PredictionRecord] = OrderedDict()
         self._recent_size = recent
-        self._waiting: list[PredictionRecord] = []
-        self._writing: Sequence[PredictionRecord] = ()
+        self._waiting: list[_Queued] = []
+        self._writing: list[_Queued] = []
         self._queue_rows = queue_rows
-        self._flush_seconds = flush_seconds
+        self._seconds = seconds
+        self._answer_first = answer_first
         self._changed = threading.Condition()
         self._closing = threading.Event()
         self._failing = False
@@ -67,17 +117,58 @@ class PredictionStore:
         """Predictions that are not written yet."""
         return len(self._waiting) + len(self._writing)
 
-    def add(self, record: PredictionRecord) -> None:
-        """Remember and queue a record. Raises StoreError when the writer has fallen behind."""
+    def add(self, record: PredictionRecord) -> Future[None]:
+        """Remember and queue a record; what it returns ends once the row is committed (at once
+        where answers come first), and raises StoreError where it will not be.
+
+        Compresses PTX that the database may not have yet: call it in the thread that analysed.
+        Raises StoreError when the writer has fallen behind.
+        """
+        text = None
+        sha256 = record.ptx_sha256
+        if record.ptx is not None and sha256 is not None and sha256 not in self._known_ptx:
+            text = ptx_row(sha256, record.ptx, record.created)
+        queued = _Queued(record, text, Future())
+        if self._answer_first:
+            queued.committed.set_result(None)
         with self._changed:
             if len(self._waiting) >= self._queue_rows:
                 raise StoreError("the database does not keep up; the prediction was not stored")
-            self._waiting.append(record)
+            self._waiting.append(queued)
             self._recent[record.id] = record
             if len(self._recent) > self._recent_size:
                 self._recent.popitem(last=False)
             if len(self._waiting) == 1:
                 self._changed.notify_all()
+        return queued.committed
+
+    def wait(self, rows: Sequence[Future[None]]) -> None:
+        """Until rows are committed. Raises StoreError where one is not, or not in time."""
+        until = time.monotonic() + self._seconds
+        try:
+            for row in rows:
+                row.result(max(0.0, until - time.monotonic()))
+        except TimeoutError:
+            raise self._late(rows) from None
+
+    async def committed(self, rows: Sequence[Future[None]]) -> None:
+        """The same on an event loop."""
+        try:
+            async with asyncio.timeout(self._seconds):
+                for row in rows:
+                    if not row.done():
+                        await asyncio.wrap_future(row)
+                    row.result()
+        except TimeoutError:
+            raise self._late(rows) from None
+
+    def _late(self, rows: Sequence[Future[None]]) -> StoreError:
+        for row in rows:
+            row.cancel()  # succeeds only where nobody has begun to write it
+        return StoreError(
+            f"the database did not take the prediction within {self._seconds:g} s "
+            "(WATTCAST_DATABASE_SECONDS); it may be stored or not"
+        )
 
     def recent(self, prediction_id: UUID) -> PredictionRecord | None:
         """A record that is still in memory; never touches the database."""
@@ -85,7 +176,7 @@ class PredictionStore:
             found = self._recent.get(prediction_id)
             if found is None:
                 pending = (*self._writing, *self._waiting)
-                found = next((r for r in pending if r.id == prediction_id), None)
+                found = next((q.record for q in pending if q.record.id == prediction_id), None)
             return found
 
     def get(self, prediction_id: UUID) -> PredictionRecord | None:
@@ -131,7 +222,7 @@ class PredictionStore:
             raise StoreError("the database does not answer") from error
 
     def flush(self, timeout_seconds: float = _CLOSE_SECONDS) -> bool:
-        """Wait until everything added so far is committed; ``False`` if that did not happen."""
+        """Wait until everything added so far is committed or refused; ``False`` if it is not."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not self._waiting and not self._writing, timeout_seconds
@@ -143,71 +234,97 @@ class PredictionStore:
         with self._changed:
             self._changed.notify_all()
         self._thread.join(_CLOSE_SECONDS)
-        if self._thread.is_alive() or self._waiting:
-            log().error("predictions lost", rows=len(self._waiting) + len(self._writing))
+        if self._thread.is_alive() or self._waiting or self._writing:
+            log().error("predictions lost", rows=self.waiting)
         self._engine.dispose()
 
     def _run(self) -> None:
         deadline: float | None = None
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closing.is_set())
-                if not self._waiting:
-                    return
-            # Gather what arrives in the next moment: one commit for many requests.
-            self._closing.wait(self._flush_seconds)
+                pause = _RETRY_SECONDS if self._failing else None
+                self._changed.wait_for(lambda: self._waiting or self._closing.is_set(), pause)
+            if self._writing:  # answered already, and failed: there is no hurry
+                time.sleep(_RETRY_SECONDS)
             if self._closing.is_set() and deadline is None:
                 deadline = time.monotonic() + _CLOSE_SECONDS / 2
             with self._changed:
-                self._writing, self._waiting = self._waiting, []
-            written = self._write(self._writing)
-            with self._changed:
-                if not written:
-                    self._waiting = [*self._writing, *self._waiting]
-                self._writing = ()
-                self._changed.notify_all()
-            if not written:
-                if deadline is not None and time.monotonic() > deadline:
-                    return
-                time.sleep(_RETRY_SECONDS)
+                wanted = [each for each in self._waiting if each.begin()]
+                self._writing, self._waiting = [*self._writing, *wanted], []
+            if self._writing:
+                failed = self._write(self._writing)
+                with self._changed:
+                    self._writing = failed
+                    self._changed.notify_all()
+            elif self._failing:
+                self._failing = not self._takes_rows()
+            late = deadline is not None and time.monotonic() > deadline
+            if deadline is not None and not self._waiting and (late or not self._writing):
+                return
 
-    def _write(self, records: Sequence[PredictionRecord]) -> bool:
-        """Commit records; ``False`` if the database failed and they should be tried again."""
+    def _write(self, queued: list[_Queued]) -> list[_Queued]:
+        """Commit rows and tell who waits for them; those that are to be tried again."""
         try:
-            self._commit(records)
+            self._commit(queued)
         except (IntegrityError, DataError) as error:
             # One row the database will never take must not hold up the others.
-            if len(records) == 1:
-                why = str(error.orig).partition("\n")[0]  # the lines below it quote the row
-                log().error("prediction refused by the database", id=str(records[0].id), why=why)
-            else:
-                for record in records:
-                    if not self._write([record]):
-                        return False
+            if len(queued) > 1:
+                for at, one in enumerate(queued):
+                    if self._write([one]):
+                        return queued[at:]
+                return []
+            one = queued[0]
+            why = str(error.orig).partition("\n")[0]  # the lines below it quote the row
+            log().error("prediction refused by the database", id=str(one.record.id), why=why)
+            self._give_up(one, "the database refuses the prediction; see the log", error)
         except (SQLAlchemyError, StatementError) as error:
             if not self._failing:
-                log().error("cannot write predictions; trying again", why=str(error.args[:1]))
+                log().error("cannot write predictions", why=str(error.args[:1]))
             self._failing = True
-            return False
+            if self._answer_first:
+                return queued
+            for one in queued:
+                self._give_up(one, NOT_STORED, error)
+            return []
+        for one in queued:
+            one.end()
         self._failing = False
+        return []
+
+    def _give_up(self, queued: _Queued, why: str, cause: Exception) -> None:
+        with self._changed:
+            self._recent.pop(queued.record.id, None)
+        refusal = StoreError(why)
+        refusal.__cause__ = cause  # tells a full disk
+        queued.end(refusal)
+
+    def _takes_rows(self) -> bool:
+        """Whether a row of some pages is taken, which is gone again once it is committed."""
+        probe = {
+            "sha256": f"probe {uuid4()}",
+            "size": 0,
+            "compressed": bytes(_PROBE_BYTES),
+            "created": datetime.now(UTC),
+        }
+        try:
+            with self._engine.begin() as connection:
+                connection.execute(sa.insert(PTX), probe)
+                connection.execute(sa.delete(PTX).where(PTX.c.sha256 == probe["sha256"]))
+        except SQLAlchemyError:
+            return False
         return True
 
-    def _commit(self, records: Sequence[PredictionRecord]) -> None:
-        rows = [record.row() for record in records]
-        texts: dict[str, PredictionRecord] = {
-            record.ptx_sha256: record
-            for record in records
-            if record.ptx is not None
-            and record.ptx_sha256 is not None
-            and record.ptx_sha256 not in self._known_ptx
+    def _commit(self, queued: Sequence[_Queued]) -> None:
+        rows = [each.record.row() for each in queued]
+        texts = {
+            each.text["sha256"]: each.text
+            for each in queued
+            if each.text is not None and each.text["sha256"] not in self._known_ptx
         }
-        with self._engine.begin() as connection:
+        with self._writer.begin() as connection:
             if texts:
                 # In one order everywhere: two writers of the same texts cannot lock each other out.
-                rows_of_ptx = [
-                    ptx_row(sha256, texts[sha256].ptx or "", texts[sha256].created)
-                    for sha256 in sorted(texts)
-                ]
+                rows_of_ptx = [texts[sha256] for sha256 in sorted(texts)]
                 connection.execute(insert_or_leave(self._engine.dialect.name, PTX), rows_of_ptx)
             # Left where a commit went through whose answer got lost with the connection.
             connection.execute(insert_or_leave(self._engine.dialect.name, PREDICTIONS), rows)

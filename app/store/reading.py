@@ -11,13 +11,14 @@ from sqlalchemy.engine import Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app.store.database import HEAD, StoreError, revision, with_driver
+from wattcast.app.store.postgres import DATABASE_SECONDS, be_patient, connect_arguments
 
 REGISTRY_SINCE = "0004"
 """Migration that brought the registry: an older database has promoted nothing."""
 
 _WITHOUT = "WATTCAST_REGISTRY=off predicts without them"
-_CONNECT_SECONDS = 10
-"""As a service waits for PostgreSQL."""
+_SECONDS = DATABASE_SECONDS
+"""As long as a service waits by default."""
 
 
 class Reading:
@@ -38,8 +39,9 @@ class Reading:
                 self._engine = sa.create_engine(
                     self._address,
                     poolclass=sa.NullPool,
-                    connect_args={"connect_timeout": _CONNECT_SECONDS},
+                    connect_args=connect_arguments(self._address, _SECONDS),
                 )
+                be_patient(self._engine, _SECONDS)
         except (SQLAlchemyError, ImportError) as error:
             raise cannot_read(url, error) from error
         self._checked = False
@@ -68,7 +70,10 @@ class Reading:
     def _connect(self) -> sqlite3.Connection:
         assert self._file is not None
         return sqlite3.connect(
-            f"file:{quote(str(self._file.absolute()))}?mode=ro", uri=True, check_same_thread=False
+            f"file:{quote(str(self._file.absolute()))}?mode=ro",
+            uri=True,
+            check_same_thread=False,
+            timeout=_SECONDS,
         )
 
 

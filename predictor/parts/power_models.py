@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import Card, ModelCard, ProtocolScores
@@ -31,16 +32,25 @@ Champion = BoostedPowerModel | Artifact[ModelCard]
 """A promoted power model; an artifact is a physical one, which answers with a GPU's profile."""
 
 
+class Missing(NamedTuple):
+    """A promoted model that cannot be loaded: its family, and why."""
+
+    family: str
+    why: str
+
+
 @dataclass(frozen=True)
 class Serving:
     """What the registry holds: champions of power and corrections of time by (GPU, board; empty:
-    any board), the cards of every retrained version, and a way to load a boosted one."""
+    any board), the cards of every retrained version, and a way to load a boosted one; and by
+    target, GPU and board the champions that cannot be loaded, so that others stand in for them."""
 
     champions: Mapping[tuple[str, str], Champion] = field(default_factory=dict)
     times: Mapping[tuple[str, str], CorrectedTimes] = field(default_factory=dict)
     cards: Mapping[Name, ModelCard] = field(default_factory=dict)
     time_cards: Mapping[Name, TimeCorrectionCard] = field(default_factory=dict)
     load: Callable[[Name], BoostedPowerModel] | None = None
+    missing: Mapping[tuple[str, str, str], Missing] = field(default_factory=dict)
 
 
 class Answering(NamedTuple):
@@ -86,6 +96,19 @@ class PowerModels:
         """What corrects the default time model on a GPU's board, else on the GPU."""
         times = self._serving.times
         return times.get((gpu, board)) or times.get((gpu, ""))
+
+    def stands_in(self, target: str, gpu: str, board: str, choice: str) -> tuple[Diagnostic, ...]:
+        """What to warn of where another model stands in for a promoted one that cannot be loaded;
+        ``choice`` is the family asked for, or ``auto``."""
+        serving = self._serving
+        found = serving.missing.get((target, gpu, board))
+        if found is None:
+            own = serving.champions if target == TARGET else serving.times
+            found = None if (gpu, board) in own else serving.missing.get((target, gpu, ""))
+        if found is None or choice not in ("auto", found.family):
+            return ()
+        detail = f"the promoted model of {target} cannot be loaded, another stands in: {found.why}"
+        return (Diagnostic("promoted_model_missing", detail),)
 
     def model_for(
         self, gpu: GpuProfile, choice: ModelChoice, board: str = ""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Protocol
@@ -55,8 +57,11 @@ class PredictionRecord:
 class Keeper(Protocol):
     """What keeps predictions: a database, say."""
 
-    def add(self, record: PredictionRecord) -> None:
-        """Keep a prediction."""
+    def add(self, record: PredictionRecord) -> Future[None]:
+        """Keep a prediction: what is answered ends when it is kept for good."""
+
+    def wait(self, rows: Sequence[Future[None]]) -> None:
+        """Return once all are kept. Raises what keeps them from it."""
 
     def get(self, prediction_id: UUID) -> PredictionRecord | None:
         """A prediction kept before."""

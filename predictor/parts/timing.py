@@ -46,7 +46,8 @@ def timed(
     correction = predictor.power.times(gpu.id, board) if choice == "auto" else None
     if correction is not None:
         found = correction.corrected(found, gpu)
-    return found, found.diagnostics
+    notes = predictor.power.stands_in("time", gpu.id, board, choice)
+    return found, (*found.diagnostics, *notes)
 
 
 def corrected_by_known(

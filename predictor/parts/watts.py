@@ -34,6 +34,7 @@ from wattcast.models.power.physical_model import (
 )
 from wattcast.models.time.bottleneck import beside, predicted_seconds
 from wattcast.predictor.messages import ModelChoice
+from wattcast.predictor.parts.power_models import TARGET
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -75,8 +76,11 @@ def predicted_watts(
     """
     model = predictor.power.model_for(gpu, choice, board)
     if isinstance(model, PhysicalPowerModel):
-        return _physical(model, analysis, gpu, clocks, time_seconds)
-    return _boosted(predictor, model, analysis, gpu, clocks, time_seconds)
+        found = _physical(model, analysis, gpu, clocks, time_seconds)
+    else:
+        found = _boosted(predictor, model, analysis, gpu, clocks, time_seconds)
+    notes = predictor.power.stands_in(TARGET, gpu.id, board, choice)
+    return replace(found, diagnostics=(*found.diagnostics, *notes)) if notes else found
 
 
 def _physical(

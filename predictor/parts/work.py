@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.estimate import Estimate, energy, weaker
+from wattcast.models.power import PHYSICAL
 from wattcast.models.power.activities import work_activities
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.models.time.card import TimeCard
@@ -25,7 +27,7 @@ from wattcast.predictor import parts
 from wattcast.predictor.explain import shap_of_components
 from wattcast.predictor.messages.predict import PredictRequest, WorkRequest
 from wattcast.predictor.parts.clocks import clocks_of
-from wattcast.predictor.parts.power_models import reference_of
+from wattcast.predictor.parts.power_models import TARGET, reference_of
 from wattcast.predictor.parts.stored import PredictionRecord
 from wattcast.predictor.parts.watts import physical_notes
 
@@ -50,9 +52,14 @@ class WorkTimeModels:
 
 
 def predict_work(
-    predictor: Predictor, request: PredictRequest, work: WorkRequest, gpu: GpuProfile
+    predictor: Predictor,
+    request: PredictRequest,
+    work: WorkRequest,
+    gpu: GpuProfile,
+    rows: list[Future[None]],
 ) -> dict[str, Any]:
-    """``PredictAnswer`` without a kernel, its occupancy and its registers.
+    """``PredictAnswer`` without a kernel, its occupancy and its registers; ``rows`` takes what
+    tells that it is stored.
 
     Raises LaunchError for a launch the GPU refuses, ClockError, and ModelError where a boosted
     power model is asked for: those look at a kernel's code.
@@ -90,13 +97,18 @@ def predict_work(
         "occupancy": None,
         "registers": None,
         "trip_counts": [],
-        "warnings": parts.plain_warnings((note,), physical_notes(model, found), beside),
+        "warnings": parts.plain_warnings(
+            (note,),
+            physical_notes(model, found),
+            predictor.power.stands_in(TARGET, gpu.id, "", PHYSICAL),
+            beside,
+        ),
     }
     if request.explain is not None:
         seconds = duration.estimate.value
         answer["explanation"] = shap_of_components(reference, answer["components"], seconds)
     if predictor.store is not None:
-        predictor.store.add(_record(answer, request))
+        rows.append(predictor.store.add(_record(answer, request)))
     return answer
 
 

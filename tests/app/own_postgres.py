@@ -9,10 +9,11 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
 import pytest
 
 SECONDS = 60
@@ -38,6 +39,23 @@ class OwnServer:
             f"-p {self.port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={self.folder}"
         )
         self._run("pg_ctl", "-w", "-l", str(self.folder / "log"), "-o", options, "start")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Every process of it stops, as on a machine that swaps; its kernel goes on answering."""
+        first = psutil.Process(
+            int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
+        )
+        first.suspend()  # first, so that no process is added
+        stopped = first.children(recursive=True)
+        for process in stopped:
+            process.suspend()
+        try:
+            yield
+        finally:
+            for process in (*stopped, first):
+                with suppress(psutil.NoSuchProcess):
+                    process.resume()
 
     def kill(self) -> None:
         """Every process of it ends at once, nothing is written any more."""

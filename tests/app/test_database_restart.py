@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import httpx
+import pytest
 import sqlalchemy as sa
+from sqlalchemy.exc import OperationalError
 
 from tests.app import databases
 from tests.app.conftest import settings_at
@@ -17,7 +19,7 @@ from tests.app.databases import database
 from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, ended, table, upload
 from tests.app.own_postgres import own_server
-from wattcast.app.store.database import open_database, with_driver
+from wattcast.app.store.database import Pool, open_database, with_driver
 from wattcast.app.store.job_tables import JOB_EVENTS
 from wattcast.app.store.measurement_tables import MEASUREMENTS
 
@@ -127,6 +129,50 @@ def test_a_server_killed_and_started_again_costs_no_more_than_a_503(
                 server.start()
 
         _under_load(tmp_path, vector_add, server.url, killed)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/jobs"), ("POST", "/predict"), ("GET", "/readyz")]
+)
+def test_a_paused_server_costs_a_503_within_seconds(
+    method: str, path: str, tmp_path: Path, vector_add: str
+) -> None:
+    body = {"ptx": vector_add, "gpu": GPU, "launch": {"grid": [64], "block": [128]}}
+    sent = {"json": body} if method == "POST" else {}
+    with own_server() as server:
+        settings = settings_at(
+            tmp_path / "home", database_url=server.url, database_seconds=2, job_workers=0
+        )
+        with running(settings) as client:
+            assert client.post("/predict", json=body).status_code == 200
+            with server.paused():
+                begun = time.monotonic()
+                answers = [client.request(method, path, **sent) for _ in range(2)]
+                seconds = time.monotonic() - begun
+                assert client.get("/healthz").status_code == 200
+            print(f"{method} {path} answered twice in {seconds:.1f} s")
+            for answer in answers:
+                assert answer.status_code == 503, answer.text
+                assert answer.json()["type"] == "/problems/store"
+                assert answer.headers["Retry-After"]
+            assert seconds < 20  # unbounded before
+            until = time.monotonic() + 30
+            while client.get("/readyz").status_code != 200:
+                assert time.monotonic() < until
+                time.sleep(0.1)
+            assert client.request(method, path, **sent).status_code == 200
+
+
+def test_a_statement_that_takes_too_long_is_ended_by_the_server(tmp_path: Path) -> None:
+    with database("postgresql", tmp_path) as url:
+        engine = open_database(url, Pool(seconds=1))
+        with engine.connect() as connection, pytest.raises(OperationalError, match="timeout"):
+            connection.exec_driver_sql("SELECT pg_sleep(30)")
+        with engine.begin() as holder:
+            holder.exec_driver_sql("LOCK TABLE predictions")
+            with engine.connect() as other, pytest.raises(OperationalError, match="lock timeout"):
+                other.exec_driver_sql("LOCK TABLE predictions")
+        engine.dispose()
 
 
 def _under_load(

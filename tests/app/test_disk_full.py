@@ -195,7 +195,7 @@ def _fill(path: Path) -> None:
 
 
 def test_a_disk_that_really_is_full(small_disk: Path, vector_add: str) -> None:
-    settings = settings_at(small_disk / "home", job_workers=0)
+    settings = settings_at(small_disk / "home", job_workers=0, answer_first=True)
     body = {"ptx": vector_add, "gpu": GPU, "launch": {"grid": [64], "block": [128]}}
     with running(settings) as client:
         upload(client, table(100))

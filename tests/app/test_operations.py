@@ -7,7 +7,10 @@ import re
 import socket
 import sys
 import threading
+import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.app.conftest import settings_at
 from tests.app.live import running
+from tests.app.test_registry_artifacts import PLACE, made
 from wattcast.app import logs, metrics
 from wattcast.app.api.rates import TokenBuckets
+from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
 from wattcast.app.settings import Settings
+from wattcast.app.store.database import open_database
+from wattcast.app.store.registry import NewVersion, RegistryStore
+from wattcast.models.cards import CARD_NAME
 from wattcast.predictor.parts.power_models import PowerModels
 
 
@@ -77,7 +85,103 @@ def test_a_watched_value_is_looked_up_when_asked(client: httpx.Client) -> None:
 
 def test_readiness_tells_what_was_checked(client: httpx.Client) -> None:
     answer = client.get("/readyz").json()
-    assert answer["checks"] == {"database": "ok", "migrations": "ok", "artifacts": "ok"}
+    checked = ("database", "migrations", "artifacts", "promoted", "analyses", "uploads")
+    assert answer["checks"] == dict.fromkeys(checked, "ok")
+
+
+def test_a_saturated_service_is_not_ready(
+    tmp_path: Path, vector_add: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entered, leave = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> dict[str, Any]:
+        entered.set()
+        assert leave.wait(30)
+        return {}
+
+    monkeypatch.setattr("wattcast.app.api.analyze.analyze", slow)
+    body = {"ptx": vector_add, "gpu": "v100", "launch": {"grid": [64], "block": [128]}}
+    settings = settings_at(tmp_path, analyses_at_once=1, waiting_analyses=0)
+    with running(settings) as client, ThreadPoolExecutor() as pool:
+        assert client.get("/readyz").status_code == 200
+        waiting = pool.submit(client.post, "/analyze", json=body)
+        assert entered.wait(20)
+        answer = client.get("/readyz")
+        leave.set()
+        waiting.result()
+        assert answer.status_code == 503
+        assert "saturated" in answer.json()["detail"]
+        assert client.get("/readyz").status_code == 200
+
+
+@contextmanager
+def flipped(path: Path) -> Iterator[None]:
+    """One bit of a file is another."""
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    try:
+        yield
+    finally:
+        path.write_bytes(content)
+
+
+@pytest.mark.parametrize("of", ["model", "card"])
+def test_a_promoted_model_that_does_not_load_is_told(
+    of: str, tmp_path: Path, vector_add: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wattcast.app.services.models.champions.RETRY_SECONDS", 0.1)
+    settings = settings_at(tmp_path / "home", job_workers=0, registry_poll_seconds=0.05)
+    card, sha256 = made(tmp_path / "work")
+    artifacts = RegistryArtifacts(settings.home / "registry")
+    artifacts.adopt(tmp_path / "work", card)
+    engine = open_database(settings.sqlalchemy_url)
+    new = NewVersion(name_of(card), "", "retrained", sha256)
+    RegistryStore(engine).promote_by_hand(PLACE, new, "tests", "")
+    engine.dispose()
+    body = {"ptx": vector_add, "gpu": card.gpu, "launch": {"grid": [64], "block": [128]}}
+
+    def answered(client: httpx.Client, **more: object) -> tuple[int, list[str]]:
+        answer = client.post("/predict", json={**body, **more}).json()
+        codes = [w["code"] for w in answer["warnings"] if w["code"] == "promoted_model_missing"]
+        return answer["model"]["version"], codes
+
+    folder = settings.home / "registry" / card.folder
+    file = folder / (CARD_NAME if of == "card" else "model.onnx")
+    with flipped(file), running(settings) as client:
+        answer = client.get("/readyz")
+        assert answer.status_code == 503
+        assert answer.json()["type"] == "/problems/not-ready"
+        assert "promoted catboost model of power for tesla-k20" in answer.json()["detail"]
+        assert str(tmp_path) not in answer.text
+        assert answered(client) == (1, ["promoted_model_missing"])
+        assert answered(client, model="xgboost") == (1, [])
+        assert answered(client, gpu="tesla-v100") == (1, [])
+        swept = client.post("/sweep", json={**body, "model": "auto", "blocks": [[64]]}).json()
+        assert "promoted_model_missing" in [w["code"] for w in swept["warnings"]]
+    with running(settings) as client:
+        assert client.get("/readyz").status_code == 200
+        assert answered(client) == (card.version, [])
+
+
+def test_a_promoted_model_that_is_put_back_serves_again(
+    tmp_path: Path, vector_add: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("wattcast.app.services.models.champions.RETRY_SECONDS", 0.1)
+    settings = settings_at(tmp_path / "home", job_workers=0, registry_poll_seconds=0.05)
+    card, sha256 = made(tmp_path / "work")
+    engine = open_database(settings.sqlalchemy_url)
+    new = NewVersion(name_of(card), "", "retrained", sha256)
+    RegistryStore(engine).promote_by_hand(PLACE, new, "tests", "")
+    engine.dispose()
+    with running(settings) as client:
+        assert client.get("/readyz").status_code == 503
+        RegistryArtifacts(settings.home / "registry").adopt(tmp_path / "work", card)
+        until = time.monotonic() + 30
+        while client.get("/readyz").status_code != 200:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+        body = {"ptx": vector_add, "gpu": card.gpu, "launch": {"grid": [64], "block": [128]}}
+        assert client.post("/predict", json=body).json()["model"]["version"] == card.version
 
 
 def test_a_service_over_tables_of_another_program_is_not_ready(tmp_path: Path) -> None:

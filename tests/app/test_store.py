@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -55,7 +56,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def test_a_prediction_is_found_before_and_after_it_is_written(url: str) -> None:
-    store = PredictionStore(open_database(url), flush_seconds=0.05)
+    store = PredictionStore(open_database(url))
     one = record()
     store.add(one)
     assert store.get(one.id) is one
@@ -111,7 +112,7 @@ def test_memory_holds_the_latest_and_the_database_all(url: str) -> None:
 
 
 def test_a_row_the_database_refuses_does_not_hold_up_others(url: str) -> None:
-    store = PredictionStore(open_database(url), flush_seconds=0.1)
+    store = PredictionStore(open_database(url))
     bad, good = replace(record(), gpu=None), record()  # type: ignore[arg-type]
     with capture_logs() as said:
         for one in (bad, good):
@@ -129,7 +130,7 @@ def test_a_row_the_database_refuses_does_not_hold_up_others(url: str) -> None:
 def test_a_commit_whose_answer_was_lost_is_made_once(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = PredictionStore(open_database(url), flush_seconds=0.1)
+    store = PredictionStore(open_database(url))
     commit, lost = store._commit, []
 
     def committed_then_lost(records: Sequence[PredictionRecord]) -> None:
@@ -152,14 +153,107 @@ def test_a_commit_whose_answer_was_lost_is_made_once(
     again.close()
 
 
-def test_a_full_queue_is_told(url: str) -> None:
+def test_a_full_queue_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = open_database(url)
-    store = PredictionStore(engine, queue_rows=3, flush_seconds=30)
+    store = PredictionStore(engine, queue_rows=3)
+    held = threading.Event()
+    commit = store._commit
+    monkeypatch.setattr(store, "_commit", lambda rows: (held.wait(30), commit(rows)))
+    store.add(record())
+    until = time.monotonic() + 30
+    while store._waiting:  # the writer has taken the first
+        assert time.monotonic() < until
+        time.sleep(0.001)
     for _ in range(3):
         store.add(record())
     with pytest.raises(StoreError, match="keep up"):
         store.add(record())
+    held.set()
     store.close()
+
+
+def test_what_is_waited_for_is_committed(url: str) -> None:
+    store, other = PredictionStore(open_database(url)), open_database(url)
+    for number in range(20):
+        one = record(f"// {number}")
+        store.wait([store.add(one)])
+        with other.connect() as connection:
+            found = connection.scalar(sa.select(PREDICTIONS.c.id).where(PREDICTIONS.c.id == one.id))
+        assert found == one.id
+    store.close()
+    other.dispose()
+
+
+@pytest.mark.parametrize("answer_first", [False, True])
+def test_a_row_that_fails_is_told_unless_answered_first(
+    answer_first: bool, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = PredictionStore(open_database(url), answer_first=answer_first)
+    commit, broken = store._commit, OperationalError("INSERT", {}, Exception("gone"))
+
+    def fail(_: object) -> None:
+        raise broken
+
+    monkeypatch.setattr(store, "_commit", fail)
+    monkeypatch.setattr(store, "_takes_rows", lambda: False)
+    one = record()
+    row = store.add(one)
+    if answer_first:
+        store.wait([row])
+    else:
+        with pytest.raises(StoreError, match="nothing was stored"):
+            store.wait([row])
+        assert store.recent(one.id) is None
+    until = time.monotonic() + 30
+    while store.healthy:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    monkeypatch.setattr(store, "_commit", commit)
+    monkeypatch.undo()
+    until = time.monotonic() + 30
+    while not store.healthy:  # nobody asks for a prediction: it finds out itself
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    store.close()
+    again = PredictionStore(open_database(url))
+    assert (again.get(one.id) is not None) == answer_first
+    again.close()
+
+
+def test_a_row_nobody_waits_for_any_more_is_not_written(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, held = PredictionStore(open_database(url), seconds=0.2), threading.Event()
+    commit = store._commit
+    monkeypatch.setattr(store, "_commit", lambda rows: (held.wait(30), commit(rows)))
+    first, second = record(), record()
+    begun = store.add(first)
+    while store._waiting:
+        time.sleep(0.001)
+    late = store.add(second)
+    with pytest.raises(StoreError, match=r"within 0\.2 s"):
+        store.wait([late])
+    held.set()
+    begun.result(30)
+    store.close()
+    again = PredictionStore(open_database(url))
+    assert (again.get(first.id) is not None, again.get(second.id)) == (True, None)
+    again.close()
+
+
+def test_homes_and_databases_are_for_their_user_alone(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    url = f"sqlite:///{home / 'w.db'}"
+    for made_by_hand in (False, True):
+        store = PredictionStore(open_database(url))
+        store.wait([store.add(record())])
+        modes = {path.name: path.stat().st_mode & 0o777 for path in (home, *home.iterdir())}
+        assert modes.pop("home") == (0o755 if made_by_hand else 0o700)  # others may need it
+        assert set(modes) >= {"w.db", "w.db-wal"}
+        assert set(modes.values()) == {0o600}
+        store.close()
+        home.chmod(0o755)
+        (home / "w.db").chmod(0o644)
 
 
 def test_rows_wait_while_the_database_is_locked(url: str) -> None:

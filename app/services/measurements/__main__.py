@@ -74,7 +74,7 @@ def _receive(source: IO[bytes], file: IO[bytes], size: int) -> None:
 
 
 def _services(settings: Settings) -> Services:
-    engine = open_database(settings.sqlalchemy_url, Pool(most=1))
+    engine = open_database(settings.sqlalchemy_url, Pool(most=1, seconds=settings.database_seconds))
     return Services(settings, data=Repositories.over(engine))
 
 

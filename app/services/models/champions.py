@@ -8,21 +8,23 @@ two predictions.
 from __future__ import annotations
 
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app.logs import log
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
-from wattcast.app.store.registry import ModelName, Origin, RegistryStore, Snapshot, Version
+from wattcast.app.store.registry import ModelName, Origin, Place, RegistryStore, Snapshot, Version
 from wattcast.features.errors import ModelError, WattcastError
 from wattcast.models.cards import CARD_NAME, ModelCard, sha256_of
 from wattcast.models.power.boosted import BoostedPowerModel
-from wattcast.models.store import Artifact
+from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact
 from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
 from wattcast.predictor.parts.power_models import (
     TARGET,
     Champion,
+    Missing,
     Name,
     PowerModels,
     Serving,
@@ -34,6 +36,12 @@ if TYPE_CHECKING:
 
 PACKAGED: Origin = "packaged"
 TIME = "time"
+LOADING = (WattcastError, OSError, ValueError)
+"""What loading an artifact raises: it is gone, has changed, or cannot be read."""
+
+RETRY_SECONDS = 5.0
+"""How often a champion that cannot be loaded is tried again: somebody may put it back."""
+
 SPARE_MODELS = 8
 """Loaded models kept besides the champions; each takes a few MB."""
 
@@ -59,6 +67,9 @@ class Champions:
         self._cards: dict[int, tuple[Name, ModelCard]] = {}
         self._generation = -1
         self._failing = False
+        self._missing: dict[tuple[str, str, str], Missing] = {}
+        self._found_missing: dict[tuple[str, str, str], Missing] = {}
+        self._retry_at = 0.0
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="champions", daemon=True)
@@ -74,17 +85,46 @@ class Champions:
         if self._thread.is_alive():
             self._thread.join(10)
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What is promoted and does not serve, with the reason; or that nobody could be asked."""
+        if self._generation < 0:
+            return ("the registry of promoted models has not been read yet; see the log",)
+        return tuple(
+            f"the promoted {missing.family} model of {target} for {gpu}"
+            f"{f' board {board}' if board else ''} cannot be loaded: {missing.why}"
+            for (target, gpu, board), missing in sorted(self._missing.items())
+        )
+
     def refresh(self) -> None:
-        """Serve the registry's champions if they changed. Raises SQLAlchemyError."""
+        """Serve the registry's champions if they changed, and look again for those that could not
+        be loaded. Raises SQLAlchemyError."""
         with self._lock:
-            if self._registry.generation() == self._generation:
+            again = bool(self._missing) and time.monotonic() >= self._retry_at
+            if self._registry.generation() == self._generation and not again:
                 return
             snapshot = self._registry.snapshot()
+            changed, before = snapshot.generation != self._generation, self._missing
+            self._found_missing = {}
             self._power.serve(self._serving(snapshot))
+            # Not before all serve: until then what was told holds.
+            self._missing = self._found_missing
             self._generation = snapshot.generation
+            self._retry_at = time.monotonic() + RETRY_SECONDS
+            self._tell(before)
+        if not changed:
+            return
         if self._told is not None:
             self._told(snapshot)
         log().info("serving champions", generation=snapshot.generation)
+
+    def _tell(self, before: Mapping[tuple[str, str, str], Missing]) -> None:
+        """Log what cannot be loaded any more, or can again."""
+        for place, missing in self._missing.items():
+            if before.get(place) != missing:
+                log().error("champion does not load", place=place, why=missing.why)
+        for place in before.keys() - self._missing.keys():
+            log().info("champion serves again", place=place)
 
     def _serving(self, snapshot: Snapshot) -> Serving:
         before = self._power.serving
@@ -98,8 +138,8 @@ class Champions:
                 if isinstance(model, BoostedPowerModel):
                     model.warm_up()
                 champions[key] = model
-            except WattcastError as error:
-                log().error("champion does not load", place=place, why=error.detail)
+            except LOADING as error:
+                self._lacks(place, standing.champion.version, error)
                 # A model that answered well a moment ago is better than none.
                 if key in before.champions:
                     champions[key] = before.champions[key]
@@ -119,7 +159,15 @@ class Champions:
             for version in snapshot.versions
             if version.id in self._times
         }
-        return Serving(champions, times, self._retrained(snapshot), cards, load)
+        retrained = self._retrained(snapshot)
+        return Serving(champions, times, retrained, cards, load, self._found_missing)
+
+    def _lacks(self, place: Place, version: Version, error: Exception) -> None:
+        why = error.detail if isinstance(error, WattcastError) else str(error)
+        for root in (self._artifacts.root, PACKAGED_ARTIFACTS):  # callers read it, too
+            why = why.replace(f"{root}/", "")
+        key = place.target, place.gpu, place.board
+        self._found_missing[key] = Missing(version.name.family, why)
 
     def _model(self, version: Version) -> Champion:
         if version.id not in self._opened:
@@ -130,20 +178,25 @@ class Champions:
         self, snapshot: Snapshot, before: Mapping[tuple[str, str], CorrectedTimes]
     ) -> dict[tuple[str, str], CorrectedTimes]:
         """Corrections of time that serve; all versions are opened, being a few numbers each."""
+        broken: dict[int, Exception] = {}
         for version in snapshot.versions:
             if version.name.target != TIME or version.id in self._times:
                 continue
             try:
                 artifact = open_correction(self._artifacts, version)
                 self._times[version.id] = CorrectedTimes(artifact)
-            except WattcastError as error:
-                log().error("correction of times left out", name=version.name, why=error.detail)
+            except LOADING as error:
+                broken[version.id] = error
+                if snapshot.generation != self._generation:
+                    log().error("correction of times left out", name=version.name, why=str(error))
         found = {}
         for place, standing in snapshot.standings.items():
             if place.target != TIME or standing.champion is None:
                 continue
-            key = place.gpu, place.board
-            opened = self._times.get(standing.champion.version.id) or before.get(key)
+            key, version = (place.gpu, place.board), standing.champion.version
+            if version.id in broken:
+                self._lacks(place, version, broken[version.id])
+            opened = self._times.get(version.id) or before.get(key)
             if opened is not None:
                 found[key] = opened
         return found
@@ -162,8 +215,9 @@ class Champions:
                 continue
             try:
                 self._cards[version.id] = version.name, self.artifact(version).card
-            except WattcastError as error:
-                log().error("retrained model left out", name=version.name, why=error.detail)
+            except LOADING as error:
+                if snapshot.generation != self._generation:
+                    log().error("retrained model left out", name=version.name, why=str(error))
         return dict(self._cards.values())
 
     def artifact(self, version: Version) -> Artifact[ModelCard]:

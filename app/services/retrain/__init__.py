@@ -26,7 +26,7 @@ from wattcast.app.services.retrain.boosted import retrain_power
 from wattcast.app.services.retrain.messages import RetrainRequest
 from wattcast.app.services.retrain.physical import calibrate_power, calibrate_time
 from wattcast.app.settings import Settings
-from wattcast.app.store.database import open_database
+from wattcast.app.store.database import Pool, open_database
 from wattcast.app.store.jobs import Job, LeaseLostError
 from wattcast.app.store.measurements import Batch
 from wattcast.app.store.registry import ChampionMovedError, ModelName, NewVersion, Snapshot
@@ -39,6 +39,9 @@ if TYPE_CHECKING:
     from wattcast.app.services import Services
 
 KIND = "retrain"
+
+JOB_DATABASE_SECONDS = 60.0
+"""A job reads all rows of its batches in one statement, and nobody waits for its answer."""
 
 
 def submit(
@@ -97,7 +100,8 @@ def run_job(settings: Settings, job_id: UUID, token: str) -> None:
     """
     from wattcast.app.services import Services
 
-    engine = open_database(settings.sqlalchemy_url)
+    seconds = max(JOB_DATABASE_SECONDS, settings.database_seconds)
+    engine = open_database(settings.sqlalchemy_url, Pool(seconds=seconds))
     services = Services(settings)
     try:
         data = Repositories.over(engine)

@@ -153,6 +153,12 @@ TYPES: dict[str, ProblemType] = {
             "Not installed",
             "A package of an extra is missing; the detail has the pip command.",
         ),
+        ProblemType(
+            "compiler-not-isolated",
+            501,
+            "CUDA source is off here",
+            "The kernel cannot keep a compiler from the machine's files; send PTX instead.",
+        ),
         ProblemType("time-limit", 503, "Time limit", "The analysis took longer than allowed."),
         ProblemType("not-ready", 503, "Not ready", "The service cannot answer predictions yet."),
         ProblemType("store", 503, "Store unavailable", "The database does not keep up or is gone."),

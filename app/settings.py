@@ -113,6 +113,11 @@ class Settings(BaseSettings):
         ge=0,
         description="PTX of CUDA sources that is kept, so that they need not be compiled again.",
     )
+    unsafe_compile: bool = Field(
+        default=False,
+        description="Compile CUDA source over HTTP even where the kernel cannot isolate the "
+        "compiler (/readyz, `compilers`): whoever may send it can then read the service's files.",
+    )
     ptxas: Literal["auto", "off"] = Field(
         default="auto",
         description="Count registers with ptxas where the extra cuda is installed (once per "

@@ -41,6 +41,7 @@ class Limits(Protocol):
     compile_memory_bytes: int
     execution_seconds: float
     max_execution_seconds: float
+    unsafe_compile: bool
 
     @property
     def ptxas(self) -> str:
@@ -48,14 +49,18 @@ class Limits(Protocol):
 
 
 class Predictor:
-    """Everything a use case needs. ``store`` keeps predictions; ``None``: nothing is kept."""
+    """Everything a use case needs. ``store`` keeps predictions; ``None``: nothing is kept.
 
-    def __init__(self, settings: Limits, store: Keeper | None = None) -> None:
+    ``own``: CUDA source comes from the caller's own files, so that it is compiled even where no
+    isolation is in force.
+    """
+
+    def __init__(self, settings: Limits, store: Keeper | None = None, *, own: bool = False) -> None:
         self.settings = settings
         self.store = store
         self.gpus = Gpus(settings.home)
         self.modules = ModuleCache(settings.module_cache_bytes, settings.max_ptx_bytes)
-        self.sources = Sources(settings, self.modules)
+        self.sources = Sources(settings, self.modules, own=own)
         self.analysed = kept_analyses(settings.analysis_cache_bytes)
         self.power = PowerModels(settings.home)
         self.work_time = WorkTimeModels(settings.home)

@@ -26,7 +26,8 @@ class Readiness(Health):
 
     checks: dict[str, str] = Field(
         description="`database`, `migrations`, `artifacts`, `promoted`, `analyses`, "
-        "`uploads`: `ok`, or what is weak but no obstacle."
+        "`uploads`: `ok`, or what is weak but no obstacle. `compilers`: what keeps them from the "
+        "machine's files: `namespaces`, `landlock`, or none."
     )
 
 

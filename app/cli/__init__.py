@@ -369,8 +369,9 @@ def train(context: typer.Context) -> None:
 
 @app.command()
 def settings() -> None:
-    """Every setting with its value here and what it means."""
+    """Every setting with its value here and what it means, and how compilers are isolated."""
     from wattcast.app.cli import tables as report
+    from wattcast.predictor.parts.sources import isolation
 
     current = Settings()
     rows = [
@@ -382,6 +383,7 @@ def settings() -> None:
         for name, field in Settings.model_fields.items()
     ]
     report.rows(_console(), rows, ("variable", "value", "meaning"))
+    _console().print(f"Compilers are isolated by: {isolation(current)}")
 
 
 register(app)

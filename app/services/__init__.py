@@ -18,6 +18,7 @@ from wattcast.app.services.analyses import AnalysisPool
 from wattcast.app.settings import Settings, installed_version
 from wattcast.features.errors import ServiceError
 from wattcast.predictor import Predictor
+from wattcast.predictor.parts.sources import isolation
 
 if TYPE_CHECKING:
     from fastapi import Request
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 class Services(Predictor):
     """A predictor, and what a service has besides: what it keeps, jobs, threads with limits.
 
-    ``store`` and ``data`` are ``None`` where nothing is kept (the CLI's predictions).
+    ``store`` and ``data`` are ``None`` where nothing is kept (the CLI's predictions). ``own``:
+    whoever asks brings files of their own, which are compiled even where that cannot be isolated.
     """
 
     settings: Settings
@@ -42,10 +44,12 @@ class Services(Predictor):
         settings: Settings,
         store: PredictionStore | None = None,
         data: Repositories | None = None,
+        *,
+        own: bool = False,
     ) -> None:
         from wattcast.app.services.measurements.readers import UploadReaders
 
-        super().__init__(settings, store)
+        super().__init__(settings, store, own=own)
         self.data = data
         self.version = installed_version()
         self.analyses = AnalysisPool(
@@ -123,6 +127,7 @@ class Services(Predictor):
             found["migrations"] = "ok"
         if not self.power.cards():
             raise ServiceError("not-ready", "no power model passes its checks; see the log")
+        found["compilers"] = isolation(self.settings)
         left_out = self.power.problems()
         found["artifacts"] = f"{len(left_out)} left out; see the log" if left_out else "ok"
         if self.champions is not None:

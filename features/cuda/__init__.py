@@ -1,10 +1,12 @@
-"""NVIDIA's compilers as limited subprocesses: CUDA source to PTX, PTX to true registers.
+"""NVIDIA's compilers as isolated subprocesses: CUDA source to PTX, PTX to true registers.
 
 They come with the extra ``cuda`` (``pip install 'wattcast[cuda]'``) and need no GPU:
 
     compile   compile_cuda(source, compute_capability) -> CompiledCuda     NVRTC, else nvcc
     ptxas     measure_resources(ptx, entry, compute_capability) -> PtxasReport
-    limits    every compiler runs with time, memory and output limits, in an empty folder
+    isolation every compiler runs in an empty folder, sees its toolkit and no other file, no network
+              and no process, and has limits on time, memory and output; jail, syscalls: how
+    source    what the text itself tells: includes that are refused, host code
 """
 
 from wattcast.features.cuda.compile import (

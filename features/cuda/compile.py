@@ -1,20 +1,25 @@
 """CUDA source to PTX, without a GPU.
 
 Device code goes through NVRTC 12.9 (compute capability 5.0 to 12.0); a file with host code
-through an installed ``nvcc``. Both run as limited subprocesses in an empty folder.
+through an installed ``nvcc``. Both run isolated, in an empty folder (``isolation``).
 """
 
 from __future__ import annotations
 
 import re
-import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattcast.features.cuda.limits import Finished, Limits, run_limited
+from wattcast.features.cuda.isolation import Finished, Limits, NotIsolatedError, run_limited
 from wattcast.features.cuda.source import forbidden_include, host_code
-from wattcast.features.cuda.toolchain import find_nvcc, find_nvrtc, include_folders
+from wattcast.features.cuda.toolchain import (
+    find_nvcc,
+    find_nvrtc,
+    include_folders,
+    nvcc_files,
+    nvrtc_files,
+)
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import WattcastError
 
@@ -26,7 +31,7 @@ NVRTC_TARGETS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 10
 NVCC_MINIMUM = 75
 """The oldest target of nvcc 13 (CUDA 13.0 release notes: Maxwell, Pascal, Volta removed)."""
 
-INSTALL = "pip install 'wattcast[cuda]'"
+NO_COMPILER = "no CUDA compiler is installed; install one with: pip install 'wattcast[cuda]'"
 
 
 class CompilerMissingError(WattcastError):
@@ -61,8 +66,11 @@ def compile_cuda(
 
     A capability older than the compiler supports is raised to the oldest one it does, with
     the diagnostic ``target_raised``. Raises CompileError (compiler's lines, a forbidden
-    include, host code without nvcc, a limit reached) and CompilerMissingError.
+    include, host code without nvcc, a limit reached), CompilerMissingError, NotIsolatedError.
     """
+    nvrtc, nvcc = find_nvrtc(), find_nvcc()
+    if nvrtc is None and nvcc is None:
+        raise CompilerMissingError(NO_COMPILER)
     limits = limits or Limits()
     if "\0" in source:
         raise CompileError(
@@ -74,19 +82,17 @@ def compile_cuda(
             "only plain header names such as <cuda_fp16.h> may be included",
             line=refused.line,
         )
-    nvrtc, nvcc = find_nvrtc(), find_nvcc()
     host = host_code(source)
     if host is None and nvrtc is not None:
         return _with_nvrtc(source, compute_capability, nvrtc, limits)
     if nvcc is not None:
         return _with_nvcc(source, compute_capability, nvcc, limits)
-    if host is not None and nvrtc is not None:
-        raise CompileError(
-            f"line {host.line} holds {host.what}; only device code can be compiled here, "
-            "because no nvcc is installed. Send the kernels without host code.",
-            line=host.line,
-        )
-    raise CompilerMissingError(f"no CUDA compiler is installed; install one with: {INSTALL}")
+    assert host is not None  # NVRTC took device code above
+    raise CompileError(
+        f"line {host.line} holds {host.what}; only device code can be compiled here, "
+        "because no nvcc is installed. Send the kernels without host code.",
+        line=host.line,
+    )
 
 
 def _with_nvrtc(
@@ -103,8 +109,8 @@ def _with_nvrtc(
         folder = Path(name)
         (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
         child = str(Path(__file__).with_name("nvrtc_child.py"))
-        command = [sys.executable, "-I", child, str(library), SOURCE_NAME, "out.ptx", *options]
-        done = run_limited(command, folder, limits)
+        command = [child, str(library), SOURCE_NAME, "out.ptx", *options]
+        done = run_limited(command, folder, limits, nvrtc_files(library))
         ptx = _result(done, folder, limits)
     return CompiledCuda(ptx, "nvrtc", target, diagnostics + _remarks(done.stdout))
 
@@ -118,7 +124,8 @@ def _with_nvcc(
         folder = Path(name)
         (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
         command = [str(nvcc), "-ptx", "-lineinfo", "-std=c++17", f"-arch=compute_{target}"]
-        done = run_limited([*command, SOURCE_NAME, "-o", "out.ptx"], folder, limits)
+        command += [SOURCE_NAME, "-o", "out.ptx"]
+        done = run_limited(command, folder, limits, nvcc_files(nvcc))
         ptx = _result(done, folder, limits)
     return CompiledCuda(ptx, "nvcc", target, diagnostics + _remarks(done.stderr))
 
@@ -141,6 +148,11 @@ def _target(
 def _result(done: Finished, folder: Path, limits: Limits) -> str:
     if done.timed_out:
         raise CompileError(f"the compiler did not finish in {limits.seconds:g} s")
+    if done.not_isolated:
+        raise NotIsolatedError(
+            "the compiler could not be isolated this time, so nothing was compiled; try again, or "
+            "send PTX. GET /readyz and wattcast settings tell what isolates it"
+        )
     out = folder / "out.ptx"
     if done.code == 0 and out.is_file():
         # Line information names the folder, which is another one each time.
@@ -154,7 +166,7 @@ def _result(done: Finished, folder: Path, limits: Limits) -> str:
         raise CompileError(
             f"line {first['line']}: {first['message']}{more}", line=first["line"], errors=errors
         )
-    if done.code < 0 or done.code in (2, 137, 139):
+    if done.code < 0 or done.code == 2 or done.code > 128:
         raise CompileError(
             "the compiler reached a limit (memory, CPU time or output size) or crashed"
         )

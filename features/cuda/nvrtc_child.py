@@ -1,4 +1,4 @@
-"""Compile one CUDA file with NVRTC; runs as a script in its own limited process.
+"""Compile one CUDA file with NVRTC; ``jail.py`` loads this script and then closes the doors.
 
 usage: nvrtc_child.py LIBRARY SOURCE PTX_OUT [OPTION ...]
 Prints the compiler's log; exit code 0 with the PTX written, 1 on compile errors, 2 otherwise.
@@ -7,19 +7,27 @@ Uses the standard library only, through NVRTC's C interface (NVRTC user guide, s
 
 import ctypes
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 NVRTC_SUCCESS = 0
 NVRTC_ERROR_COMPILATION = 6
 
 
-def main(arguments: list[str]) -> int:
-    """Compile as the arguments say; returns the exit code."""
+def prepare(arguments: list[str]) -> Callable[[], int]:
+    """Load the library; the answer compiles and returns the exit code."""
     library, source, out, *options = arguments
     nvrtc = ctypes.CDLL(library)
+    # NVRTC opens these by itself later, when their own libraries are out of reach.
+    for builtins in Path(library).parent.glob("libnvrtc-builtins.so*"):
+        ctypes.CDLL(str(builtins))
+    return lambda: _compile(nvrtc, Path(source), Path(out), options)
+
+
+def _compile(nvrtc: ctypes.CDLL, source: Path, out: Path, options: list[str]) -> int:
     program = ctypes.c_void_p()
-    text = Path(source).read_bytes()
-    name = Path(source).name.encode()
+    text = source.read_bytes()
+    name = source.name.encode()
     status = nvrtc.nvrtcCreateProgram(ctypes.byref(program), text, name, 0, None, None)
     if status != NVRTC_SUCCESS:
         print(f"NVRTC could not create the program (status {status})", file=sys.stderr)
@@ -41,9 +49,5 @@ def main(arguments: list[str]) -> int:
     nvrtc.nvrtcGetPTXSize(program, ctypes.byref(size))
     ptx = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetPTX(program, ptx)
-    Path(out).write_bytes(ptx.value)
+    out.write_bytes(ptx.value)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -7,8 +7,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from wattcast.features.cuda.limits import Limits, run_limited
-from wattcast.features.cuda.toolchain import find_ptxas_wheel
+from wattcast.features.cuda.isolation import Limits, run_limited
+from wattcast.features.cuda.toolchain import find_ptxas_wheel, ptxas_files
 
 PTXAS_TARGETS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121)
 """Targets of ptxas 12.9 (CUDA 12.9 binary utilities, ptxas --gpu-name)."""
@@ -77,9 +77,8 @@ def measure_resources(
         command = [str(ptxas), f"-arch=sm_{target}", "-v", "--entry", entry]
         if most_registers is not None:
             command.append(f"--maxrregcount={most_registers}")
-        done = run_limited(
-            [*command, "kernel.ptx", "-o", "kernel.cubin"], folder, limits or Limits(seconds=10)
-        )
+        command += ["kernel.ptx", "-o", "kernel.cubin"]
+        done = run_limited(command, folder, limits or Limits(seconds=10), ptxas_files(ptxas))
     if done.code != 0 or done.timed_out:
         return None
     return _read(done.stdout + done.stderr, entry, target)

@@ -1,13 +1,17 @@
 """A first look at CUDA source: what it may include, and whether it holds host code.
 
-Both answers come from the text without comments, before any compiler sees it. A user's
-source must never read files of the service, so an include is a plain relative header name.
+Both answers come from the text without comments, before any compiler sees it, in one pass over it.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from itertools import accumulate
 from typing import NamedTuple
+
+MOST_SHOWN = 200
+"""Characters of a source that a message repeats."""
 
 
 class Finding(NamedTuple):
@@ -17,8 +21,26 @@ class Finding(NamedTuple):
     what: str
 
 
-_NOISE = re.compile(r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""", re.DOTALL)
-_DIRECTIVE = re.compile(r"^[ \t]*(?:\#|%:|\?\?=)[ \t]*(include\w*|import|embed)\b(.*)$", re.M)
+NOISE = re.compile(
+    r"""[/"'R0-9](?:
+      (?<=/)/[^\n]*
+    | (?<=/)\*.*?(?:\*/|\Z)
+    | (?<=R)(?:(?<!\wR)|(?<=\b[uUL]R)|(?<=\bu8R))
+      "(?P<end>[^\s()\\"]{0,16})\(.*?(?:\)(?P=end)"|\Z)
+    | (?<=")[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"?
+    | (?<=')[^'\\\n]*+(?:\\.[^'\\\n]*+)*+'?
+    | (?<=[0-9])(?<!\w[0-9])(?P<number>(?:[eEpP][+-]|'?\w|\.)*+)
+    )""",
+    re.DOTALL | re.VERBOSE,
+)
+"""Comments, strings, characters, and numbers, whose ``'`` opens no character (C++17, [lex]).
+
+What is never closed goes to the end of its line or of the text, so that no text is looked at
+twice: the time grows with the text alone.
+"""
+
+_SPLICE = re.compile(r"\\[ \t\v\f]*\n")
+_DIRECTIVE = re.compile(r"^[^\S\n]*(?:\#|%:|\?\?=)[^\S\n]*(include\w*|import|embed)\b(.*)$", re.M)
 _HEADER = re.compile(r"""\s*(?:<([\w.+/-]+)>|"([\w.+/-]+)")\s*""")
 _PROBE = re.compile(r"__has_(?:include|embed)\w*")
 _HOST = (
@@ -41,53 +63,57 @@ _HOST = (
 def forbidden_include(source: str) -> Finding | None:
     """The first include that is no plain relative header name, else ``None``.
 
-    Absolute paths, ``..``, macros as header names and probes (``__has_include``) are refused:
-    each could read or test a file of the machine that compiles.
+    Absolute paths, ``..``, macros as header names and probes (``__has_include``) are refused. This
+    is the second line, and a clear message: what a compiler can read at all, ``isolation`` says.
     """
-    text = _without_comments(_spliced(source))
+    text, splices = _spliced(source)
+    text = NOISE.sub(lambda found: found[0] if found[0][0] != "/" else _blank(found), text)
     for match in _DIRECTIVE.finditer(text):
         header = _HEADER.fullmatch(match[2])
         name = (header[1] or header[2]) if header else ""
         if match[1] != "include" or not name or name.startswith("/") or ".." in name.split("/"):
-            return Finding(_line(text, match.start()), f"#{match[1]}{match[2].rstrip()}")
+            what = f"#{match[1]}{match[2].rstrip()}"
+            return Finding(_line(text, splices, match.start()), what[:MOST_SHOWN])
     probe = _PROBE.search(text)
-    return Finding(_line(text, probe.start()), probe[0]) if probe else None
+    return Finding(_line(text, splices, probe.start()), probe[0]) if probe else None
 
 
 def host_code(source: str) -> Finding | None:
     """The first sign of host code, else ``None``; such files need ``nvcc``, not NVRTC."""
-    text = _without_comments(_spliced(source), strings=True)
+    text, splices = _spliced(source)
+    text = NOISE.sub(lambda found: found[0] if found["number"] is not None else _blank(found), text)
     found = [
-        Finding(_line(text, match.start()), what)
+        Finding(_line(text, splices, match.start()), what)
         for pattern, what in _HOST
         if (match := pattern.search(text))
     ]
     return min(found, default=None)
 
 
-def _spliced(source: str) -> str:
-    """Join lines that end in a backslash, keeping the number of lines before each token."""
-    joined = source.replace("\r\n", "\n")
-    return re.sub(r"((?:[^\n]*\\[ \t]*\n)+)([^\n]*\n?)", _splice, joined)
+def code_alone(source: str) -> str:
+    """The source on joined lines, a space for each comment and ``""`` for each string."""
+
+    def short(found: re.Match[str]) -> str:
+        if found["number"] is not None:
+            return found[0]
+        return " " if found[0][0] == "/" else '""'
+
+    return NOISE.sub(short, _spliced(source)[0])
 
 
-def _splice(match: re.Match[str]) -> str:
-    lines = match[0]
-    flat = re.sub(r"\\[ \t]*\n", "", lines)
-    return flat + "\n" * (lines.count("\n") - flat.count("\n"))
+def _spliced(source: str) -> tuple[str, list[int]]:
+    """The text with lines joined that end in a backslash, and where in it they were joined."""
+    pieces = _SPLICE.split(source.replace("\r\n", "\n"))
+    return "".join(pieces), list(accumulate(map(len, pieces[:-1])))
 
 
-def _without_comments(source: str, strings: bool = False) -> str:
-    """Blank out comments (and string contents), keeping every line break."""
-
-    def blank(match: re.Match[str]) -> str:
-        token = match[0]
-        if token[0] in "\"'":
-            return '""' if strings else token
-        return " " + "\n" * token.count("\n")
-
-    return _NOISE.sub(blank, source)
+def _blank(found: re.Match[str]) -> str:
+    """As many blanks, so that every position and every line break stays."""
+    text = found[0]
+    if "\n" not in text:
+        return " " * len(text)
+    return "\n".join(" " * len(line) for line in text.split("\n"))
 
 
-def _line(text: str, position: int) -> int:
-    return text.count("\n", 0, position) + 1
+def _line(text: str, splices: list[int], position: int) -> int:
+    return text.count("\n", 0, position) + bisect_right(splices, position) + 1

@@ -1,9 +1,11 @@
-"""Where the compilers are: NVIDIA's wheels first, then what the machine has installed."""
+"""Where the compilers are (NVIDIA's wheels, then the machine's), and which files they read."""
 
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
+import subprocess
 from functools import lru_cache
 from pathlib import Path
 
@@ -47,7 +49,64 @@ def find_ptxas_wheel() -> Path | None:
     return path if path and path.is_file() else None
 
 
+NVCC_PLACES = ("/usr/local/cuda/bin/nvcc", "/usr/lib/nvidia-cuda-toolkit/bin/nvcc")
+"""Where nvcc is if the one on the search path is a script that calls it: NVIDIA's installer
+(CUDA installation guide for Linux, post-installation actions) and Debian's package."""
+
+
+@lru_cache(maxsize=1)
 def find_nvcc() -> Path | None:
-    """An installed ``nvcc`` on the search path (the wheels hold no front end for host code)."""
+    """An installed ``nvcc`` (the wheels hold no front end for host code) inside its toolkit."""
     found = shutil.which("nvcc")
+    if found is None:
+        return None
+    places = [Path(place).resolve() for place in (found, *NVCC_PLACES)]
+    inside = (place for place in places if (place.parents[1] / "nvvm").is_dir())
+    return next((place for place in inside if place.is_file()), None)
+
+
+@lru_cache(maxsize=1)
+def find_host_compiler() -> Path | None:
+    """The ``gcc`` that nvcc preprocesses with, or ``None``."""
+    found = shutil.which("gcc", path="/usr/bin:/bin")
     return Path(found) if found else None
+
+
+@lru_cache(maxsize=8)
+def shared_libraries(*programs: Path) -> tuple[Path, ...]:
+    """The loader and the shared libraries of programs, as ``ldd`` lists them (ldd(1))."""
+    listed = _said("ldd", *map(str, programs))
+    return tuple(sorted({Path(path) for path in re.findall(r"(/\S+) \(0x", listed)}))
+
+
+def nvrtc_files(library: Path) -> tuple[Path, ...]:
+    """What NVRTC reads once it is loaded: its built-in functions and the headers."""
+    return (library.parent, *include_folders())
+
+
+def ptxas_files(ptxas: Path) -> tuple[Path, ...]:
+    """What ``ptxas`` reads."""
+    return (ptxas, *shared_libraries(ptxas))
+
+
+@lru_cache(maxsize=1)
+def nvcc_files(nvcc: Path) -> tuple[Path, ...]:
+    """What ``nvcc -ptx`` reads: its toolkit, the host compiler, headers, shared libraries."""
+    root = nvcc.parents[1]
+    shell = Path("/bin/sh")  # nvcc starts cicc by system(3)
+    programs = [shell, nvcc, root / "bin" / "cudafe++", root / "nvvm" / "bin" / "cicc"]
+    found = [shell, *(root / name for name in ("bin", "nvvm", "include", "targets"))]
+    if gcc := find_host_compiler():
+        # gcc(1), "Developer Options": -print-prog-name; "Preprocessor Options": -v.
+        front_end = Path(_said(str(gcc), "-print-prog-name=cc1plus").strip())
+        programs += [gcc, front_end]
+        verbose = _said(str(gcc), "-xc++", "-E", "-v", "/dev/null")
+        headers = re.findall(r"^ (/\S+)$", verbose.partition("search starts here:")[2], re.M)
+        found += [gcc, front_end.parent, *map(Path, headers)]
+    return (*found, *shared_libraries(*programs))
+
+
+def _said(*command: str) -> str:
+    """What a tool of the machine prints; nothing of a user's is in the command."""
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    return done.stdout + done.stderr

@@ -64,6 +64,7 @@ def analysed(
         launch = replace(launch, arguments=by_position(function, launch.arguments, kernels))
     cap = cap_seconds(predictor.settings, request)
     ptxas = ptxas and predictor.settings.ptxas == "auto" and request.registers_per_thread is None
+    ptxas = ptxas and predictor.sources.may_compile
     key = (
         source.known.sha256,
         function.name,

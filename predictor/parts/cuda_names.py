@@ -10,6 +10,8 @@ import re
 from itertools import islice
 from typing import NamedTuple
 
+from wattcast.features.cuda.source import code_alone
+
 
 class KernelNames(NamedTuple):
     """A kernel as the source writes it; a parameter without a name is ``None``."""
@@ -19,10 +21,6 @@ class KernelNames(NamedTuple):
     defined: bool
 
 
-_NOISE = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|R"([^\s()\\]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])*'""",
-    re.DOTALL,
-)
 _GLOBAL = re.compile(r"\b__global__\b")
 _CALL = re.compile(
     r"__(?:launch_bounds|attribute|cluster_dims|maxnreg|block_size)__|__declspec|alignas|decltype|"
@@ -36,7 +34,6 @@ _NO_NAME = re.compile(
 )
 _TAG = re.compile(r"::|struct|class|enum|union")
 _TOKEN = re.compile(r"[A-Za-z_]\w*|::|\S")
-_WORD_BEFORE = re.compile(r"([A-Za-z_]\w*)\s*\Z")
 _END_OR_OPENING = re.compile(r"[({;}]")
 _PARENTHESIS = re.compile(r"[()]")
 _NEXT = re.compile(r"\s*(\S)")
@@ -47,34 +44,34 @@ _MOST_TEXT = 8192
 """Kernels read of one source and characters of one list: text behind ``#if 0`` may be anything."""
 
 _MOST_NAME = 256
+_MOST_PART = 1024
+"""Characters of a name and of one parameter: its patterns take time with the square of them."""
 
 
 def kernel_names(source: str) -> tuple[KernelNames, ...]:
     """Every ``__global__`` function of the source, in its order."""
-    text = re.sub(r"\\[ \t]*\r?\n", "", source)
-    text = _NOISE.sub(lambda match: '""' if match[0][0] in "\"'R" else " ", text)
+    text = code_alone(source)
     found = (_read(text, match.end()) for match in islice(_GLOBAL.finditer(text), _MOST_KERNELS))
     return tuple(kernel for kernel in found if kernel is not None)
 
 
 def _read(text: str, start: int) -> KernelNames | None:
     """The kernel whose declaration goes on at ``start``."""
+    end = start + _MOST_TEXT
     while True:
-        opening = _END_OR_OPENING.search(text, start, start + _MOST_TEXT)
+        opening = _END_OR_OPENING.search(text, start, end)
         if opening is None or opening[0] != "(":
             return None
         closing = _closing(text, opening.start())
         if closing is None:
             return None
-        word = _WORD_BEFORE.search(_without_template(text[start : opening.start()])[-_MOST_NAME:])
-        if word is None or _CALL.fullmatch(word[1]):
+        word = _word_before(_without_template(text[start : opening.start()]))
+        if not word or _CALL.fullmatch(word):
             start = closing + 1
             continue
         following = _NEXT.match(text, closing + 1)
         inside = text[opening.end() : closing]
-        return KernelNames(
-            word[1], _parameters(inside), following is not None and following[1] == "{"
-        )
+        return KernelNames(word, _parameters(inside), following is not None and following[1] == "{")
 
 
 def _closing(text: str, opening: int) -> int | None:
@@ -85,6 +82,16 @@ def _closing(text: str, opening: int) -> int | None:
         if depth == 0:
             return match.start()
     return None
+
+
+def _word_before(text: str) -> str:
+    """The identifier that ends ``text``, or nothing."""
+    end = len(text.rstrip())
+    start = end
+    least = max(0, end - _MOST_NAME)
+    while start > least and (text[start - 1].isalnum() or text[start - 1] == "_"):
+        start -= 1
+    return text[start:end].lstrip("0123456789")
 
 
 def _without_template(before: str) -> str:
@@ -120,7 +127,7 @@ def _split(text: str, *, angles: bool) -> list[str] | None:
             char == "<"
             and angles
             and not deep
-            and _WORD_BEFORE.search(text[:position][-_MOST_NAME:])
+            and _word_before(text[max(0, position - _MOST_NAME) : position])
         ):
             waiting.append(_CLOSING[char])
             deep += char != "<"
@@ -138,6 +145,8 @@ def _split(text: str, *, angles: bool) -> list[str] | None:
 
 def _name(part: str) -> str | None:
     """The declared name of one parameter: ``const Pair<int> *x[4] = 0`` -> ``x``."""
+    if len(part) > _MOST_PART:
+        return None
     declared = re.split(r"(?<![=!<>])=(?!=)", part, maxsplit=1)[0]
     inner = re.search(r"\(\s*[*&]+\s*(?:const\s+)?([A-Za-z_]\w*)\s*(?:\[[^\]]*\]\s*)*\)", declared)
     if inner is not None:  # a pointer to a function or an array

@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from wattcast.features.cuda import CompiledCuda, CompileError, compile_cuda
-from wattcast.features.cuda.limits import Limits as ChildLimits
+from wattcast.features.cuda.isolation import Limits as ChildLimits
+from wattcast.features.cuda.isolation import NotIsolatedError, in_force
 from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.predictor.messages import KernelRequest
@@ -50,11 +51,29 @@ class Source:
     cuda: CudaSource | None = None
 
 
-class Sources:
-    """Reads what requests bring, and keeps what it compiled. Safe from any thread."""
+NOT_ISOLATED = "the kernel offers neither namespaces nor Landlock with seccomp"
 
-    def __init__(self, settings: Limits, modules: ModuleCache) -> None:
+
+def isolation(settings: Limits) -> str:
+    """How compilers are kept from the machine's files here; tried out once in a process."""
+    mode = in_force()
+    if mode is not None:
+        return mode
+    if settings.unsafe_compile:
+        return f"none (WATTCAST_UNSAFE_COMPILE): {NOT_ISOLATED}"
+    return f"none, so CUDA source is refused over HTTP and ptxas is not asked: {NOT_ISOLATED}"
+
+
+class Sources:
+    """Reads what requests bring, and keeps what it compiled. Safe from any thread.
+
+    ``own``: the sources are the caller's own files (command line, Python), so that they are
+    compiled even where no isolation is in force.
+    """
+
+    def __init__(self, settings: Limits, modules: ModuleCache, *, own: bool = False) -> None:
         self._modules = modules
+        self._isolation_needed = not (own or settings.unsafe_compile)
         self._most_bytes = settings.max_cuda_bytes
         self._limits = ChildLimits(
             seconds=settings.compile_seconds, memory_bytes=settings.compile_memory_bytes
@@ -66,7 +85,8 @@ class Sources:
     def read(self, request: KernelRequest, gpu: GpuProfile) -> Source:
         """The module of a request for a GPU, compiled if need be; never on the event loop.
 
-        Raises PtxError, CompileError, CompilerMissingError, and ServiceError ``too-large``.
+        Raises PtxError, CompileError, CompilerMissingError, NotIsolatedError, and ServiceError
+        ``too-large``.
         """
         if request.ptx is not None:
             return Source(self._modules.read(request.ptx))
@@ -74,7 +94,17 @@ class Sources:
         cuda = self._compile(request.cuda.removeprefix("\ufeff"), gpu.compute_capability)
         return Source(self._modules.read(cuda.compiled.ptx), cuda)
 
+    @property
+    def may_compile(self) -> bool:
+        """Whether compilers may be given sources and PTX: they are isolated, or need not be."""
+        return not self._isolation_needed or in_force() is not None
+
     def _compile(self, text: str, capability: str) -> CudaSource:
+        if not self.may_compile:
+            raise NotIsolatedError(
+                f"CUDA source is not compiled by this service: {NOT_ISOLATED}, so a source could "
+                "read files of the machine. Compile it yourself and send the PTX (nvcc -ptx)",
+            )
         try:
             encoded = text.encode()
         except UnicodeEncodeError as error:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import platform
+import re
+import time
 from pathlib import Path
 
 import pytest
@@ -12,11 +17,19 @@ from wattcast.features.cuda import (
     CompilerMissingError,
     compile_cuda,
     measure_resources,
+    syscalls,
 )
 from wattcast.features.cuda import compile as compile_module
-from wattcast.features.cuda.limits import Limits, run_limited
+from wattcast.features.cuda.isolation import Finished, Limits, in_force, run_limited
 from wattcast.features.cuda.source import forbidden_include, host_code
-from wattcast.features.cuda.toolchain import find_nvcc, find_nvrtc, find_ptxas_wheel
+from wattcast.features.cuda.toolchain import (
+    find_nvcc,
+    find_nvrtc,
+    find_ptxas_wheel,
+    shared_libraries,
+)
+from wattcast.features.effort import giving_up
+from wattcast.features.errors import GivenUpError
 
 needs_nvrtc = pytest.mark.skipif(
     find_nvrtc() is None, reason="extra 'cuda' is not installed (NVRTC wheel)"
@@ -154,16 +167,86 @@ def test_a_compiler_that_needs_too_much_memory_is_stopped():
         compile_cuda(SAXPY, (8, 0), limits=Limits(memory_bytes=64 << 20))
 
 
+def run_tool(tool: str, *arguments: str, folder: Path, seconds: float = 10) -> Finished:
+    """A tool of the machine, run as a compiler is."""
+    program = Path(tool)
+    readable = (program, *shared_libraries(program.resolve()))
+    return run_limited([tool, *arguments], folder, Limits(seconds=seconds), readable)
+
+
 def test_a_limited_run_gets_none_of_our_environment(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("WATTCAST_API_SECRET", "hunter2")
-    done = run_limited(["/usr/bin/env"], tmp_path, Limits())
+    done = run_tool("/usr/bin/env", folder=tmp_path)
     assert done.code == 0
     assert "hunter2" not in done.stdout
 
 
 def test_a_limited_run_cannot_leave_children_behind(tmp_path: Path):
-    done = run_limited(["/bin/sh", "-c", "sleep 60 & sleep 60"], tmp_path, Limits(seconds=0.3))
+    script = "(while :; do :; done) & while :; do :; done"
+    done = run_tool("/bin/sh", "-c", script, folder=tmp_path, seconds=0.5)
     assert done.timed_out
+    until = time.monotonic() + 10  # they are killed at once, and take a moment to end
+    while (left := of_folder(tmp_path)) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not left
+
+
+def of_folder(folder: Path) -> list[str]:
+    """Processes whose environment names a folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if str(folder).encode() in (process / "environ").read_bytes():
+                found.append(process.name)
+    return [name for name in found if name != str(os.getpid())]
+
+
+def test_a_run_whose_request_is_given_up_ends(tmp_path: Path):
+    with pytest.raises(GivenUpError), giving_up(seconds=0.2):
+        run_tool("/bin/sh", "-c", "while :; do :; done", folder=tmp_path, seconds=60)
+
+
+@pytest.mark.skipif(in_force() is None, reason="this kernel isolates no compiler")
+def test_a_limited_run_sees_its_folder_and_nothing_else(tmp_path: Path):
+    folder = tmp_path / "own"
+    folder.mkdir()
+    (tmp_path / "canary").write_text("hunter2")
+    (folder / "mine").write_text("mine")
+    script = (
+        f"while read line; do echo $line; done < mine; echo made > new; "
+        f"read line < {tmp_path}/canary; echo $line; echo over > {tmp_path}/canary; "
+        f"test -e {tmp_path}/canary && echo there; test -e /proc/1 && echo proc; "
+        f"kill -9 {os.getpid()} && echo killed; echo null > /dev/null && echo end"
+    )
+    done = run_tool("/bin/sh", "-c", script, folder=folder)
+    assert done.stdout.split() == ["mine", "end"]
+    assert (folder / "new").read_text() == "made\n"
+    assert (tmp_path / "canary").read_text() == "hunter2"
+
+
+def test_the_numbers_of_system_calls_are_those_of_the_headers():
+    """Where the kernel's headers for this architecture are installed."""
+    machine = platform.machine()
+    headers = [
+        Path(f"/usr/include/{machine}-linux-gnu/asm/unistd_64.h"),
+        Path("/usr/include/asm/unistd_64.h"),
+    ]
+    header = next((path for path in headers if path.is_file()), None)
+    if machine != "x86_64" or header is None:
+        pytest.skip("no kernel headers for x86_64")
+    found = dict(re.findall(r"^#define __NR_(\w+) (\d+)$", header.read_text(), re.M))
+    listed = {
+        **{name: numbers[0] for name, numbers in (syscalls.DENIED | syscalls.UNKNOWN).items()},
+        **{name: row[0][0] for name, row in syscalls.NAMING.items()},
+        "clone": syscalls.CLONE[0],
+        "prlimit64": syscalls.PRLIMIT[0],
+        "pivot_root": syscalls.PIVOT_ROOT[0],
+        "seccomp": syscalls.SECCOMP[0],
+    }
+    newer = {"fchmodat2"}  # Linux 6.6
+    known = {name: number for name, number in listed.items() if name in found}
+    assert set(listed) - set(known) <= newer
+    assert known == {name: int(found[name]) for name in known}
 
 
 @needs_nvrtc

@@ -34,7 +34,7 @@ Model = TypeVar("Model")
 def alone(settings: Settings, *, registry: bool = True) -> Predictor:
     """A predictor without a service, which keeps nothing. ``registry``: promoted models answer,
     where there is a database that names any, unless ``settings`` say otherwise."""
-    made = Predictor(settings)
+    made = Predictor(settings, own=True)
     if registry and settings.registry == "auto":
         made.power.serve(serving(settings, made.power))
     return made

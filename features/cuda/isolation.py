@@ -1,0 +1,163 @@
+"""Run a compiler where it reads its toolkit and nothing else, with limits on time and memory.
+
+    in_force()     "namespaces", "landlock" or None: the first that this kernel keeps, tried once
+    run_limited()  one run in that mode; where there is none, with limits alone
+
+Whoever runs sources of others asks ``in_force`` first (``app.services.sources``). The doors are
+closed by ``jail.py``, in a process between us and the compiler: nothing is set between fork and
+exec of a threaded service. Namespaces need Linux 5.12, Landlock 5.13 (docs/operations.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from wattcast.features.cuda.jail import FAILED
+from wattcast.features.cuda.syscalls import filter_tables
+from wattcast.features.effort import checkpoint
+from wattcast.features.errors import WattcastError
+
+Mode = Literal["namespaces", "landlock"]
+MODES: tuple[Mode, ...] = ("namespaces", "landlock")
+
+_JAIL = Path(__file__).with_name("jail.py").resolve()
+_PROBE = Path(__file__).with_name("probe.py").resolve()
+
+PROBE_SECONDS = 10.0
+"""Far beyond the 0.1 s that a probe takes on two busy cores."""
+
+LOG_BYTES = 1 << 20
+"""How much is read of what a compiler prints: 100 errors, NVRTC's most, with long lines."""
+
+LOOK_SECONDS = 0.05
+"""How often a run looks whether its request was given up."""
+
+
+class NotIsolatedError(WattcastError):
+    """Nothing was compiled, since the compiler could not be kept from the machine's files."""
+
+    slug = "compiler-not-isolated"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one compiler run may use: wall seconds, bytes of memory and bytes written."""
+
+    seconds: float = 20.0
+    memory_bytes: int = 4 << 30
+    output_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A compiler run that ended: exit code (128 + signal), its output, or a time-out."""
+
+    code: int
+    stdout: str
+    stderr: str
+    timed_out: bool
+
+    @property
+    def not_isolated(self) -> bool:
+        """Whether the program was not started, since its isolation could not be set up."""
+        return self.code == FAILED
+
+
+@lru_cache(maxsize=1)
+def in_force() -> Mode | None:
+    """The isolation that compilers run in here, tried out once; ``None`` where there is none."""
+    return next((mode for mode in MODES if _holds(mode)), None)
+
+
+def _holds(mode: Mode) -> bool:
+    if sys.platform != "linux" or filter_tables() is None:
+        return False
+    with tempfile.TemporaryDirectory(prefix="wattcast-") as name:
+        command = [str(_PROBE), sys.executable, str(os.getpid())]
+        limits = Limits(seconds=PROBE_SECONDS)
+        return _run(command, Path(name), limits, (), mode).code == 0
+
+
+def run_limited(
+    command: Sequence[str], folder: Path, limits: Limits, readable: Sequence[Path] = ()
+) -> Finished:
+    """Run ``command`` in ``folder`` with nothing of our environment.
+
+    Where an isolation is in force it sees ``readable`` (files, and folders with all below them),
+    /dev/null and ``folder``, where it may write. Its process group is killed at the time limit and
+    when the request is given up (GivenUpError). Of what it prints, LOG_BYTES are kept.
+    """
+    return _run(command, folder, limits, readable, in_force())
+
+
+def _run(
+    command: Sequence[str],
+    folder: Path,
+    limits: Limits,
+    readable: Sequence[Path],
+    mode: Mode | None,
+) -> Finished:
+    folder = folder.resolve()
+    policy = {
+        "mode": mode or "none",
+        "folder": str(folder),
+        "readable": sorted({str(path.absolute()) for path in readable if path.exists()}),
+        **asdict(limits),
+        "seconds": int(limits.seconds) + 1,
+        **(filter_tables() or {}),
+    }
+    environment = {
+        # Where a compiler looks for others: beside itself, and where it may read.
+        "PATH": os.pathsep.join([str(Path(command[0]).parent), "/usr/bin", "/bin"]),
+        "HOME": str(folder),
+        "TMPDIR": str(folder),
+        "LC_ALL": "C.UTF-8",
+    }
+    with (
+        tempfile.TemporaryFile(dir=folder) as out,
+        tempfile.TemporaryFile(dir=folder) as err,
+        subprocess.Popen(  # noqa: S603 - a fixed compiler; user text is only ever a file
+            [sys.executable, "-I", "-S", str(_JAIL), json.dumps(policy), *command],
+            cwd=folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            timed_out = not _ends(process, limits.seconds)
+        finally:
+            # Compilers start children of their own; none may outlive the call.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        text = []
+        for stream in (out, err):
+            stream.seek(0)
+            text.append(stream.read(LOG_BYTES).decode("utf-8", "replace"))
+    return Finished(process.returncode, text[0], text[1], timed_out)
+
+
+def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Whether it ends in time. Raises GivenUpError."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        checkpoint()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(min(left, LOOK_SECONDS))
+            return True
+    return False

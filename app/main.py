@@ -32,6 +32,7 @@ from wattcast.app.api import (
 )
 from wattcast.app.api.access import Access
 from wattcast.app.api.guard import Guard
+from wattcast.app.api.rates import Load
 from wattcast.app.services import Services
 from wattcast.app.settings import Settings, installed_version
 
@@ -55,13 +56,13 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         opened = services or Services.open(settings)
         app.state.services = opened
-        _watch(opened)
+        _watch(opened, app.state.load)
         warming = opened.warm_up()
         logs.log().info("started", version=opened.version, home=str(settings.home))
         try:
             yield
         finally:
-            warming.join()
+            warming.join(1.0)  # a thread of its own that ends with the process
             opened.close()
             logs.log().info("stopped")
 
@@ -76,8 +77,9 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         redoc_url=None,
     )
     problems.install(app)
-    app.add_middleware(Access, settings=settings)
-    app.add_middleware(Guard, settings=settings)  # added last, so outermost
+    load = app.state.load = Load(settings)
+    app.add_middleware(Access, settings=settings, load=load)
+    app.add_middleware(Guard, settings=settings, load=load)  # added last, so outermost
     # The busiest first: routes are tried in order.
     for router in (
         predict.router,
@@ -108,8 +110,13 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     return app
 
 
-def _watch(services: Services) -> None:
+def _watch(services: Services, load: Load) -> None:
     """Gauges of what waits in the service."""
+    metrics.watch(
+        "running_requests",
+        "Requests being served, event streams too.",
+        lambda: load.requests.held,
+    )
     metrics.watch(
         "waiting_analyses",
         "Analyses that wait or run.",

@@ -124,7 +124,7 @@ TYPES: dict[str, ProblemType] = {
             "Idempotency key used before",
             "The key was sent with another request.",
         ),
-        ProblemType("slow-body", 408, "Too slow", "The body did not arrive in time."),
+        ProblemType("slow-body", 408, "Too slow", "The request did not arrive in time."),
         ProblemType(
             "too-large", 413, "Too large", "The body, PTX or CUDA source exceeds the limit."
         ),
@@ -138,7 +138,10 @@ TYPES: dict[str, ProblemType] = {
             "busy", 429, "Too many requests", "Too many analyses wait; retry after the given time."
         ),
         ProblemType(
-            "rate", 429, "Too many requests", "This caller asks too often; see Retry-After."
+            "rate",
+            429,
+            "Too many requests",
+            "This caller asks too often or holds too much; see Retry-After.",
         ),
         ProblemType("internal", 500, "Internal error", "The fault is ours; it has been logged."),
         ProblemType(
@@ -177,6 +180,7 @@ _BY_STATUS = {
     405: "method",
     408: "slow-body",
     413: "too-large",
+    429: "rate",
 }
 _RETRY_SECONDS = {"busy": 1, "time-limit": 1, "store": 1, "disk-full": 60}
 NOT_STORED = "the database does not answer; nothing was stored"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import faulthandler
 import gc
 import os
 import socket
@@ -11,11 +13,13 @@ import threading
 import time
 from collections.abc import Callable
 from importlib.resources import files
+from types import FrameType
 from typing import Any
 
 import uvicorn
+from fastapi import FastAPI
 
-from wattcast.app import logs
+from wattcast.app import connections, logs
 from wattcast.app.main import create_app
 from wattcast.app.services import Services
 from wattcast.app.settings import Settings
@@ -33,6 +37,22 @@ at Python's default of 700 allocations collecting took a fifth of the time of ne
 
 READY_SECONDS = 60.0
 """How long the demonstration waits for the service: far beyond any start."""
+
+
+MAPPED_BYTES = 1 << 20
+"""Blocks of memory from this size on go back to the system when they are freed."""
+
+HEAPS = 2
+"""Heaps that threads allocate from: what one leaves free another can use."""
+
+_M_MMAP_THRESHOLD, _M_ARENA_MAX = -3, -8  # malloc.h of glibc
+
+GRACE_SECONDS = 3
+"""How long requests under way may still be answered once the service is told to end."""
+
+END_SECONDS = 9.0
+"""When a service that was told to end is ended at once, whatever it is doing: requests get
+``GRACE_SECONDS``, what is queued is written, and each thread a moment to come to a checkpoint."""
 
 
 class ServeError(WattcastError):
@@ -64,6 +84,29 @@ def url_of(sock: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
+def configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """How uvicorn serves ``app``: over connections with limits, without WebSockets."""
+    return uvicorn.Config(
+        app,
+        http=connections.protocol(settings),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        server_header=False,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+    )
+
+
+class _Server(uvicorn.Server):
+    """Ends within ``END_SECONDS`` of a signal, even where a thread holds the interpreter."""
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        # A thread of C that needs no interpreter: it writes where all threads are, and exits.
+        faulthandler.dump_traceback_later(END_SECONDS, exit=True)
+        super().handle_exit(sig, frame)
+
+
 def serve(settings: Settings, when_ready: Callable[[str], None] | None = None) -> None:
     """Serve until interrupted (Ctrl-C, SIGTERM).
 
@@ -75,16 +118,9 @@ def serve(settings: Settings, when_ready: Callable[[str], None] | None = None) -
     sys.setswitchinterval(SWITCH_SECONDS)
     gc.freeze()  # what is imported stays for good
     gc.set_threshold(*COLLECT_AFTER)
+    _return_memory()
     with listen(settings.host, settings.port) as sock:
-        server = uvicorn.Server(
-            uvicorn.Config(
-                create_app(settings, Services.open(settings)),
-                log_config=None,
-                access_log=False,
-                lifespan="on",
-                server_header=False,
-            )
-        )
+        server = _Server(configuration(create_app(settings, Services.open(settings)), settings))
         failure: list[Exception] = []
 
         def watch() -> None:
@@ -99,10 +135,25 @@ def serve(settings: Settings, when_ready: Callable[[str], None] | None = None) -
         threading.Thread(target=watch, name="when-ready", daemon=True).start()
         with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again once it is down
             server.run(sockets=[sock])
+        faulthandler.cancel_dump_traceback_later()
         if failure:
             raise failure[0]
         if not server.started:
             raise ServeError("the service did not start; see the log above")
+
+
+def _return_memory() -> None:
+    """Have glibc give large blocks back when they are freed; without effect elsewhere.
+
+    Left alone it raises the size from which blocks are mapped by themselves to that of the largest
+    one freed, and then keeps texts of many megabytes in the heaps of as many threads.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return
+    mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES)
+    mallopt(_M_ARENA_MAX, HEAPS)
 
 
 def _wait(server: uvicorn.Server) -> None:

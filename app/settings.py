@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits
 
 MEBIBYTE = 1024 * 1024
 
@@ -81,6 +84,43 @@ class Settings(BaseSettings):
     requests_at_once: int = Field(
         default=512, ge=1, description="Requests served at the same time; more are answered 429."
     )
+    requests_at_once_per_caller: int = Field(
+        default=64,
+        ge=1,
+        description="Requests of one key (without keys: one address) served at the same time; more "
+        "are answered 429.",
+    )
+    event_streams_per_caller: int = Field(
+        default=16,
+        ge=1,
+        description="Jobs that one caller may follow at the same time by /jobs/{job_id}/events; "
+        "more are answered 429.",
+    )
+    slow_bodies_per_caller: int = Field(
+        default=16,
+        ge=1,
+        description="Request bodies of one caller that may take longer than 2 s to arrive, at the "
+        "same time; more are answered 429.",
+    )
+    connections_per_address: int = Field(
+        default=512,
+        ge=1,
+        description="Connections that one address may hold, and never more than half of the files "
+        "that the process may open; more are answered 429 and closed. A reverse proxy is one "
+        "address.",
+    )
+    failed_key_seconds: float = Field(
+        default=8.0,
+        ge=0,
+        description="Longest time by which the answer to a wrong key is held back: after 5 wrong "
+        "ones of an address twice as long each time; 0: not at all.",
+    )
+    header_seconds: float = Field(
+        default=10.0,
+        gt=0,
+        description="Longest time the headers of a request may take to arrive; then the connection "
+        "is answered 408 and closed.",
+    )
     body_seconds: float = Field(
         default=60.0,
         gt=0,
@@ -96,6 +136,52 @@ class Settings(BaseSettings):
         default=16 * MEBIBYTE,
         ge=1,
         description="Largest PTX text (UTF-8); a larger one is answered 413.",
+    )
+    max_line_characters: int = Field(
+        default=DEFAULT_LIMITS.max_line_characters,
+        ge=1,
+        description="Longest line of PTX; a longer one is answered 422 too-complex, as is all that "
+        "exceeds the limits of size that follow.",
+    )
+    max_statement_characters: int = Field(
+        default=DEFAULT_LIMITS.max_statement_characters,
+        ge=1,
+        description="Longest operand list of one PTX instruction.",
+    )
+    max_kernel_instructions: int = Field(
+        default=DEFAULT_LIMITS.max_kernel_instructions,
+        ge=1,
+        description="Most instructions of a kernel or of a function it calls, and as many "
+        "declarations.",
+    )
+    max_kernel_labels: int = Field(
+        default=DEFAULT_LIMITS.max_kernel_labels,
+        ge=1,
+        description="Most labels of a kernel or function.",
+    )
+    max_kernel_blocks: int = Field(
+        default=DEFAULT_LIMITS.max_kernel_blocks,
+        ge=1,
+        description="Most basic blocks of a kernel or function.",
+    )
+    max_kernel_edges: int = Field(
+        default=DEFAULT_LIMITS.max_kernel_edges,
+        ge=1,
+        description="Most targets of branches in a kernel or function, switch tables included.",
+    )
+    max_loop_nesting: int = Field(
+        default=DEFAULT_LIMITS.max_loop_nesting, ge=1, description="Most loops inside each other."
+    )
+    max_kernel_liveness: int = Field(
+        default=DEFAULT_LIMITS.max_kernel_liveness,
+        ge=1,
+        description="Most values alive across basic blocks times blocks: bits of memory that "
+        "estimating registers takes, five times over.",
+    )
+    max_module_symbols: int = Field(
+        default=DEFAULT_LIMITS.max_module_symbols,
+        ge=1,
+        description="Most functions, variables and source files of one PTX module.",
     )
     max_cuda_bytes: int = Field(
         default=MEBIBYTE,
@@ -163,7 +249,11 @@ class Settings(BaseSettings):
     )
     max_gpus: int = Field(default=16, ge=1, description="Most GPUs one request may name.")
     analyses_at_once: int = Field(
-        default=2, ge=1, le=256, description="PTX analyses that run at the same time (threads)."
+        default=2,
+        ge=1,
+        le=256,
+        description="PTX analyses that run at the same time (threads), and one more for a caller "
+        "of whom none runs.",
     )
     waiting_analyses: int = Field(
         default=128,
@@ -274,6 +364,11 @@ class Settings(BaseSettings):
         if self.api_keys == "auto":
             return not is_loopback(self.host)
         return self.api_keys == "required"
+
+    @property
+    def size_limits(self) -> SizeLimits:
+        """How large a PTX text and a kernel may be."""
+        return SizeLimits(**{one.name: getattr(self, one.name) for one in fields(SizeLimits)})
 
     def environment(self) -> dict[str, str]:
         """These settings as variables for a process of one's own; holds the database's password."""

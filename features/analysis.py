@@ -30,6 +30,7 @@ from wattcast.features.assembled import assembled, spill_warning
 from wattcast.features.cfg import ControlFlowGraph, build_cfg
 from wattcast.features.counted import LaunchCounts
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
+from wattcast.features.effort import checkpoint
 from wattcast.features.errors import AnalysisError, LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
@@ -104,7 +105,7 @@ _statics: WeakKeyDictionary[Function, KernelStatics] = WeakKeyDictionary()
 def statics(module: Module, function: Function) -> KernelStatics:
     """Analyse a kernel's text once; later calls for the same function are look-ups.
 
-    Raises PtxError where the body is not PTX.
+    Raises PtxError where the body is not PTX, TooComplexError where it is beyond its limits.
     """
     known = _statics.get(function)
     if known is None:
@@ -116,6 +117,7 @@ def _analyse_text(module: Module, function: Function) -> KernelStatics:
     body = function.body
     cfg = build_cfg(body)
     loops = natural_loops(cfg)
+    checkpoint()
     return KernelStatics(
         function=function,
         cfg=cfg,

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.diagnostics import Diagnostic, bounded
+from wattcast.features.effort import checkpoint
 from wattcast.features.ptx.ir import Body, Instruction, Symbol
 
 RETURNS = frozenset({"ret", "exit", "trap"})
@@ -80,16 +81,21 @@ def build_cfg(body: Body) -> ControlFlowGraph:
     ``ret``, ``exit`` and ``trap``; a ``call`` does not end one. A guarded one of these falls
     through as well. A jump to a label that is not there gives a Diagnostic
     (``unknown_label``), and so does one whose targets cannot be known (``indirect_branch``).
+    Raises TooComplexError beyond the body's limits of blocks and edges.
     """
     instructions, count = body.instructions, len(body.instructions)
     diagnostics: list[Diagnostic] = []
     place = {label.name: label.target for label in reversed(body.labels)}
     jumps: dict[int, tuple[str, ...]] = {}
     leaders = {0}
+    edges = 0
     for one in instructions:
         base = one.base
         if base in BRANCHES:
-            jumps[one.position] = _targets(one, body, place, diagnostics)
+            checkpoint()
+            targets = jumps[one.position] = _targets(one, body, place, diagnostics)
+            edges += len(targets)
+            body.limits.hold("max_kernel_edges", edges, "targets of branches", one.line)
         elif base not in RETURNS:
             continue
         if one.position + 1 < count:
@@ -100,6 +106,9 @@ def build_cfg(body: Body) -> ControlFlowGraph:
         label.target for label in body.labels if label.target < count or label.name in used
     )
     starts = sorted(leaders)
+    if len(starts) > (most := body.limits.max_kernel_blocks):
+        line = instructions[min(starts[most], count - 1)].line
+        body.limits.hold("max_kernel_blocks", len(starts), "basic blocks in one function", line)
     index = {start: number for number, start in enumerate(starts)}
     standing: dict[int, list[str]] = {}
     for label in body.labels:
@@ -141,7 +150,7 @@ def build_cfg(body: Body) -> ControlFlowGraph:
                 exits=exits[number],
             )
         )
-    return ControlFlowGraph(body, tuple(blocks), 0, tuple(diagnostics))
+    return ControlFlowGraph(body, tuple(blocks), 0, bounded(diagnostics))
 
 
 def _targets(
@@ -197,6 +206,7 @@ def _depth_first(successors: list[tuple[int, ...]], root: int) -> _DepthFirst:
     preorder, finished = [root], []
     stack = [(root, iter(successors[root]))]
     while stack:
+        checkpoint()
         node, following = stack[-1]
         for successor in following:
             if not seen[successor]:
@@ -247,6 +257,7 @@ def _immediate_dominators(successors: list[tuple[int, ...]], root: int) -> tuple
         return best[path[0]] if path else best[node]
 
     for place in range(count - 1, 0, -1):
+        checkpoint()
         for predecessor in predecessors[place]:
             reach = semi[evaluate(predecessor)]
             if reach < semi[place]:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from wattcast.features.cfg import BasicBlock, ControlFlowGraph
+from wattcast.features.effort import checkpoint
 from wattcast.features.ptx.ir import (
     Address,
     Body,
@@ -153,6 +154,7 @@ def block_edges(body: Body, block: BasicBlock) -> tuple[tuple[int, int], ...]:
     on the write before it, whose value it may leave. Text order is a topological order.
     Edges are sorted by reader, then writer.
     """
+    checkpoint()
     writer: dict[str, int] = {}
     edges: list[tuple[int, int]] = []
     for instruction in body.instructions[block.start : block.end]:

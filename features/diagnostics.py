@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 CUT_SHORT = "execution_cut_short"
@@ -19,3 +20,16 @@ class Diagnostic:
     detail: str
     line: int | None = None
     column: int | None = None
+
+
+MOST_DIAGNOSTICS = 200
+"""Warnings kept per body, module or pass; the rest are counted in a last one."""
+
+
+def bounded(found: Sequence[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """The first of them, and one more that counts the rest: hostile text yields any number."""
+    if len(found) <= MOST_DIAGNOSTICS:
+        return tuple(found)
+    left_out = len(found) - MOST_DIAGNOSTICS
+    rest = Diagnostic("more_diagnostics", f"{left_out} further warnings are not listed")
+    return (*found[:MOST_DIAGNOSTICS], rest)

@@ -13,11 +13,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from time import monotonic
 
-from wattcast.features.errors import GivenUpError
+from wattcast.features.errors import GivenUpError, TooComplexError
 
-__all__ = ["Clock", "checkpoint", "giving_up"]
+__all__ = ["DEFAULT_LIMITS", "Clock", "SizeLimits", "checkpoint", "giving_up"]
 
 
 class Clock:
@@ -59,3 +60,41 @@ def checkpoint() -> None:
     clock = _CLOCK.get()
     if clock is not None and clock.until <= monotonic():
         raise GivenUpError("the work took longer than allowed and was given up")
+
+
+@dataclass(frozen=True, slots=True)
+class SizeLimits:
+    """How large a PTX text and one kernel of it may be; what is larger raises TooComplexError.
+
+    The defaults let through what compilers make (the largest kernels of CUTLASS, Triton and
+    PyTorch have some 10^4 instructions, 10^3 blocks and ten loops inside each other) and keep one
+    analysis within about 300 MB and ten seconds of one core (tests/app/test_hostile_ptx.py).
+    Field names are those of the settings (``WATTCAST_MAX_KERNEL_BLOCKS``...).
+    """
+
+    max_line_characters: int = 4_000_000
+    max_statement_characters: int = 100_000
+    max_kernel_instructions: int = 100_000
+    max_kernel_labels: int = 100_000
+    max_kernel_blocks: int = 20_000
+    max_kernel_edges: int = 200_000
+    max_loop_nesting: int = 64
+    max_kernel_liveness: int = 200_000_000
+    max_module_symbols: int = 50_000
+
+    def hold(self, name: str, found: int, what: str, line: int) -> None:
+        """Raise TooComplexError where ``found`` exceeds the limit ``name``.
+
+        ``what`` ends the sentence "line 7: more than 100 ..."; ``line`` is where the text goes
+        beyond it.
+        """
+        most: int = getattr(self, name)
+        if found > most:
+            setting = f"WATTCAST_{name.upper()}"
+            raise TooComplexError(
+                f"line {line}: more than {most:,} {what} ({setting})", limit=setting, line=line
+            )
+
+
+DEFAULT_LIMITS = SizeLimits()
+"""What holds where nobody says otherwise."""

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from wattcast.features.cfg import ControlFlowGraph, dominators
-from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.diagnostics import Diagnostic, bounded
+from wattcast.features.effort import checkpoint
 from wattcast.features.ptx.ir import Location
 
 
@@ -75,7 +76,10 @@ class LoopForest:
 
 
 def natural_loops(cfg: ControlFlowGraph) -> LoopForest:
-    """All natural loops of the reachable blocks."""
+    """All natural loops of the reachable blocks.
+
+    Raises TooComplexError where more of them lie inside each other than the body's limits let.
+    """
     blocks = cfg.blocks
     order = cfg.reverse_post_order
     rank = {block: place for place, block in enumerate(order)}
@@ -103,6 +107,7 @@ def natural_loops(cfg: ControlFlowGraph) -> LoopForest:
     inside = [-1] * len(blocks)  # header of the innermost loop; for a header: around its own
     members: dict[int, list[int]] = {}
     for header in sorted(latches, key=lambda block: -rank[block]):
+        checkpoint()
         found = members.setdefault(header, [])
         waiting = [find(latch) for latch in latches[header]]
         while waiting:
@@ -129,6 +134,8 @@ def _forest(
     depth: dict[int, int] = {}
     for header in sorted(headers, key=lambda block: rank[block]):
         depth[header] = depth[inside[header]] + 1 if inside[header] >= 0 else 1
+        line = cfg.body.instructions[cfg.blocks[header].start].line
+        cfg.body.limits.hold("max_loop_nesting", depth[header], "loops inside each other", line)
     built: dict[int, Loop] = {}
     for header in sorted(headers, key=lambda block: -depth[block]):
         block = cfg.blocks[header]
@@ -162,7 +169,7 @@ def _forest(
         tuple(built[header] for header in headers),
         innermost,
         tuple(irreducible),
-        tuple(diagnostics),
+        bounded(diagnostics),
     )
 
 

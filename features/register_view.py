@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.dataflow import reads, writes
+from wattcast.features.effort import checkpoint
 from wattcast.features.ptx.ir import (
     Address,
     Body,
@@ -165,14 +166,25 @@ class Step(NamedTuple):
 
 
 class View(NamedTuple):
-    """Steps of every block; ``words`` gives the 32-bit words of every register number.
-
-    Bit ``n`` of ``data``, ``wide`` and ``quad`` tells that register ``n`` has any words (is no
-    predicate), 2 and 4 words.
-    """
+    """Steps of every block; ``words`` gives the 32-bit words of every register number."""
 
     steps: list[list[Step]]
     words: list[int]
+
+    def of(self, registers: Sequence[int]) -> Words:
+        """The words of some registers, by their place among them."""
+        words = [self.words[register] for register in registers]
+        return Words(
+            bit_set(place for place, size in enumerate(words) if size),
+            bit_set(place for place, size in enumerate(words) if size == 2),
+            bit_set(place for place, size in enumerate(words) if size == 4),
+        )
+
+
+class Words(NamedTuple):
+    """Bit ``n`` of ``data``, ``wide`` and ``quad`` tells that the register at place ``n`` has any
+    words (is no predicate), 2 and 4 words."""
+
     data: int
     wide: int
     quad: int
@@ -205,6 +217,7 @@ def machine_view(body: Body, cfg: ControlFlowGraph) -> View:
     dropped = free | offsets.keys()
     steps: list[list[Step]] = []
     for block in cfg.blocks:
+        checkpoint()
         of_block: list[Step] = []
         for position in range(block.start, block.end):
             kind, read, written, bases = operands[position]
@@ -224,14 +237,7 @@ def machine_view(body: Body, cfg: ControlFlowGraph) -> View:
                 )
             )
         steps.append(of_block)
-    words = numbers.words
-    return View(
-        steps,
-        words,
-        bit_set(number for number, size in enumerate(words) if size),
-        bit_set(number for number, size in enumerate(words) if size == 2),
-        bit_set(number for number, size in enumerate(words) if size == 4),
-    )
+    return View(steps, numbers.words)
 
 
 class _Numbers(dict[str, int]):
@@ -307,7 +313,8 @@ def _offsets(
 
 def bit_set(registers: Iterable[int]) -> int:
     """Bits of register numbers."""
-    bits = 0
-    for register in registers:
-        bits |= 1 << register
-    return bits
+    found = list(registers)
+    bits = bytearray(max(found, default=0) // 8 + 1)
+    for register in found:
+        bits[register >> 3] |= 1 << (register & 7)
+    return int.from_bytes(bits, "little")

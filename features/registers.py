@@ -26,6 +26,7 @@ from typing import Literal, NamedTuple
 
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.dataflow import reads, writes
+from wattcast.features.effort import checkpoint
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import natural_loops
@@ -128,46 +129,72 @@ def _cap(directives: Mapping[str, tuple[int, ...]], file_size: int) -> int:
 
 
 class _Flow(NamedTuple):
-    """Bits of the registers alive at a block's end, and of all alive anywhere in it."""
+    """What lives at a block's end: bits of ``numbers`` and its words; and the words of all that
+    live anywhere in the block."""
 
     out: int
-    touched: int
+    numbers: Sequence[int]
+    words: int
+    bound: int
 
 
 def _flow(cfg: ControlFlowGraph, view: View) -> list[_Flow]:
-    use, define, touched = [], [], []
+    """Live registers of every block. Only those that live across blocks take part in the passes.
+
+    Raises TooComplexError where these, times blocks, are beyond the body's limits.
+    """
+    used: list[set[int]] = []
+    defined: list[set[int]] = []
+    touched: list[set[int]] = []
     for steps in view.steps:
-        used: set[int] = set()
-        defined: set[int] = set()
-        seen: set[int] = set()
+        checkpoint()
+        reading: set[int] = set()
+        ending: set[int] = set()
+        writing: set[int] = set()
         for step in steps:
-            used.update([register for register in step.reads if register not in defined])
-            seen.update(step.writes)
+            reading.update([register for register in step.reads if register not in ending])
+            writing.update(step.writes)
             if step.kills:
-                defined.update(step.writes)
-        use.append(bit_set(used))
-        define.append(bit_set(defined))
-        touched.append(bit_set(seen | used))
+                ending.update(step.writes)
+        used.append(reading)
+        defined.append(ending)
+        touched.append(writing | reading)
+    numbers = sorted(set().union(*used))
+    place = {register: index for index, register in enumerate(numbers)}
+    cfg.body.limits.hold(
+        "max_kernel_liveness",
+        len(numbers) * len(cfg.blocks),
+        f"values alive across blocks, times blocks ({len(numbers):,} x {len(cfg.blocks):,})",
+        cfg.body.instructions[0].line if cfg.body.instructions else 1,
+    )
+    use = [bit_set(place[register] for register in some) for some in used]
+    define = [bit_set(place[r] for r in some if r in place) for some in defined]
     live_in = list(use)
     live_out = [0] * len(cfg.blocks)
-    waiting = list(range(len(cfg.blocks)))
-    queued = [True] * len(cfg.blocks)
-    while waiting:
-        index = waiting.pop()
-        queued[index] = False
-        block = cfg.blocks[index]
-        out = 0
-        for successor in block.successors:
-            out |= live_in[successor]
-        live_out[index] = out
-        into = use[index] | (out & ~define[index])
-        if into != live_in[index]:
-            live_in[index] = into
-            for predecessor in block.predecessors:
-                if not queued[predecessor]:
-                    queued[predecessor] = True
-                    waiting.append(predecessor)
-    return [_Flow(out, within | out) for out, within in zip(live_out, touched, strict=True)]
+    # Successors first, so that a pass carries values from end to entry; each loop around another
+    # takes one pass more. What cannot be reached comes last.
+    order = cfg.reverse_post_order[::-1]
+    order += tuple(block.index for block in cfg.blocks if block.index not in cfg.reachable)
+    changed = True
+    while changed:
+        changed = False
+        for index in order:
+            checkpoint()
+            out = 0
+            for successor in cfg.blocks[index].successors:
+                out |= live_in[successor]
+            live_out[index] = out
+            into = use[index] | (out & ~define[index])
+            if into != live_in[index]:
+                live_in[index] = into
+                changed = True
+    across = view.of(numbers)
+    found = []
+    for out, some in zip(live_out, touched, strict=True):
+        inside = sum(view.words[register] for register in some if register not in place)
+        within = bit_set(place[register] for register in some if register in place)
+        found.append(_Flow(out, numbers, across.total(out), across.total(out | within) + inside))
+    return found
 
 
 def _words_needed(body: Body, cfg: ControlFlowGraph, room: int) -> int:
@@ -184,29 +211,31 @@ def _words_needed(body: Body, cfg: ControlFlowGraph, room: int) -> int:
                 view.words[register] for step in loads for register in step.writes
             )
         extra = max((step.temporaries for step in steps), default=0)
-        bounds.append((view.total(flow[index].touched) + extra, gathered, index))
+        bounds.append((flow[index].bound + extra, gathered, index))
     most = 0
     # The largest blocks first: what cannot need more than was found already is not looked at.
     for bound, gathered, index in sorted(bounds, reverse=True):
         if max(bound, min(bound + gathered, room)) <= most:
             continue
-        steps, out = view.steps[index], flow[index].out
-        text = _pressure(steps, view, out)
+        steps, alive = view.steps[index], flow[index]
+        text = _pressure(steps, view, alive)
         reordered = text
         if any(step.kind.waited_for for step in steps):
-            reordered = _pressure(_latency_order(steps), view, out)
+            reordered = _pressure(_latency_order(steps), view, alive)
         # ptxas hides latency only while it has registers to spare.
         wanted = min(max(text, reordered) + gathered, room)
         most = max(most, min(text, reordered), wanted if steps else 0)
     return most
 
 
-def _pressure(steps: Sequence[Step], view: View, out: int) -> int:
+def _pressure(steps: Sequence[Step], view: View, at_end: _Flow) -> int:
     """Most 32-bit words alive at once while ``steps`` run in this order."""
     words = view.words
     # A set of numbers is faster to change than a long bit string.
-    alive = {number for number, bit in enumerate(reversed(f"{out:b}")) if bit == "1"}
-    now = most = view.total(out)
+    bits = reversed(f"{at_end.out:b}")
+    alive = {at_end.numbers[place] for place, bit in enumerate(bits) if bit == "1"}
+    now = most = at_end.words
+    checkpoint()
     for step in reversed(steps):
         for register in step.writes:
             if register not in alive:
@@ -230,6 +259,7 @@ def _latency_order(steps: Sequence[Step]) -> list[Step]:
     Memory accesses that may touch the same bytes keep their order, and nothing in memory
     passes a barrier.
     """
+    checkpoint()
     ready: dict[int, int] = {}
     read_at: dict[int, int] = {}
     stored = {"shared": 0, "global": 0}

@@ -33,6 +33,7 @@ _NONSENSE = (
     ArithmeticError,
     AttributeError,
     LookupError,
+    RecursionError,
     StopIteration,
     TypeError,
     ValueError,

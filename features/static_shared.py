@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from wattcast.features.effort import checkpoint
 from wattcast.features.ptx.ir import (
     Address,
     Function,
@@ -36,6 +37,7 @@ def static_shared_bytes(module: Module, function: Function) -> int:
     seen = {function.name}
     waiting = [function]
     while waiting:
+        checkpoint()
         current = waiting.pop()
         body = current.body
         own = {item.name: item for item in body.variables if _is_static_shared(item)}

@@ -14,6 +14,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Protocol
 
+from wattcast.features.effort import SizeLimits
 from wattcast.predictor.parts import kept_analyses
 from wattcast.predictor.parts.drift import DriftWatch
 from wattcast.predictor.parts.modules import ModuleCache
@@ -44,6 +45,10 @@ class Limits(Protocol):
     unsafe_compile: bool
 
     @property
+    def size_limits(self) -> SizeLimits:
+        """How large a kernel may be."""
+
+    @property
     def ptxas(self) -> str:
         """``auto``: registers nobody gives are asked of ptxas; ``off``: they are estimated."""
 
@@ -59,7 +64,9 @@ class Predictor:
         self.settings = settings
         self.store = store
         self.gpus = Gpus(settings.home)
-        self.modules = ModuleCache(settings.module_cache_bytes, settings.max_ptx_bytes)
+        self.modules = ModuleCache(
+            settings.module_cache_bytes, settings.max_ptx_bytes, settings.size_limits
+        )
         self.sources = Sources(settings, self.modules, own=own)
         self.analysed = kept_analyses(settings.analysis_cache_bytes)
         self.power = PowerModels(settings.home)

@@ -37,6 +37,10 @@ QUICK_SECONDS = 0.004
 """A prediction below this runs on the event loop: others wait no longer than for a big answer."""
 
 
+LONG_PTX = 2**20
+"""Characters beyond which looking a text up takes more than a moment of the event loop."""
+
+
 def predict(
     predictor: Predictor, request: PredictRequest, rows: list[Future[None]] | None = None
 ) -> dict[str, Any]:
@@ -73,6 +77,8 @@ def is_quick(predictor: Predictor, request: PredictRequest) -> bool:
     if request.ptx is None or request.gpu is None or request.explain is not None:
         return False
     if request.analysis == "executed" or request.launch.arguments or request.known:
+        return False
+    if len(request.ptx) > LONG_PTX:
         return False
     known = predictor.modules.known(request.ptx)
     return known is not None and known.fastest(_kind(request, request.gpu)) < QUICK_SECONDS

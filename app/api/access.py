@@ -1,12 +1,16 @@
 """Who may call what, and how often: pure ASGI, between the guard and the routes.
 
 In order: a call from a web page of another site is refused, the caller's key is checked, the rate
-and the number of requests at once are limited, and the key's scope is compared with the call's.
+is limited, the key's scope is compared with the call's, and the caller's share of requests and
+event streams at once is taken. Public calls take no place of others'; `/healthz` and `/readyz` are
+always answered.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import urlsplit
@@ -17,10 +21,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from wattcast.app import problems
-from wattcast.app.api.rates import TokenBuckets
+from wattcast.app.api.rates import Load, Shares, TokenBuckets, network_of
 from wattcast.app.api.scopes import LOOKING, scope_needed
 from wattcast.app.logs import log
 from wattcast.app.services import Services
+from wattcast.app.services.turns import CALLER_NAME
 from wattcast.app.settings import Settings, is_loopback
 from wattcast.app.store.database import StoreError
 from wattcast.app.store.keys import ApiKey
@@ -30,6 +35,10 @@ CALLER = "wattcast.caller"
 
 DEFAULT_RATE = 100.0
 """Requests a second of one caller where keys are required and no setting says otherwise."""
+
+_ALWAYS_ANSWERED = frozenset({"/healthz", "/readyz"})
+
+_EVENTS = re.compile(r"/jobs/[^/]+/events")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +63,16 @@ def actor_of(request: Request) -> str:
 class Access:
     """Answers 401, 403 and 429 itself; lets everything else through."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, load: Load) -> None:
         self._app = app
+        self._load = load
+        self._public = Shares(settings.requests_at_once_per_caller)
         self._required = settings.keys_required
         self._own_names_only = settings.api_keys == "auto" and not self._required
         per_second = settings.requests_per_second
         if per_second is None:
             per_second = DEFAULT_RATE if self._required else 0.0
         self._rates = TokenBuckets(per_second, settings.requests_burst)
-        self._most = settings.requests_at_once
-        self._running = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,16 +82,35 @@ class Access:
         if refusal is not None:
             await refusal(scope, receive, send)
             return
-        self._running += 1
+        caller = scope[CALLER].name
+        CALLER_NAME.set(caller)
+        taken: list[Shares] = []
         try:
+            for shares, setting in self._shares(scope):
+                if not shares.enter(caller):
+                    await _full(shares, caller, setting)(scope, receive, send)
+                    return
+                taken.append(shares)
             await self._app(scope, receive, send)
         finally:
-            self._running -= 1
+            for shares in taken:
+                shares.leave(caller)
+
+    def _shares(self, scope: Scope) -> Iterator[tuple[Shares, str]]:
+        """What a call takes a part of, and the setting that says how much a caller may have."""
+        path = scope["path"]
+        if scope_needed(scope["method"], path) is None:
+            if path not in _ALWAYS_ANSWERED:
+                yield self._public, "WATTCAST_REQUESTS_AT_ONCE_PER_CALLER"
+            return
+        yield self._load.requests, "WATTCAST_REQUESTS_AT_ONCE_PER_CALLER"
+        if _EVENTS.fullmatch(path):
+            yield self._load.streams, "WATTCAST_EVENT_STREAMS_PER_CALLER"
 
     async def _refusal(self, scope: Scope) -> Response | None:
         needed = scope_needed(scope["method"], scope["path"])
         client = scope.get("client")
-        address = client[0] if client else "local"
+        address = network_of(client[0]) if client else "local"
         if not self._required:
             foreign = self._foreign(scope)
             if foreign is not None:
@@ -99,8 +127,6 @@ class Access:
         wait = self._rates.take(caller.name)
         if wait:
             return _later("too many requests (WATTCAST_REQUESTS_PER_SECOND)", wait)
-        if self._running >= self._most:
-            return _later(f"{self._running} requests are being served already", 1.0)
         if key is not None and needed not in key.scopes:
             return problems.response(
                 "forbidden",
@@ -129,8 +155,22 @@ class Access:
         key = ring.find(token)
         if key is None:
             log().warning("wrong API key", address=address)
-            return None, _unauthorized("the API key is unknown or has been revoked")
+            return None, await self._wrong(address)
         return key, None
+
+    async def _wrong(self, address: str) -> Response:
+        """The answer to a wrong key, late if there were many. Right ones never wait: who shares
+        the address (behind a proxy everybody does) is not held up."""
+        wait = self._load.failed_keys.wait(address)
+        if wait:
+            held = self._load.wrong_keys
+            if not held.enter(address):
+                return _later("too many wrong API keys (WATTCAST_FAILED_KEY_SECONDS)", wait)
+            try:
+                await asyncio.sleep(wait)
+            finally:
+                held.leave(address)
+        return _unauthorized("the API key is unknown or has been revoked")
 
     def _foreign(self, scope: Scope) -> str | None:
         """Why a call without a key does not come from a user of this machine, if it does not.
@@ -184,6 +224,12 @@ def _token(scope: Scope) -> str | None:
 def _unauthorized(why: str) -> Response:
     headers = {"WWW-Authenticate": 'Bearer realm="wattcast"'}
     return problems.response("unauthorized", why, headers=headers)
+
+
+def _full(shares: Shares, caller: str, setting: str) -> Response:
+    if shares.full:
+        return _later(f"{shares.held} requests are being served already", 1.0)
+    return _later(f"{shares.of(caller)} such requests of this caller are open ({setting})", 1.0)
 
 
 def _later(why: str, seconds: float) -> Response:

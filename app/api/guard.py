@@ -9,14 +9,24 @@ import time
 from uuid import uuid4
 
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattcast.app import metrics, problems
+from wattcast.app.api.access import CALLER
 from wattcast.app.api.headers import security_headers
+from wattcast.app.api.rates import Load, Shares
 from wattcast.app.api.scopes import UPLOADING
 from wattcast.app.logs import REQUEST_ID, access, is_json, log
 from wattcast.app.settings import Settings
+
+SLOW_SECONDS = 2.0
+"""A body that takes longer than this to arrive is slow: 16 MiB at 70 Mbit/s."""
+
+HUNG_UP = 499
+"""Status in log lines and metrics of a request whose caller hung up before all of it had come
+(nginx's number): no fault of ours, and nobody is there to be answered."""
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._-]{1,64}")
 _WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
@@ -27,7 +37,7 @@ class BodyTooLarge(HTTPException):
 
 
 class SlowBody(HTTPException):
-    """Raised from ``receive`` where the body does not come in time."""
+    """Raised from ``receive`` where the body is late, or is one slow body too many."""
 
 
 class Guard:
@@ -36,8 +46,9 @@ class Guard:
     A caller's ``X-Request-ID`` is kept if it is a plain word, and returned either way.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, load: Load) -> None:
         self._app = app
+        self._slow_bodies = load.slow_bodies
         self._limit = settings.max_body_bytes
         self._upload_limit = settings.max_upload_bytes
         self._body_seconds = settings.body_seconds
@@ -69,7 +80,7 @@ class Guard:
                 message["headers"] = [
                     *headers,
                     (b"x-request-id", request_id.encode()),
-                    *security_headers(headers),
+                    *security_headers(status, headers),
                 ]
             await send(message)
 
@@ -84,10 +95,16 @@ class Guard:
                 elif length != 0 and not (_is_json(media) or (takes_files and _is_form(media))):
                     await _unsupported(media, takes_files)(scope, receive, send_with_id)
                 else:
-                    counted = self._counting(receive, limit, setting)
-                    await self._app(scope, counted, send_with_id)
+                    body = _Body(scope, receive, self._slow_bodies, self._body_seconds)
+                    body.limit, body.setting = limit, setting
+                    try:
+                        await self._app(scope, body.receive, send_with_id)
+                    finally:
+                        body.end()
             else:
                 await self._app(scope, receive, send_with_id)
+        except ClientDisconnect:
+            status = HUNG_UP
         except Exception as error:
             log().error("unexpected error", exc_info=error, path=scope["path"])
             if status:
@@ -100,32 +117,68 @@ class Guard:
                 access(scope["method"], scope["path"], status, seconds, self._as_json)
             REQUEST_ID.reset(token)
 
-    def _counting(self, receive: Receive, limit: int, setting: str) -> Receive:
-        seen = 0
-        until = asyncio.get_running_loop().time() + self._body_seconds
-        complete = False
 
-        async def counted() -> Message:
-            nonlocal seen, complete
-            if complete:  # what comes now is the caller hanging up, at any time
-                return await receive()
+class _Body:
+    """A body as it arrives: counted, given up when it is late, and few at once that are slow."""
+
+    def __init__(self, scope: Scope, receive: Receive, slow: Shares, seconds: float) -> None:
+        self.limit = 0
+        self.setting = ""
+        self._scope = scope
+        self._receive = receive
+        self._shares = slow
+        self._seconds = seconds
+        self._start = asyncio.get_running_loop().time()
+        self._seen = 0
+        self._complete = False
+        self._slow: str | None = None
+
+    async def receive(self) -> Message:
+        """The ASGI server's next message. Raises SlowBody and BodyTooLarge."""
+        if self._complete:  # what comes now is the caller hanging up, at any time
+            return await self._receive()
+        message = await self._next()
+        if message["type"] == "http.request":
+            self._seen += len(message.get("body", b""))
+            self._complete = not message.get("more_body", False)
+            if self._seen > self.limit:
+                raise BodyTooLarge(413, _too_large(None, self.limit, self.setting))
+            if self._complete:
+                self.end()
+        return message
+
+    def end(self) -> None:
+        """It is slow no longer."""
+        if self._slow is not None:
+            self._shares.leave(self._slow)
+            self._slow = None
+
+    async def _next(self) -> Message:
+        if self._slow is None and self._seconds > SLOW_SECONDS:
             try:
-                async with asyncio.timeout_at(until):
-                    message = await receive()
+                async with asyncio.timeout_at(self._start + SLOW_SECONDS):
+                    return await self._receive()
             except TimeoutError:
-                raise SlowBody(
-                    408,
-                    f"the body did not arrive within {self._body_seconds:g} s "
-                    "(WATTCAST_BODY_SECONDS)",
-                ) from None
-            if message["type"] == "http.request":
-                seen += len(message.get("body", b""))
-                complete = not message.get("more_body", False)
-                if seen > limit:
-                    raise BodyTooLarge(413, _too_large(None, limit, setting))
-            return message
+                self._enter()
+        try:
+            async with asyncio.timeout_at(self._start + self._seconds):
+                return await self._receive()
+        except TimeoutError:
+            raise SlowBody(
+                408,
+                f"the body did not arrive within {self._seconds:g} s (WATTCAST_BODY_SECONDS)",
+            ) from None
 
-        return counted
+    def _enter(self) -> None:
+        caller = self._scope[CALLER].name
+        if not self._shares.enter(caller):
+            raise SlowBody(
+                429,
+                f"{self._shares.of(caller)} other bodies of this caller arrive slowly "
+                "(WATTCAST_SLOW_BODIES_PER_CALLER)",
+                headers={"Retry-After": "1"},
+            )
+        self._slow = caller
 
 
 def _too_large(size: int | None, limit: int, setting: str) -> str:

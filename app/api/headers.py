@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-SWAGGER = "https://cdn.jsdelivr.net"
-"""Where the page under ``/docs`` takes Swagger UI from."""
-
 _ALWAYS = (
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
@@ -32,27 +29,30 @@ _PAGE = (
 )
 """Pages of our own load scripts and styles from here alone; nothing is inline."""
 
-DOCS_POLICY = (
-    f"default-src 'none'; script-src 'self' {SWAGGER}; style-src 'self' {SWAGGER}; "
-    "img-src 'self' data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
-)
-"""The page under ``/docs`` besides loads Swagger UI."""
-
 _OF_PAGES = (b"text/html", b"text/css", b"text/javascript", b"application/javascript", b"image/")
 
 _NAMES = frozenset(name for name, _ in (*_DATA, *_PAGE))
 
 
-def security_headers(headers: Sequence[tuple[bytes, bytes]]) -> Sequence[tuple[bytes, bytes]]:
-    """What to add to an answer with these headers; one it has set itself stays."""
+_NOT_MODIFIED = 304
+
+
+def security_headers(
+    status: int, headers: Sequence[tuple[bytes, bytes]]
+) -> Sequence[tuple[bytes, bytes]]:
+    """What to add to an answer with this status and these headers; one it has set itself stays.
+
+    Headers of a 304 replace those that the browser stored (RFC 9111, 3.2), and nothing but pages
+    and their files is ever answered so: it carries the policy of a page, which also mends pages
+    that were stored with another.
+    """
     media, has_own = b"", False
     for name, value in headers:
         if name == b"content-type":
             media = value
         elif name in _NAMES:
             has_own = True
-    chosen = _PAGE if media.startswith(_OF_PAGES) else _DATA
+    chosen = _PAGE if status == _NOT_MODIFIED or media.startswith(_OF_PAGES) else _DATA
     if not has_own:
         return chosen
     own = {name for name, _ in headers}

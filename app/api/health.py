@@ -55,7 +55,11 @@ async def healthz(request: Request) -> Response:
 async def readyz(request: Request) -> Response:
     """Asks the database for a sign of life, whether predictions are being written, whether its
     tables are those of this program, whether there are models that pass their checks and all that
-    are promoted can be loaded, and whether there is room for another analysis."""
+    promoted can be loaded, and whether there is room for another analysis and request."""
+    requests = request.app.state.load.requests
+    if requests.full:
+        busy = f"{requests.held} requests are being served, as many as may be"
+        return problems.response("not-ready", f"{busy} (WATTCAST_REQUESTS_AT_ONCE)")
     services = services_of(request)
     checks = await run_in_threadpool(services.check)
     return json_response({"status": "ok", "version": services.version, "checks": checks})

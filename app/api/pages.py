@@ -11,7 +11,7 @@ from wattcast.features.errors import ServiceError
 
 router = APIRouter(include_in_schema=False)
 
-_REVALIDATE = "no-cache"
+REVALIDATE = "no-cache"
 _FOR_GOOD = "public, max-age=31536000, immutable"
 """A file under the hash of its content never changes."""
 
@@ -19,7 +19,7 @@ _FOR_GOOD = "public, max-age=31536000, immutable"
 @router.get("/")
 async def get_page(request: Request) -> Response:
     """The page."""
-    return _sent(request, pages.page(), _REVALIDATE)
+    return sent(request, pages.page(), REVALIDATE)
 
 
 @router.get("/static/{version}/{name}")
@@ -28,10 +28,11 @@ async def get_file(request: Request, version: str, name: str) -> Response:
     found = await run_in_threadpool(pages.find, name)
     if found is None:
         raise ServiceError("not-found", f"the page has no file {name[:100]!r}")
-    return _sent(request, found, _FOR_GOOD if version == pages.version() else _REVALIDATE)
+    return sent(request, found, _FOR_GOOD if version == pages.version() else REVALIDATE)
 
 
-def _sent(request: Request, asset: pages.Asset, caching: str) -> Response:
+def sent(request: Request, asset: pages.Asset, caching: str) -> Response:
+    """A file, compressed where the caller reads that; 304 where it has it already."""
     headers = {"Cache-Control": caching, "ETag": asset.etag, "Vary": "Accept-Encoding"}
     if asset.etag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

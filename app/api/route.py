@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, get_type_hints
 
 from fastapi import Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
@@ -18,8 +19,12 @@ from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 
 from wattcast.app import problems
+from wattcast.app.services.analyses import CALLER
 
 _BOM = b"\xef\xbb\xbf"
+
+SMALL_BODY_BYTES = 256 * 1024
+"""Bodies up to this are read on the event loop, in about a millisecond; others in a thread."""
 
 
 class JsonRoute(APIRoute):
@@ -31,12 +36,19 @@ class JsonRoute(APIRoute):
         names = list(inspect.signature(endpoint).parameters)
         model: type[BaseModel] = hints[names[1]]
 
-        async def handle(request: Request) -> Response:
-            body = await request.body()
+        def read(body: bytes) -> BaseModel | Response:
             try:
-                message = model.model_validate_json(body.removeprefix(_BOM))
+                return model.model_validate_json(body.removeprefix(_BOM))
             except ValidationError as error:
                 return problems.from_validation(error.errors(include_url=False))
+
+        async def handle(request: Request) -> Response:
+            body = await request.body()
+            small = len(body) <= SMALL_BODY_BYTES
+            message = read(body) if small else await run_in_threadpool(read, body)
+            if isinstance(message, Response):
+                return message
+            CALLER.set(request.receive)
             return await endpoint(request, message)
 
         return handle

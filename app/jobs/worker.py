@@ -37,6 +37,9 @@ NO_ROOM_STATUS = 28
 _LOOK_SECONDS = 0.1
 """How often a running child is looked at: what ends is noticed within this."""
 
+_CLOSE_SECONDS = 2.0
+"""How long closing waits for jobs to go back to the queue; what cannot does so by its lease."""
+
 _RETRY_SECONDS = 1.0
 """Pause before a job runs again whose child died, times the attempts so far."""
 
@@ -84,9 +87,10 @@ class Worker:
     def close(self) -> None:
         """Stop; running jobs go back to the queue, their attempt uncounted."""
         self.stop()
+        until = time.monotonic() + _CLOSE_SECONDS
         for thread in self._threads:
             if thread.is_alive():
-                thread.join(15)
+                thread.join(max(0.0, until - time.monotonic()))
 
     def _run(self) -> None:
         self._sweep()

@@ -53,7 +53,10 @@ class Services(Predictor):
         self.data = data
         self.version = installed_version()
         self.analyses = AnalysisPool(
-            settings.analyses_at_once, settings.waiting_analyses, settings.analysis_seconds
+            settings.analyses_at_once,
+            settings.waiting_analyses,
+            settings.analysis_seconds,
+            spare=1,
         )
         self.champions: Champions | None = None
         self.worker: Worker | None = None
@@ -164,15 +167,26 @@ class Services(Predictor):
         thread.start()
         return thread
 
+    def stop(self) -> None:
+        """Tell everything that runs to end; does not wait."""
+        if self.worker is not None:
+            self.worker.stop()
+        if self.champions is not None:
+            self.champions.stop()
+        self.uploads.stop()
+        self.analyses.stop()
+        self.readers.stop()
+
     def close(self) -> None:
-        """Write what is queued; let running analyses end. Running jobs go back to the queue."""
+        """Give up what runs and write what is queued. Running jobs go back to the queue."""
+        self.stop()
+        self.readers.close()
+        self.uploads.close()
+        self.analyses.close()
         if self.worker is not None:
             self.worker.close()
         if self.champions is not None:
             self.champions.close()
-        self.uploads.close()
-        self.readers.close()
-        self.analyses.close()
         if self.store is not None:
             self.store.close()
 

@@ -1,72 +1,167 @@
 """Threads in which PTX is analysed and uploads are read, within limits: the event loop answers
-others meanwhile."""
+others meanwhile, callers take turns, and work whose caller no longer waits ends at its next
+checkpoint."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 import threading
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ParamSpec, TypeVar
+from concurrent.futures import wait as wait_for
+from typing import Any, ParamSpec, TypeVar
 
-from wattcast.features.errors import ServiceError
+from wattcast.app.services.turns import CALLER_NAME, Turns
+from wattcast.features.effort import Clock, giving_up
+from wattcast.features.errors import GivenUpError, ServiceError
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Hearing = Callable[[], Awaitable[Any]]
+CALLER: contextvars.ContextVar[Hearing | None] = contextvars.ContextVar("caller", default=None)
+"""What to await for the caller of the present request to hang up, where that is known."""
+
+CLOSE_SECONDS = 1.5
+"""How long closing waits for work that was told to end; what does not is left behind."""
+
 
 class AnalysisPool:
-    """Runs at most ``at_once`` analyses, lets ``waiting`` more wait, each up to ``seconds``.
+    """Runs at most ``at_once`` analyses, lets ``waiting`` more wait, each up to ``seconds``;
+    ``spare`` more run for callers of whom none runs.
 
     ``what`` is what the work is called in errors: uploads have a pool of their own.
     """
 
-    def __init__(self, at_once: int, waiting: int, seconds: float, what: str = "analysis") -> None:
-        self._executor = ThreadPoolExecutor(at_once, thread_name_prefix=what)
+    def __init__(
+        self,
+        at_once: int,
+        waiting: int,
+        seconds: float,
+        what: str = "analysis",
+        *,
+        spare: int = 0,
+    ) -> None:
+        self._executor = ThreadPoolExecutor(at_once + spare, thread_name_prefix=what)
+        self._turns = Turns(at_once, spare)
         self._what = what
         self._most = at_once + waiting
         self._seconds = seconds
-        self._pending = 0
+        self._clocks: dict[Future[Any], Clock] = {}
         self._lock = threading.Lock()
+        self._closing = False
 
     @property
     def pending(self) -> int:
         """How much work waits or runs."""
-        return self._pending
+        return len(self._clocks) + self._turns.waiting
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """The result of ``work`` in a thread.
 
         Raises ServiceError ``busy`` when too many wait, and ``time-limit`` when it takes too
-        long; a thread cannot be stopped, so its slot stays taken until the work is done.
+        long, when the caller hangs up and when the service ends: then the work is given up, and
+        its slot is free as soon as it comes to a checkpoint.
         """
-        with self._lock:
-            if self._pending >= self._most:
-                raise ServiceError(
-                    "busy", f"{self._pending} requests of this kind wait already; try again"
-                )
-            self._pending += 1
+        clock = Clock(self._seconds)
         context = contextvars.copy_context()
-        job = self._executor.submit(lambda: context.run(work, *args, **kwargs))
-        job.add_done_callback(self._done)
-        waiter = asyncio.wrap_future(job)
-        ended, _ = await asyncio.wait((waiter,), timeout=self._seconds)
-        if not ended:
-            waiter.add_done_callback(_seen)
-            job.cancel()  # succeeds only if it still waits
-            raise ServiceError(
-                "time-limit", f"the {self._what} did not end within {self._seconds:g} s"
-            )
-        return waiter.result()
 
-    def _done(self, _: Future[T]) -> None:
+        def made() -> T:
+            with giving_up(clock=clock):
+                return work(*args, **kwargs)
+
+        if self.pending >= self._most or self._closing:
+            raise ServiceError(
+                "busy", f"{self.pending} requests of this kind wait already; try again"
+            )
+        loop = asyncio.get_running_loop()
+        until, caller, hearing = loop.time() + self._seconds, CALLER_NAME.get(), CALLER.get()
+        others: set[asyncio.Future[Any]] = set()
+        if hearing is not None:
+            others.add(asyncio.ensure_future(hearing()))
+        try:
+            if self._turns.enter(caller) or await self._turn(caller, others, until):
+                job = self._submit(caller, clock, context, made)
+                try:
+                    return await self._ended(job, clock, others, until)
+                except GivenUpError:
+                    pass
+        finally:
+            for other in others:
+                other.cancel()
+        raise ServiceError(
+            "time-limit", f"the {self._what} did not end within {self._seconds:g} s"
+        ) from None
+
+    async def _turn(self, caller: str, others: set[asyncio.Future[Any]], until: float) -> bool:
+        """Wait until it is this caller's turn: ``False`` if that comes too late."""
+        turn, taken = asyncio.ensure_future(self._turns.take(caller)), False
+        left = until - asyncio.get_running_loop().time()
+        try:
+            await asyncio.wait({turn, *others}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            taken = turn.done()
+        finally:
+            if not turn.cancel() and not taken:  # it came as this request was cancelled
+                self._turns.give(caller)
+        return taken
+
+    def _submit(
+        self,
+        caller: str,
+        clock: Clock,
+        context: contextvars.Context,
+        made: Callable[[], T],
+    ) -> Future[T]:
+        loop = asyncio.get_running_loop()
         with self._lock:
-            self._pending -= 1
+            if self._closing:
+                self._turns.give(caller)
+                raise ServiceError("busy", "the service is ending; try again")
+            job = self._executor.submit(context.run, made)
+            self._clocks[job] = clock
+
+        def done(job: Future[T]) -> None:
+            with self._lock:
+                self._clocks.pop(job, None)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits
+                loop.call_soon_threadsafe(self._turns.give, caller)
+
+        job.add_done_callback(done)
+        return job
+
+    async def _ended(
+        self, job: Future[T], clock: Clock, others: set[asyncio.Future[Any]], until: float
+    ) -> T:
+        """The job's result. Raises GivenUpError where it is late or nobody waits for it."""
+        waiter = asyncio.wrap_future(job)
+        left = until - asyncio.get_running_loop().time()
+        try:
+            await asyncio.wait({waiter, *others}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            if waiter.done():
+                return waiter.result()
+        finally:
+            if not waiter.done():
+                clock.give_up()
+                waiter.add_done_callback(_seen)
+                job.cancel()  # succeeds only if it still waits
+        raise GivenUpError("the work was given up")
+
+    def stop(self) -> None:
+        """Take no more work and give up what waits and runs; safe from any thread."""
+        with self._lock:
+            self._closing = True
+            for clock in self._clocks.values():
+                clock.give_up()
 
     def close(self) -> None:
-        """Take no more work; wait for what runs."""
-        self._executor.shutdown(wait=True, cancel_futures=True)
+        """``stop``, and wait a moment for what runs to end."""
+        self.stop()
+        with self._lock:
+            running = list(self._clocks)
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        wait_for(running, CLOSE_SECONDS)
 
 
 def _seen(late: asyncio.Future[T]) -> None:

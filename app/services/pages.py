@@ -3,6 +3,7 @@
 template -> page            names every file under the hash of all of them
 static/* -> Asset by name   so that a browser may keep what it has for good
 plotly   -> Asset           4.8 MB, read only when a figure asks for it
+swagger  -> Asset by name   1.7 MB, read only when somebody opens /docs
 """
 
 from __future__ import annotations
@@ -20,6 +21,35 @@ from wattcast.predictor.messages import POWER_MODEL_NAMES, TIME_MODEL_NAMES
 
 PLOTLY = "plotly.js"
 """The bundled script of the installed plotly package, under this name."""
+
+_SWAGGER = ("swagger-ui.css", "swagger-ui-bundle.js")
+"""Files of Swagger UI that the documentation of the API loads, out of the package fastapi-offline
+(MIT; Swagger UI itself is Apache-2.0), which follows Swagger UI's releases."""
+
+_DOCS = b"""\
+<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>Wattcast: the API</title>
+<link rel="icon" href="data:,">
+<link rel="stylesheet" href="/docs/swagger-ui.css">
+</head>
+<body>
+<div id="swagger-ui"></div>
+<noscript>The same as JSON: <a href="/openapi.json">/openapi.json</a></noscript>
+<script src="/docs/swagger-ui-bundle.js"></script>
+<script src="/docs/start.js"></script>
+</body>
+</html>
+"""
+
+_START = b"""\
+window.ui = SwaggerUIBundle({
+  url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null,
+});
+"""
 
 _MEDIA = {
     ".js": "text/javascript",
@@ -100,3 +130,27 @@ def page() -> Asset:
 def find(name: str) -> Asset | None:
     """A file that the page loads; takes its time for plotly's."""
     return plotly() if name == PLOTLY else assets().get(name)
+
+
+@cache
+def docs_page() -> Asset:
+    """The page under ``/docs``."""
+    return Asset.of(_DOCS, "text/html")
+
+
+@cache
+def _swagger(name: str) -> Asset:
+    file = files("fastapi_offline").joinpath("static", name)
+    return Asset.of(file.read_bytes(), _MEDIA[PurePosixPath(name).suffix])
+
+
+@cache
+def _start() -> Asset:
+    return Asset.of(_START, _MEDIA[".js"])
+
+
+def docs_file(name: str) -> Asset | None:
+    """A file that ``docs_page`` loads; takes its time for Swagger UI's, once."""
+    if name == "start.js":
+        return _start()
+    return _swagger(name) if name in _SWAGGER else None

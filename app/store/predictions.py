@@ -38,7 +38,7 @@ _RETRY_SECONDS = 0.5
 _PROBE_BYTES = 32 * 1024
 """Some pages of any database: where they find no room, a prediction finds none."""
 
-_CLOSE_SECONDS = 10.0
+_CLOSE_SECONDS = 3.0
 """How long ``close`` waits for the last rows."""
 
 

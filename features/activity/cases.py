@@ -39,13 +39,15 @@ def loop_factors(
     that was counted with no trips cannot be scaled and stays as it is.
     """
     factors = np.ones(len(cfg.body.instructions))
-    for loop in forest.loops:
+    of_loop = [1.0] * len(forest.loops)
+    for loop in sorted(forest.loops, key=lambda one: one.depth):
         want, have = wanted[loop.index], counted.get(loop.index, 0.0)
-        if want is None or have <= 0 or want == have:
-            continue
-        for block in loop.blocks:
-            part = cfg.blocks[block]
-            factors[part.start : part.end] *= want / have
+        around = of_loop[loop.parent] if loop.parent is not None else 1.0
+        known = want is None or have <= 0 or want == have
+        of_loop[loop.index] = around if known or want is None else around * (want / have)
+    for block in cfg.blocks:
+        if (inner := forest.innermost[block.index]) >= 0:
+            factors[block.start : block.end] = of_loop[inner]
     return factors
 
 

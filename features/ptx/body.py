@@ -6,6 +6,7 @@ import re
 from sys import intern
 from typing import NoReturn
 
+from wattcast.features.effort import checkpoint
 from wattcast.features.errors import PtxError
 from wattcast.features.ptx import declarations
 from wattcast.features.ptx.declarations import DeclarationError
@@ -22,6 +23,9 @@ from wattcast.features.ptx.ir import (
 from wattcast.features.ptx.lexing import NAME, Diagnostics, Source
 from wattcast.features.ptx.operands import Names, UnreadableError
 from wattcast.features.ptx.scopes import Scopes
+
+MOST_OPCODE_CHARACTERS = 256
+"""Longest opcode that is read; the longest of PTX ISA 9.0 (tensor copies) has some 150."""
 
 MOST_SCOPES = 1000
 """Depth of nested blocks that is read; compilers print one or two."""
@@ -40,6 +44,7 @@ _LABEL = re.compile(rf"({NAME})\s*+:(?!:)")
 _DIRECTIVE = re.compile(r"\.([A-Za-z_][A-Za-z0-9_]*+)")
 _SPACE = re.compile(r"\s*+")
 _NAMES_LISTED = re.compile(NAME)
+_LINE_OR_STATEMENT = re.compile(r"[;\n]")
 _VARIABLE_SPACES = declarations.SPACES - {"reg"}
 _TABLES = frozenset({"pragma", "callprototype", "branchtargets", "calltargets"})
 _NO_OPERANDS: tuple[Operand, ...] = ()
@@ -58,7 +63,8 @@ def parse_body(
     """Parse what stands between ``start``, behind the opening brace, and the closing one.
 
     ``line`` is the line of ``start``; ``began`` names the function in messages; ``given``
-    are registers that its header declares. Raises PtxError.
+    are registers that its header declares. Raises PtxError, and TooComplexError beyond the limits
+    of ``source``.
     """
     parser = _BodyParser(source, start, end, line, began)
     for register in given:
@@ -98,7 +104,13 @@ class _BodyParser:
         line_start = self._source.text.rfind(self._source.newline, 0, position) + 1
         location: Location | None = None
         names, lookup = self._names, self._names.__getitem__
+        most_characters = self._source.limits.max_statement_characters
+        turns = 0
         while True:
+            turns += 1
+            if not turns & 255:
+                checkpoint()
+                self._hold("max_kernel_instructions", len(instructions), "instructions", position)
             match = match_statement(clean, position, end)
             if match is None:
                 loc = _LOC.match(clean, position, end)
@@ -118,6 +130,10 @@ class _BodyParser:
                 line += breaks
                 line_start = rfind(newline, counted, at) + 1
             counted = at
+            if len(rest) > most_characters:
+                self._hold("max_statement_characters", len(rest), "characters in one statement", at)
+            if len(opcode) > MOST_OPCODE_CHARACTERS:
+                self._fail(f"{excerpt(opcode)!r} is no opcode: it is too long", at)
             if rest and not rest.isspace():
                 try:
                     pieces = rest.split(", ") if ", " in rest else rest.split(",")
@@ -155,6 +171,7 @@ class _BodyParser:
     def _result(self) -> Body:
         if self._scopes.depth:
             self._fail("a block '{' inside the body is not closed", self._end)
+        self._hold("max_kernel_instructions", len(self._instructions), "instructions", self._end)
         instructions, labels, tables = self._scopes.finish(self._instructions)
         return Body(
             instructions=tuple(instructions),
@@ -163,7 +180,13 @@ class _BodyParser:
             variables=tuple(self._variables),
             branch_tables=tables,
             diagnostics=self._diagnostics.result(),
+            limits=self._source.limits,
         )
+
+    def _hold(self, name: str, found: int, what: str, position: int) -> None:
+        if found > getattr(self._source.limits, name):
+            line, _ = self._tracker.at(position)
+            self._source.limits.hold(name, found, f"{what} in {self._began}", line)
 
     def _operands(self, rest: str, opcode: str) -> tuple[Operand, ...]:
         try:
@@ -200,6 +223,7 @@ class _BodyParser:
         if label is not None:
             line, _ = self._tracker.at(position)
             number = self._scopes.label(label.group(1), line, len(self._instructions))
+            self._hold("max_kernel_labels", number, "labels", position)
             self._last_label = (number, label.end())
             return label.end()
         return self._unparsed(position)
@@ -227,11 +251,13 @@ class _BodyParser:
             return self._line_end(position)
         known = word in _TABLES or word == "reg" or word in _VARIABLE_SPACES
         if not known:
-            line_end = self._line_end(position)
-            semicolon = clean.find(";", position, line_end)
-            shown = excerpt(clean[position : min(line_end, position + 200)])
+            # To the end of the line or statement, whichever comes first: lines may be long.
+            stop = _LINE_OR_STATEMENT.search(clean, position, end)
+            shown = excerpt(clean[position : position + 200].partition("\n")[0])
             self._complain("unknown_directive", f"directive {shown!r} is not understood")
-            return semicolon + 1 if semicolon >= 0 else line_end
+            if stop is None:
+                return end
+            return stop.end() if stop.group() == ";" else stop.start()
         semicolon = clean.find(";", position, end)
         if word in ("pragma", "callprototype"):
             if semicolon < 0:
@@ -243,6 +269,9 @@ class _BodyParser:
             if semicolon < 0:
                 self._fail(f".{word} has no semicolon", position)
             label = self._table_label(position)
+            self._hold(
+                "max_kernel_edges", clean.count(",", position, semicolon), "targets", position
+            )
             listed = _NAMES_LISTED.findall(clean, position + 1 + len(word), semicolon)
             if label is not None:
                 self._scopes.table(label, tuple(listed))
@@ -252,10 +281,14 @@ class _BodyParser:
         text = clean[position:semicolon]
         try:
             if word == "reg":
+                number = len(self._registers) + text.count(",")
+                self._hold("max_kernel_instructions", number, "declarations", position)
                 for register in declarations.registers(text):
                     self.declare(register)
             else:
                 line, _ = self._tracker.at(position)
+                number = len(self._variables)
+                self._hold("max_kernel_instructions", number, "declarations", position)
                 self._variables.extend(declarations.variables(text, line))
         except (DeclarationError, UnreadableError) as error:
             lost = "; is a semicolon missing?" if "\n" in text else ""

@@ -7,7 +7,7 @@ from math import prod
 
 from wattcast.features.ptx.ir import Parameter, RegisterDeclaration, Variable, excerpt
 from wattcast.features.ptx.lexing import NAME
-from wattcast.features.ptx.operands import split
+from wattcast.features.ptx.operands import commas, split
 
 # PTX ISA 9.0, 5.2 "Types": sizes in bytes. Opaque texture types are 64-bit handles (5.3).
 TYPE_BYTES = {
@@ -28,6 +28,10 @@ _TOKEN = re.compile(
 # What compilers print; anything else takes the general way.
 _USUAL_REGISTERS = re.compile(rf"\.reg\s++\.([a-z0-9]++)\s++({NAME})<([0-9]{{1,19}})>\s*+")
 _SIZE = re.compile(r"\[\s*+(?:(0[xX][0-9a-fA-F]{1,16}|[0-9]{1,19})U?)?\s*+\]")
+
+
+MOST_PARAMETERS = 32_764
+"""Parameters of a function: they take at most as many bytes (PTX ISA 9.0, 7.1)."""
 
 
 class DeclarationError(Exception):
@@ -141,7 +145,7 @@ def variables(text: str, line: int) -> list[Variable]:
             inner = initializer[1:-1] if initializer[:1] == "{" else initializer
             rest = prod(sizes[1:])
             if sizes and sizes[0] == 0 and inner.strip():
-                elements = len(split(inner)) * rest
+                elements = (1 + sum(1 for _ in commas(inner))) * rest
         found.append(
             Variable(
                 name=words.names[0],
@@ -162,6 +166,8 @@ def parameters(text: str) -> list[Parameter]:
     """What stands between the parentheses of a header. Raises DeclarationError."""
     if not text.strip():
         return []
+    if text.count(",") >= MOST_PARAMETERS:
+        raise DeclarationError(f"there are more than {MOST_PARAMETERS:,} parameters")
     found: list[Parameter] = []
     for piece in split(text):
         # ``.ptr .global .align 16`` describes the pointee, not the parameter itself.

@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits
 from wattcast.features.errors import KernelError
 from wattcast.features.ptx.demangle import demangle
 
@@ -191,7 +192,8 @@ class Body:
     """A function's body in depth.
 
     ``labels`` are in text order. ``branch_tables`` maps a ``.branchtargets`` or
-    ``.calltargets`` label to its names. ``variables`` are those declared inside.
+    ``.calltargets`` label to its names. ``variables`` are those declared inside. ``limits``
+    hold for what is made of the body.
     """
 
     instructions: tuple[Instruction, ...]
@@ -200,6 +202,7 @@ class Body:
     variables: tuple[Variable, ...]
     branch_tables: Mapping[str, tuple[str, ...]]
     diagnostics: tuple[Diagnostic, ...]
+    limits: SizeLimits = DEFAULT_LIMITS
 
 
 @dataclass(eq=False)
@@ -251,8 +254,16 @@ class Module:
 
     def function(self, name: str) -> Function | None:
         """The function defined under a mangled name, else its declaration, else ``None``."""
-        found = [f for f in self.functions if f.name == name]
-        return next((f for f in found if not f.declaration), found[0] if found else None)
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> dict[str, Function]:
+        found: dict[str, Function] = {}
+        for one in self.functions:
+            known = found.setdefault(one.name, one)
+            if known.declaration and not one.declaration:
+                found[one.name] = one
+        return found
 
     def kernel(self, name: str | None = None) -> Function:
         """The kernel of a mangled or demangled name; with ``None``, the only one.

@@ -11,15 +11,13 @@ import re
 import struct
 from typing import NoReturn
 
-from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.diagnostics import MOST_DIAGNOSTICS, Diagnostic
+from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits, checkpoint
 from wattcast.features.errors import PtxError
 from wattcast.features.ptx.ir import Immediate
 
 # PTX ISA 9.0, 4.4 "Identifiers": followsym is [a-zA-Z0-9_$], the first may also be %.
 NAME = r"[A-Za-z_$%][A-Za-z0-9_$]*+"
-
-MOST_DIAGNOSTICS = 200
-"""Warnings kept per body or module; the rest are counted in a last one."""
 
 # Each alternative ends in one way only, so no text makes the search go back.
 _COMMENT_OR_STRING = re.compile(r'//[^\n]*+|/\*.*?(?:\*/|\Z)|"(?:[^"\\\n]|\\[^\n])*+"?', re.DOTALL)
@@ -41,13 +39,16 @@ def decode(text: str | bytes) -> str:
 class Source:
     """The text and its ``clean`` twin of equal length, without comments and strings."""
 
-    __slots__ = ("clean", "newline", "text")
+    __slots__ = ("clean", "limits", "newline", "text")
 
-    def __init__(self, text: str) -> None:
-        """Raises PtxError for a NUL inside the text and for a comment that never ends."""
+    def __init__(self, text: str, limits: SizeLimits = DEFAULT_LIMITS) -> None:
+        """Raises PtxError for a NUL inside the text and for a comment that never ends, and
+        TooComplexError for a line that is too long."""
         self.text = text
+        self.limits = limits
         self.newline = "\n" if "\n" in text or "\r" not in text else "\r"
         clean = text if self.newline == "\n" else text.replace("\r", "\n")
+        self._check_lines(clean)
         end = len(clean.rstrip("\0 \t\r\n\f\v"))
         if "\0" in clean:
             nul = clean.find("\0", 0, end)
@@ -60,7 +61,18 @@ class Source:
             clean = _COMMENT_OR_STRING.sub(self._blank, clean)
         self.clean = clean
 
+    def _check_lines(self, clean: str) -> None:
+        most, start = self.limits.max_line_characters, 0
+        while len(clean) - start > most:
+            newline = clean.rfind("\n", start, start + most + 1)
+            if newline < 0:
+                line = clean.count("\n", 0, start) + 1
+                what = "characters before the line ends"
+                self.limits.hold("max_line_characters", most + 1, what, line)
+            start = newline + 1
+
     def _blank(self, match: re.Match[str]) -> str:
+        checkpoint()
         found = match.group()
         if found.startswith("//"):
             return " " * len(found)

@@ -7,8 +7,9 @@ read once and the object shared: a ``Names`` is the dictionary of what was read 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
+from wattcast.features.effort import checkpoint
 from wattcast.features.ptx.ir import (
     Address,
     Group,
@@ -24,6 +25,9 @@ from wattcast.features.ptx.ir import (
     excerpt,
 )
 from wattcast.features.ptx.lexing import NAME, number
+
+_LONG = 10_000
+"""Characters beyond which a text is read with an eye on the clock."""
 
 MOST_NESTING = 6
 """Brackets within brackets in one operand; PTX itself needs three."""
@@ -253,19 +257,28 @@ def _closes_at_end(text: str) -> bool:
 def split(text: str) -> list[str]:
     """Cut at the commas outside brackets. Raises UnreadableError for unbalanced brackets."""
     pieces: list[str] = []
-    open_brackets: list[str] = []
     start = 0
+    for comma in commas(text):
+        pieces.append(text[start:comma])
+        start = comma + 1
+    pieces.append(text[start:])
+    return pieces
+
+
+def commas(text: str) -> Iterator[int]:
+    """Where the commas outside brackets are. Raises UnreadableError for unbalanced brackets."""
+    open_brackets: list[str] = []
+    long = len(text) > _LONG
     for match in _BRACKET.finditer(text):
+        if long:
+            checkpoint()
         char = match.group()
         if char == ",":
             if not open_brackets:
-                pieces.append(text[start : match.start()])
-                start = match.end()
+                yield match.start()
         elif char in _CLOSING:
             open_brackets.append(_CLOSING[char])
         elif not open_brackets or open_brackets.pop() != char:
             raise UnreadableError(f"{char!r} without its opening bracket")
     if open_brackets:
         raise UnreadableError(f"a {open_brackets[-1]!r} is missing")
-    pieces.append(text[start:])
-    return pieces

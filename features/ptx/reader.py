@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NoReturn
 
+from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits, checkpoint
 from wattcast.features.errors import PtxError
 from wattcast.features.ptx import declarations
 from wattcast.features.ptx.body import parse_body
@@ -56,20 +57,22 @@ _BANNER = re.compile(
 _VERSION_LINE = re.compile(r"^[ \t]*+\.version\b", re.MULTILINE)
 
 
-def read_module(text: str | bytes) -> Module:
+def read_module(text: str | bytes, limits: SizeLimits = DEFAULT_LIMITS) -> Module:
     """Find the functions, variables and files of PTX text; bodies are parsed on first use.
 
     Several modules one after the other (as cuobjdump prints them) are read as one; of
     functions with the same name the first definition is kept. Raises PtxError (line and
-    column of the text as sent) if the text is no PTX.
+    column of the text as sent) if the text is no PTX, TooComplexError where it, or later a body,
+    is beyond ``limits``.
     """
-    return _Scanner(decode(text)).read()
+    return _Scanner(decode(text), limits).read()
 
 
 class _Scanner:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, limits: SizeLimits) -> None:
         self._refuse_other_formats(text)
-        self._source = Source(text)
+        self._source = Source(text, limits)
+        self._limits = limits
         self._clean = self._source.clean
         self._tracker = self._source.tracker()
         self._diagnostics = Diagnostics()
@@ -99,6 +102,7 @@ class _Scanner:
             self._position = space.end() if space else self._position
             if self._position >= length:
                 break
+            checkpoint()
             if clean[self._position] == ".":
                 self._directive()
             else:
@@ -159,6 +163,7 @@ class _Scanner:
             match = self._expect(_FILE, position, "a number and a file name")
             name = self._source.text[match.start(2) : match.end(2)]
             self._files.setdefault(int(match.group(1)), name)
+            self._hold_symbols(self._tracker.at(start)[0])
         elif word == "loc" and (loc := _LOC.match(clean, position)):
             self._position = loc.end()
         elif word in ("pragma", "alias"):
@@ -203,6 +208,7 @@ class _Scanner:
         """The brace that closes the one at ``brace``."""
         depth = 0
         for match in _BRACE.finditer(self._clean, brace):
+            checkpoint()
             depth += 1 if match.group() == "{" else -1
             if not depth:
                 return match.start()
@@ -245,6 +251,12 @@ class _Scanner:
             known = self._variables.get(variable.name)
             if known is None or known.external:
                 self._variables[variable.name] = variable
+        self._hold_symbols(line)
+
+    def _hold_symbols(self, line: int) -> None:
+        found = len(self._known) + len(self._variables) + len(self._files)
+        what = "functions, variables and files in the module"
+        self._limits.hold("max_module_symbols", found, what, line)
 
     def _parameters(self, position: int) -> tuple[tuple[Parameter, ...], int, str]:
         match = _PARENTHESIS.match(self._clean, position)
@@ -324,6 +336,7 @@ class _Scanner:
         known = self._known.get(function.name)
         if known is None or (known.declaration and not function.declaration):
             self._known[function.name] = function
+            self._hold_symbols(function.line)
         elif not function.declaration:
             self._complain(
                 "duplicate_function",

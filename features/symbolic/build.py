@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import NO_DESTINATION
+from wattcast.features.effort import checkpoint
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx.ir import (
@@ -206,6 +207,7 @@ class _Builder:
         after: list[dict[str, Node] | None] = [None] * count
         pending: dict[int, list[Phi]] = {}
         for index in cfg.reverse_post_order:
+            checkpoint()
             block = blocks[index]
             self.block = index
             first = block.start
@@ -217,6 +219,7 @@ class _Builder:
                 endings[index] = self._ending(index, self.body.instructions[block.end - 1])
             after[index] = self.carried
         for loop in forest.loops:
+            checkpoint()
             for phi in pending.get(loop.index, ()):
                 self._close(loop.index, phi, after)
         if not spread_loops(self.graph.nodes, self.phis, endings, forest):

@@ -21,6 +21,10 @@ from wattcast.features.trips import resolve_trips
 MOST_CALLS = 2000
 """Calls walked in one analysis; a bound on the time of hostile call graphs."""
 
+DEEPEST_CALLS = 16
+"""Calls inside each other that are followed; nvcc inlines, so device code has two or three. Each
+takes some ten frames of the interpreter's stack, and more for loops."""
+
 
 class Calls:
     """The functions of a module as far as one kernel calls them."""
@@ -67,11 +71,13 @@ class Calls:
             what = call.callee or "a function whose address is in a register"
             self._miss("call_unknown", f"{what} is called; what it does is not counted", line)
             return
-        if function.name in self.stack or self.left <= 0:
+        deep = len(self.stack) > DEEPEST_CALLS
+        if function.name in self.stack or self.left <= 0 or deep:
             self.walker(function).watch.doubtful_from = 0
             self._miss(
                 "call_not_followed",
-                f"{function.demangled} is called too often or recursively; not all is counted",
+                f"{function.demangled} is called too often, too deep or recursively; "
+                "not all is counted",
                 line,
             )
             return

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from wattcast.features.effort import checkpoint
 from wattcast.features.loops import LoopForest
 from wattcast.features.symbolic.scheme import Ending, Phi
 from wattcast.features.values import Node
@@ -30,6 +31,7 @@ def spread_loops(
     headers = {loop.header: loop.index for loop in forest.loops}
     deciding = _conditions(endings, forest)
     for _ in range(MOST_PASSES):
+        checkpoint()
         ways = {loop: _union(found) for loop, found in deciding.items()}
         homes = {loop: _union_loops(found) for loop, found in deciding.items()}
         changed = False

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.effort import checkpoint
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.symbolic.accesses import Pattern, measure
 from wattcast.features.symbolic.arith import Missing, Test, Val, Value, inverted
@@ -136,6 +137,7 @@ class Walker:
 
     def block(self, block: int, context: Context, state: State) -> list[Edge]:
         """Count a block and its accesses; returns where its lanes go."""
+        checkpoint()
         self.visits += 1
         self.watch.at(block, state.mask)
         warps, lanes = self.count(state.mask, context)

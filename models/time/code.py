@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.dataflow import block_edges
+from wattcast.features.effort import checkpoint
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.loops import LoopForest
 from wattcast.features.ptx.ir import Body
@@ -230,6 +231,7 @@ class KernelCode:
             if number not in reachable:
                 blocks.append(BlockCode.of((), ()))
                 continue
+            checkpoint()
             charges: list[Charge] = []
             at: dict[int, int] = {}
             before: list[list[int]] = []

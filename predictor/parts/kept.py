@@ -8,8 +8,14 @@ from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from typing import Generic, TypeVar
 
+from wattcast.features.effort import checkpoint
+from wattcast.features.errors import GivenUpError
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
+
+_LOOK_SECONDS = 0.1
+"""How often a thread that waits for another looks whether it is given up."""
 
 
 class Kept(Generic[K, V]):
@@ -38,17 +44,20 @@ class Kept(Generic[K, V]):
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
         """What is kept under ``key``, else what ``make`` returns. Raises what ``make`` raises."""
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None:
-                self._kept.move_to_end(key)
-                return found[0]
-            made = self._making.get(key)
-            mine = made is None
-            if made is None:
-                made = self._making[key] = Future()
-        if not mine:
-            return made.result()
+        while True:
+            with self._lock:
+                found = self._kept.get(key)
+                if found is not None:
+                    self._kept.move_to_end(key)
+                    return found[0]
+                made = self._making.get(key)
+                if made is None:
+                    made = self._making[key] = Future()
+                    break
+            try:
+                return _result(made)
+            except GivenUpError:  # by its maker, whose caller is gone; ours may still wait
+                checkpoint()
         try:
             value = make()
         except BaseException as error:
@@ -71,3 +80,14 @@ class Kept(Generic[K, V]):
         while self._held > self._capacity:
             _, (_, evicted) = self._kept.popitem(last=False)
             self._held -= evicted
+
+
+def _result(made: Future[V]) -> V:
+    """What another thread is making; minds the clock of the one that waits."""
+    while True:
+        try:
+            return made.result(timeout=_LOOK_SECONDS)
+        except TimeoutError:
+            if made.done():  # what was made raised it
+                raise
+            checkpoint()

@@ -9,6 +9,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from math import inf
 
+from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits
 from wattcast.features.errors import PtxError, ServiceError
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
@@ -43,8 +44,11 @@ class KnownModule:
 class ModuleCache:
     """The modules used last, up to ``capacity_bytes`` of PTX text. Safe from any thread."""
 
-    def __init__(self, capacity_bytes: int, max_ptx_bytes: int) -> None:
+    def __init__(
+        self, capacity_bytes: int, max_ptx_bytes: int, limits: SizeLimits = DEFAULT_LIMITS
+    ) -> None:
         self._capacity = capacity_bytes
+        self._size_limits = limits
         self._limit = max_ptx_bytes
         self._held = 0
         self._modules: OrderedDict[str, KnownModule] = OrderedDict()
@@ -53,7 +57,8 @@ class ModuleCache:
     def read(self, ptx: str) -> KnownModule:
         """The module of a text.
 
-        Raises PtxError (line, column) for what is no PTX, and ServiceError ``too-large``.
+        Raises PtxError (line, column) for what is no PTX, TooComplexError, and ServiceError
+        ``too-large``.
         """
         found = self.known(ptx)
         if found is not None:
@@ -65,7 +70,9 @@ class ModuleCache:
                 f"the PTX has {len(encoded)} bytes; it may have at most {self._limit} "
                 "(WATTCAST_MAX_PTX_BYTES)",
             )
-        known = KnownModule(read_module(ptx), hashlib.sha256(encoded).hexdigest(), len(encoded))
+        known = KnownModule(
+            read_module(ptx, self._size_limits), hashlib.sha256(encoded).hexdigest(), len(encoded)
+        )
         with self._lock:
             if known.bytes <= self._capacity and ptx not in self._modules:
                 self._modules[ptx] = known

@@ -11,7 +11,7 @@ import httpx
 import uvicorn
 
 from wattcast.app.main import create_app
-from wattcast.app.server import listen, url_of
+from wattcast.app.server import configuration, listen, url_of
 from wattcast.app.settings import Settings
 
 
@@ -19,9 +19,7 @@ from wattcast.app.settings import Settings
 def running(settings: Settings) -> Iterator[httpx.Client]:
     """A client of a service that runs until the block ends."""
     with listen("127.0.0.1", 0) as sock:
-        server = uvicorn.Server(
-            uvicorn.Config(create_app(settings), log_config=None, access_log=False, lifespan="on")
-        )
+        server = uvicorn.Server(configuration(create_app(settings), settings))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]}, daemon=True)
         thread.start()
         while not server.started:

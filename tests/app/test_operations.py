@@ -229,26 +229,23 @@ def test_a_body_that_does_not_arrive_is_given_up(tmp_path: Path) -> None:
     assert b"/problems/slow-body" in answer
 
 
-def test_more_requests_at_once_than_allowed_are_told_to_return(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    entered, leave = threading.Event(), threading.Event()
-
-    def slow(self: object) -> dict[str, str]:
-        entered.set()
-        assert leave.wait(20)
-        return {}
-
-    monkeypatch.setattr("wattcast.app.services.Services.check", slow)
-    with running(settings_at(tmp_path, requests_at_once=1)) as client, ThreadPoolExecutor() as pool:
-        waiting = pool.submit(client.get, "/readyz")
-        assert entered.wait(20)
-        answer = client.get("/gpus")
-        leave.set()
-        assert waiting.result().status_code == 200
-        assert answer.status_code == 429
-        assert answer.headers["Retry-After"] == "1"
+def test_more_requests_at_once_than_allowed_are_told_to_return(tmp_path: Path) -> None:
+    with running(settings_at(tmp_path, requests_at_once=1)) as client:
+        address = (client.base_url.host, client.base_url.port)
+        with socket.create_connection(address, timeout=20) as waiting:
+            head = b"POST /features HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json"
+            waiting.sendall(head + b"\r\nContent-Length: 2\r\n\r\n{")
+            while (answer := client.get("/gpus")).status_code == 200:
+                pass
+            assert answer.status_code == 429
+            assert answer.headers["Retry-After"] == "1"
+            ready = client.get("/readyz")
+            assert ready.status_code == 503
+            assert "WATTCAST_REQUESTS_AT_ONCE" in ready.json()["detail"]
+            waiting.sendall(b"}")
+            assert waiting.recv(100).startswith(b"HTTP/1.1 422")
         assert client.get("/gpus").status_code == 200
+        assert client.get("/readyz").status_code == 200
 
 
 def test_a_bucket_refills_and_the_oldest_is_forgotten() -> None:

@@ -62,6 +62,17 @@ def test_what_changes_is_asked_for_again(client: httpx.Client) -> None:
     assert older.headers["cache-control"] == "no-cache"
 
 
+@pytest.mark.parametrize("path", ["/", "/docs", "/docs/swagger-ui.css", "/static/x/page.css"])
+def test_not_modified_leaves_the_policy_of_the_page(client: httpx.Client, path: str) -> None:
+    """Its headers replace those that the browser stored."""
+    whole = client.get(path)
+    again = client.get(path, headers={"If-None-Match": whole.headers["etag"]})
+    assert (whole.status_code, again.status_code) == (200, 304)
+    assert "script-src 'self'" in whole.headers["content-security-policy"]
+    for name in ("content-security-policy", "cache-control", "etag", "vary"):
+        assert again.headers.get_list(name) == whole.headers.get_list(name), name
+
+
 def test_files_are_compressed_for_those_who_can_read_it(client: httpx.Client, html: str) -> None:
     path = next(path for path in loaded(html) if path.endswith("predict.js"))
     plain = client.get(path, headers={"Accept-Encoding": "identity"})

@@ -127,6 +127,21 @@ def test_what_the_compose_file_runs_is_confined() -> None:
             assert host == "127.0.0.1", "nothing is open to the network by default"
 
 
+def test_images_of_others_are_named_by_digest() -> None:
+    lines = (DOCKER / "Dockerfile").read_text("utf-8").splitlines()
+    bases = [line.split()[1] for line in lines if line.startswith("FROM ")]
+    assert len(set(bases)) == 1
+    assert not lines[0].startswith("# syntax="), "that is an image too"
+    services = compose()["services"].values()
+    named = [one["image"] for one in services if not one["image"].startswith("wattcast:")]
+    assert len(named) == 2
+    for image in (*bases, *named):
+        assert re.fullmatch(r"[\w./-]+(:[\w.-]+)?@sha256:[0-9a-f]{64}", image), image
+    for one in services:
+        if one["image"].startswith("wattcast:"):
+            assert one["pull_policy"] == ("build" if "build" in one else "never")
+
+
 def test_the_compose_file_names_settings_that_exist() -> None:
     from wattcast.app.settings import Settings
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Route, sync_playwright
+from playwright.sync_api import Browser, Page, Request, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 """Where Debian's package puts it."""
@@ -57,12 +57,11 @@ class Watched:
         )
         page.on("pageerror", lambda error: self.complaints.append(str(error)))
         page.on("dialog", lambda dialog: self.complaints.append(f"dialog {dialog.message}"))
-        page.route("**/*", self._seen)
+        page.on("request", self._seen)  # no route: it would switch the browser's cache off
 
-    def _seen(self, route: Route) -> None:
-        if not route.request.url.startswith((f"{self.url}/", "data:", "blob:")):
-            self.foreign.append(route.request.url)
-        route.continue_()
+    def _seen(self, request: Request) -> None:
+        if not request.url.startswith((f"{self.url}/", "data:", "blob:")):
+            self.foreign.append(request.url)
 
     def open(self, path: str = "/") -> None:
         """Go to a path and wait until the page has what it needs."""

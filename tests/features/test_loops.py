@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from tests.features.test_cfg import digraph, edges
 from tests.fixtures.ptx_text import fixture, graph_kernel
 from wattcast.features.cfg import build_cfg
+from wattcast.features.effort import DEFAULT_LIMITS
 from wattcast.features.loops import LoopForest, natural_loops
 from wattcast.features.ptx import read_module
 
@@ -117,7 +118,7 @@ def test_loops_of_a_compiled_kernel() -> None:
     )
 
 
-@pytest.mark.parametrize("depth", [50, 2000])
+@pytest.mark.parametrize("depth", [50, DEFAULT_LIMITS.max_loop_nesting])
 def test_deep_nests(depth: int) -> None:
     """``depth`` loops in one another: header i goes on to i + 1, latch i back to header i."""
     successors: list[tuple[int, ...]] = [(n + 1,) for n in range(depth)]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.fixtures.ptx_text import HEADER, READER, kernel
 from wattcast.features.cfg import build_cfg, dominators, post_dominators
 from wattcast.features.dataflow import block_edges, block_use
-from wattcast.features.errors import KernelError, PtxError
+from wattcast.features.errors import KernelError, PtxError, TooComplexError
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import read_module
 
@@ -41,6 +41,8 @@ def refusal(text: str | bytes) -> PtxError | None:
         analyse(text)
     except PtxError as error:
         return error
+    except TooComplexError as error:
+        assert error.context["limit"]
     return None
 
 

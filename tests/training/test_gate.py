@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from wattcast.training.retrain.gate import (
     BASELINE,
     CHAMPION,
+    WORST_ERROR,
     HoldOut,
     OldRows,
     Policy,
@@ -120,7 +121,20 @@ def test_a_prediction_of_no_power_is_the_worst_of_all() -> None:
     assert log_error(np.array([1.0, 2.0]), np.array([-1.0, 2.0])).tolist() == [np.inf, 0.0]
     found = holdout()
     broken = replace(found, candidate=np.where(found.groups == 0, -1, found.measured))
-    assert not judge(broken, None, POLICY).promoted
+    verdict = judge(broken, None, POLICY)
+    assert not verdict.promoted
+    assert all("predicts zero, less or no number for 10 rows" in why for why in verdict.reasons)
+    assert all(0 < one.candidate_error <= WORST_ERROR for one in verdict.comparisons)
+    # Not even against an opponent that errs more on average.
+    far = {CHAMPION: found.measured * 1e-5}
+    assert not judge(replace(broken, opponents=far), None, POLICY).comparisons[0].better
+    # An opponent that predicts nothing is beaten, and what is said of it can be read.
+    silent = {CHAMPION: found.measured * 0}
+    verdict = judge(replace(found, opponents=silent), None, POLICY)
+    assert verdict.promoted
+    assert verdict.comparisons[0].opponent_error == pytest.approx(WORST_ERROR)
+    old = OldRows(found.measured, found.groups, broken.candidate, found.measured)
+    assert "on old data the candidate predicts zero" in judge(found, old, POLICY).reasons[0]
 
 
 def test_measured_power_is_positive() -> None:

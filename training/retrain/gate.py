@@ -29,6 +29,11 @@ from pydantic import BaseModel, ConfigDict, Field
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
+WORST_ERROR = float(np.log(1e6))
+"""A row's error counts at most this much, a factor of a million: a convention of ours that keeps
+means finite where a prediction is not positive. Such a candidate is never better, whatever its
+mean."""
+
 BASELINE = "no-information baseline"
 CHAMPION = "champion"
 
@@ -49,7 +54,8 @@ class Policy(BaseModel):
 
 
 class Comparison(BaseModel):
-    """Candidate against one opponent on the hold-out, in |ln(predicted / measured)| by group."""
+    """Candidate against one opponent on the hold-out, in |ln(predicted / measured)| by group;
+    ``not_positive``: rows for which the candidate predicts zero, less or no number."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -59,6 +65,7 @@ class Comparison(BaseModel):
     opponent_error: float
     p_value: float
     better: bool
+    not_positive: int = 0
 
 
 class OldData(BaseModel):
@@ -70,6 +77,7 @@ class OldData(BaseModel):
     candidate_error: float
     champion_error: float
     worse: bool
+    not_positive: int = 0
 
 
 class Verdict(BaseModel):
@@ -156,7 +164,9 @@ def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
         notes.append("no old data of this board is at hand")
     else:
         found = _old_data(old, policy.old_margin)
-        if found.worse:
+        if found.worse and found.not_positive:
+            reasons.append(f"on old data the candidate {_missing(found.not_positive)}")
+        elif found.worse:
             reasons.append(
                 f"on {found.rows} old rows the error grows from {found.champion_error:.3f} to "
                 f"{found.candidate_error:.3f}, by more than {policy.old_margin:g}"
@@ -173,42 +183,55 @@ def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
 def compare(holdout: HoldOut, name: str, predicted: Floats, alpha: float) -> Comparison:
     """Candidate against one opponent's predictions ``[n]`` on the hold-out."""
     measured, groups = holdout.measured, holdout.groups
-    own = error_by_group(log_error(measured, holdout.candidate), groups)
-    other = error_by_group(log_error(measured, predicted), groups)
+    own, not_positive = _errors(measured, holdout.candidate, groups)
+    other, _ = _errors(measured, predicted, groups)
     p_value = _p_value(own, other)
     return Comparison(
         opponent=name,
         kernel_groups=len(own),
-        candidate_error=_finite(own),
-        opponent_error=_finite(other),
+        candidate_error=float(own.mean()),
+        opponent_error=float(other.mean()),
         p_value=p_value,
-        better=bool(p_value <= alpha and own.mean() < other.mean()),
+        better=bool(not not_positive and p_value <= alpha and own.mean() < other.mean()),
+        not_positive=not_positive,
     )
+
+
+def _errors(measured: Floats, predicted: Floats, groups: Indices) -> tuple[Floats, int]:
+    """Error of each group, each row's at most ``WORST_ERROR``, and the rows without any."""
+    errors = log_error(measured, predicted)
+    by_group = error_by_group(np.minimum(errors, WORST_ERROR), groups)
+    return by_group, int(np.count_nonzero(~np.isfinite(errors)))
 
 
 def _p_value(own: Floats, other: Floats) -> float:
     """Of Wilcoxon's one-sided signed-rank test that ``own`` errors are smaller; 1 if all tie."""
     from scipy.stats import wilcoxon
 
-    # Beyond this an error is a failure, however large: ranks stay finite and comparable.
-    difference = np.minimum(own, 1e6) - np.minimum(other, 1e6)
+    difference = own - other
     if not np.any(difference):
         return 1.0
     return float(wilcoxon(difference, alternative="less", zero_method="wilcox").pvalue)
 
 
 def _old_data(old: OldRows, margin: float) -> OldData:
-    own = error_by_group(log_error(old.measured, old.candidate), old.groups)
-    champion = error_by_group(log_error(old.measured, old.champion), old.groups)
+    own, own_missing = _errors(old.measured, old.candidate, old.groups)
+    champion, champion_missing = _errors(old.measured, old.champion, old.groups)
     return OldData(
         rows=len(old.measured),
-        candidate_error=_finite(own),
-        champion_error=_finite(champion),
-        worse=bool(own.mean() > champion.mean() + margin),
+        candidate_error=float(own.mean()),
+        champion_error=float(champion.mean()),
+        worse=bool(own_missing > champion_missing or own.mean() > champion.mean() + margin),
+        not_positive=own_missing,
     )
 
 
 def _not_better(found: Comparison, alpha: float) -> str:
+    if found.not_positive:
+        return (
+            f"on {found.kernel_groups} kernel groups left out, the candidate "
+            f"{_missing(found.not_positive)}"
+        )
     if found.candidate_error >= found.opponent_error:
         how = "is no better than"
     else:
@@ -220,6 +243,5 @@ def _not_better(found: Comparison, alpha: float) -> str:
     )
 
 
-def _finite(errors: Floats) -> float:
-    """Mean as JSON can hold it."""
-    return min(float(np.mean(errors)), 1e6)
+def _missing(rows: int) -> str:
+    return f"predicts zero, less or no number for {rows} row{'s' if rows > 1 else ''}"

@@ -33,7 +33,7 @@ from wattcast.app.services.measurements.upload import (
 )
 from wattcast.app.settings import Settings
 from wattcast.app.store.measurements import Batch
-from wattcast.features.errors import ServiceError
+from wattcast.features.errors import GivenUpError, ServiceError
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
@@ -57,6 +57,8 @@ class UploadReaders:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._idle: list[_Reader] = []
+        self._busy: set[_Reader] = set()
+        self._closing = False
         self._lock = threading.Lock()
 
     def store(self, file: IO[bytes], options: UploadOptions, actor: str) -> tuple[Batch, bool]:
@@ -77,18 +79,27 @@ class UploadReaders:
         said: dict[str, Any] = self._ask({"what": "check", "options": asdict(options)}, file)
         return said
 
+    def stop(self) -> None:
+        """Start no more readers and end those that read; what they read is stored whole or not."""
+        with self._lock:
+            self._closing = True
+            busy = list(self._busy)
+        for reader in busy:
+            reader.end()
+
     def close(self) -> None:
         """End all readers."""
+        self.stop()
         with self._lock:
             idle, self._idle = self._idle, []
         for reader in idle:
-            reader.close()
+            reader.kill()
 
     def _ask(self, order: Mapping[str, Any], file: IO[bytes]) -> Any:
         settings = self._services.settings
         asked = {**order, "request_id": REQUEST_ID.get()}
         for _ in range(2):
-            reader = self._taken() or _Reader(settings)
+            reader = self._begun()
             try:
                 answer = reader.ask(asked, file, settings.upload_seconds + GRACE_SECONDS)
             except _DiedError:
@@ -97,6 +108,9 @@ class UploadReaders:
             except BaseException:
                 reader.kill()
                 raise
+            finally:
+                with self._lock:
+                    self._busy.discard(reader)
             with self._lock:
                 self._idle.append(reader)
             if "problem" in answer:
@@ -104,6 +118,18 @@ class UploadReaders:
                 raise ServiceError(problem["kind"], problem["detail"], **problem["context"])
             return answer["done"]
         raise ServiceError("internal", "the reading of the upload broke off")
+
+    def _begun(self) -> _Reader:
+        """A reader for one order. Raises GivenUpError where the service ends."""
+        reader = self._taken()
+        with self._lock:
+            if not self._closing:
+                reader = reader or _Reader(self._services.settings)
+                self._busy.add(reader)
+                return reader
+        if reader is not None:
+            reader.kill()
+        raise GivenUpError("the service is shutting down; nothing was stored")
 
     def _taken(self) -> _Reader | None:
         """A reader that waits; those that ended for want of work are cleared away."""
@@ -166,15 +192,9 @@ class _Reader:
         """Whether it has not ended."""
         return self._process.poll() is None
 
-    def close(self) -> None:
-        """Let it end."""
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.close()
-            self._process.wait(GRACE_SECONDS)
-        except (OSError, subprocess.TimeoutExpired):
-            pass
-        self.kill()
+    def end(self) -> None:
+        """End it at once, from whichever thread; whoever waits for its answer finds out."""
+        self._process.kill()
 
     def kill(self) -> int:
         """End it at once; its exit status."""

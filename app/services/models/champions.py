@@ -42,6 +42,9 @@ LOADING = (WattcastError, OSError, ValueError)
 RETRY_SECONDS = 5.0
 """How often a champion that cannot be loaded is tried again: somebody may put it back."""
 
+_CLOSE_SECONDS = 1.0
+"""How long closing waits for the thread, which may be loading a model."""
+
 SPARE_MODELS = 8
 """Loaded models kept besides the champions; each takes a few MB."""
 
@@ -79,11 +82,15 @@ class Champions:
         self._refresh_or_log()
         self._thread.start()
 
+    def stop(self) -> None:
+        """Ask the thread to end; does not wait."""
+        self._closing.set()
+
     def close(self) -> None:
         """Stop watching."""
-        self._closing.set()
+        self.stop()
         if self._thread.is_alive():
-            self._thread.join(10)
+            self._thread.join(_CLOSE_SECONDS)
 
     @property
     def problems(self) -> tuple[str, ...]:

@@ -1,0 +1,137 @@
+"""Hostile PTX over real HTTP: every answer comes in time, and nobody else notices."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.app.hostile import Watched, load, percentile, watched
+from tests.fixtures.hostile_ptx import CASES, SHAPES, kernel
+
+pytestmark = pytest.mark.slow
+
+LIMIT_SECONDS = 10.0
+MEGABYTE = 1_000_000
+LAUNCH = {"grid": [4096], "block": [256]}
+HARMLESS = kernel("add.s32 %r1, %r1, %r2;\n" * 900)
+
+
+def asked(ptx: str) -> dict[str, Any]:
+    return {"ptx": ptx, "kernel": "k", "gpu": "tesla-v100", "launch": LAUNCH}
+
+
+def harmless(client: httpx.Client, at: int) -> None:
+    """A kernel not seen before is answered, as soon as what was given up has ended."""
+    answer = client.post("/predict", json=asked(HARMLESS.replace("%r1, %r2", f"%r1, {at}")))
+    assert answer.status_code == 200, answer.text
+
+
+def test_every_hostile_text_is_answered_in_time(tmp_path: Path) -> None:
+    slowest: list[tuple[float, str, int, int, int]] = []
+    with (
+        watched(tmp_path, WATTCAST_ANALYSIS_SECONDS=str(LIMIT_SECONDS)) as service,
+        httpx.Client(base_url=service.url, timeout=300) as client,
+    ):
+        harmless(client, -1)
+        before = service.resident_bytes
+        for at, (name, n) in enumerate(CASES):
+            ptx = SHAPES[name](n)
+            body = httpx.Request("POST", "http://x", json=asked(ptx)).read()
+            service.peak_bytes, busy = 0, load()
+            pings = len(service.health)
+            start = time.perf_counter()
+            answer = client.post(
+                "/predict", content=body, headers={"Content-Type": "application/json"}
+            )
+            seconds = time.perf_counter() - start
+            slowest.append((seconds, name, n, answer.status_code, service.peak_bytes))
+            waits = service.health[pings:] or [0.0]
+            print(
+                f"{name:22s} n={n:<9d} {len(body) / 1e6:5.1f} MB {answer.status_code} "
+                f"{seconds:6.2f} s, peak {service.peak_bytes / 1e6:4.0f} MB, "
+                f"health p99 {percentile(waits, 0.99) * 1e3:4.0f} ms, load {busy:.1f} "
+                f"{answer.json().get('detail', '')[:100]}",
+                flush=True,
+            )
+            assert answer.status_code in (200, 413, 422, 503), answer.text
+            assert seconds < (2 * LIMIT_SECONDS + 1) * busy, (name, n)
+            assert service.peak_bytes - before < 600 * MEGABYTE, (name, n)
+            harmless(client, at)
+        print_summary(service, slowest)
+        assert percentile(service.health, 0.99) < 0.1 * load()
+        assert service.resident_bytes < 700 * MEGABYTE
+
+
+def print_summary(service: Watched, slowest: list[tuple[float, str, int, int, int]]) -> None:
+    health = service.health
+    print(
+        f"{len(slowest)} hostile texts of {len(SHAPES)} shapes; slowest "
+        f"{max(slowest)[0]:.1f} s; {len(health)} health checks, p50 "
+        f"{percentile(health, 0.5) * 1e3:.1f}, p99 {percentile(health, 0.99) * 1e3:.0f}, worst "
+        f"{max(health) * 1e3:.0f} ms; resident {service.resident_bytes / 1e6:.0f} MB"
+    )
+
+
+def test_four_at_once_leave_room_for_others(tmp_path: Path) -> None:
+    """Callers that hang up free their threads at once."""
+    with (
+        watched(tmp_path) as service,
+        httpx.Client(base_url=service.url, timeout=120) as client,
+    ):
+        harmless(client, -1)
+        hostile = [SHAPES[name](n) for name, n in (("diamonds", 6_500), ("known_loads", 19_000))]
+
+        def send(ptx: str) -> None:
+            with pytest.raises(httpx.TimeoutException):
+                httpx.post(f"{service.url}/predict", json=asked(ptx), timeout=1.0)
+
+        threads = [threading.Thread(target=send, args=(ptx,)) for ptx in hostile * 2]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        start = time.perf_counter()
+        harmless(client, 0)
+        assert time.perf_counter() - start < 5.0 * load()
+
+
+@pytest.mark.parametrize("doing", ["nothing", "analyses", "a waiting queue", "an event stream"])
+def test_a_signal_ends_the_service_within_ten_seconds(tmp_path: Path, doing: str) -> None:
+    with watched(tmp_path, WATTCAST_ANALYSES_AT_ONCE="4") as service:
+        count = {"nothing": 0, "analyses": 4, "a waiting queue": 24, "an event stream": 0}[doing]
+        ptx = SHAPES["known_loads"](19_000)
+
+        def send(at: int) -> None:
+            try:
+                body = asked(ptx.replace("_param_1", "_param_1", 1) + f"// {at}\n")
+                httpx.post(f"{service.url}/predict", json=body, timeout=60)
+            except httpx.HTTPError:
+                pass
+
+        def listen() -> None:
+            try:
+                with httpx.stream("GET", f"{service.url}/jobs/events", timeout=60) as answer:
+                    for _ in answer.iter_raw():
+                        pass
+            except httpx.HTTPError:
+                pass
+
+        works = [threading.Thread(target=send, args=(at,), daemon=True) for at in range(count)]
+        if doing == "an event stream":
+            works.append(threading.Thread(target=listen, daemon=True))
+        for work in works:
+            work.start()
+        time.sleep(2.0)
+        service.closing.set()
+        start = time.perf_counter()
+        service.process.send_signal(signal.SIGTERM)
+        service.process.wait(60)
+        seconds = time.perf_counter() - start
+        print(f"ended {seconds:.1f} s after the signal, doing {doing}")
+        assert seconds < 10.0

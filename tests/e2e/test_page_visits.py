@@ -1,0 +1,80 @@
+"""Every visit is like the first: from the cache, reloaded, back, by a link; and /docs offline."""
+
+from __future__ import annotations
+
+import httpx
+
+from tests.e2e.browser import Watched, needs_chromium
+
+pytestmark = needs_chromium
+
+
+def check_alive(page: Watched) -> None:
+    """Started, styled by our sheets, and quiet."""
+    page.page.wait_for_selector("html[data-ready=true]")
+    rules = "[...document.styleSheets].reduce((sum, sheet) => sum + sheet.cssRules.length, 0)"
+    assert page.page.evaluate(rules) > 50
+    page.check_quiet()
+
+
+def test_the_second_visit_is_like_the_first(page: Watched) -> None:
+    page.open()
+    check_alive(page)
+    tab = page.page
+    for _ in range(2):
+        tab.goto(page.url + "/")
+        check_alive(page)
+    tab.reload()
+    check_alive(page)
+
+
+def test_a_browser_asks_again_and_is_told_unchanged(page: Watched, service: httpx.Client) -> None:
+    """The tests above mean something only where the browser does revalidate."""
+    etag = service.get("/").headers["etag"]
+    asked: list[str] = []
+    page.open()
+    page.page.on(
+        "request",
+        lambda request: asked.append(request.all_headers().get("if-none-match", "")),
+    )
+    page.page.goto(page.url + "/")
+    check_alive(page)
+    assert etag in asked
+
+
+def test_back_and_forward_and_a_link_to_a_prediction(page: Watched) -> None:
+    page.open()
+    page.predict_example()
+    tab = page.page
+    link, energy = tab.url, page.number("energy")
+    assert "prediction=" in link
+    tab.goto(page.url + "/docs")
+    tab.wait_for_selector("#swagger-ui .opblock")
+    tab.go_back()
+    tab.wait_for_selector("#code li.hot")
+    assert page.number("energy") == energy
+    check_alive(page)
+    tab.go_forward()
+    tab.wait_for_selector("#swagger-ui .opblock")
+    page.check_quiet()
+    tab.goto(link)  # by its address, with everything in the cache
+    tab.wait_for_selector("#code li.hot")
+    assert page.number("energy") == energy
+    tab.reload()
+    tab.wait_for_selector("#code li.hot")
+    check_alive(page)
+
+
+def test_the_documentation_needs_no_other_machine(page: Watched) -> None:
+    tab = page.page
+    for visit in range(3):
+        if visit < 2:
+            tab.goto(page.url + "/docs")
+        else:
+            tab.reload()
+        tab.wait_for_selector("#swagger-ui .opblock")
+        assert tab.locator("#swagger-ui .opblock").count() > 20
+        page.check_quiet()
+    tab.click("#swagger-ui .opblock-summary-path[data-path='/predict']")
+    tab.wait_for_selector("#swagger-ui .opblock-body")
+    page.check_quiet()

@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 CUDA_STAMP := $(VENV)/.installed-cuda
 
-.PHONY: run test lint bench docs lock clean
+.PHONY: run test test-slow lint bench docs lock clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -25,6 +25,9 @@ run: $(STAMP)  ## build the environment, start the service, print one real predi
 
 test: $(CUDA_STAMP) lint  ## everything CI runs: lint, types, layers, tests
 	$(BIN)/python -m pytest -n 2
+
+test-slow: $(CUDA_STAMP)  ## hostile PTX over HTTP, signals: some 20 minutes
+	$(BIN)/python -m pytest -n 0 -s -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -19,6 +19,7 @@ BODY_PROBLEMS = (
     "media-type",
     "validation",
     "ptx-syntax",
+    "too-complex",
     "cuda-compile",
     "compiler-missing",
     "kernel",

@@ -54,7 +54,7 @@ async def healthz(request: Request) -> Response:
 )
 async def readyz(request: Request) -> Response:
     """Asks the database for a sign of life, whether predictions are being written, whether its
-    tables are those of this program, whether there are models that pass their checks and all that
+    tables are those of this program, whether there are models that pass their checks and all that are
     promoted can be loaded, and whether there is room for another analysis and request."""
     requests = request.app.state.load.requests
     if requests.full:

@@ -72,8 +72,9 @@ def watched(home: Path, **environment: str) -> Iterator[Watched]:
     process = start(home, "--port", "0", WATTCAST_LOG_LEVEL="error", **environment)
     try:
         _, url = url_from(process)
-        drained = threading.Thread(target=process.stdout.read, daemon=True)  # type: ignore[union-attr]
-        drained.start()
+        for pipe in (process.stdout, process.stderr):  # else a full one would hold it up
+            assert pipe is not None
+            threading.Thread(target=pipe.read, daemon=True).start()
         found = Watched(process, url)
         host, port = url.removeprefix("http://").split(":")
         pinger = subprocess.Popen(
@@ -99,6 +100,11 @@ def watched(home: Path, **environment: str) -> Iterator[Watched]:
             pinger.wait()
             for thread in threads:
                 thread.join()
+            assert pinger.stdout is not None
+            pinger.stdout.close()
     finally:
         process.kill()
         process.wait()
+        for pipe in (process.stdout, process.stderr):
+            assert pipe is not None
+            pipe.close()

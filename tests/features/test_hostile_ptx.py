@@ -16,7 +16,7 @@ import pytest
 from tests.fixtures.hostile_ptx import CASES, REGISTERS, SHAPES, STORE, kernel
 from wattcast.features.analysis import analyse, statics
 from wattcast.features.effort import DEFAULT_LIMITS, Clock, SizeLimits, giving_up
-from wattcast.features.errors import GivenUpError, PtxError, TooComplexError, WattcastError
+from wattcast.features.errors import GivenUpError, PtxError, TooComplexError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
@@ -26,6 +26,7 @@ from wattcast.models.time.code import KernelCode
 LAUNCH = Launch.of(4, 64)
 NESTED = ("nested_loops", "nested_constant_loops", "nested_one_counter", "alive_around_loops")
 """Loops inside each other: 64 is the most."""
+REFUSED = ("no_semicolon",)
 every_shape = pytest.mark.parametrize("name", SHAPES)
 
 
@@ -75,17 +76,18 @@ def test_work_grows_with_the_text_alone(name: str) -> None:
     assert many <= 6 * few + 2000, f"{name}: {few} calls at {small}, {many} at {4 * small}"
 
 
-@every_shape
+@pytest.mark.parametrize("name", [name for name in SHAPES if name not in REFUSED])
 def test_the_whole_analysis_ends(name: str) -> None:
-    module = read_module(SHAPES[name](40)) if name != "no_semicolon" else None
-    if module is None:
-        return
-    try:
-        found = analyse(module, module.kernels[0], LAUNCH, load_gpu("tesla-v100"))
-        assert found.activity.warp_instructions_ptx >= 0
-        assert found.vector("alavani2023").values
-    except WattcastError as error:
-        assert error.detail
+    module = read_module(SHAPES[name](40))
+    found = analyse(module, module.kernels[0], LAUNCH, load_gpu("tesla-v100"))
+    assert found.activity.warp_instructions_ptx >= 0
+    assert found.vector("alavani2023").values
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_no_ptx_is_refused(name: str) -> None:
+    with pytest.raises(PtxError):
+        passes(SHAPES[name](2000))
 
 
 @every_shape

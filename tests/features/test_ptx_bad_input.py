@@ -41,8 +41,8 @@ def refusal(text: str | bytes) -> PtxError | None:
         analyse(text)
     except PtxError as error:
         return error
-    except TooComplexError as error:
-        assert error.context["limit"]
+    except TooComplexError:
+        return None  # which limit, and where: test_hostile_ptx.py
     return None
 
 

@@ -89,7 +89,12 @@ TYPES: dict[str, ProblemType] = {
             "Too complex",
             "The kernel or text exceeds a limit of size; the detail names setting and line.",
         ),
-        ProblemType("model", 422, "No such model", "No model of this kind for the GPU."),
+        ProblemType(
+            "model",
+            422,
+            "No such model",
+            "No model of this kind for the GPU, or the one asked for cannot answer for the kernel.",
+        ),
         ProblemType("data", 422, "Defective data", "A row or column does not hold up."),
         ProblemType("no-explanation", 422, "Nothing to explain", "The prediction holds no power."),
         ProblemType("validation", 422, "Invalid request", "Each entry of errors names a path."),

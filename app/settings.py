@@ -194,11 +194,6 @@ class Settings(BaseSettings):
     compile_memory_bytes: int = Field(
         default=4096 * MEBIBYTE, ge=1, description="Most memory the compiler may take."
     )
-    compile_cache_bytes: int = Field(
-        default=8 * MEBIBYTE,
-        ge=0,
-        description="PTX of CUDA sources that is kept, so that they need not be compiled again.",
-    )
     unsafe_compile: bool = Field(
         default=False,
         description="Compile CUDA source over HTTP even where the kernel cannot isolate the "
@@ -274,19 +269,11 @@ class Settings(BaseSettings):
     max_execution_seconds: float = Field(
         default=10.0, gt=0, description="Largest analysis_seconds a request may ask for."
     )
-    analysis_cache_bytes: int = Field(
-        default=32 * MEBIBYTE,
+    cache_bytes: int = Field(
+        default=256 * MEBIBYTE,
         ge=0,
-        description="Memory for analyses that are kept, so that a launch seen before is not "
-        "analysed again.",
-    )
-    module_cache_bytes: int = Field(
-        default=8 * MEBIBYTE,
-        ge=0,
-        description="PTX text whose parsed modules are kept (parsed, up to 15 times its size).",
-    )
-    recent_predictions: int = Field(
-        default=1024, ge=1, description="Latest predictions kept in memory besides the database."
+        description="Memory for everything that is remembered: parsed PTX, compiled CUDA source, "
+        "analyses, latest predictions. What was used longest ago goes first; 0 remembers nothing.",
     )
     store_queue_rows: int = Field(
         default=10_000,

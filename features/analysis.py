@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
-from weakref import WeakKeyDictionary
 
 from wattcast.features.activity import (
     Access,
@@ -27,6 +26,7 @@ from wattcast.features.activity import (
 )
 from wattcast.features.activity.cases import Floats
 from wattcast.features.assembled import assembled, spill_warning
+from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg
 from wattcast.features.counted import LaunchCounts
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
@@ -99,7 +99,7 @@ class KernelStatics:
         return known
 
 
-_statics: WeakKeyDictionary[Function, KernelStatics] = WeakKeyDictionary()
+_statics: Attached[Function, KernelStatics] = Attached("statics")
 
 
 def statics(module: Module, function: Function) -> KernelStatics:
@@ -109,7 +109,7 @@ def statics(module: Module, function: Function) -> KernelStatics:
     """
     known = _statics.get(function)
     if known is None:
-        known = _statics[function] = _analyse_text(module, function)
+        known = _statics.set(function, _analyse_text(module, function))
     return known
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
+from wattcast.features.attached import Attached
 from wattcast.features.cuda import PtxasReport, measure_resources
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.gpus import GpuProfile
@@ -11,7 +10,7 @@ from wattcast.features.ptx.ir import Function, Module
 
 _Asked = tuple[str, int | None]
 
-_known: WeakKeyDictionary[Function, dict[_Asked, PtxasReport | None]] = WeakKeyDictionary()
+_known: Attached[Function, dict[_Asked, PtxasReport | None]] = Attached("assembled")
 
 
 def assembled(
@@ -21,7 +20,7 @@ def assembled(
 
     ``most_registers`` per thread caps them, as ``-maxrregcount`` does.
     """
-    known = _known.setdefault(function, {})
+    known = _known.set(function, {})
     asked = gpu.compute_capability, most_registers
     if asked not in known:
         major, minor = gpu.compute_capability.split(".")

@@ -11,12 +11,15 @@ HTTP, command line and Python are faces of it (``wattcast.app``).
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import Protocol
 
+from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.effort import SizeLimits
-from wattcast.predictor.parts import kept_analyses
+from wattcast.features.held import analysis_bytes
 from wattcast.predictor.parts.drift import DriftWatch
+from wattcast.predictor.parts.kept import Kept, Memory
 from wattcast.predictor.parts.modules import ModuleCache
 from wattcast.predictor.parts.power_models import PowerModels
 from wattcast.predictor.parts.profiles import Gpus
@@ -35,9 +38,7 @@ class Limits(Protocol):
     max_gpus: int
     max_ptx_bytes: int
     max_cuda_bytes: int
-    module_cache_bytes: int
-    analysis_cache_bytes: int
-    compile_cache_bytes: int
+    cache_bytes: int
     compile_seconds: float
     compile_memory_bytes: int
     execution_seconds: float
@@ -60,15 +61,21 @@ class Predictor:
     isolation is in force.
     """
 
-    def __init__(self, settings: Limits, store: Keeper | None = None, *, own: bool = False) -> None:
+    def __init__(
+        self,
+        settings: Limits,
+        store: Keeper | None = None,
+        memory: Memory | None = None,
+        *,
+        own: bool = False,
+    ) -> None:
         self.settings = settings
         self.store = store
         self.gpus = Gpus(settings.home)
-        self.modules = ModuleCache(
-            settings.module_cache_bytes, settings.max_ptx_bytes, settings.size_limits
-        )
-        self.sources = Sources(settings, self.modules, own=own)
-        self.analysed = kept_analyses(settings.analysis_cache_bytes)
+        self.memory = memory or Memory(settings.cache_bytes)
+        self.modules = ModuleCache(self.memory, settings.max_ptx_bytes, settings.size_limits)
+        self.sources = Sources(settings, self.modules, self.memory, own=own)
+        self.analysed: Kept[Hashable, KernelAnalysis] = self.memory.room(analysis_bytes, grows=True)
         self.power = PowerModels(settings.home)
         self.work_time = WorkTimeModels(settings.home)
         self.drift = DriftWatch()

@@ -16,6 +16,7 @@ from pydantic_core import from_json, to_json
 
 from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.plausible import check_measured
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.estimate import energy
 from wattcast.predictor import parts
@@ -49,9 +50,9 @@ def predict(
     Returns once all rows are committed; or sooner, where the caller gives a list ``rows`` that
     takes them, to be waited for before the answer is handed out.
 
-    Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError or
-    ModelError for what the request brings, ServiceError for limits and StoreError when the
-    prediction cannot be kept.
+    Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError,
+    ModelError or DataError (implausible known launches) for what the request brings,
+    ServiceError for limits and StoreError when the prediction cannot be kept.
     """
     names = [request.gpu] if request.gpu is not None else list(request.gpus or ())
     if len(names) > predictor.settings.max_gpus:
@@ -96,6 +97,16 @@ def _predict_one(
 ) -> dict[str, Any]:
     if request.work is not None:
         return predict_work(predictor, request, request.work, gpu, rows)
+    doubts = [
+        note
+        for number, known in enumerate(request.known)
+        for note in check_measured(
+            gpu,
+            power_watts=known.power_watts,
+            time_seconds=known.time_seconds,
+            where=f"known[{number}]",
+        )
+    ]
     source = predictor.sources.read(request, gpu)
     start = time.perf_counter()
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
@@ -134,6 +145,7 @@ def _predict_one(
             power.diagnostics,
             beside,
             notes,
+            doubts,
         ),
     }
     if request.explain is not None and power.estimate:
@@ -171,7 +183,7 @@ def _record(
         result=to_json(answer, inf_nan_mode="null"),
         vectors=to_json(vectors, inf_nan_mode="null").decode(),
         models=to_json(answer["model"]).decode(),
-        ptx=source.cuda.compiled.ptx if source.cuda is not None else request.ptx,
+        ptx=source.known.module.text,  # the one copy that is kept anyway
     )
 
 

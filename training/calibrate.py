@@ -24,7 +24,8 @@ import pandas as pd
 from sklearn.ensemble import ExtraTreesRegressor
 
 from wattcast.features.errors import DataError
-from wattcast.training.data.tables import number, read_table
+from wattcast.features.plausible import check_measured
+from wattcast.training.data.tables import FIRST_ROW, number, read_table
 from wattcast.training.evaluation.rows import Floats, Indices, Predict, Rows
 from wattcast.training.power.rows import power_rows
 
@@ -310,7 +311,10 @@ def calibrate(measured: Path, asked: Path | None = None, root: Path | None = Non
     ``power_watts``. Raises DataError for a defect in them, or where there are no power rows.
     """
     features = {name: number(nullable=True) for name in COLUMNS}
-    known = _rows(read_table(measured, {**features, "power_watts": number(positive=True)}))
+    table = read_table(measured, {**features, "power_watts": number(low=None)})
+    for at, measured_watts in enumerate(table["power_watts"], start=FIRST_ROW):
+        check_measured(None, power_watts=measured_watts, where=f"{measured.name}, row {at}")
+    known = _rows(table)
     train = power_rows(root=root, columns=COLUMNS)
     calibrator = Calibrator()
     choice = calibrator.choice(train, known)

@@ -54,8 +54,8 @@ async def healthz(request: Request) -> Response:
 )
 async def readyz(request: Request) -> Response:
     """Asks the database for a sign of life, whether predictions are being written, whether its
-    tables are those of this program, whether there are models that pass their checks and all that are
-    promoted can be loaded, and whether there is room for another analysis and request."""
+    tables are those of this program, whether there are models that pass their checks and all that
+    are promoted can be loaded, and whether there is room for another analysis and request."""
     requests = request.app.state.load.requests
     if requests.full:
         busy = f"{requests.held} requests are being served, as many as may be"

@@ -52,7 +52,10 @@ class BatchSummary(BaseModel):
 class BatchAnswer(BatchSummary):
     """A batch with its rejected rows."""
 
-    rejections: list[RejectedRow] = Field(description="The first of the rejected rows.")
+    rejections: list[RejectedRow] = Field(
+        description="The first of the rejected rows, and of rows that were taken although their "
+        "values are odd: their reason begins with `taken, but`."
+    )
 
 
 @router.post(

@@ -18,6 +18,7 @@ from wattcast.app.services.analyses import AnalysisPool
 from wattcast.app.settings import Settings, installed_version
 from wattcast.features.errors import ServiceError
 from wattcast.predictor import Predictor
+from wattcast.predictor.parts.kept import Memory
 from wattcast.predictor.parts.sources import isolation
 
 if TYPE_CHECKING:
@@ -32,8 +33,9 @@ if TYPE_CHECKING:
 class Services(Predictor):
     """A predictor, and what a service has besides: what it keeps, jobs, threads with limits.
 
-    ``store`` and ``data`` are ``None`` where nothing is kept (the CLI's predictions). ``own``:
+    ``store`` and ``data`` are ``None`` where nothing is stored (the CLI's predictions). ``own``:
     whoever asks brings files of their own, which are compiled even where that cannot be isolated.
+    ``memory`` is what they share with everything else that is remembered.
     """
 
     settings: Settings
@@ -44,12 +46,13 @@ class Services(Predictor):
         settings: Settings,
         store: PredictionStore | None = None,
         data: Repositories | None = None,
+        memory: Memory | None = None,
         *,
         own: bool = False,
     ) -> None:
         from wattcast.app.services.measurements.readers import UploadReaders
 
-        super().__init__(settings, store, own=own)
+        super().__init__(settings, store, memory, own=own)
         self.data = data
         self.version = installed_version()
         self.analyses = AnalysisPool(
@@ -74,16 +77,18 @@ class Services(Predictor):
         from wattcast.app.store.repositories import Repositories
 
         private_folder(settings.home)
+        memory = Memory(settings.cache_bytes)
         pool = Pool(most=settings.database_connections, seconds=settings.database_seconds)
         engine = open_database(settings.sqlalchemy_url, pool)
         store = PredictionStore(
             engine,
-            recent=settings.recent_predictions,
+            memory=memory,
             queue_rows=settings.store_queue_rows,
             seconds=settings.database_seconds,
             answer_first=settings.answer_first,
         )
-        services = cls(settings, store, Repositories.over(engine, settings.key_cache_seconds))
+        data = Repositories.over(engine, settings.key_cache_seconds)
+        services = cls(settings, store, data, memory)
         services._watch()
         return services
 

@@ -13,11 +13,11 @@ import asyncio
 import threading
 import time
 import zlib
-from collections import OrderedDict
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from sys import getsizeof
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -30,6 +30,7 @@ from wattcast.app.problems import NOT_STORED
 from wattcast.app.store.database import StoreError
 from wattcast.app.store.postgres import DATABASE_SECONDS
 from wattcast.app.store.tables import PREDICTIONS, PTX
+from wattcast.predictor.parts.kept import Kept, Memory
 from wattcast.predictor.parts.stored import PredictionRecord
 
 _RETRY_SECONDS = 0.5
@@ -40,6 +41,9 @@ _PROBE_BYTES = 32 * 1024
 
 _CLOSE_SECONDS = 3.0
 """How long ``close`` waits for the last rows."""
+
+_RECENT_BYTES = 8 * 2**20
+"""Memory for the latest predictions of a store that shares none with others."""
 
 
 @dataclass(slots=True)
@@ -80,7 +84,7 @@ class PredictionStore:
         self,
         engine: Engine,
         *,
-        recent: int = 1024,
+        memory: Memory | None = None,
         queue_rows: int = 10_000,
         seconds: float = DATABASE_SECONDS,
         answer_first: bool = False,
@@ -93,8 +97,9 @@ class PredictionStore:
             if engine.dialect.name == "postgresql"
             else engine
         )
-        self._recent: OrderedDict[UUID, PredictionRecord] = OrderedDict()
-        self._recent_size = recent
+        self._recent: Kept[UUID, PredictionRecord] = (memory or Memory(_RECENT_BYTES)).room(
+            _held_bytes
+        )
         self._waiting: list[_Queued] = []
         self._writing: list[_Queued] = []
         self._queue_rows = queue_rows
@@ -135,9 +140,7 @@ class PredictionStore:
             if len(self._waiting) >= self._queue_rows:
                 raise StoreError("the database does not keep up; the prediction was not stored")
             self._waiting.append(queued)
-            self._recent[record.id] = record
-            if len(self._recent) > self._recent_size:
-                self._recent.popitem(last=False)
+            self._recent.put(record.id, replace(record, ptx=None))
             if len(self._waiting) == 1:
                 self._changed.notify_all()
         return queued.committed
@@ -208,6 +211,11 @@ class PredictionStore:
 
     def ptx(self, sha256: str) -> str | None:
         """A stored PTX text by its hash."""
+        with self._changed:
+            for queued in (*self._writing, *self._waiting):
+                record = queued.record
+                if record.ptx is not None and record.ptx_sha256 == sha256:
+                    return record.ptx
         query = sa.select(PTX.c.compressed).where(PTX.c.sha256 == sha256)
         with self._engine.connect() as connection:
             compressed = connection.scalar(query)
@@ -293,7 +301,7 @@ class PredictionStore:
 
     def _give_up(self, queued: _Queued, why: str, cause: Exception) -> None:
         with self._changed:
-            self._recent.pop(queued.record.id, None)
+            self._recent.drop(queued.record.id)
         refusal = StoreError(why)
         refusal.__cause__ = cause  # tells a full disk
         queued.end(refusal)
@@ -331,6 +339,11 @@ class PredictionStore:
         if len(self._known_ptx) > 100_000:
             self._known_ptx.clear()
         self._known_ptx.update(texts)
+
+
+def _held_bytes(record: PredictionRecord) -> int:
+    texts = (record.kernel, record.request, record.result, record.vectors, record.models)
+    return sum(getsizeof(text) for text in texts)
 
 
 def ptx_row(sha256: str, text: str, created: datetime | None = None) -> dict[str, Any]:

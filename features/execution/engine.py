@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from time import perf_counter
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.attached import Attached
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.execution.arguments import Bound, bind
 from wattcast.features.execution.footprints import Ran
@@ -50,16 +50,21 @@ class ExactMemory:
     parameters: Mapping[str, bytes] = field(default_factory=dict)
 
 
-_PROGRAMS: WeakKeyDictionary[ir.Function, dict[bool, Program]] = WeakKeyDictionary()
+_PROGRAMS: Attached[ir.Function, dict[bool, Program]] = Attached("programs")
 
 
 def compiled(function: ir.Function, module: ir.Module, *, precise: bool) -> Program:
     """The kernel compiled to handlers; kept for as long as the function object lives."""
-    kept = _PROGRAMS.setdefault(function, {})
+    kept = _PROGRAMS.set(function, {})
     program = kept.get(precise)
     if program is None:
         program = kept[precise] = Program(function, module, precise=precise)
     return program
+
+
+def is_compiled(function: ir.Function) -> bool:
+    """Whether handlers of the function are kept."""
+    return bool(_PROGRAMS.get(function))
 
 
 def execute(

@@ -7,8 +7,7 @@ headers (``phi``) and on leaving a loop (``exit``: the value in the last iterati
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
+from wattcast.features.attached import Attached
 from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import NO_DESTINATION
 from wattcast.features.effort import checkpoint
@@ -476,14 +475,14 @@ class _Builder:
         return None
 
 
-_schemes: WeakKeyDictionary[Function, Scheme] = WeakKeyDictionary()
+_schemes: Attached[Function, Scheme] = Attached("scheme")
 
 
 def scheme(module: Module, function: Function) -> Scheme:
     """The values of a function; worked out once. Raises PtxError where it is not PTX."""
     known = _schemes.get(function)
     if known is None:
-        known = _schemes[function] = _Builder(module, function).build()
+        known = _schemes.set(function, _Builder(module, function).build())
     return known
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
+from wattcast.features.attached import Attached
 from wattcast.features.cfg import dominators, post_dominators
 from wattcast.features.symbolic.order import Order, order_of
 from wattcast.features.symbolic.scheme import Scheme
@@ -49,14 +49,14 @@ class Shape:
     plain: frozenset[Node]
 
 
-_shapes: WeakKeyDictionary[Scheme, Shape] = WeakKeyDictionary()
+_shapes: Attached[Scheme, Shape] = Attached("shape")
 
 
 def shape_of(scheme: Scheme) -> Shape:
     """The shape of a scheme's function; worked out once."""
     known = _shapes.get(scheme)
     if known is None:
-        known = _shapes[scheme] = _shape(scheme)
+        known = _shapes.set(scheme, _shape(scheme))
     return known
 
 

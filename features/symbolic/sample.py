@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, prod
-from weakref import WeakKeyDictionary
 
+from wattcast.features.attached import Attached
 from wattcast.features.execution.sampling import plan_blocks
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import SECTOR_BYTES
@@ -61,7 +61,7 @@ class _Relevant:
     irregular: bool
 
 
-_relevant: WeakKeyDictionary[Scheme, _Relevant] = WeakKeyDictionary()
+_relevant: Attached[Scheme, _Relevant] = Attached("relevant")
 
 
 def choose_blocks(scheme: Scheme, launch: Launch, constant: Constant) -> SampledBlocks:
@@ -126,7 +126,7 @@ def _relevant_nodes(scheme: Scheme) -> _Relevant:
         tuple(dict.fromkeys(address for address in addresses if address in depends)),
         irregular,
     )
-    _relevant[scheme] = found
+    _relevant.set(scheme, found)
     return found
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Literal, Protocol
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import Card
 from wattcast.models.clocks import ClockPair
@@ -34,6 +36,9 @@ class TimePrediction:
     (``bottleneck``), or summands (``scheduling``); each model's docstring says which.
     ``regime`` is ``None`` where a model does not tell; ``card`` is that of a correction by
     measurements of the GPU (``wattcast.models.time.calibration``), if one was made.
+
+    Raises ModelError where the model comes to no time above 0: it counts nothing of what the
+    kernel does (a roofline counts no integers), which does not mean that the launch takes none.
     """
 
     family: str
@@ -43,6 +48,16 @@ class TimePrediction:
     regime: Regime | None = None
     diagnostics: tuple[Diagnostic, ...] = field(default=())
     card: Card | None = None
+
+    def __post_init__(self) -> None:
+        seconds = self.estimate.value
+        if not (seconds > 0 and isfinite(self.estimate.high)):
+            raise ModelError(
+                f"the time model {self.family} cannot tell the time of this launch: it counts "
+                f"{', '.join(self.parts)}, which comes to {seconds:g} s here; ask for another "
+                "time model (time_model), such as bottleneck",
+                field="time_model",
+            )
 
 
 Floats = NDArray[np.float64]
@@ -72,8 +87,8 @@ class TimeModel(Protocol):
     ) -> TimePrediction:
         """Time of the analysed launch at ``clocks``, or at the profile's default ones.
 
-        Raises ModelError where the GPU's profile lacks what the model needs, LaunchError for
-        clocks that are not above 0.
+        Raises ModelError where the GPU's profile lacks what the model needs and where the model
+        counts nothing of what the kernel does, LaunchError for clocks that are not above 0.
         """
 
     @staticmethod

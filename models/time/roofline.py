@@ -119,7 +119,8 @@ class RooflineTimeModel:
     ) -> TimePrediction:
         """Least time of an analysed launch; see ``TimeModel``.
 
-        Raises ModelError for matrix instructions on a GPU without tensor cores.
+        Raises ModelError for matrix instructions on a GPU without tensor cores, and for a kernel
+        without floating-point work and memory traffic.
         """
         pair = checked(clocks or default_clocks(gpu))
         activity = analysis.activity
@@ -127,13 +128,13 @@ class RooflineTimeModel:
         parts = roofline_parts(activity, matrices, gpu, pair)
         seconds = max(parts.values())
         less, more = executed_span(work_of(analysis))
-        bound: Regime | None = "memory" if parts["memory"] == seconds else "compute"
+        bound: Regime = "memory" if parts["memory"] == seconds else "compute"
         return TimePrediction(
             family=self.family,
             estimate=uncalibrated_estimate(seconds, seconds * less, seconds * more),
             clocks=pair,
             parts=parts,
-            regime=bound if seconds else None,
+            regime=bound,
             diagnostics=(LOWER_BOUND,),
         )
 

@@ -138,7 +138,8 @@ class VolkovTimeModel:
     ) -> TimePrediction:
         """Time of a launch given as plain numbers.
 
-        Raises ModelError for a GPU without published latencies, LaunchError where no block fits
+        Raises ModelError for a GPU without published latencies and for a kernel without an
+        instruction that counts, LaunchError where no block fits
         on an SM, for clocks that are not above 0 and for a negative trip count.
         """
         pair = checked(clocks or default_clocks(gpu))
@@ -157,7 +158,7 @@ class VolkovTimeModel:
             estimate=uncalibrated_estimate(middle.seconds, low, high),
             clocks=pair,
             parts=middle.parts,
-            regime=_REGIMES.get(bound, "compute") if middle.seconds else None,
+            regime=_REGIMES.get(bound, "compute"),
             diagnostics=(
                 *missing,
                 *code_diagnostics(work.code),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
+from wattcast.features.attached import Attached
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
@@ -37,7 +37,7 @@ class KernelWork:
     register_range: tuple[int, int] | None = None
 
 
-_codes: WeakKeyDictionary[Function, KernelCode] = WeakKeyDictionary()
+_codes: Attached[Function, KernelCode] = Attached("time_code")
 
 
 def work_of(analysis: KernelAnalysis) -> KernelWork:
@@ -45,8 +45,7 @@ def work_of(analysis: KernelAnalysis) -> KernelWork:
     function = analysis.function
     code = _codes.get(function)
     if code is None:
-        code = KernelCode.of(function.body, analysis.cfg, analysis.loops)
-        _codes[function] = code
+        code = _codes.set(function, KernelCode.of(function.body, analysis.cfg, analysis.loops))
     trips = analysis.trip_counts
     registers = analysis.registers
     return KernelWork(

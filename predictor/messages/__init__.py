@@ -218,10 +218,14 @@ class KnownRequest(_Message):
 
     launch: LaunchRequest
     time_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
-        None, description="Corrects the predicted time; give it, `power_watts` or both."
+        None,
+        description="Between 100 ns and a day. Corrects the predicted time; give it, "
+        "`power_watts` or both.",
     )
-    power_watts: Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)] | None = Field(
-        None, description="Mean power of the board while it ran; corrects the predicted power."
+    power_watts: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+        None,
+        description="Mean power of the board while it ran, at most 1.5 times its limit; corrects "
+        "the predicted power.",
     )
     clocks: Clocks | None = Field(
         None, description="What it was measured at; the request's clocks where not given."

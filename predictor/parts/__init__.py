@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,6 @@ from wattcast.models.estimate import Estimate
 from wattcast.models.time.base import TimePrediction
 from wattcast.predictor.messages import KernelRequest
 from wattcast.predictor.parts.arguments import by_position
-from wattcast.predictor.parts.kept import Kept
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 
@@ -23,24 +22,6 @@ if TYPE_CHECKING:
 
 MOST_WARNINGS = 200
 """Warnings of one answer; hostile PTX could bring one for every line."""
-
-
-BYTES_PER_INSTRUCTION = 2500
-"""Memory of a kept analysis per PTX instruction: nine counts in each of up to 24 sampled blocks
-(``wattcast.features.execution.InstructionCounts``) and their totals, 8 bytes each."""
-
-BYTES_PER_CHARACTER = 2
-"""And per character of its module: the text itself, and what scanning it found."""
-
-
-def kept_analyses(capacity_bytes: int) -> Kept[Hashable, KernelAnalysis]:
-    """A cache of analyses, bounded by about their memory."""
-
-    def weigh(made: KernelAnalysis) -> int:
-        instructions = 10 + len(made.function.body.instructions)
-        return BYTES_PER_INSTRUCTION * instructions + BYTES_PER_CHARACTER * len(made.module.text)
-
-    return Kept(capacity_bytes, weigh)
 
 
 def analysed(
@@ -81,9 +62,9 @@ def analysed(
         # Profiles of the user may change. The analysis holds this one, so its id stays its own.
         id(gpu),
     )
-    return predictor.analysed.get_or_make(
-        key,
-        lambda: analyse(
+
+    def make() -> KernelAnalysis:
+        return analyse(
             module,
             function,
             launch,
@@ -94,8 +75,12 @@ def analysed(
             ptxas=ptxas,
             analysis=request.analysis,
             time_cap_seconds=cap,
-        ),
-    )
+        )
+
+    # An analysis holds its module, and is weighed without it.
+    if not predictor.modules.keeps(source.known):
+        return make()
+    return predictor.analysed.get_or_make(key, make)
 
 
 def cap_seconds(settings: Limits, request: KernelRequest) -> float:

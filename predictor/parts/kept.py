@@ -1,12 +1,22 @@
-"""Results that are made once and kept while they fit: compiled sources, analyses."""
+"""Results that are made once and kept while they fit: modules, analyses, predictions.
+
+All share one ``Memory``, bounded in bytes: what was used longest ago goes first, whatever it is.
+
+    memory = Memory(256 * 2**20)
+    analyses = memory.room(analysis_bytes, grows=True)
+    analyses.get_or_make(key, make)
+"""
 
 from __future__ import annotations
 
+import gc
 import threading
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from cachetools import LRUCache
 
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import GivenUpError
@@ -17,39 +27,145 @@ V = TypeVar("V")
 _LOOK_SECONDS = 0.1
 """How often a thread that waits for another looks whether it is given up."""
 
+ENTRY_BYTES = 1000
+"""What keeping anything takes besides itself: key, entry and their places in three dictionaries
+(0.6 to 1.2 kB by tracemalloc, ``tests/app/test_kept.py``)."""
+
+_WEIGHED_AGAIN = 16
+"""Entries that may still be growing: those of the latest requests, a few for each thread."""
+
+
+_COLLECTED_SHARE = 0.25
+"""Share of the capacity that is dropped between collections: a function and what is worked out
+about it refer to each other, and the collector alone frees such a ring. The service lets it run
+far too rarely for that (``app/server.py``); a run takes about 0.1 s with 256 MB held."""
+
+_COLLECTED_BYTES = 16 * 2**20
+"""At the least so many: a run takes its time with little held, too."""
+
+
+class _Entry(NamedTuple):
+    value: Any
+    weigh: Callable[[Any], int]
+    bytes: int
+    grows: bool
+
+
+class _Latest(LRUCache[tuple[int, Hashable], _Entry]):
+    """Counts the bytes of growing entries that went."""
+
+    dropped_bytes = 0
+
+    def popitem(self) -> tuple[tuple[int, Hashable], _Entry]:
+        key, entry = super().popitem()
+        if entry.grows:
+            self.dropped_bytes += entry.bytes
+        return key, entry
+
+
+class Memory:
+    """A budget of bytes that several rooms share. Safe from any thread.
+
+    An entry that grows after it was made (an analysis works some of its results out when they are
+    asked for) is weighed again as the next ones come.
+    """
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self._kept = _Latest(capacity_bytes, getsizeof=lambda entry: entry.bytes)
+        self._growing: deque[tuple[int, Hashable]] = deque(maxlen=_WEIGHED_AGAIN)
+        self._rooms = 0
+        self._lock = threading.RLock()
+
+    @property
+    def held_bytes(self) -> int:
+        """About the memory that is held, at most the capacity."""
+        with self._lock:
+            return int(self._kept.currsize)
+
+    def passed(self, size: int) -> None:
+        """Note bytes of a request that may be left in rings, as if they had been dropped."""
+        with self._lock:
+            self._kept.dropped_bytes += size
+
+    def room(self, weigh: Callable[[V], int], *, grows: bool = False) -> Kept[Any, V]:
+        """A part of its own keys. ``weigh`` tells about how many bytes a value holds;
+        ``grows``: later perhaps more."""
+        with self._lock:
+            self._rooms += 1
+            return Kept(self, self._rooms, weigh, grows)
+
+    def _get(self, key: tuple[int, Hashable]) -> Any:
+        with self._lock:
+            found = self._kept.get(key)
+            return None if found is None else found.value
+
+    def _put(
+        self, key: tuple[int, Hashable], value: V, weigh: Callable[[V], int], *, grows: bool
+    ) -> None:
+        with self._lock:
+            for each in tuple(self._growing):
+                entry = self._kept.get(each)
+                if entry is None:
+                    self._growing.remove(each)
+                elif (weight := ENTRY_BYTES + entry.weigh(entry.value)) != entry.bytes:
+                    self._keep(each, entry._replace(bytes=weight))
+            self._keep(key, _Entry(value, weigh, ENTRY_BYTES + weigh(value), grows))
+            if grows and key in self._kept:
+                self._growing.append(key)
+            rings = max(_COLLECTED_SHARE * self._kept.maxsize, _COLLECTED_BYTES)
+            collect = self._kept.dropped_bytes > rings
+            if collect:
+                self._kept.dropped_bytes = 0
+        if collect:
+            gc.collect()
+
+    def _drop(self, key: tuple[int, Hashable]) -> None:
+        with self._lock:
+            self._kept.pop(key, None)
+
+    def _keep(self, key: tuple[int, Hashable], entry: _Entry) -> None:
+        self._kept.pop(key, None)
+        if entry.bytes <= self._kept.maxsize:
+            self._kept[key] = entry
+        elif entry.grows:
+            self._kept.dropped_bytes += entry.bytes
+
 
 class Kept(Generic[K, V]):
-    """The results used last, up to ``capacity`` in the unit of ``weigh``. Safe from any thread.
+    """A room of a ``Memory``. Safe from any thread.
 
     Who asks for what another thread is making waits for it, so nothing is made twice at once.
     An error is raised to everyone who waits, and not kept.
     """
 
-    def __init__(self, capacity: int, weigh: Callable[[V], int]) -> None:
-        self._capacity = capacity
+    def __init__(self, memory: Memory, number: int, weigh: Callable[[V], int], grows: bool) -> None:
+        self._memory = memory
+        self._number = number
         self._weigh = weigh
-        self._held = 0
-        self._kept: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._grows = grows
         self._making: dict[K, Future[V]] = {}
         self._lock = threading.Lock()
 
     def get(self, key: K) -> V | None:
         """What is kept under ``key``."""
-        with self._lock:
-            found = self._kept.get(key)
-            if found is None:
-                return None
-            self._kept.move_to_end(key)
-            return found[0]
+        found: V | None = self._memory._get((self._number, key))
+        return found
+
+    def put(self, key: K, value: V) -> None:
+        """Keep ``value``, unless it is larger than the whole memory."""
+        self._memory._put((self._number, key), value, self._weigh, grows=self._grows)
+
+    def drop(self, key: K) -> None:
+        """Forget what is kept under ``key``, if anything is."""
+        self._memory._drop((self._number, key))
 
     def get_or_make(self, key: K, make: Callable[[], V]) -> V:
         """What is kept under ``key``, else what ``make`` returns. Raises what ``make`` raises."""
         while True:
             with self._lock:
-                found = self._kept.get(key)
+                found = self.get(key)
                 if found is not None:
-                    self._kept.move_to_end(key)
-                    return found[0]
+                    return found
                 made = self._making.get(key)
                 if made is None:
                     made = self._making[key] = Future()
@@ -67,19 +183,9 @@ class Kept(Generic[K, V]):
             raise
         with self._lock:
             del self._making[key]
-            self._keep(key, value)
+            self.put(key, value)
         made.set_result(value)
         return value
-
-    def _keep(self, key: K, value: V) -> None:
-        weight = self._weigh(value)
-        if weight > self._capacity:
-            return
-        self._kept[key] = value, weight
-        self._held += weight
-        while self._held > self._capacity:
-            _, (_, evicted) = self._kept.popitem(last=False)
-            self._held -= evicted
 
 
 def _result(made: Future[V]) -> V:

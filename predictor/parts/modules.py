@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import threading
-from collections import OrderedDict
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from math import inf
 
 from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits
 from wattcast.features.errors import PtxError, ServiceError
+from wattcast.features.held import module_bytes
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
+from wattcast.predictor.parts.kept import Kept, Memory
 
 _MOST_NAMES = 1000
 """Kinds of prediction remembered for one module: a kernel answers to any spacing of its name."""
+
+_COPIES = 4
+"""Copies of a text that its request leaves behind: body, JSON text, strings."""
+
+_TIMED_BYTES = 400
+"""One of them: a tuple of five, two strings and a number (tracemalloc)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +48,15 @@ class KnownModule:
 
 
 class ModuleCache:
-    """The modules used last, up to ``capacity_bytes`` of PTX text. Safe from any thread."""
+    """The modules used last, as far as ``memory`` has room. Safe from any thread."""
 
     def __init__(
-        self, capacity_bytes: int, max_ptx_bytes: int, limits: SizeLimits = DEFAULT_LIMITS
+        self, memory: Memory, max_ptx_bytes: int, limits: SizeLimits = DEFAULT_LIMITS
     ) -> None:
-        self._capacity = capacity_bytes
         self._size_limits = limits
         self._limit = max_ptx_bytes
-        self._held = 0
-        self._modules: OrderedDict[str, KnownModule] = OrderedDict()
-        self._lock = threading.Lock()
+        self._memory = memory
+        self._modules: Kept[str, KnownModule] = memory.room(_held_bytes, grows=True)
 
     def read(self, ptx: str) -> KnownModule:
         """The module of a text.
@@ -70,25 +74,24 @@ class ModuleCache:
                 f"the PTX has {len(encoded)} bytes; it may have at most {self._limit} "
                 "(WATTCAST_MAX_PTX_BYTES)",
             )
-        known = KnownModule(
-            read_module(ptx, self._size_limits), hashlib.sha256(encoded).hexdigest(), len(encoded)
+        sha256, size = hashlib.sha256(encoded).hexdigest(), len(encoded)
+        self._memory.passed(_COPIES * size)
+        del encoded  # a megabyte for each of the text's, while its module is made
+        return self._modules.get_or_make(
+            ptx, lambda: KnownModule(read_module(ptx, self._size_limits), sha256, size)
         )
-        with self._lock:
-            if known.bytes <= self._capacity and ptx not in self._modules:
-                self._modules[ptx] = known
-                self._held += known.bytes
-                while self._held > self._capacity:
-                    _, evicted = self._modules.popitem(last=False)
-                    self._held -= evicted.bytes
-        return known
 
     def known(self, ptx: str) -> KnownModule | None:
         """The module of a text that was read before and is still held."""
-        with self._lock:
-            found = self._modules.get(ptx)
-            if found is not None:
-                self._modules.move_to_end(ptx)
-            return found
+        return self._modules.get(ptx)
+
+    def keeps(self, known: KnownModule) -> bool:
+        """Whether this very module is held: it may have been too large, or is gone by now."""
+        return self._modules.get(known.module.text) is known
+
+
+def _held_bytes(known: KnownModule) -> int:
+    return module_bytes(known.module) + _TIMED_BYTES * len(known.seconds)
 
 
 def _encoded(ptx: str) -> bytes:

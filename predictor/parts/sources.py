@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any
 
 from wattcast.features.cuda import CompiledCuda, CompileError, compile_cuda
@@ -14,7 +15,7 @@ from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.predictor.messages import KernelRequest
 from wattcast.predictor.parts.cuda_names import KernelNames, kernel_names
-from wattcast.predictor.parts.kept import Kept
+from wattcast.predictor.parts.kept import ENTRY_BYTES, Kept, Memory
 from wattcast.predictor.parts.modules import KnownModule, ModuleCache
 
 if TYPE_CHECKING:
@@ -71,16 +72,16 @@ class Sources:
     compiled even where no isolation is in force.
     """
 
-    def __init__(self, settings: Limits, modules: ModuleCache, *, own: bool = False) -> None:
+    def __init__(
+        self, settings: Limits, modules: ModuleCache, memory: Memory, *, own: bool = False
+    ) -> None:
         self._modules = modules
         self._isolation_needed = not (own or settings.unsafe_compile)
         self._most_bytes = settings.max_cuda_bytes
         self._limits = ChildLimits(
             seconds=settings.compile_seconds, memory_bytes=settings.compile_memory_bytes
         )
-        self._compiled: Kept[tuple[str, str], CudaSource] = Kept(
-            settings.compile_cache_bytes, lambda made: len(made.text) + len(made.compiled.ptx)
-        )
+        self._compiled: Kept[tuple[str, str], CudaSource] = memory.room(_held_bytes)
 
     def read(self, request: KernelRequest, gpu: GpuProfile) -> Source:
         """The module of a request for a GPU, compiled if need be; never on the event loop.
@@ -127,6 +128,11 @@ class Sources:
             return CudaSource(text, sha256, made)
 
         return self._compiled.get_or_make((sha256, capability), make)
+
+
+def _held_bytes(made: CudaSource) -> int:
+    texts = getsizeof(made.text) + getsizeof(made.compiled.ptx)
+    return texts + ENTRY_BYTES * (1 + len(made.compiled.diagnostics))
 
 
 def _with_errors(error: CompileError) -> CompileError:

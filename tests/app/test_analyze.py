@@ -203,7 +203,7 @@ def features_of(services: Services, body: dict[str, Any]) -> dict[str, float]:
 
 
 def test_what_is_kept_is_bounded(tmp_path: Path, vector_add: str) -> None:
-    services = Services(settings_at(tmp_path, analysis_cache_bytes=300_000))
+    services = Services(settings_at(tmp_path, cache_bytes=60_000))
     gpu = services.gpus.load("tesla-v100")
 
     def analysed(blocks: int) -> object:

@@ -64,7 +64,7 @@ def mutated(rng: random.Random) -> str:
 
 @pytest.fixture(scope="module")
 def services(tmp_path_factory: pytest.TempPathFactory) -> Services:
-    return Services(settings_at(tmp_path_factory.mktemp("home"), module_cache_bytes=0))
+    return Services(settings_at(tmp_path_factory.mktemp("home"), cache_bytes=0))
 
 
 def test_mutated_ptx_is_answered_or_refused(services: Services) -> None:

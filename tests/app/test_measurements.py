@@ -183,6 +183,9 @@ def test_what_is_wrong_with_a_row_is_told_and_the_others_stay(
         ({"power_watts": "-5"}, "power_watts"),
         ({"power_watts": "inf"}, "power_watts"),
         ({"power_watts": 98_000}, "power_watts"),
+        ({"power_watts": 1e-300}, "power_watts"),
+        ({"time_seconds": 1e-30}, "time_seconds"),
+        ({"time_seconds": 86_401}, "time_seconds"),
         ({"power_watts": "", "time_seconds": ""}, None),
         ({"time_seconds": "soon"}, "time_seconds"),
         ({"core_mhz": 99_000}, "core_mhz"),
@@ -206,6 +209,20 @@ def test_what_is_wrong_with_a_row_is_told_and_the_others_stay(
     # What was rejected once is accepted once it is right: the batch is another.
     again = batch_of(upload(service, content), 200)
     assert again["id"] == batch["id"]
+
+
+def test_odd_values_are_taken_and_told(service: httpx.Client, vector_add: str) -> None:
+    """Less than a tenth of the idle power (43.7 W of a Titan V)."""
+    columns = {"kernel": "", "arguments": "", "loops": ""}
+    rows = launches(2, gpu="titan-v", board="odd", **columns)
+    rows[1]["power_watts"] = 0.5
+    batch = batch_of(
+        upload(service, zipped({"m.csv": as_csv(rows), "kernels/add.ptx": vector_add}))
+    )
+    assert (batch["accepted"], batch["rejected"]) == (2, 0)
+    (told,) = batch["rejections"]
+    assert (told["row"], told["column"]) == (2, "power_watts")
+    assert told["reason"].startswith("taken, but power_watts: 0.5 W is below 4.37 W")
 
 
 def test_features_must_be_those_of_the_schema(service: httpx.Client) -> None:

@@ -290,3 +290,39 @@ def test_numbers_json_cannot_hold_become_null(client: httpx.Client, vector_add: 
     values = {field["name"]: field["value"] for field in found["features"]}
     assert values["avg_shar_lat"] is None
     assert all(value is None or math.isfinite(value) for value in values.values())
+
+
+INTEGERS = """.version 8.0
+.target sm_70
+.address_size 64
+.visible .entry k()
+{
+	.reg .b32 %r<3>;
+	mov.u32 %r1, %tid.x;
+	add.s32 %r2, %r1, 1;
+	ret;
+}
+"""
+
+
+@pytest.mark.parametrize("path", ["predict", "dvfs", "sweep", "compare"])
+@pytest.mark.parametrize(("model", "ptx"), [("roofline", INTEGERS), ("volkov", "empty")])
+def test_a_time_model_that_cannot_answer_says_so(
+    client: httpx.Client, path: str, model: str, ptx: str
+) -> None:
+    """A roofline counts no integers: 0 s, 0 J and a division by 0 are no answers."""
+    if ptx == "empty":
+        ptx = INTEGERS.partition("\t.reg")[0] + "\tret;\n}\n"
+    code = {"ptx": ptx, "launch": {"grid": [64], "block": [128]}}
+    body: dict[str, Any] = {"gpu": "tesla-v100"}
+    if path == "compare":
+        sides = {**code, "time_model": model}
+        body |= {"old": sides, "new": sides}
+    else:
+        body |= {**code, "time_model": model}
+    response = client.post(f"/{path}", json=body)
+    assert response.status_code == 422, response.text
+    answer = response.json()
+    assert answer["type"].endswith("/model")
+    assert f"{model} cannot tell the time of this launch" in answer["detail"]
+    assert "bottleneck" in answer["detail"]

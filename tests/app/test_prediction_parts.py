@@ -11,9 +11,12 @@ from tests.app.conftest import settings_at
 from wattcast.app.services import Services
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import PtxError, ServiceError
+from wattcast.features.held import module_bytes
+from wattcast.features.ptx import read_module
 from wattcast.features.schemas import list_schemas
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.parts.kept import ENTRY_BYTES, Memory
 from wattcast.predictor.parts.modules import ModuleCache
 from wattcast.predictor.parts.watts import with_registers
 
@@ -57,11 +60,16 @@ def test_other_registers_change_two_features_alone(
 
 def test_the_module_cache_holds_what_fits(vector_add: str) -> None:
     size = len(vector_add)
-    cache = ModuleCache(capacity_bytes=3 * size, max_ptx_bytes=10 * size)
+    each = module_bytes(read_module(f"//0\n{vector_add}")) + ENTRY_BYTES
+    memory = Memory(3 * each + each // 2)
+    cache = ModuleCache(memory, max_ptx_bytes=10 * size)
     texts = [f"//{n}\n" + vector_add for n in range(4)]
     read = [cache.read(text) for text in texts]
     assert cache.known(texts[0]) is None
     assert cache.known(texts[3]) is read[3]
+    assert cache.keeps(read[3])
+    assert not cache.keeps(read[0])
+    assert memory.held_bytes == pytest.approx(3 * each, rel=0.01)
     assert cache.read(texts[3]) is read[3]
     assert cache.read(texts[0]).sha256 == read[0].sha256
     with pytest.raises(ServiceError, match="WATTCAST_MAX_PTX_BYTES"):

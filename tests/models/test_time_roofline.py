@@ -176,10 +176,9 @@ def test_assumed_trips_widen_the_interval() -> None:
     assert estimate.low < estimate.value / 20 / 4
 
 
-def test_an_empty_kernel_takes_no_time_and_no_side() -> None:
-    prediction = MODEL.predict(empty("tesla-k20"), K20)
-    assert prediction.estimate.value == prediction.estimate.high == 0
-    assert prediction.regime is None
+def test_an_empty_kernel_is_no_launch_of_0_seconds() -> None:
+    with pytest.raises(ModelError, match=r"roofline .* fp32, .* memory, .* 0 s .* bottleneck"):
+        MODEL.predict(empty("tesla-k20"), K20)
 
 
 # --- the thesis' appendix --------------------------------------------------------------------

@@ -47,9 +47,9 @@ SMALL = KernelWork(
 )
 
 
-def of(work: KernelWork, gpu: GpuProfile = K20) -> Throughput:
+def of(work: KernelWork, gpu: GpuProfile = K20, clocks: ClockPair | None = None) -> Throughput:
     trips, _ = known_trips(work)
-    return throughput(work, gpu, default_clocks(gpu), trips, work.registers_per_thread)
+    return throughput(work, gpu, clocks or default_clocks(gpu), trips, work.registers_per_thread)
 
 
 # --- on plain numbers ----------------------------------------------------------------------
@@ -118,10 +118,9 @@ def test_the_kernels_with_measured_times() -> None:
     assert matmul / MEASURED_MATMUL_US == pytest.approx(1.15, abs=0.01)
 
 
-def test_nothing_to_do_takes_no_time() -> None:
-    prediction = MODEL.predict_work(replace(VECTOR_ADD, code=code_of("empty.ptx")), K20)
-    assert prediction.estimate.value == 0
-    assert prediction.regime is None
+def test_nothing_to_do_is_no_launch_of_0_seconds() -> None:
+    with pytest.raises(ModelError, match="volkov cannot tell the time"):
+        MODEL.predict_work(replace(VECTOR_ADD, code=code_of("empty.ptx")), K20)
 
 
 # --- how it moves ------------------------------------------------------------------------------
@@ -151,7 +150,7 @@ def test_more_trips_never_shorten_it(
     trips = list(work.trip_counts)
     trips[loop] += more
     longer = replace(work, trip_counts=tuple(trips))
-    before, after = (MODEL.predict_work(each, gpu).estimate.value for each in (work, longer))
+    before, after = (of(each, gpu).seconds for each in (work, longer))
     assert after >= before * (1 - 1e-12)
 
 
@@ -161,7 +160,7 @@ def test_lower_clocks_never_shorten_it(
 ) -> None:
     quick = ClockPair(gpu.core_mhz * fast, gpu.memory_mhz * fast)
     slow = ClockPair(quick.core_mhz * core, quick.memory_mhz * memory)
-    before, after = (MODEL.predict_work(work, gpu, each).estimate.value for each in (quick, slow))
+    before, after = (of(work, gpu, each).seconds for each in (quick, slow))
     assert after >= before * (1 - 1e-12)
 
 

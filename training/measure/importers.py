@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wattcast.features.errors import DataError
+from wattcast.features.plausible import check_measured
 from wattcast.training.measure.device import Device
 from wattcast.training.measure.lines import Configuration, Result, Session
 from wattcast.training.measure.recording import Recorder
@@ -153,6 +154,8 @@ def _configuration(
         description=description,
     )
     has_energy = joules is not None and joules > 0
+    watts = joules / seconds if has_energy and joules is not None and seconds else None
+    check_measured(None, power_watts=watts, time_seconds=seconds, where=key)
     return Configuration(
         key=key,
         workload=workload,
@@ -160,7 +163,7 @@ def _configuration(
         pattern="uniform",
         result=Result(
             time_seconds=seconds,
-            power_watts=joules / seconds if has_energy and joules is not None else None,
+            power_watts=watts,
             energy_joules=joules if has_energy else None,
             unresolved=() if has_energy else ("energy_not_measured",),
         ),

@@ -27,13 +27,13 @@ from pydantic_core import from_json
 
 from wattcast.app.store.measurements import Rejection
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.plausible import check_measured
 from wattcast.features.schemas import AnySchema
 from wattcast.predictor.messages import TripCount
 from wattcast.predictor.messages.analyze import AnalyzeRequest
 
-MOST_POWER_OF_LIMIT = 1.5
-"""Watts above this share of the board's limit are no watts: NVML reports milliwatts, and boards
-exceed their limit by a few percent for moments only."""
+TAKEN = "taken, but "
+"""Begins the reason of a row that is told among the rejected ones and counts as accepted."""
 
 LARGEST_FEATURE = 3.4e38
 """Largest number of the 32 bits in which models take their inputs (IEEE 754)."""
@@ -108,12 +108,10 @@ class Measured(BaseModel):
     )
     core_mhz: Annotated[Number, Field(gt=0, le=1e5)] | None = None
     memory_mhz: Annotated[Number, Field(gt=0, le=1e5)] | None = None
-    power_watts: Annotated[Number, Field(gt=0, le=1e5)] | None = Field(
+    power_watts: Number | None = Field(
         None, description="Mean power of the board while the kernel ran."
     )
-    time_seconds: Annotated[Number, Field(gt=0, le=1e6)] | None = Field(
-        None, description="Time of one launch."
-    )
+    time_seconds: Number | None = Field(None, description="Time of one launch.")
     repeats: Annotated[Whole, Field(ge=1, le=10**9)] = Field(
         1, description="Launches that were averaged."
     )
@@ -124,17 +122,11 @@ class Measured(BaseModel):
             raise ValueError("has neither power_watts nor time_seconds")
         return self
 
-    def misfit(self, gpu: GpuProfile) -> Rejection | None:
-        """What cannot have been measured on this GPU, with row 0."""
-        most = MOST_POWER_OF_LIMIT * gpu.tdp_watts
-        if self.power_watts is not None and self.power_watts > most:
-            return Rejection(
-                0,
-                "power_watts",
-                f"{self.power_watts:g} W is more than {MOST_POWER_OF_LIMIT:g} times the limit of "
-                f"{gpu.id} ({gpu.tdp_watts:g} W); is it in milliwatts?",
-            )
-        return None
+    def doubts(self, gpu: GpuProfile) -> list[Rejection]:
+        """What is odd about a row that is taken. Raises DataError (``field``, ``reason``) for what
+        cannot have been measured on this GPU."""
+        notes = check_measured(gpu, power_watts=self.power_watts, time_seconds=self.time_seconds)
+        return [Rejection(0, "power_watts", f"{TAKEN}{note.detail}") for note in notes]
 
 
 class PtxRow(Measured):

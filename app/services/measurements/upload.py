@@ -64,6 +64,10 @@ class _Reading:
 
     def reject(self, number: int, why: Iterable[Rejection]) -> None:
         self.rejected += 1
+        self.tell(number, why)
+
+    def tell(self, number: int, why: Iterable[Rejection]) -> None:
+        """Put up reasons, of which the first are kept, without rejecting the row."""
         room = MOST_REJECTIONS - len(self.rejections)
         self.rejections.extend([replace(one, row=number) for one in why][: max(0, room)])
 
@@ -285,9 +289,11 @@ def _checked(
         column = "gpu" if isinstance(error, GpuError) else error.field.rpartition(".")[2]
         reading.reject(raw.number, [Rejection(raw.number, column, str(error)[:500])])
         return None
-    misfit = row.misfit(gpu)
-    if misfit is not None:
-        reading.reject(raw.number, [misfit])
+    try:
+        reading.tell(raw.number, row.doubts(gpu))
+    except DataError as error:
+        column, reason = str(error.context["field"]), str(error.context["reason"])
+        reading.reject(raw.number, [Rejection(raw.number, column, reason)])
         return None
     return row
 

@@ -1,0 +1,84 @@
+"""Resident memory of the service under many kernels: a plateau, printed.
+
+Slow, a real process and thousands of kernels: ``python -m pytest -m slow -s tests/app``
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+from contextlib import ExitStack, closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from benchmarks.ptx_text import kernel
+from benchmarks.service import Client, free_port, server
+
+pytestmark = pytest.mark.slow
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
+KERNELS = int(os.environ.get("MEMORY_TEST_KERNELS", "5000"))
+COMMAND = [sys.executable, "-m", "wattcast.app.cli", "serve"]
+
+
+def ask(client: Client, ptx: str) -> int:
+    body = {
+        "ptx": ptx,
+        "gpu": "tesla-v100",
+        "launch": {"grid": [64], "block": [128]},
+        "loops": {"default": 4},
+    }
+    return client.request("POST", "/predict", json.dumps(body).encode())[0]
+
+
+def resident_mib(process: psutil.Process) -> float:
+    return float(process.memory_info().rss) / 2**20
+
+
+def test_thousands_of_kernels_reach_a_plateau(tmp_path: Path) -> None:
+    """The last half grows by less than a tenth of what the first did, or by 40 MiB."""
+    texts = itertools.cycle([path.read_text() for path in sorted(FIXTURES.glob("*.ptx"))])
+    port, seen, answered = free_port(), [], 0
+    with server(COMMAND, port, str(tmp_path)) as (process, _), ExitStack() as opened:
+        client = opened.enter_context(closing(Client(port)))
+        start = resident_mib(process)
+        for number, text in zip(range(1, KERNELS + 1), texts, strict=False):
+            answered += ask(client, f"// {number}\n{text}") == 200
+            if number % max(1, KERNELS // 20) == 0:
+                seen.append(resident_mib(process))
+                print(f"{number} kernels, {answered} answered: {seen[-1]:.0f} MiB", flush=True)
+    assert answered > 0.9 * KERNELS
+    half = max(seen[: len(seen) // 2])
+    assert max(seen) - half < max(40.0, 0.1 * (half - start))
+    assert max(seen) < 900
+
+
+def test_large_ptx_stays_below_900_mib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """40 texts of 12 MB, each of many kernels of which one is asked for."""
+    monkeypatch.setenv("WATTCAST_ANALYSIS_SECONDS", "300")  # memory is asked here, not speed
+    one = kernel(1000)
+    head, _, body = one.partition(".visible")
+    many = head + "".join(
+        f".visible{body.replace('synthetic', f'kernel_{number}')}\n"
+        for number in range(12_000_000 // len(one))
+    )
+    most, port = 0.0, free_port()
+    with server(COMMAND, port, str(tmp_path)) as (process, _), ExitStack() as opened:
+        client = opened.enter_context(closing(Client(port)))
+        for number in range(40):
+            request = {
+                "ptx": f"// {number}\n{many}",
+                "kernel": "kernel_7",
+                "gpu": "tesla-v100",
+                "launch": {"grid": [64], "block": [128]},
+                "loops": {"default": 4},
+            }
+            status, answer = client.request("POST", "/predict", json.dumps(request).encode())
+            assert status == 200, answer[:300]
+            most = max(most, resident_mib(process))
+            print(f"{number + 1} of 12 MB: {resident_mib(process):.0f} MiB", flush=True)
+    assert most < 900

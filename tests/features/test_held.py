@@ -1,0 +1,104 @@
+"""The bytes that caches count for modules and analyses, beside what tracemalloc sees."""
+
+from __future__ import annotations
+
+import gc
+import tracemalloc
+import weakref
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from wattcast.features.analysis import KernelAnalysis, Mode, analyse
+from wattcast.features.gpus import load_gpu
+from wattcast.features.held import analysis_bytes, module_bytes
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
+from wattcast.models.time.registry import get_time_model, time_models
+
+PTX = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
+V100 = load_gpu("tesla-v100")
+FACTOR = 1.5
+MODES: tuple[Mode, ...] = ("symbolic", "executed")
+MEASURED = ("bisection", "async_copy", "device_calls", "gather", "mma_inline", "switch_case")
+
+
+def text_of(name: str) -> str:
+    return (PTX / f"{name}.sm_90.ptx").read_text(encoding="utf-8")
+
+
+def analysed(module: Module, mode: Mode, blocks: int = 64) -> KernelAnalysis:
+    launch = Launch.of(blocks, 128)
+    found = analyse(module, module.kernels[0], launch, V100, loops={"default": 4}, analysis=mode)
+    assert found.activity.values()
+    get_time_model("bottleneck").predict(found, V100)
+    return found
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    for mode in MODES:  # tables and opcodes that stay for good
+        for name in MEASURED:
+            analysed(read_module(text_of(name)), mode)
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+def held() -> int:
+    gc.collect()
+    return tracemalloc.get_traced_memory()[0]
+
+
+@pytest.mark.usefixtures("traced")
+def test_the_estimates_hold() -> None:
+    off = {}
+    for name in MEASURED:
+        for mode in MODES:
+            start = held()
+            module = read_module(text_of(name) + " ")
+            first = analysed(module, mode)
+            middle = held()
+            second = analysed(module, mode, blocks=65)
+            analysis = held() - middle
+            ratios = (
+                module_bytes(module) / (middle - start - analysis),
+                analysis_bytes(second) / analysis,
+            )
+            if not all(1 / FACTOR < ratio < FACTOR for ratio in ratios):
+                off[name, mode] = ratios
+            del first, second, module
+    assert not off
+
+
+def test_only_what_was_parsed_counts() -> None:
+    module = read_module(text_of("device_calls"))
+    heads = module_bytes(module)
+    assert len(module.text) < heads < 2.5 * len(module.text) + 5000 * len(module.functions)
+    analysed(module, "symbolic")
+    parsed = module_bytes(module)
+    analysed(module, "executed")
+    assert heads < parsed < module_bytes(module)
+
+
+def test_nothing_outlives_its_module() -> None:
+    """What is worked out about a function is attached to it, and freed with it."""
+    left = []
+    for path in sorted(PTX.glob("*.sm_90.ptx"))[:20]:
+        for mode in MODES:
+            module = read_module(path.read_text(encoding="utf-8"))
+            try:
+                found = analysed(module, mode)
+                for family in time_models():
+                    get_time_model(family).predict(found, V100)
+            except Exception as error:
+                del error
+            found = None  # type: ignore[assignment]
+            function = weakref.ref(module.kernels[0])
+            del module
+            gc.collect()
+            if function() is not None:
+                left.append((path.name, mode))
+    assert not left

@@ -175,7 +175,7 @@ def import_(
 
 
 def _require_extra() -> None:
-    from wattcast.training.reports.extra import require_train_extra
+    from wattcast.training.extra import require_train_extra
 
     require_train_extra(("pandera",))
 

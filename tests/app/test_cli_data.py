@@ -15,12 +15,12 @@ from urllib.parse import unquote
 import pytest
 
 from wattcast.app.cli import main
+from wattcast.training import extra
 from wattcast.training.data import datasets
 from wattcast.training.data.cleaning import MODEL_INPUTS
 from wattcast.training.data.datasets import SourceFile, sources
 from wattcast.training.data.fetch import FetchError, address_of, fetch
 from wattcast.training.data.inventory import inventory
-from wattcast.training.reports import extra
 
 Run = Callable[..., tuple[str, str]]
 

@@ -17,17 +17,6 @@ from wattcast.models.dvfs.timing import relative_time
 from wattcast.models.dvfs.use import UNITS, UseTable
 from wattcast.models.dvfs.voltage import VoltageKnots
 from wattcast.training.data.datasets import find_data
-from wattcast.training.dvfs import command as dvfs
-from wattcast.training.dvfs.abe import (
-    PLAIN,
-    WITH_CLOCKS,
-    AbeRows,
-    AbeSettings,
-    counter_rows,
-    leave_benchmarks_out,
-    micro_to_real,
-    use_rows,
-)
 from wattcast.training.dvfs.artifacts import write_campaigns
 from wattcast.training.dvfs.power import fit_power
 from wattcast.training.dvfs.protocols import fit_physical, leave_programs_out, predict
@@ -331,56 +320,3 @@ def test_artifacts_are_the_same_every_time_and_load(
     assert cards[0][0].created.isoformat() == "2026-01-01"
     model = load_physical(scaling_store([tmp_path / "one"]), "tesla-k40c", "lisboa_tesla_k40c")
     assert model.parameters.domains == 1
-
-
-@needs_data
-def test_the_data_table_lists_every_campaign(capsys: pytest.CaptureFixture[str]) -> None:
-    assert dvfs.main(["--data"]) == 0
-    printed = capsys.readouterr().out
-    assert "wang_gtx_980_icpads49_timeonly" in printed
-    assert "core_below_705_mhz" in printed
-
-
-# --- Abe et al. --------------------------------------------------------------------------
-
-
-@needs_data
-@pytest.mark.parametrize(
-    ("rows", "to_real", "settings", "most"),
-    [
-        (lambda: use_rows("lisboa_gtx_titan_x", scaled=False), True, PLAIN, 28.8),
-        (lambda: use_rows("lisboa_gtx_titan_x", scaled=True), True, PLAIN, 17.4),
-        (lambda: use_rows("lisboa_gtx_titan_x", scaled=False), True, WITH_CLOCKS, 9.8),
-        (lambda: use_rows("lisboa_gtx_titan_x", scaled=True), True, WITH_CLOCKS, 7.2),
-        (lambda: use_rows("lisboa_titan_xp", scaled=False), False, PLAIN, 12.4),
-        (lambda: use_rows("lisboa_titan_v", scaled=False), False, PLAIN, 9.6),
-        (lambda: use_rows("lisboa_gtx_980", scaled=False), False, PLAIN, 3.5),
-        (lambda: counter_rows("wang_gtx_980_low", "power"), False, PLAIN, 9.9),
-        (lambda: counter_rows("wang_gtx_980_high", "power"), False, PLAIN, 15.9),
-        (lambda: counter_rows("wang_gtx_1080_ti", "power"), False, PLAIN, 21.4),
-        (lambda: counter_rows("wang_tesla_p100", "power"), False, PLAIN, 13.7),
-        (lambda: counter_rows("wang_tesla_v100", "power"), False, PLAIN, 33.6),
-        (lambda: counter_rows("wang_gtx_980_low", "time"), False, PLAIN, 54.0),
-        (lambda: counter_rows("wang_gtx_980_high", "time"), False, PLAIN, 66.0),
-        (lambda: counter_rows("wang_gtx_1080_ti", "time"), False, PLAIN, 143.0),
-    ],
-)
-def test_the_regression_as_printed_on_published_measurements(
-    rows,
-    to_real: bool,
-    settings: AbeSettings,
-    most: float,  # type: ignore[no-untyped-def]
-) -> None:
-    taken: AbeRows = rows()
-    found = (micro_to_real if to_real else leave_benchmarks_out)(taken, settings)
-    assert found.left_out_percent <= most + 1.5
-
-
-@needs_data
-def test_overflowed_counters_make_the_print_diverge_and_the_reader_drops_them() -> None:
-    kept = use_rows("lisboa_tesla_k40c", scaled=False, keep_impossible=True)
-    assert leave_benchmarks_out(kept, PLAIN).left_out_percent > 1000
-    assert (
-        leave_benchmarks_out(use_rows("lisboa_tesla_k40c", scaled=False), PLAIN).left_out_percent
-        < 15
-    )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from studies.onboarding.simulated import SimulatedGpu, SimulatedRunner, Truth
 from wattcast.features.analysis import analyse
 from wattcast.features.cuda.ptxas import find_ptxas
 from wattcast.features.cuda.toolchain import find_nvrtc
@@ -23,7 +24,6 @@ from wattcast.training.measure.catalogue import applications, micro
 from wattcast.training.measure.executed import executed
 from wattcast.training.measure.micro import MODULES
 from wattcast.training.measure.observer import Settings
-from wattcast.training.measure.simulated import SimulatedGpu, SimulatedRunner, Truth
 from wattcast.training.measure.workload import PATTERNS, Board, Buffer, Workload
 
 H200 = Board(

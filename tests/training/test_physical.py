@@ -42,7 +42,7 @@ SETTINGS = (
     FitSettings(micro_weight=1.0, counter_weight=0.5, ridge=4.0),
 )
 """Some of those the nested choice averages; the choice itself takes a minute
-(``python -m wattcast.training.physical.report``)."""
+(``python -m studies physical``)."""
 
 SERVED = ("gtx-1080-ti", "quadro-rtx-8000", "tesla-p100", "tesla-v100")
 

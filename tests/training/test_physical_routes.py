@@ -7,6 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from studies.power.physical_measured import DcgmRows
+from studies.power.physical_residual import with_residual
+from studies.power.physical_tokens import GROUPS, token_shares
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.physical import PhysicalParameters
 from wattcast.models.power.recalibration import recalibrated
@@ -18,11 +21,8 @@ from wattcast.training.physical.fit import (
     fitted_parameters,
     predict,
 )
-from wattcast.training.physical.measured import DcgmRows
-from wattcast.training.physical.residual import with_residual
 from wattcast.training.physical.rows import GpuRows, counter_rows, joined, served_rows
 from wattcast.training.physical.served import served_costs
-from wattcast.training.physical.tokens import GROUPS, token_shares
 from wattcast.training.physical.transfer import (
     leave_gpu_out,
     measured_launches,

@@ -23,7 +23,7 @@ Library = Literal["xgboost", "catboost"]
 LIBRARY: Library = "catboost"
 """On folds inside the training kernels CatBoost's symmetric trees err less than XGBoost's on the
 Titan X (0.82 against 0.93 points), the only campaign where trees matter, and alike elsewhere
-(``python -m wattcast.training.dvfs --libraries``)."""
+(``python -m studies clocks --libraries``)."""
 INNER_FOLDS = 5
 LEAST_GAIN = 0.1
 """Share of the physical model's error that trees must save before they are worth their files."""

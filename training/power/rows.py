@@ -1,34 +1,21 @@
-"""The published power rows as protocols take them: one file, or several pooled.
-
-python -m wattcast.training.power.rows       prints what knowing next to nothing scores, by protocol
-"""
+"""The published power rows as protocols take them: one file, or several pooled."""
 
 from __future__ import annotations
 
-import argparse
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from wattcast.features.errors import WattcastError
-from wattcast.training.data.activity_tables import ACTIVITY_GPUS, read_activity_table
+from wattcast.training.data.activity_tables import read_activity_table
 from wattcast.training.data.cleaning import MODEL_INPUTS, clean
 from wattcast.training.data.frequency_names import kernel_group
-from wattcast.training.evaluation.baselines import nearest_watts
-from wattcast.training.evaluation.protocols import ASSIGNMENTS, OutOfFold, evaluate
 from wattcast.training.evaluation.rows import Rows
-from wattcast.training.evaluation.splits import WITH_SHOTS, AnyProtocol
-from wattcast.training.markdown import table
 
 SOURCES = ("K20", "M60", "V100", "K80", "PQ_V100", "PQ_Ampere84", "PQ_Ada24")
 """Ids of the power files that are trained on (``sources.toml``)."""
-
-_PROTOCOLS: tuple[AnyProtocol, ...] = ("random", "grouped", "family", "known")
-_SHOTS = 3
 
 
 def rows_of(frame: pd.DataFrame, columns: Sequence[str] = MODEL_INPUTS) -> Rows:
@@ -85,69 +72,3 @@ def activity_rows(gpu: str, root: Path | None = None) -> Rows:
         clocks=clocks,
         gpus=[gpu] * len(measured),
     )
-
-
-def baseline_lines(label: Sequence[str], result: OutOfFold) -> Iterator[list[str]]:
-    """Lines of a table, one for each baseline: its point scores, coverage and interval score."""
-    each = {"median_watts": result.baseline_scores(), **result.other_scores()}
-    for name, scores in each.items():
-        if name == "clock_median_watts" and result.rows.clocks is None:
-            continue  # one clock: its median is the median
-        intervals = result.interval_scores(of=name)
-        shown = [*scores.values(), intervals["coverage"], intervals["interval_score_watts"]]
-        yield [*label, name, *(f"{one.mean:.2f} ± {one.std:.2f}" for one in shown)]
-
-
-TITLES = (
-    *("source", "protocol", "predictor", "R2", "RMSE W", "MAE W", "MAPE %", "median APE %"),
-    *("kernel-macro MAPE %", "coverage at 90 %", "interval score W"),
-)
-"""Titles of ``baseline_lines`` with a label of two."""
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m wattcast.training.power.rows", description=__doc__
-    )
-    parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
-    options = parser.parse_args(arguments)
-    seeds = range(options.assignments)
-    lines: list[list[str]] = []
-    try:
-        for source_id in SOURCES:
-            lines += _lines(source_id, power_rows([source_id]), _PROTOCOLS, seeds)
-        for gpu in ACTIVITY_GPUS:
-            lines += _lines(f"activity {gpu}", activity_rows(gpu), ("random", "grouped"), seeds)
-        pooled = power_rows()
-        # Without a seed's say: one assignment tells all.
-        found = evaluate(pooled, nearest_watts, "gpu", [0])
-        for source_id in SOURCES:
-            own = np.flatnonzero(pooled.gpus == source_id)
-            # One GPU is one fold: there is none other to calibrate an interval on.
-            lines += [
-                [source_id, "gpu", name, *(f"{one.mean:.2f}" for one in scores.values()), "", ""]
-                for name, scores in {
-                    "median_watts": found.take(own).baseline_scores(),
-                    "nearest_watts": found.take(own).scores(),
-                }.items()
-            ]
-    except WattcastError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    print(table(TITLES, lines), end="")
-    return 0
-
-
-def _lines(
-    label: str, rows: Rows, protocols: Sequence[AnyProtocol], seeds: Sequence[int]
-) -> Iterator[list[str]]:
-    for protocol in protocols:
-        shots = _SHOTS if protocol in WITH_SHOTS else 0
-        # The model asked is a baseline itself: only the baselines are shown.
-        found = evaluate(rows, nearest_watts, protocol, seeds, shots=shots)
-        yield from baseline_lines([label, protocol], found)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

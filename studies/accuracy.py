@@ -14,8 +14,7 @@ from pathlib import Path
 from studies.power.holds import card_lines
 from wattcast.models.cards import ModelCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from wattcast.training.markdown import table
-from wattcast.training.report import interval_table, score_table, summary_table
+from wattcast.training.card_tables import interval_table, score_table, summary_table, table
 
 _START = """\
 <!-- Written by python -m studies accuracy docs/accuracy.md; do not edit. -->

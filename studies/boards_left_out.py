@@ -35,10 +35,9 @@ from wattcast.training.data.activity_tables import (
     TABLE_CONSTANTS,
     read_activity_table,
 )
-from wattcast.training.evaluation.rows import Indices, Rows
-from wattcast.training.physical.choice import cached_choice
-from wattcast.training.physical.fit import Averaged, Fits, pooled_parameters
-from wattcast.training.physical.rows import GpuRows, all_rows
+from wattcast.training.evaluation.splits import Indices, Rows
+from wattcast.training.physical.physical_fit import Averaged, Fits, cached_choice, pooled_parameters
+from wattcast.training.physical.physical_rows import GpuRows, all_rows
 from wattcast.training.physical.transfer import watts_of
 from wattcast.training.retrain.gate import BASELINE
 from wattcast.training.retrain.inputs import Order, Uploads

@@ -13,9 +13,9 @@ import numpy as np
 
 from wattcast.features.errors import WattcastError
 from wattcast.training.calibrate import COLUMNS, Calibrator
+from wattcast.training.card_tables import table
 from wattcast.training.evaluation.protocols import ASSIGNMENTS, evaluate
-from wattcast.training.markdown import table
-from wattcast.training.power.rows import SOURCES, power_rows
+from wattcast.training.power_rows import POWER_FILES, power_rows
 
 SHOTS = (5, 10, 20, 50)
 """Numbers of measured launches that are reported."""
@@ -37,14 +37,14 @@ def study(
     seeds: Sequence[int], shots: Sequence[int] = SHOTS, progress: Callable[[str], None] = print
 ) -> str:
     """Leave-one-GPU-out with N-shot on all power files, as a Markdown table."""
-    pooled = power_rows(SOURCES, columns=COLUMNS)
+    pooled = power_rows(POWER_FILES, columns=COLUMNS)
     assert pooled.gpus is not None
     calibrator = Calibrator()
     lines = []
     for count in shots:
         progress(f"{count} measured launches of each GPU")
         found = evaluate(pooled, calibrator, "new_gpu", seeds, shots=count)
-        for source in SOURCES:
+        for source in POWER_FILES:
             rows = np.flatnonzero(pooled.gpus == source)
             one = found.take(rows)
             watts = one.rows.watts

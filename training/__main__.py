@@ -14,11 +14,11 @@ from pathlib import Path
 from wattcast.features.errors import WattcastError
 from wattcast.models.cards import ModelCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from wattcast.training.card_tables import feature_table, interval_table, score_table, summary_table
 from wattcast.training.checkpoints import Checkpoints
 from wattcast.training.evaluation.protocols import ASSIGNMENTS
 from wattcast.training.fit import ALL_FAMILIES, Plan, train
-from wattcast.training.power.table import SOURCE, SOURCES
-from wattcast.training.report import feature_table, interval_table, score_table, summary_table
+from wattcast.training.power_rows import SOURCE, SOURCES
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -69,7 +69,7 @@ def _trained(options: argparse.Namespace) -> list[ModelCard]:
         families = options.family or ALL_FAMILIES
         cards += train(gpus, families, options.out, say, plan=plan, source=source)
     if options.all and not options.gpu and not options.family:
-        from wattcast.training.physical.artifacts import train as train_physical
+        from wattcast.training.physical.physical_artifacts import train as train_physical
 
         cards += train_physical(options.out, say)
     return cards

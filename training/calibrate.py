@@ -25,8 +25,8 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from wattcast.features.errors import DataError
 from wattcast.training.data.tables import number, read_table
-from wattcast.training.evaluation.rows import Floats, Indices, Predict, Rows
-from wattcast.training.power.rows import power_rows
+from wattcast.training.evaluation.splits import Floats, Indices, Predict, Rows
+from wattcast.training.power_rows import power_rows
 
 COLUMNS = (
     "avg_comp_lat",

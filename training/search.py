@@ -15,9 +15,8 @@ import numpy as np
 from wattcast.features.errors import ModelError
 from wattcast.training.engine import Engine
 from wattcast.training.evaluation.protocols import OutOfFold, outside_range
-from wattcast.training.evaluation.rows import Rows
 from wattcast.training.evaluation.scores import mae_watts
-from wattcast.training.evaluation.splits import FOLDS, Protocol, fold_assignment
+from wattcast.training.evaluation.splits import FOLDS, Protocol, Rows, fold_assignment
 from wattcast.training.families import SEED, Floats, get_family
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import numpy as np
 
 from studies.clocks.abe_model import HARDENED, AbeModel, AbeSettings, Domain, Quantity, fit_abe
 from wattcast.models.dvfs.use import UNITS, Floats
+from wattcast.training.card_tables import table
 from wattcast.training.data.frequency import NVPROF_COUNTS, read_frequency
-from wattcast.training.dvfs.rows import Bools
-from wattcast.training.markdown import table
+from wattcast.training.dvfs.scaling_rows import Bools
 
 NVPROF_COUNTERS = (
     *NVPROF_COUNTS,

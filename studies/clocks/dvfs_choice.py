@@ -14,9 +14,14 @@ from studies.pages.page import Section, Table
 from studies.pages.targets import Target
 from studies.time.queueing_errors import DATA_SETS, FAMILIES, predict, read_data_set
 from wattcast.models.choice import Point
-from wattcast.training.dvfs.rows import Floats
-from wattcast.training.dvfs.scores import ChoiceScores, choice_scores, scale_scores
-from wattcast.training.dvfs.studies import Scored, choice_table
+from wattcast.training.dvfs.scaling_rows import Floats
+from wattcast.training.dvfs.scaling_studies import (
+    ChoiceScores,
+    Scored,
+    choice_scores,
+    choice_table,
+    scale_scores,
+)
 
 SHARE_BOUNDS: Mapping[str, float] = {
     "wang_gtx_980_high": 95.0,

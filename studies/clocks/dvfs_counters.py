@@ -17,8 +17,8 @@ from studies.clocks.dvfs_judged import (
 from studies.pages.figures import Figure, Line, Panel, bars, curves
 from studies.pages.page import Section, Table
 from studies.pages.targets import Target
-from wattcast.training.dvfs.rows import Bools, Floats, ScalingRows
-from wattcast.training.dvfs.studies import TITAN_X, Scored, score_table
+from wattcast.training.dvfs.scaling_rows import Bools, Floats, ScalingRows
+from wattcast.training.dvfs.scaling_studies import TITAN_X, Scored, score_table
 
 TIME_BOUNDS: Mapping[str, float] = {
     "wang_gtx_980_high": 6.5,

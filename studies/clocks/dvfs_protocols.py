@@ -12,11 +12,10 @@ from studies.clocks.dvfs_counters import campaign_title, title
 from studies.clocks.dvfs_judged import MEAN_CURVE, DvfsChapter
 from studies.clocks.scaling_parts import parts_table
 from studies.pages.page import Section, Table
-from wattcast.training.dvfs.protocols import predict
-from wattcast.training.dvfs.residual import TreeSettings
-from wattcast.training.dvfs.rows import Floats, Integers, ScalingRows, scaling_rows
-from wattcast.training.dvfs.scores import scale_scores
-from wattcast.training.dvfs.studies import STUDIES, Scored, Study
+from wattcast.training.dvfs.scaling_protocols import predict
+from wattcast.training.dvfs.scaling_rows import Floats, Integers, ScalingRows, scaling_rows
+from wattcast.training.dvfs.scaling_studies import STUDIES, Scored, Study, scale_scores
+from wattcast.training.dvfs.scaling_trees import TreeSettings
 
 RANDOM_FOLDS = 5
 SEED = 0

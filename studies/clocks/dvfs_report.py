@@ -14,7 +14,7 @@ from studies.clocks.dvfs_regression import regression_chapter
 from studies.clocks.dvfs_static import static_chapter
 from studies.pages.page import Page, Section
 from studies.pages.targets import Target
-from wattcast.training.dvfs.studies import STUDIES, Study, run_studies
+from wattcast.training.dvfs.scaling_studies import STUDIES, Study, run_studies
 
 Progress = Callable[[str], None]
 

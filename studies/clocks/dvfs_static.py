@@ -15,11 +15,11 @@ from studies.pages.targets import Target
 from studies.pages.uninformed import mean_curve_of_others
 from studies.time.activity_errors import ActivityErrors
 from wattcast.training.data.activity_tables import ACTIVITY_GPUS
-from wattcast.training.data.frequency_names import kernel_group
-from wattcast.training.dvfs.rows import Bools, Floats, Integers
-from wattcast.training.dvfs.scores import choice_scores
-from wattcast.training.physical.fit import Fits, FitSettings, leave_program_out, row_folds
-from wattcast.training.physical.rows import GpuRows, all_rows
+from wattcast.training.data.frequency import kernel_group
+from wattcast.training.dvfs.scaling_rows import Bools, Floats, Integers
+from wattcast.training.dvfs.scaling_studies import choice_scores
+from wattcast.training.physical.physical_fit import Fits, FitSettings, leave_program_out, row_folds
+from wattcast.training.physical.physical_rows import GpuRows, all_rows
 
 ASKED = ("tesla-v100", "quadro-rtx-8000")
 LEAST_MARGIN = 10.0

@@ -1,6 +1,6 @@
 """``python -m studies clocks``: score and fit frequency-scaling models, write artifacts.
 
-Without options: every study of ``training/dvfs/studies.py``, the packaged artifacts anew, and the
+Without options: every study of ``scaling_studies.py``, the packaged artifacts anew, and the
 tables of docs/frequency.md. Deterministic, about a minute on two cores.
 """
 
@@ -18,13 +18,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from studies.clocks.abe_regression import abe_table
-from studies.clocks.scaling_parts import parts_table
-from studies.clocks.tree_libraries import library_table
+from studies.clocks.scaling_parts import library_table, parts_table
 from wattcast.features.errors import WattcastError
 from wattcast.models.store import PACKAGED_ARTIFACTS
+from wattcast.training.card_tables import table
 from wattcast.training.data.frequency import file_names, read_frequency
-from wattcast.training.dvfs.artifacts import write_campaigns
-from wattcast.training.dvfs.studies import (
+from wattcast.training.dvfs.scaling_artifacts import write_campaigns
+from wattcast.training.dvfs.scaling_studies import (
     DCGM_CAMPAIGNS,
     MICRO_CAMPAIGNS,
     NVPROF_CAMPAIGNS,
@@ -33,7 +33,6 @@ from wattcast.training.dvfs.studies import (
     run_studies,
     score_table,
 )
-from wattcast.training.markdown import table
 
 FITTED_TOGETHER: tuple[tuple[str, ...], ...] = (
     NVPROF_CAMPAIGNS,

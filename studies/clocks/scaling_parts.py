@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from wattcast.training.dvfs.power import PowerSettings
-from wattcast.training.dvfs.protocols import PhysicalFit, fit_physical, log_ratios
-from wattcast.training.dvfs.rows import Floats, ScalingRows, scaling_rows
-from wattcast.training.dvfs.scores import scale_scores
-from wattcast.training.dvfs.studies import NVPROF_CAMPAIGNS
-from wattcast.training.dvfs.time import TimePrior
-from wattcast.training.markdown import table
+from wattcast.models.clocks import ClockPair
+from wattcast.training.card_tables import table
+from wattcast.training.dvfs.scaling_fits import PowerSettings, TimePrior
+from wattcast.training.dvfs.scaling_protocols import PhysicalFit, fit_physical, log_ratios
+from wattcast.training.dvfs.scaling_rows import Bools, Floats, ScalingRows, scaling_rows
+from wattcast.training.dvfs.scaling_studies import (
+    DCGM_CAMPAIGNS,
+    NVPROF_CAMPAIGNS,
+    TITAN_X,
+    scale_scores,
+)
+from wattcast.training.dvfs.scaling_trees import CANDIDATES, Library, ResidualRows, inner_errors
 
 Fit = Callable[[Sequence[ScalingRows]], list[PhysicalFit]]
 _FIXED = 1e-3
@@ -69,3 +74,38 @@ def _left_out(parts: Sequence[ScalingRows], fit: Fit) -> list[tuple[Floats, Floa
             if (power := ratios.power[at]) is not None:
                 found[at][1][mine] = power.physical[mine]
     return found
+
+
+LIBRARIES: tuple[Library, ...] = ("xgboost", "catboost")
+
+
+def library_table() -> str:
+    """Mean error in points by library and number of trees; 0 trees is the physical model."""
+    titles = ["campaign", "quantity", "library"]
+    titles += [f"{one.trees} of depth {one.depth}" for one in CANDIDATES]
+    lines = []
+    for label, rows, train in _cases():
+        for library in LIBRARIES:
+            errors = inner_errors(rows, train, CANDIDATES, library)
+            lines.append([label, rows.quantity, library, *(f"{error:.2f}" for error in errors)])
+    return table(titles, lines)
+
+
+def _cases() -> Iterator[tuple[str, ResidualRows, Bools]]:
+    two_memories = ClockPair(1164.0, 3505.0), (810.0, 3505.0)
+    for campaigns, reference, memory in (
+        (NVPROF_CAMPAIGNS, None, None),
+        (DCGM_CAMPAIGNS, None, None),
+        ((TITAN_X,), *two_memories),
+        ((TITAN_X,), None, None),
+    ):
+        parts = [scaling_rows(name, reference=reference, memory_mhz=memory) for name in campaigns]
+        train = [~part.real if (~part.real).any() else part.real for part in parts]
+        fits = fit_physical([part.take(rows) for part, rows in zip(parts, train, strict=True)])
+        ratios = log_ratios(parts, fits)
+        if ratios.time is not None:
+            yield f"{len(campaigns)} campaigns", ratios.time, np.concatenate(train)
+        for part, power, rows in zip(parts, ratios.power, train, strict=True):
+            if power is not None:
+                label = f"{part.campaign}, {part.reference.core_mhz:g}/"
+                yield label + f"{part.reference.memory_mhz:g}", power, rows

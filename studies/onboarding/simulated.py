@@ -28,8 +28,7 @@ from wattcast.models.time.bottleneck import (
     resource_seconds,
 )
 from wattcast.training.measure.device import Batch, Device, GpuLostError, WorkloadError
-from wattcast.training.measure.executed import executed
-from wattcast.training.measure.workload import Board, Pattern, Probe, Workload
+from wattcast.training.measure.workload import Board, Pattern, Probe, Workload, executed
 
 EVENTS = (
     "issue",

@@ -28,7 +28,7 @@ from wattcast.features.activity.memory import GLOBAL_L1_SINCE
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.facts import Fact
 from wattcast.features.gpus.profile import BlockStart, LaunchOverhead
-from wattcast.training.markdown import table
+from wattcast.training.card_tables import table
 from wattcast.training.measure.nvml import Nvml
 from wattcast.training.measure.observer import Settings
 from wattcast.training.measure.protocol import TIMED_ONLY

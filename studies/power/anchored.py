@@ -13,10 +13,9 @@ import numpy as np
 
 from wattcast.models.cards import ScoreName, Spread
 from wattcast.models.power.anchoring import DEVIATIONS, anchored, launch_coordinates
-from wattcast.training.evaluation.rows import Fit, Floats, Rows
 from wattcast.training.evaluation.scores import coverage, point_scores, spread_of
-from wattcast.training.evaluation.splits import folds_of
-from wattcast.training.power.table import TrainingTable
+from wattcast.training.evaluation.splits import Fit, Floats, Rows, folds_of
+from wattcast.training.power_rows import TrainingTable
 
 SHOTS = 3
 

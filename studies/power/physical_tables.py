@@ -13,23 +13,58 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+from sklearn.ensemble import GradientBoostingRegressor
+
 from studies.power.physical_measured import TITAN_X_DOMAINS, dcgm_left_out, titan_x
-from studies.power.physical_residual import with_residual
 from studies.power.physical_tokens import CAMPAIGNS, tokens_left_out
 from wattcast.features.errors import WattcastError
 from wattcast.models.store import ArtifactStore
-from wattcast.training.markdown import table
-from wattcast.training.physical.choice import Choice, choose
-from wattcast.training.physical.fit import (
+from wattcast.training.card_tables import table
+from wattcast.training.physical.physical_artifacts import served_costs
+from wattcast.training.physical.physical_fit import (
+    Choice,
     Fits,
     LeftOut,
+    SettingsOf,
+    choose,
     clock_medians,
     error_percent,
     leave_program_out,
+    predict,
+    scored_programs,
 )
-from wattcast.training.physical.rows import all_rows, served_rows
-from wattcast.training.physical.served import served_costs
+from wattcast.training.physical.physical_rows import Floats, all_rows, served_rows
 from wattcast.training.physical.transfer import shot_errors
+
+TREES, DEPTH, RATE = 60, 2, 0.1
+"""Few and shallow: there are some fifteen programs to learn from."""
+
+
+def with_residual(fits: Fits, gpu_id: str, settings: SettingsOf) -> Floats:
+    """Watts of every scored row, physical times boosted residual, program left out; else NaN."""
+    table = fits.tables[gpu_id].take(fits.tables[gpu_id].scored)
+    relative = table.clocks_mhz / table.reference
+    inputs = np.column_stack([table.activities, relative])
+    names = scored_programs(table)
+    watts = np.full(len(table.watts), np.nan)
+    for program in names:
+        mine = table.programs == program
+        seen = np.full(len(table.watts), np.nan)
+        for other in names:
+            weights, voltage = fits.fit(gpu_id, settings(program), frozenset({program, other}))
+            rows = table.programs == other
+            seen[rows] = predict(table, weights, voltage)[rows]
+        missed = np.log(table.watts / seen)
+        trees = GradientBoostingRegressor(
+            n_estimators=TREES, max_depth=DEPTH, learning_rate=RATE, random_state=0
+        )
+        trees.fit(inputs[~mine], missed[~mine])
+        watts[mine] = seen[mine] * np.exp(trees.predict(inputs[mine]))
+    found = np.full(len(fits.tables[gpu_id].watts), np.nan)
+    found[fits.tables[gpu_id].scored] = watts
+    return found
+
 
 PROGRAMS, TOKENS, DCGM = "programs left out", "PTX tokens alone", "DCGM's shares"
 

@@ -9,13 +9,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from wattcast.features.errors import WattcastError
+from wattcast.training.card_tables import table
 from wattcast.training.data.activity_tables import ACTIVITY_GPUS
-from wattcast.training.evaluation.baselines import nearest_watts
-from wattcast.training.evaluation.protocols import ASSIGNMENTS, OutOfFold, evaluate
-from wattcast.training.evaluation.rows import Rows
-from wattcast.training.evaluation.splits import WITH_SHOTS, AnyProtocol
-from wattcast.training.markdown import table
-from wattcast.training.power.rows import SOURCES, activity_rows, power_rows
+from wattcast.training.evaluation.protocols import ASSIGNMENTS, OutOfFold, evaluate, nearest_watts
+from wattcast.training.evaluation.splits import WITH_SHOTS, AnyProtocol, Rows
+from wattcast.training.power_rows import POWER_FILES, activity_rows, power_rows
 
 _PROTOCOLS: tuple[AnyProtocol, ...] = ("random", "grouped", "family", "known")
 _SHOTS = 3
@@ -47,14 +45,14 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = range(options.assignments)
     lines: list[list[str]] = []
     try:
-        for source_id in SOURCES:
+        for source_id in POWER_FILES:
             lines += _lines(source_id, power_rows([source_id]), _PROTOCOLS, seeds)
         for gpu in ACTIVITY_GPUS:
             lines += _lines(f"activity {gpu}", activity_rows(gpu), ("random", "grouped"), seeds)
         pooled = power_rows()
         # Without a seed's say: one assignment tells all.
         found = evaluate(pooled, nearest_watts, "gpu", [0])
-        for source_id in SOURCES:
+        for source_id in POWER_FILES:
             own = np.flatnonzero(pooled.gpus == source_id)
             # One GPU is one fold: there is none other to calibrate an interval on.
             lines += [

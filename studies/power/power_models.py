@@ -16,9 +16,9 @@ from studies.thesis.judged import Judged
 from wattcast.models.cards import ModelCard, ScoreName, Table
 from wattcast.models.intervals import Coverage
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
+from wattcast.training.card_tables import interval_table, score_table, summary_table
 from wattcast.training.evaluation.splits import Protocol
-from wattcast.training.power.table import SCHEMA, SOURCE, THESIS_FILES
-from wattcast.training.report import interval_table, score_table, summary_table
+from wattcast.training.power_rows import SCHEMA, SOURCE, THESIS_FILES
 
 PUBLISHED: Table = "as_published"
 """The table that targets are about: columns as the files print them."""

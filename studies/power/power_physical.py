@@ -12,9 +12,15 @@ from studies.pages.page import Section, Table
 from studies.pages.targets import Target
 from studies.power.power_models import Held
 from wattcast.training.evaluation.scores import ape_percent, mae_watts, r2
-from wattcast.training.physical.choice import cached_choice
-from wattcast.training.physical.fit import Averaged, Fits, LeftOut, error_percent, leave_program_out
-from wattcast.training.physical.rows import all_rows
+from wattcast.training.physical.physical_fit import (
+    Averaged,
+    Fits,
+    LeftOut,
+    cached_choice,
+    error_percent,
+    leave_program_out,
+)
+from wattcast.training.physical.physical_rows import all_rows
 
 BOUNDS: Mapping[str, float] = {"quadro-rtx-8000": 14.0, "tesla-v100": 17.0}
 """Targets: mean absolute percentage error over all clocks, programs left out."""

@@ -28,7 +28,7 @@ from studies.thesis.data import by_size, rows_of
 from studies.thesis.judged import Effort, Judged, judge
 from studies.thesis.printed import Schedule, Size
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.rows import FitPredict, Floats
+from wattcast.training.evaluation.splits import FitPredict, Floats
 from wattcast.training.families import SEED
 
 BATCH = 32

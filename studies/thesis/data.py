@@ -10,8 +10,8 @@ import pandas as pd
 
 from studies.thesis.printed import Size
 from wattcast.training.data.cleaning import MODEL_INPUTS, clean
-from wattcast.training.evaluation.rows import Floats, Rows
-from wattcast.training.power.table import THESIS_FILES
+from wattcast.training.evaluation.splits import Floats, Rows
+from wattcast.training.power_rows import THESIS_FILES
 
 SMALLER_LAST_SERIAL = 1000
 """Last row number (``Sr No.``) of Tesla K20's smaller data. The larger file begins with them, and

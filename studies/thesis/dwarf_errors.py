@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from studies.pages.dwarfs import NOT_CLASSIFIED, dwarf_of
 from studies.thesis.judged import Judged
 from wattcast.training.evaluation.protocols import OutOfFold
-from wattcast.training.evaluation.rows import Floats
 from wattcast.training.evaluation.scores import mae_watts
+from wattcast.training.evaluation.splits import Floats
 
 
 class DwarfRows(NamedTuple):

@@ -26,7 +26,7 @@ from studies.thesis.data import median_filled
 from studies.thesis.judged import Effort, Judged, judge
 from studies.thesis.regressors import REGRESSORS, scaled
 from wattcast.training.data.frequency import NVPROF_COUNTS, NVPROF_INSTRUCTIONS, read_frequency
-from wattcast.training.evaluation.rows import FitPredict, Rows
+from wattcast.training.evaluation.splits import FitPredict, Rows
 from wattcast.training.families import SEED
 
 CAMPAIGNS = (

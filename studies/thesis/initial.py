@@ -19,8 +19,7 @@ from studies.thesis.judged import PROTOCOLS, Effort, Judged
 from studies.thesis.nested import choose, tuned
 from studies.thesis.regressors import scaled
 from wattcast.training.evaluation.protocols import evaluate
-from wattcast.training.evaluation.rows import Fit, Rows, plain
-from wattcast.training.evaluation.splits import Protocol
+from wattcast.training.evaluation.splits import Fit, Protocol, Rows, plain
 from wattcast.training.families import SEED
 
 TABLE_5_1 = (

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from wattcast.models.cards import ScoreName, Spread
 from wattcast.training.evaluation.protocols import OutOfFold, cross_validate
-from wattcast.training.evaluation.rows import FitPredict, Rows
-from wattcast.training.evaluation.splits import Protocol
+from wattcast.training.evaluation.splits import FitPredict, Protocol, Rows
 
 ASSIGNMENTS = 2
 """Seeded fold assignments unless asked otherwise: the whole study in a few minutes."""

@@ -12,8 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from wattcast.training.evaluation.protocols import OutOfFold, evaluate
-from wattcast.training.evaluation.rows import Fit, Predict, Rows
-from wattcast.training.evaluation.splits import FOLDS, AnyProtocol
+from wattcast.training.evaluation.splits import FOLDS, AnyProtocol, Fit, Predict, Rows
 
 Loss = Callable[[OutOfFold], float]
 """What a choice makes least, of inner out-of-fold predictions."""

@@ -25,7 +25,7 @@ from studies.thesis.data import rows_of
 from studies.thesis.judged import Effort, Judged, judge
 from studies.thesis.printed import printed
 from studies.thesis.regressors import REGRESSORS
-from wattcast.training.evaluation.rows import FitPredict, Floats
+from wattcast.training.evaluation.splits import FitPredict, Floats
 
 BOTH_WAYS = ("xgboost", "catboost")
 """Models also judged on all rows; section 5.8.2 speaks of these."""

@@ -36,7 +36,7 @@ from sklearn.tree import DecisionTreeRegressor
 from studies.thesis.ann import Network
 from studies.thesis.data import rows_of
 from studies.thesis.judged import Effort, Judged, judge
-from wattcast.training.evaluation.rows import FitPredict, Floats
+from wattcast.training.evaluation.splits import FitPredict, Floats
 from wattcast.training.families import SEED, get_family
 
 Make = Callable[[], Any]

@@ -25,7 +25,7 @@ from studies.time.bottleneck_errors import (
 )
 from studies.time.queueing_errors import static_errors
 from wattcast.training.data.activity_tables import read_activity_table
-from wattcast.training.data.frequency_names import kernel_group
+from wattcast.training.data.frequency import kernel_group
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

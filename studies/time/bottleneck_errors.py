@@ -25,6 +25,7 @@ from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.bottleneck import Constants, predicted_seconds, resource_seconds
 from wattcast.models.time.bottleneck_interval import ERRORS
+from wattcast.training.card_tables import table as markdown_table
 from wattcast.training.data.activity_tables import (
     ACTIVITY_GPUS,
     TABLE_CONSTANTS,
@@ -32,7 +33,6 @@ from wattcast.training.data.activity_tables import (
     read_activity_table,
     reference_clocks,
 )
-from wattcast.training.markdown import table as markdown_table
 
 Floats = NDArray[np.float64]
 Seconds = Callable[[MeasuredProgram, GpuProfile], float]

@@ -33,9 +33,9 @@ from wattcast.models.time.queueing_cases import CORRECTED, PRINTED, Reading, cas
 from wattcast.models.time.queueing_gpu import gpu_parameters
 from wattcast.models.time.queueing_inputs import counters_to_inputs, launch_of_activity
 from wattcast.models.time.queueing_model import ANY_GPU, LEVEL, SPREAD_FILE
+from wattcast.training.card_tables import table
 from wattcast.training.data.activity_tables import ACTIVITY_GPUS, MeasuredProgram
 from wattcast.training.data.datasets import data_root
-from wattcast.training.markdown import table
 
 Floats = NDArray[np.float64]
 

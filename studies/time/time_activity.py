@@ -35,7 +35,7 @@ from studies.time.bottleneck_errors import (
     time_errors,
 )
 from wattcast.training.data.activity_tables import ACTIVITY_GPUS
-from wattcast.training.data.frequency_names import kernel_group
+from wattcast.training.data.frequency import kernel_group
 
 MEAN_BOUNDS: Mapping[str, float] = {
     "tesla-v100": 17.0, "quadro-rtx-8000": 17.0, "gtx-1080-ti": 32.0, "tesla-p100": 32.0,

@@ -23,7 +23,7 @@ from studies.time.queueing_errors import (
     predict,
     read_data_set,
 )
-from wattcast.training.data.frequency_names import kernel_group
+from wattcast.training.data.frequency import kernel_group
 
 Floats = NDArray[np.float64]
 

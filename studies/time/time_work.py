@@ -16,7 +16,8 @@ from studies.time.work_tables import interval_table, score_table
 from studies.time.work_transfer import transfer_table
 from wattcast.models.time.card import TimeProtocol
 from wattcast.training.data.launches import MeasuredLaunch, read_launches
-from wattcast.training.work.folds import (
+from wattcast.training.work_artifact import ASSIGNMENTS, calibrated
+from wattcast.training.work_folds import (
     MEDIAN,
     MODEL,
     NEAREST,
@@ -28,7 +29,6 @@ from wattcast.training.work.folds import (
     WorkTable,
     leave_out,
 )
-from wattcast.training.work.work_artifact import ASSIGNMENTS, calibrated
 
 Floats = NDArray[np.float64]
 Progress = Callable[[str], None]

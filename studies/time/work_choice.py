@@ -13,10 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.models.time.card import TimeProtocol
-from wattcast.training.evaluation.rows import Rows
-from wattcast.training.evaluation.splits import fold_assignment
-from wattcast.training.markdown import table as markdown
-from wattcast.training.work.folds import (
+from wattcast.training.card_tables import table as markdown
+from wattcast.training.evaluation.splits import Rows, fold_assignment
+from wattcast.training.work_folds import (
     FOLDS,
     RESIDUAL_SHRINKAGE,
     WorkTable,

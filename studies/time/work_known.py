@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from wattcast.models.time.card import TimeIntervals
 from wattcast.models.time.known import KnownLaunch, corrected, distance, launch_coordinates
+from wattcast.training.card_tables import table
 from wattcast.training.data.launches import MeasuredLaunch
-from wattcast.training.markdown import table
 
 Floats = NDArray[np.float64]
 

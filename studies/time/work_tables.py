@@ -33,20 +33,20 @@ from wattcast.models.time.card import (
 )
 from wattcast.models.time.work_model import work_time_model
 from wattcast.models.time.work_schema import work_schema
+from wattcast.training.card_tables import table as markdown
 from wattcast.training.data.launches import (
     GPU,
     groups_of,
     read_launches,
 )
-from wattcast.training.markdown import table as markdown
-from wattcast.training.work.folds import (
+from wattcast.training.work_artifact import ASSIGNMENTS, Trained, train
+from wattcast.training.work_folds import (
     MODEL,
     OTHERS,
     WorkTable,
     fitted_constants,
     time_scores,
 )
-from wattcast.training.work.work_artifact import ASSIGNMENTS, Trained, train
 
 Floats = NDArray[np.float64]
 Progress = Callable[[str], None]

@@ -19,7 +19,7 @@ from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.card import TimeIntervals
 from wattcast.models.time.measured_work import Work, physical_seconds
-from wattcast.training.markdown import table
+from wattcast.training.card_tables import table
 
 COUNTERS = (
     "blocks",

@@ -20,7 +20,7 @@ from wattcast.models.dvfs.timing import relative_time
 from wattcast.models.dvfs.use import UNITS, KernelUse, UseTable
 from wattcast.models.store import ArtifactStore
 from wattcast.models.trees import TreeModel
-from wattcast.training.dvfs.residual import FittedTrees, ResidualRows, TreeSettings, fit_trees
+from wattcast.training.dvfs.scaling_trees import FittedTrees, ResidualRows, TreeSettings, fit_trees
 
 RNG = np.random.default_rng(3)
 PHYSICAL = PhysicalScaling(PARAMETERS)

@@ -47,7 +47,7 @@ from wattcast.models.time.spread import published_pairs
 from wattcast.training.data.activity_tables import read_activity_table
 from wattcast.training.data.datasets import find_data
 from wattcast.training.extra import ExtraMissingError, require_train_extra
-from wattcast.training.work.folds import MODEL, OTHERS, LeftOut, WorkTable
+from wattcast.training.work_folds import MODEL, OTHERS, LeftOut, WorkTable
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no training data: set WATTCAST_DATA (docs/reports.md)"

@@ -33,11 +33,11 @@ from studies.pages.targets import Target
 from studies.time.queueing_errors import DATA_SETS
 from tests.training.test_dvfs import synthetic
 from wattcast.training.data.datasets import find_data
-from wattcast.training.dvfs.protocols import Predictions
-from wattcast.training.dvfs.rows import Floats, ScalingRows
-from wattcast.training.dvfs.studies import Scored, Study, run_studies
-from wattcast.training.physical.fit import Averaged, Fits, LeftOut
-from wattcast.training.physical.rows import GpuRows, all_rows
+from wattcast.training.dvfs.scaling_protocols import Predictions
+from wattcast.training.dvfs.scaling_rows import Floats, ScalingRows
+from wattcast.training.dvfs.scaling_studies import Scored, Study, run_studies
+from wattcast.training.physical.physical_fit import Averaged, Fits, LeftOut
+from wattcast.training.physical.physical_rows import GpuRows, all_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA (docs/reports.md)"

@@ -13,13 +13,12 @@ from studies.pages.page import Page, Section, Table, to_html, to_markdown
 from studies.pages.targets import Target, target_lines
 from studies.power import (
     power_features,
-    power_holds,
     power_physical,
     power_study,
 )
 from studies.power import power_report as power
 from studies.power.bounds import BOUNDS, KNOWN_R2
-from studies.power.holds import IntervalGain
+from studies.power.holds import IntervalGain, blend
 from studies.power.physical_tables import RouteError
 from studies.power.power_models import (
     Held,
@@ -31,20 +30,19 @@ from studies.power.power_models import (
 )
 from studies.power.power_parts import PARTS
 from studies.power.power_physical import PhysicalChapter, physical_chapter
-from studies.power.seen import blend
 from studies.thesis import command, outliers
 from studies.thesis import study as thesis
 from studies.thesis.cost import Measured
 from studies.thesis.judged import Effort
 from studies.thesis.regressors import REGRESSORS
 from studies.thesis.study import K20, Study
-from tests.training.test_study_models import a_frame
+from tests.studies.test_thesis_models import a_frame
 from wattcast.app.cli import main as cli
 from wattcast.features.errors import DataError
 from wattcast.training.data.cleaning import MODEL_INPUTS
 from wattcast.training.data.datasets import find_data
-from wattcast.training.physical.fit import FitSettings
-from wattcast.training.physical.rows import served_rows
+from wattcast.training.physical.physical_fit import FitSettings
+from wattcast.training.physical.physical_rows import served_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no training data: set WATTCAST_DATA (docs/study.md)"
@@ -286,13 +284,13 @@ def test_what_the_report_measures_itself_stands_beside_its_bound(
         RouteError("PTX tokens alone", "tesla-v100", 17.6, 17.4),
         RouteError("programs left out", "tesla-p100", 9.0, 17.0),
     ]
-    monkeypatch.setattr(power_holds, "measured_errors", lambda fast: iter(routes))
+    monkeypatch.setattr(power, "measured_errors", lambda fast: iter(routes))
     monkeypatch.setattr(
-        power_holds, "interval_judged", lambda *_: IntervalGain(80.0, 100.0, nearest_mae=1.0)
+        power, "interval_judged", lambda *_: IntervalGain(80.0, 100.0, nearest_mae=1.0)
     )
-    monkeypatch.setattr(power_holds, "_seen", lambda seeds: iter(()))
-    monkeypatch.setattr(power_holds, "_known", lambda seeds: iter(()))
-    held = {each.target.name: each for each in power_holds.measured_targets(1)}
+    monkeypatch.setattr(power, "_seen", lambda seeds: iter(()))
+    monkeypatch.setattr(power, "_known", lambda seeds: iter(()))
+    held = {each.target.name: each for each in power.measured_targets(1)}
     tokens = held["tesla-v100, physical, PTX tokens alone, mean error"]
     assert tokens.target.verdict == "missed by 0.10"
     assert tokens.nothing == 17.4
@@ -303,8 +301,8 @@ def test_what_the_report_measures_itself_stands_beside_its_bound(
 
 @needs_data
 def test_known_launches_tell_more_than_their_median(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(power_holds, "KNOWN_R2", {"tesla-m60": KNOWN_R2["tesla-m60"]})
-    (held,) = power_holds._known([0])
+    monkeypatch.setattr(power, "KNOWN_R2", {"tesla-m60": KNOWN_R2["tesla-m60"]})
+    (held,) = power._known([0])
     assert held.target.bound == 0.78
     assert held.nothing < held.target.found < 1
 

@@ -12,16 +12,16 @@ import pandas as pd
 import pytest
 
 from studies.pages.dwarfs import NOT_CLASSIFIED
+from studies.power.power_features import grid, partial_dependence
 from studies.thesis import cost, dynamic, outliers, selection
 from studies.thesis.cost import agreement, printed_ranking, rankings
 from studies.thesis.data import rows_of, study_tables
-from studies.thesis.dependence import grid, partial_dependence
 from studies.thesis.dwarf_errors import error_by_dwarf, rows_by_dwarf
 from studies.thesis.judged import judge
 from studies.thesis.printed import printed
 from studies.thesis.regressors import REGRESSORS
 from studies.thesis.selection import TABLE_5_4, rank, select_features, without_correlated
-from tests.training.test_study_models import ONCE, a_frame
+from tests.studies.test_thesis_models import ONCE, a_frame
 from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(

@@ -19,10 +19,8 @@ from studies.thesis.regressors import LINEAR, REGRESSORS, judge_linear, judge_re
 from tests.training.test_protocols_splits import make_rows
 from wattcast.models.cards import Spread
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.baselines import BASELINES
-from wattcast.training.evaluation.protocols import OutOfFold, evaluate
-from wattcast.training.evaluation.rows import Fit, Floats, Predict, Rows, plain
-from wattcast.training.evaluation.splits import Protocol
+from wattcast.training.evaluation.protocols import BASELINES, OutOfFold, evaluate
+from wattcast.training.evaluation.splits import Fit, Floats, Predict, Protocol, Rows, plain
 
 ONCE = Effort(assignments=1, jobs=1)
 FAST = ("decision-tree", "svr")

@@ -17,20 +17,22 @@ from wattcast.models.dvfs.timing import relative_time
 from wattcast.models.dvfs.use import UNITS, UseTable
 from wattcast.models.dvfs.voltage import VoltageKnots
 from wattcast.training.data.datasets import find_data
-from wattcast.training.dvfs.artifacts import write_campaigns
-from wattcast.training.dvfs.power import fit_power
-from wattcast.training.dvfs.protocols import fit_physical, leave_programs_out, predict
-from wattcast.training.dvfs.residual import CANDIDATES, ResidualRows, TreeSettings, choose
-from wattcast.training.dvfs.rows import ScalingRows, scaling_rows
-from wattcast.training.dvfs.scores import choice_scores, hypervolume, pareto_rows, scale_scores
-from wattcast.training.dvfs.studies import (
+from wattcast.training.dvfs.scaling_artifacts import write_campaigns
+from wattcast.training.dvfs.scaling_fits import fit_power, fit_times
+from wattcast.training.dvfs.scaling_protocols import fit_physical, leave_programs_out, predict
+from wattcast.training.dvfs.scaling_rows import ScalingRows, scaling_rows
+from wattcast.training.dvfs.scaling_studies import (
     MICRO_CAMPAIGNS,
     STUDIES,
     Scored,
+    choice_scores,
+    hypervolume,
+    pareto_rows,
     run_studies,
+    scale_scores,
     score_table,
 )
-from wattcast.training.dvfs.time import fit_times
+from wattcast.training.dvfs.scaling_trees import CANDIDATES, ResidualRows, TreeSettings, choose
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
@@ -161,7 +163,7 @@ def test_a_program_is_never_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> No
         )
         return predict(parts, train, candidates)
 
-    monkeypatch.setattr("wattcast.training.dvfs.protocols.predict", spying)
+    monkeypatch.setattr("wattcast.training.dvfs.scaling_protocols.predict", spying)
     parts = [synthetic("one", 5), synthetic("two", 4, seed=2)]
     leave_programs_out(parts, candidates=NO_TREES)
     assert len(seen) == 5 * 2

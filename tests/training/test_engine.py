@@ -18,7 +18,7 @@ from wattcast.training.bulk import KernelTask, extract_all
 from wattcast.training.data_parallel import fit_data_parallel
 from wattcast.training.engine import ClusterError, Engine, InProcess, OnDask, open_engine
 from wattcast.training.evaluation.protocols import cross_validate
-from wattcast.training.evaluation.rows import Rows
+from wattcast.training.evaluation.splits import Rows
 from wattcast.training.families import Xgboost
 from wattcast.training.search import cross_validate_on, fit_fold, search
 

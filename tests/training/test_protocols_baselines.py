@@ -7,11 +7,17 @@ import pytest
 
 from tests.training.test_protocols_splits import make_rows
 from wattcast.models.intervals import Residuals
-from wattcast.training.evaluation.baselines import BASELINES, Baseline
 from wattcast.training.evaluation.calibration import EXPONENTS
-from wattcast.training.evaluation.protocols import CONSTANT, OutOfFold, averaged, evaluate
-from wattcast.training.evaluation.rows import Rows, plain
+from wattcast.training.evaluation.protocols import (
+    BASELINES,
+    CONSTANT,
+    Baseline,
+    OutOfFold,
+    averaged,
+    evaluate,
+)
 from wattcast.training.evaluation.scores import IntervalScoreName, cross_conformal, interval_scores
+from wattcast.training.evaluation.splits import Rows, plain
 
 NOTHING = np.empty(0, dtype=np.int64)
 

@@ -31,7 +31,8 @@ from wattcast.training.data.launches import (
     read_launches,
 )
 from wattcast.training.families import library_versions
-from wattcast.training.work.folds import (
+from wattcast.training.work_artifact import calibrated, train
+from wattcast.training.work_folds import (
     MODEL,
     PHYSICAL,
     LeftOut,
@@ -44,7 +45,6 @@ from wattcast.training.work.folds import (
     leave_out,
     time_scores,
 )
-from wattcast.training.work.work_artifact import calibrated, train
 
 DOCS = Path(__file__).parents[2] / "docs" / "work.md"
 STORE = ArtifactStore(kind=TimeCard)

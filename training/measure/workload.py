@@ -8,11 +8,17 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.errors import AnalysisError
+from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.+-]*$", max_length=96)]
 Role = Literal["micro", "application"]
@@ -175,3 +181,29 @@ def _hint(argument: Buffer | Scalar, pattern: Pattern) -> PointerHint | int | fl
     fill = pattern if argument.fill == "varied" else argument.fill
     values = {"zeros": "zeros", "index": "index"}.get(fill, "uniform")
     return PointerHint(argument.elements, values, argument.low, argument.high)
+
+
+TIME_CAP_SECONDS = 600.0
+"""Far more than a workload of ours takes: a fit must not depend on how busy the machine is."""
+
+
+def executed(workload: Workload, gpu: GpuProfile, pattern: Pattern = "uniform") -> KernelAnalysis:
+    """Analysis of one launch. Raises PtxError, KernelError, LaunchError, and AnalysisError where
+    the kernel could not be run to its end."""
+    analysis = analyse(
+        _module(workload.ptx),
+        workload.kernel,
+        workload.launch(pattern),
+        gpu,
+        analysis="executed",
+        time_cap_seconds=TIME_CAP_SECONDS,
+    )
+    for one in analysis.activity_diagnostics:
+        if one.code == "execution_cut_short":
+            raise AnalysisError(one.detail, analysis="executed")
+    return analysis
+
+
+@lru_cache(maxsize=256)
+def _module(ptx: str) -> Module:
+    return read_module(ptx)

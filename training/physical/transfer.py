@@ -15,14 +15,14 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import PhysicalParameters, parameters_for
 from wattcast.models.power.recalibration import MeasuredLaunch, recalibrated
-from wattcast.training.physical.fit import (
+from wattcast.training.physical.physical_fit import (
     Averaged,
     Fits,
     error_percent,
     pooled_parameters,
     scored_programs,
 )
-from wattcast.training.physical.rows import Floats, GpuRows
+from wattcast.training.physical.physical_rows import Floats, GpuRows
 
 SHOTS = (0, 1, 3, 5, 10)
 """Measured launches of the new GPU, each of another program."""

@@ -26,9 +26,9 @@ import numpy as np
 from wattcast.features.errors import DataError, ModelError
 from wattcast.training.checkpoints import Checkpoints
 from wattcast.training.engine import Engine, InProcess
-from wattcast.training.evaluation.rows import Floats, Rows
+from wattcast.training.evaluation.splits import Floats, Rows
 from wattcast.training.families import get_family
-from wattcast.training.retrain.artifacts import Made
+from wattcast.training.retrain.artifacts import FitTask, Made, fit, fit_predict
 from wattcast.training.retrain.gate import CHAMPION, HoldOut, OldRows, judge
 from wattcast.training.retrain.inputs import (
     Base,
@@ -41,7 +41,6 @@ from wattcast.training.retrain.inputs import (
     knows_base,
 )
 from wattcast.training.retrain.upload_folds import Judged, Plan, UploadFold, fold_plan, judged
-from wattcast.training.retrain.warm_start import FitTask, fit, fit_predict
 
 __all__ = [
     "Base",

@@ -22,16 +22,22 @@ import numpy as np
 from wattcast.models.dvfs.power import PowerParameters, power_watts
 from wattcast.models.dvfs.residual import power_vectors, time_vectors
 from wattcast.models.dvfs.timing import TimeParameters, relative_time, unfitted_time
-from wattcast.training.dvfs.power import PowerSettings, fit_power, fit_power_and_time
-from wattcast.training.dvfs.residual import (
+from wattcast.training.dvfs.scaling_fits import (
+    PowerSettings,
+    TimePrior,
+    fit_power,
+    fit_power_and_time,
+    fit_times,
+    row_weights,
+)
+from wattcast.training.dvfs.scaling_rows import Bools, Floats, ScalingRows
+from wattcast.training.dvfs.scaling_trees import (
     CANDIDATES,
     ResidualRows,
     TreeSettings,
     choose,
     fit_trees,
 )
-from wattcast.training.dvfs.rows import Bools, Floats, ScalingRows
-from wattcast.training.dvfs.time import TimePrior, fit_times, row_weights
 
 MODELS = ("mean curve", "unfitted", "physical", "hybrid")
 FEW_KERNELS = CANDIDATES[:3]

@@ -26,8 +26,7 @@ from wattcast.models.time.work_schema import WorkConstants, work_schema
 from wattcast.models.trees import Float32s
 from wattcast.training.data.launches import CLOCKS, GPU, MeasuredLaunch, groups_of
 from wattcast.training.evaluation.protocols import outside_range
-from wattcast.training.evaluation.rows import Rows
-from wattcast.training.evaluation.splits import fold_assignment
+from wattcast.training.evaluation.splits import Rows, fold_assignment
 from wattcast.training.families import SEED, Catboost, Hyperparameters
 
 Floats = NDArray[np.float64]

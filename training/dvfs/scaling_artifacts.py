@@ -1,7 +1,7 @@
 """Writes the scaling models of every campaign as artifacts with cards.
 
 Served models are fitted on all kernels of a campaign; what a card scores was fitted without the
-kernels it is scored on (``wattcast.training.dvfs.studies``).
+kernels it is scored on (``wattcast.training.dvfs.scaling_studies``).
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ from wattcast.models.dvfs.schemas import (
     trees_schema,
 )
 from wattcast.training.data.frequency import read_frequency
-from wattcast.training.dvfs.protocols import (
+from wattcast.training.dvfs.scaling_protocols import (
     FEW_KERNELS,
     PhysicalFit,
     fit_physical,
     log_ratios,
 )
-from wattcast.training.dvfs.residual import (
+from wattcast.training.dvfs.scaling_rows import Floats, ScalingRows, scaling_rows
+from wattcast.training.dvfs.scaling_studies import Progress, ScaleScores, Scored
+from wattcast.training.dvfs.scaling_trees import (
     CANDIDATES,
     FittedTrees,
     ResidualRows,
@@ -52,9 +54,6 @@ from wattcast.training.dvfs.residual import (
     fit_trees,
     hyperparameters,
 )
-from wattcast.training.dvfs.rows import Floats, ScalingRows, scaling_rows
-from wattcast.training.dvfs.scores import ScaleScores
-from wattcast.training.dvfs.studies import Progress, Scored
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, today, write_artifact
 

@@ -41,9 +41,14 @@ from wattcast.training.data.launches import (
     read_launches,
 )
 from wattcast.training.families import library_versions
-from wattcast.training.provenance import code_revision, today, write_artifact
-from wattcast.training.summary import fingerprint, summarise
-from wattcast.training.work.folds import (
+from wattcast.training.provenance import (
+    code_revision,
+    fingerprint,
+    summarise,
+    today,
+    write_artifact,
+)
+from wattcast.training.work_folds import (
     MODEL,
     PHYSICAL,
     PROTOCOLS,

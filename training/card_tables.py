@@ -1,11 +1,17 @@
-"""Scores of model cards as Markdown tables, for the README and the terminal."""
+"""Markdown tables; the scores of model cards as such, for the README and the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from wattcast.models.cards import ModelCard, ProtocolScores, ScoreName, Spread
-from wattcast.training.markdown import table
+
+
+def table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table with a line for every row; ends with a newline."""
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
 
 _COLUMNS: tuple[tuple[ScoreName, str, int], ...] = (
     ("r2", "R²", 3),

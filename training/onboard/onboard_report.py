@@ -17,14 +17,13 @@ from wattcast.models.cards import (
 )
 from wattcast.models.intervals import Residuals, calibrate
 from wattcast.models.power.physical import PARAMETERS_NAME
+from wattcast.training.card_tables import table
 from wattcast.training.evaluation.scores import point_scores, spread_of
 from wattcast.training.families import library_versions
-from wattcast.training.markdown import table
 from wattcast.training.measure.recording import Recording
 from wattcast.training.onboard.power import FittedPower, Rows
 from wattcast.training.onboard.validate import LEVEL, Predictions, Validation, highest_activities
-from wattcast.training.provenance import code_revision, today
-from wattcast.training.summary import fingerprint
+from wattcast.training.provenance import code_revision, fingerprint, today
 
 if TYPE_CHECKING:
     from wattcast.training.onboard.run import Onboarded

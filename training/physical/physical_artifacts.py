@@ -1,12 +1,17 @@
 """Artifacts of the physical power model: parameters, scores and intervals with a card each.
 
-    python -m wattcast.training.physical.artifacts  fits, writes the artifacts, prints the table
+    python -m wattcast.training.physical.physical_artifacts  fits, writes, prints
 
-One artifact for every GPU of ``training.physical.rows``, and ``pooled``, which serves the others
-with their datasheet facts. Scores of the grouped protocol leave whole programs out, settings
-chosen without them (for ``pooled`` whole GPUs and the program); the random one leaves single
-readings out, so that a program's other clocks are known. Two GPUs were fitted on counted activities
-alone: their intervals are widened by what serving from PTX costs where both are known.
+One artifact for every GPU of ``physical_rows.py``, and ``pooled``, which serves the others with
+their datasheet facts. Scores of the grouped protocol leave whole programs out, settings chosen
+without them (for ``pooled`` whole GPUs and the program); the random one leaves single readings
+out, so that a program's other clocks are known. Two GPUs were fitted on counted activities alone:
+their intervals are widened by what serving from PTX costs where both are known.
+
+What it costs to serve a model from PTX that was fitted on counted activities: GTX Titan X and GTX
+980 have no activities from PTX. On three GPUs there are both: there the same fit on counted rows
+alone predicts left-out programs once from counted activities and once from those it is served, at
+predicted times.
 """
 
 from __future__ import annotations
@@ -14,6 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -37,6 +43,7 @@ from wattcast.models.intervals import (
     Residuals,
     Width,
     calibrate,
+    conformal_factors,
     conformal_width,
     interval_bounds,
     measure_coverage,
@@ -46,26 +53,77 @@ from wattcast.models.power.physical import PARAMETERS_NAME, POOLED, PhysicalPara
 from wattcast.models.store import PACKAGED_ARTIFACTS
 from wattcast.training.data.datasets import source_of_table
 from wattcast.training.evaluation.protocols import ASSIGNMENTS, outside_range
-from wattcast.training.evaluation.rows import Rows
 from wattcast.training.evaluation.scores import point_scores, spread_of
-from wattcast.training.evaluation.splits import FOLDS
+from wattcast.training.evaluation.splits import FOLDS, Rows
 from wattcast.training.families import library_versions
-from wattcast.training.physical.choice import Choice, choose
-from wattcast.training.physical.fit import (
+from wattcast.training.physical.physical_fit import (
     Averaged,
+    Choice,
     Fits,
+    choose,
+    error_percent,
     fitted_parameters,
     leave_program_out,
     pooled_parameters,
+    predict,
     row_folds,
+    scored_programs,
 )
-from wattcast.training.physical.rows import GpuRows, all_rows
-from wattcast.training.physical.served import served_widening
+from wattcast.training.physical.physical_rows import COUNTED_CAMPAIGNS, Floats, GpuRows, all_rows
 from wattcast.training.physical.transfer import leave_gpu_out
-from wattcast.training.provenance import code_revision, today, write_artifact
-from wattcast.training.summary import fingerprint
+from wattcast.training.provenance import code_revision, fingerprint, today, write_artifact
 
-Floats = NDArray[np.float64]
+
+@dataclass(frozen=True)
+class ServedCost:
+    """Errors in percent on left-out programs, and log half-widths of their 90 % intervals."""
+
+    gpu_id: str
+    counted_percent: float
+    served_percent: float
+    counted_width: float
+    served_width: float
+
+
+def served_costs(fits: Fits, settings: Averaged) -> list[ServedCost]:
+    """The cost on each GPU with both kinds of activities."""
+    return [
+        _cost(fits, gpu_id, settings)
+        for gpu_id in COUNTED_CAMPAIGNS
+        if gpu_id in fits.tables and fits.tables[gpu_id].counted.any()
+    ]
+
+
+def served_widening(fits: Fits, settings: Averaged) -> float:
+    """Ratio of interval widths, served over counted, in logarithms: the GPUs' mean, at least 1."""
+    ratios = [cost.served_width / cost.counted_width for cost in served_costs(fits, settings)]
+    return max(1.0, round(float(np.mean(ratios)), 3))
+
+
+def _cost(fits: Fits, gpu_id: str, settings: Averaged) -> ServedCost:
+    table = fits.tables[gpu_id]
+    served = table.take(table.scored)
+    counted = table.take(table.counted & np.isin(table.programs, served.programs))
+    alone = Fits({**fits.tables, gpu_id: table.take(table.counted)})
+    watts = {kind: np.full(len(rows.watts), np.nan) for kind, rows in enumerate((served, counted))}
+    for program in scored_programs(served):
+        weights, voltage = alone.fit(gpu_id, settings, frozenset({program}))
+        for kind, rows in enumerate((served, counted)):
+            mine = rows.programs == program
+            watts[kind][mine] = predict(rows, weights, voltage)[mine]
+
+    def width(predicted: Floats, measured: Floats, programs: np.ndarray) -> float:
+        factors = conformal_factors(np.log(measured / predicted), programs, LEVEL, symmetric=True)
+        return float(np.log(factors[1]))
+
+    return ServedCost(
+        gpu_id,
+        counted_percent=error_percent(counted, watts[1]),
+        served_percent=error_percent(served, watts[0]),
+        counted_width=width(watts[1], counted.watts, counted.programs),
+        served_width=width(watts[0], served.watts, served.programs),
+    )
+
 
 SCHEMA = "activity1"
 SOURCE = "dvfs"
@@ -316,7 +374,7 @@ def _written(card: ModelCard, parameters: PhysicalParameters, out_dir: Path) -> 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m wattcast.training.physical.artifacts")
+    parser = argparse.ArgumentParser(prog="python -m wattcast.training.physical.physical_artifacts")
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     options = parser.parse_args(arguments)
     try:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from wattcast.features.gpus import load_gpu
 from wattcast.models.power.boosted import NATIVE_NAMES, ONNX_NAME
-from wattcast.training.evaluation.rows import Fit, Floats, Predict, Rows
+from wattcast.training.evaluation.splits import Fit, Floats, Predict, Rows
 from wattcast.training.forests import SETTINGS, Forest, as_booster, grow
 
 FAMILY = "extratrees"

@@ -359,7 +359,7 @@ def schemas(as_json: AsJson = False) -> None:
     add_help_option=False,
 )
 def train(context: typer.Context) -> None:
-    """Train the power models (python -m training; --help lists its options)."""
+    """Train the power models, or search their hyperparameters (--help lists the options)."""
     from wattcast.training.__main__ import main as run
 
     raise typer.Exit(run(context.args))

@@ -7,7 +7,7 @@ models; the model to continue from travels as the bytes of its native file.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -26,8 +26,10 @@ from wattcast.models.cards import (
     TrainingFacts,
     sha256_of,
 )
+from wattcast.training.data_parallel import family_on, is_spread
+from wattcast.training.engine import Engine
 from wattcast.training.evaluation.splits import Rows
-from wattcast.training.families import SEED, Floats, get_family, library_versions
+from wattcast.training.families import SEED, Family, Floats, get_family, library_versions
 from wattcast.training.provenance import (
     code_revision,
     fingerprint,
@@ -75,19 +77,35 @@ class FitTask:
         return digest.hexdigest()
 
 
-def fit(task: FitTask) -> Any:
+def fit(task: FitTask, family: Family | None = None) -> Any:
     """The fitted model. Raises ModelError for an unknown family."""
     if task.start is None:
-        return get_family(task.family).fit(task.vectors, task.watts)
+        return (family or get_family(task.family)).fit(task.vectors, task.watts)
     continued = {"xgboost": _continue_xgboost, "catboost": _continue_catboost}
     if task.family not in continued:
         raise ModelError(f"{task.family!r} models cannot be continued", known=sorted(continued))
     return continued[task.family](task)
 
 
-def fit_predict(task: FitTask) -> Floats:
+def fit_predict(task: FitTask, family: Family | None = None) -> Floats:
     """Watts of the test vectors, ``[m]``, by a model fitted on the task's rows."""
-    return get_family(task.family).predict(fit(task), task.test)
+    return get_family(task.family).predict(fit(task, family), task.test)
+
+
+def fit_predict_all(engine: Engine, tasks: Sequence[FitTask]) -> Iterator[tuple[int, Floats]]:
+    """``fit_predict`` of every task with its index, as they are ready.
+
+    Fits that take the whole cluster run one after another, the others side by side.
+    """
+    spread: list[int] = []
+    rest: list[int] = []
+    for at, task in enumerate(tasks):
+        alone = task.start is None and is_spread(engine, task.family, len(task.watts))
+        (spread if alone else rest).append(at)
+    for at in spread:
+        yield at, fit_predict(tasks[at], family_on(engine, tasks[at].family))
+    for number, watts in engine.map(fit_predict, [tasks[at] for at in rest]):
+        yield rest[number], watts
 
 
 def _continue_xgboost(task: FitTask) -> Any:

@@ -36,9 +36,9 @@ from wattcast.training.data.activity_tables import (
     read_activity_table,
 )
 from wattcast.training.evaluation.splits import Indices, Rows
+from wattcast.training.physical.physical_artifacts import watts_of
 from wattcast.training.physical.physical_fit import Averaged, Fits, cached_choice, pooled_parameters
 from wattcast.training.physical.physical_rows import GpuRows, all_rows
-from wattcast.training.physical.transfer import watts_of
 from wattcast.training.retrain.gate import BASELINE
 from wattcast.training.retrain.inputs import Order, Uploads
 from wattcast.training.retrain.launch_time import DEFAULT, calibrate_time

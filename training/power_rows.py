@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,10 +15,8 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.schemas.tables import Definition, read_definition
 from wattcast.models.cards import FeatureFacts, Table, TrainingFacts
 from wattcast.models.power.inputs import LAUNCH_FEATURES, launch_features
-from wattcast.training.data.activity_tables import read_activity_table
 from wattcast.training.data.cleaning import MODEL_INPUTS, CleanTable, clean
 from wattcast.training.data.datasets import data_root
-from wattcast.training.data.frequency import kernel_group
 from wattcast.training.data.recompute import recompute, reproduced_shares
 from wattcast.training.evaluation.splits import Rows
 from wattcast.training.power_pooled import Part
@@ -59,28 +57,6 @@ def power_rows(
     return rows_of(
         pd.DataFrame({name: np.concatenate([frame[name] for frame in frames]) for name in wanted}),
         columns,
-    )
-
-
-def activity_rows(gpu: str, root: Path | None = None) -> Rows:
-    """The applications of an activity table at all their clocks.
-
-    Vectors are the logarithms of 1 + each quantity and of the measured seconds, then both clocks.
-
-    Groups are programs, variants of one counting as one. Raises DataError for a missing or
-    defective table.
-    """
-    measured = [row for row in read_activity_table(gpu, root) if row.kind == "real"]
-    counts = np.array([[*asdict(row.activity).values()] for row in measured])
-    seconds = np.array([row.time_seconds for row in measured])
-    clocks = np.array([[row.clocks.core_mhz, row.clocks.memory_mhz] for row in measured])
-    return Rows.of(
-        np.column_stack([np.log1p(counts), np.log(seconds), clocks]),
-        [row.power_watts for row in measured],
-        [kernel_group(row.program) for row in measured],
-        kernels=[" ".join(row.label) for row in measured],
-        clocks=clocks,
-        gpus=[gpu] * len(measured),
     )
 
 

@@ -16,7 +16,7 @@ from studies.clocks.abe_model import HARDENED, AbeModel, AbeSettings, Domain, Qu
 from wattcast.models.dvfs.use import UNITS, Floats
 from wattcast.training.card_tables import table
 from wattcast.training.data.frequency import NVPROF_COUNTS, read_frequency
-from wattcast.training.dvfs.scaling_rows import Bools
+from wattcast.training.scaling_rows import Bools
 
 NVPROF_COUNTERS = (
     *NVPROF_COUNTS,

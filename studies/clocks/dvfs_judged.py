@@ -13,7 +13,7 @@ import numpy as np
 
 from studies.pages.page import Section, Table
 from studies.pages.targets import Target
-from wattcast.training.dvfs.scaling_rows import Floats
+from wattcast.training.scaling_rows import Floats
 
 JUDGED = "hybrid"
 """The model that targets are judged by: the physical one, with trees where they help kernels left

@@ -11,11 +11,11 @@ import numpy as np
 from studies.clocks.dvfs_counters import campaign_title, title
 from studies.clocks.dvfs_judged import MEAN_CURVE, DvfsChapter
 from studies.clocks.scaling_parts import parts_table
+from studies.clocks.scaling_protocols import predict
+from studies.clocks.scaling_studies import STUDIES, Scored, Study, scale_scores
+from studies.clocks.scaling_trees import TreeSettings
 from studies.pages.page import Section, Table
-from wattcast.training.dvfs.scaling_protocols import predict
-from wattcast.training.dvfs.scaling_rows import Floats, Integers, ScalingRows, scaling_rows
-from wattcast.training.dvfs.scaling_studies import STUDIES, Scored, Study, scale_scores
-from wattcast.training.dvfs.scaling_trees import TreeSettings
+from wattcast.training.scaling_rows import Floats, Integers, ScalingRows, scaling_rows
 
 RANDOM_FOLDS = 5
 SEED = 0

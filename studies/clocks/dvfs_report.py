@@ -12,9 +12,9 @@ from studies.clocks.dvfs_protocols import protocols_chapter
 from studies.clocks.dvfs_queueing import queueing_chapter
 from studies.clocks.dvfs_regression import regression_chapter
 from studies.clocks.dvfs_static import static_chapter
+from studies.clocks.scaling_studies import STUDIES, Study, run_studies
 from studies.pages.page import Page, Section
 from studies.pages.targets import Target
-from wattcast.training.dvfs.scaling_studies import STUDIES, Study, run_studies
 
 Progress = Callable[[str], None]
 

@@ -18,13 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from studies.clocks.abe_regression import abe_table
+from studies.clocks.scaling_artifacts import write_campaigns
 from studies.clocks.scaling_parts import library_table, parts_table
-from wattcast.features.errors import WattcastError
-from wattcast.models.store import PACKAGED_ARTIFACTS
-from wattcast.training.card_tables import table
-from wattcast.training.data.frequency import file_names, read_frequency
-from wattcast.training.dvfs.scaling_artifacts import write_campaigns
-from wattcast.training.dvfs.scaling_studies import (
+from studies.clocks.scaling_studies import (
     DCGM_CAMPAIGNS,
     MICRO_CAMPAIGNS,
     NVPROF_CAMPAIGNS,
@@ -33,6 +29,10 @@ from wattcast.training.dvfs.scaling_studies import (
     run_studies,
     score_table,
 )
+from wattcast.features.errors import WattcastError
+from wattcast.models.store import PACKAGED_ARTIFACTS
+from wattcast.training.card_tables import table
+from wattcast.training.data.frequency import file_names, read_frequency
 
 FITTED_TOGETHER: tuple[tuple[str, ...], ...] = (
     NVPROF_CAMPAIGNS,

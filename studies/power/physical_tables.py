@@ -17,6 +17,7 @@ import numpy as np
 from sklearn.ensemble import GradientBoostingRegressor
 
 from studies.power.physical_measured import TITAN_X_DOMAINS, dcgm_left_out, titan_x
+from studies.power.physical_shots import shot_errors
 from studies.power.physical_tokens import CAMPAIGNS, tokens_left_out
 from wattcast.features.errors import WattcastError
 from wattcast.models.store import ArtifactStore
@@ -35,7 +36,6 @@ from wattcast.training.physical.physical_fit import (
     scored_programs,
 )
 from wattcast.training.physical.physical_rows import Floats, all_rows, served_rows
-from wattcast.training.physical.transfer import shot_errors
 
 TREES, DEPTH, RATE = 60, 2, 0.1
 """Few and shallow: there are some fifteen programs to learn from."""

@@ -5,18 +5,43 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
 
 import numpy as np
 
 from wattcast.features.errors import WattcastError
 from wattcast.training.card_tables import table
-from wattcast.training.data.activity_tables import ACTIVITY_GPUS
+from wattcast.training.data.activity_tables import ACTIVITY_GPUS, read_activity_table
+from wattcast.training.data.frequency import kernel_group
 from wattcast.training.evaluation.protocols import ASSIGNMENTS, OutOfFold, evaluate, nearest_watts
 from wattcast.training.evaluation.splits import WITH_SHOTS, AnyProtocol, Rows
-from wattcast.training.power_rows import POWER_FILES, activity_rows, power_rows
+from wattcast.training.power_rows import POWER_FILES, power_rows
 
 _PROTOCOLS: tuple[AnyProtocol, ...] = ("random", "grouped", "family", "known")
 _SHOTS = 3
+
+
+def activity_rows(gpu: str, root: Path | None = None) -> Rows:
+    """The applications of an activity table at all their clocks.
+
+    Vectors are the logarithms of 1 + each quantity and of the measured seconds, then both clocks.
+
+    Groups are programs, variants of one counting as one. Raises DataError for a missing or
+    defective table.
+    """
+    measured = [row for row in read_activity_table(gpu, root) if row.kind == "real"]
+    counts = np.array([[*asdict(row.activity).values()] for row in measured])
+    seconds = np.array([row.time_seconds for row in measured])
+    clocks = np.array([[row.clocks.core_mhz, row.clocks.memory_mhz] for row in measured])
+    return Rows.of(
+        np.column_stack([np.log1p(counts), np.log(seconds), clocks]),
+        [row.power_watts for row in measured],
+        [kernel_group(row.program) for row in measured],
+        kernels=[" ".join(row.label) for row in measured],
+        clocks=clocks,
+        gpus=[gpu] * len(measured),
+    )
 
 
 def baseline_lines(label: Sequence[str], result: OutOfFold) -> Iterator[list[str]]:

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from studies.power.power_baselines import baseline_lines
+from studies.power.power_baselines import activity_rows, baseline_lines
 from wattcast.features.errors import DataError
 from wattcast.training.data import inventory
 from wattcast.training.data.cleaning import MODEL_INPUTS, NamingRules, clean, plain_name
 from wattcast.training.data.datasets import KernelName, find_data, read_kernel_names
 from wattcast.training.data.inventory import read_clean
 from wattcast.training.evaluation.protocols import evaluate, median_watts
-from wattcast.training.power_rows import activity_rows, power_rows
+from wattcast.training.power_rows import power_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

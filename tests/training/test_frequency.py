@@ -18,7 +18,7 @@ from wattcast.training.data.frequency import (
     read_frequency,
     read_opcode_counts,
 )
-from wattcast.training.dvfs.scaling_rows import scaling_rows
+from wattcast.training.scaling_rows import scaling_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

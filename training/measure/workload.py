@@ -7,7 +7,7 @@ of the caches, so that the same kernels fill any GPU.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Literal
 
@@ -168,11 +168,6 @@ class Workload(Described):
     def described(self) -> Described:
         """All but the code."""
         return Described.model_validate(self.model_dump(exclude={"ptx"}))
-
-
-Catalogue = Callable[[Board], Sequence[Workload]]
-"""Workloads for a board; ids are unique and stay the same from board to board where the kernel
-and its purpose do, so that recordings of several GPUs compare."""
 
 
 def _hint(argument: Buffer | Scalar, pattern: Pattern) -> PointerHint | int | float:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -49,7 +49,12 @@ from wattcast.models.intervals import (
     measure_coverage,
 )
 from wattcast.models.power.activities import UnitActivities
-from wattcast.models.power.physical import PARAMETERS_NAME, POOLED, PhysicalParameters
+from wattcast.models.power.physical import (
+    PARAMETERS_NAME,
+    POOLED,
+    PhysicalParameters,
+    parameters_for,
+)
 from wattcast.models.store import PACKAGED_ARTIFACTS
 from wattcast.training.data.datasets import source_of_table
 from wattcast.training.evaluation.protocols import ASSIGNMENTS, outside_range
@@ -70,8 +75,42 @@ from wattcast.training.physical.physical_fit import (
     scored_programs,
 )
 from wattcast.training.physical.physical_rows import COUNTED_CAMPAIGNS, Floats, GpuRows, all_rows
-from wattcast.training.physical.transfer import leave_gpu_out
 from wattcast.training.provenance import code_revision, fingerprint, today, write_artifact
+
+
+def watts_of(parameters: PhysicalParameters, table: GpuRows) -> Floats:
+    """Watts of every row by any parameters, ``[n]``, not cut at the board's limit."""
+    board = replace(
+        table,
+        idle_watts=parameters.idle_watts,
+        limit_watts=parameters.limit_watts,
+        reference=parameters.reference,
+    )
+    weights = np.array(list(parameters.weights.values()))
+    design = board.design(parameters.voltage)
+    return np.asarray(board.idle_watts + board.scale_watts * (design @ weights))
+
+
+def priors(fits: Fits, gpu_id: str, settings: Averaged) -> dict[str, PhysicalParameters]:
+    """Parameters of a GPU by the others and its datasheet, for each scored program without it."""
+    table = fits.tables[gpu_id]
+    others = [other for other in fits.tables if other != gpu_id]
+    return {
+        program: parameters_for(
+            table.gpu, pooled_parameters(fits, settings, others, frozenset({program}))
+        )
+        for program in scored_programs(table)
+    }
+
+
+def leave_gpu_out(fits: Fits, gpu_id: str, settings: Averaged) -> Floats:
+    """Watts of every scored row by the other GPUs' other programs, NaN elsewhere."""
+    table = fits.tables[gpu_id]
+    watts = np.full(len(table.watts), np.nan)
+    for program, parameters in priors(fits, gpu_id, settings).items():
+        mine = (table.programs == program) & table.scored
+        watts[mine] = watts_of(parameters, table)[mine]
+    return watts
 
 
 @dataclass(frozen=True)

@@ -40,8 +40,8 @@ from wattcast.training.data.activity_tables import (
 )
 from wattcast.training.data.datasets import data_root
 from wattcast.training.data.frequency import kernel_group, read_frequency
-from wattcast.training.dvfs.scaling_fits import fit_power_and_time
-from wattcast.training.dvfs.scaling_rows import scaling_rows
+from wattcast.training.scaling_fits import fit_power_and_time
+from wattcast.training.scaling_rows import scaling_rows
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
@@ -243,7 +243,7 @@ def utilisation_rows(campaign: str) -> GpuRows:
     ``l2`` l2, from the share of the L2's own bandwidth to sectors a cycle and SM; ``issue`` the
     pipes' warp instructions, the least there can be. Utilisations are those at the nominal pair;
     at other clocks they are divided by clock and relative time, whose model is fitted on the
-    microbenchmarks alone (``training.dvfs.scaling_fits.fit_power_and_time``). ``idle_watts`` is the
+    microbenchmarks alone (``scaling_fits.fit_power_and_time``). ``idle_watts`` is the
     least idle power measured: what clocks add to it is fitted.
     """
     table = scaling_rows(campaign)

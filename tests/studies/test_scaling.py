@@ -9,19 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.models.test_dvfs_physical import PARAMETERS
-from wattcast.models.clocks import ClockPair
-from wattcast.models.dvfs.card import ScalingCard, load_physical, scaling_store
-from wattcast.models.dvfs.power import power_watts
-from wattcast.models.dvfs.timing import relative_time
-from wattcast.models.dvfs.use import UNITS, UseTable
-from wattcast.models.dvfs.voltage import VoltageKnots
-from wattcast.training.data.datasets import find_data
-from wattcast.training.dvfs.scaling_artifacts import write_campaigns
-from wattcast.training.dvfs.scaling_fits import fit_power, fit_times
-from wattcast.training.dvfs.scaling_protocols import fit_physical, leave_programs_out, predict
-from wattcast.training.dvfs.scaling_rows import ScalingRows, scaling_rows
-from wattcast.training.dvfs.scaling_studies import (
+from studies.clocks.scaling_artifacts import write_campaigns
+from studies.clocks.scaling_protocols import fit_physical, leave_programs_out, predict
+from studies.clocks.scaling_studies import (
     MICRO_CAMPAIGNS,
     STUDIES,
     Scored,
@@ -32,7 +22,17 @@ from wattcast.training.dvfs.scaling_studies import (
     scale_scores,
     score_table,
 )
-from wattcast.training.dvfs.scaling_trees import CANDIDATES, ResidualRows, TreeSettings, choose
+from studies.clocks.scaling_trees import CANDIDATES, ResidualRows, TreeSettings, choose
+from tests.models.test_dvfs_physical import PARAMETERS
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.card import ScalingCard, load_physical, scaling_store
+from wattcast.models.dvfs.power import power_watts
+from wattcast.models.dvfs.timing import relative_time
+from wattcast.models.dvfs.use import UNITS, UseTable
+from wattcast.models.dvfs.voltage import VoltageKnots
+from wattcast.training.data.datasets import find_data
+from wattcast.training.scaling_fits import fit_power, fit_times
+from wattcast.training.scaling_rows import ScalingRows, scaling_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
@@ -163,7 +163,7 @@ def test_a_program_is_never_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> No
         )
         return predict(parts, train, candidates)
 
-    monkeypatch.setattr("wattcast.training.dvfs.scaling_protocols.predict", spying)
+    monkeypatch.setattr("studies.clocks.scaling_protocols.predict", spying)
     parts = [synthetic("one", 5), synthetic("two", 4, seed=2)]
     leave_programs_out(parts, candidates=NO_TREES)
     assert len(seen) == 5 * 2

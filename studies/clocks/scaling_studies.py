@@ -13,16 +13,16 @@ from pathlib import Path
 
 import numpy as np
 
-from wattcast.models.clocks import ClockPair
-from wattcast.models.dvfs.card import ScalingProtocol
-from wattcast.training.card_tables import table
-from wattcast.training.dvfs.scaling_protocols import (
+from studies.clocks.scaling_protocols import (
     MODELS,
     Predictions,
     leave_programs_out,
     micro_to_real,
 )
-from wattcast.training.dvfs.scaling_rows import Bools, Floats, Integers, scaling_rows
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.card import ScalingProtocol
+from wattcast.training.card_tables import table
+from wattcast.training.scaling_rows import Bools, Floats, Integers, scaling_rows
 
 CLOSE_POINTS = 10.0
 """A prediction off by less counts as close (Guerreiro et al., figure 6)."""

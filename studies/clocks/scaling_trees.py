@@ -16,8 +16,8 @@ import numpy as np
 
 from wattcast.models.dvfs.residual import POWER_EXPONENT, Float32s, Trees, corrected_power
 from wattcast.models.dvfs.schemas import RISING, Quantity
-from wattcast.training.dvfs.scaling_rows import Bools, Floats, Integers
 from wattcast.training.families import SEED, get_family
+from wattcast.training.scaling_rows import Bools, Floats, Integers
 
 Library = Literal["xgboost", "catboost"]
 LIBRARY: Library = "catboost"

@@ -32,7 +32,7 @@ from wattcast.models.dvfs.power import STATIC_WATTS, PowerParameters, duty, powe
 from wattcast.models.dvfs.timing import TimeForm, TimeParameters, time_by_form
 from wattcast.models.dvfs.use import UNITS, CounterKind
 from wattcast.models.dvfs.voltage import PUBLISHED_VOLTAGES, VoltageKnots
-from wattcast.training.dvfs.scaling_rows import Floats, ScalingRows
+from wattcast.training.scaling_rows import Floats, ScalingRows
 
 TIME_UNITS: Mapping[CounterKind, tuple[str, ...]] = MappingProxyType(
     {

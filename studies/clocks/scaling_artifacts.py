@@ -1,7 +1,7 @@
 """Writes the scaling models of every campaign as artifacts with cards.
 
 Served models are fitted on all kernels of a campaign; what a card scores was fitted without the
-kernels it is scored on (``wattcast.training.dvfs.scaling_studies``).
+kernels it is scored on (``studies.clocks.scaling_studies``).
 """
 
 from __future__ import annotations
@@ -13,6 +13,22 @@ from typing import Any
 
 import numpy as np
 
+from studies.clocks.scaling_protocols import (
+    FEW_KERNELS,
+    PhysicalFit,
+    fit_physical,
+    log_ratios,
+)
+from studies.clocks.scaling_studies import Progress, ScaleScores, Scored
+from studies.clocks.scaling_trees import (
+    CANDIDATES,
+    FittedTrees,
+    ResidualRows,
+    TreeSettings,
+    choose,
+    fit_trees,
+    hyperparameters,
+)
 from wattcast.features.errors import DataError
 from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
 from wattcast.models.clocks import ClockPair
@@ -37,25 +53,9 @@ from wattcast.models.dvfs.schemas import (
     trees_schema,
 )
 from wattcast.training.data.frequency import read_frequency
-from wattcast.training.dvfs.scaling_protocols import (
-    FEW_KERNELS,
-    PhysicalFit,
-    fit_physical,
-    log_ratios,
-)
-from wattcast.training.dvfs.scaling_rows import Floats, ScalingRows, scaling_rows
-from wattcast.training.dvfs.scaling_studies import Progress, ScaleScores, Scored
-from wattcast.training.dvfs.scaling_trees import (
-    CANDIDATES,
-    FittedTrees,
-    ResidualRows,
-    TreeSettings,
-    choose,
-    fit_trees,
-    hyperparameters,
-)
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, today, write_artifact
+from wattcast.training.scaling_rows import Floats, ScalingRows, scaling_rows
 
 VERSION = 1
 INTERVAL_LEVEL = 0.9

@@ -19,10 +19,17 @@ from functools import partial
 
 import numpy as np
 
+from studies.clocks.scaling_trees import (
+    CANDIDATES,
+    ResidualRows,
+    TreeSettings,
+    choose,
+    fit_trees,
+)
 from wattcast.models.dvfs.power import PowerParameters, power_watts
 from wattcast.models.dvfs.residual import power_vectors, time_vectors
 from wattcast.models.dvfs.timing import TimeParameters, relative_time, unfitted_time
-from wattcast.training.dvfs.scaling_fits import (
+from wattcast.training.scaling_fits import (
     PowerSettings,
     TimePrior,
     fit_power,
@@ -30,14 +37,7 @@ from wattcast.training.dvfs.scaling_fits import (
     fit_times,
     row_weights,
 )
-from wattcast.training.dvfs.scaling_rows import Bools, Floats, ScalingRows
-from wattcast.training.dvfs.scaling_trees import (
-    CANDIDATES,
-    ResidualRows,
-    TreeSettings,
-    choose,
-    fit_trees,
-)
+from wattcast.training.scaling_rows import Bools, Floats, ScalingRows
 
 MODELS = ("mean curve", "unfitted", "physical", "hybrid")
 FEW_KERNELS = CANDIDATES[:3]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 import wattcast  # noqa: F401  # before any numeric library: it quiets their spinning threads
-from wattcast.features.errors import WattcastError
+from wattcast.features.errors import MissingExtraError, WattcastError
 
 STUDIES = {
     "report": ("report", "accuracy reports of time, power and clocks, as pages (docs/reports.md)"),
@@ -40,6 +40,11 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     try:
         status: int = import_module(f"studies.{STUDIES[name][0]}").main(rest)
+    except ModuleNotFoundError as error:
+        if (missing := MissingExtraError.of(error)) is None:
+            raise
+        print(f"error: {missing}", file=sys.stderr)
+        return 1
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

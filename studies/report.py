@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from wattcast.training.extra import NEEDED, require_train_extra
+from wattcast.features.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from studies.pages.page import Page
@@ -25,8 +26,19 @@ ASSIGNMENTS = {"time": 5, "power": 2}
 """Seeded fold assignments of what is fitted; ``dvfs`` leaves everything out once."""
 
 
+NEEDED = ("markdown_it", "matplotlib", "pandera", "scipy")
+"""Packages of the extra ``train`` that every report imports."""
+
+
+def require(packages: Sequence[str]) -> None:
+    """Refuse before minutes of work what would fail after them. Raises MissingExtraError."""
+    for name in packages:
+        if find_spec(name) is None:
+            raise MissingExtraError(name, "train")
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command; the exit status. Raises ExtraMissingError and DataError."""
+    """Run the command; the exit status. Raises MissingExtraError and DataError."""
     parser = argparse.ArgumentParser(
         prog="python -m studies report",
         description="Accuracy reports from the data folder (WATTCAST_DATA), as Markdown and HTML.",
@@ -41,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if getattr(options, "assignments", 1) < 1:
         parser.error("--assignments must be 1 or more")
-    require_train_extra((*NEEDED, "hdbscan") if options.name == "power" else NEEDED)
+    require((*NEEDED, "hdbscan") if options.name == "power" else NEEDED)
     from studies.pages.page import write_page
     from studies.pages.targets import target_lines
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from wattcast.features.errors import ModelError
+from wattcast.features.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import distributed
@@ -115,8 +115,8 @@ def open_engine(
 ) -> Iterator[Engine]:
     """The engine of a Dask scheduler's address, or threads without one.
 
-    Raises ClusterError where the scheduler does not answer or has no worker, and ModelError where
-    Dask is not installed.
+    Raises ClusterError where the scheduler does not answer or has no worker, and MissingExtraError
+    where Dask is not installed.
     """
     if address is None:
         yield InProcess(jobs)
@@ -124,9 +124,7 @@ def open_engine(
     try:
         import distributed
     except ImportError as error:
-        raise ModelError("WATTCAST_DASK needs the extra dask: pip install 'wattcast[dask]'") from (
-            error
-        )
+        raise MissingExtraError("distributed", "dask") from error
     try:
         client = distributed.Client(  # type: ignore[no-untyped-call]
             address, timeout=WORKERS_SECONDS, set_as_default=False

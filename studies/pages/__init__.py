@@ -6,6 +6,6 @@
     uninformed.py  predictions that know nothing of the program: median, mean scaling curve
     dwarfs.py      parallel dwarfs of programs (dwarfs.toml)
 
-matplotlib and markdown-it-py come with the extra ``train``; ``require_train_extra`` says so where
-they are missing.
+matplotlib and markdown-it-py come with the extra ``train``; ``studies.report.require`` says
+so where they are missing.
 """

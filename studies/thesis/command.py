@@ -6,16 +6,16 @@ import argparse
 import os
 import sys
 
+from studies.report import NEEDED, require
 from studies.thesis.judged import ASSIGNMENTS, Effort
 from studies.thesis.study import Study
 from wattcast.features.errors import WattcastError
-from wattcast.training.extra import NEEDED, require_train_extra
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
     try:
-        require_train_extra((*NEEDED, "hdbscan"))
+        require((*NEEDED, "hdbscan"))
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -35,18 +35,19 @@ from studies.pages.page import (
 )
 from studies.pages.targets import Target, target_lines, target_table
 from studies.pages.uninformed import mean_curve_of_others, median_of_others
+from studies.report import NEEDED, require
 from studies.time import bottleneck_errors as bottleneck
 from studies.time import queueing_errors as queueing
 from studies.time import time_work
 from studies.time.time_activity import activity_chapter
 from studies.time.time_report import time_report
 from studies.time.time_thesis import KERNELS, by_dwarf, errors_of, thesis_chapter
+from wattcast.features.errors import MissingExtraError
 from wattcast.models.choice import Point
 from wattcast.models.time.card import TimeProtocol
 from wattcast.models.time.spread import published_pairs
 from wattcast.training.data.activity_tables import read_activity_table
 from wattcast.training.data.datasets import find_data
-from wattcast.training.extra import ExtraMissingError, require_train_extra
 from wattcast.training.work_folds import MODEL, OTHERS, LeftOut, WorkTable
 
 needs_data = pytest.mark.skipif(
@@ -301,9 +302,9 @@ def test_table_4_3_counts_all_kernels_of_table_4_2() -> None:
 
 
 def test_a_missing_extra_is_named() -> None:
-    require_train_extra()
-    with pytest.raises(ExtraMissingError, match=r"wattcast\[train\].*no_such_package"):
-        require_train_extra(["matplotlib", "no_such_package"])
+    require(NEEDED)
+    with pytest.raises(MissingExtraError, match=r"no_such_package.*wattcast\[train\]"):
+        require(["matplotlib", "no_such_package"])
 
 
 # --- the report of time -----------------------------------------------------------------------

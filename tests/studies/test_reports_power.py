@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from studies.__main__ import main as run
 from studies.pages.page import Page, Section, Table, to_html, to_markdown
 from studies.pages.targets import Target, target_lines
 from studies.power import (
@@ -37,7 +38,6 @@ from studies.thesis.judged import Effort
 from studies.thesis.regressors import REGRESSORS
 from studies.thesis.study import K20, Study
 from tests.studies.test_thesis_models import a_frame
-from wattcast.app.cli import main as cli
 from wattcast.features.errors import DataError
 from wattcast.training.data.cleaning import MODEL_INPUTS
 from wattcast.training.data.datasets import find_data
@@ -219,11 +219,7 @@ def test_the_report_command_writes_both_files(
         return page, (Target("K20, R²", 0.93, 0.925, "at least", unit=""),)
 
     monkeypatch.setattr(power, "power_report", report)
-    words = ["wattcast", "report", "power", "--out", str(tmp_path), "--assignments", "3"]
-    monkeypatch.setattr("sys.argv", words)
-    with pytest.raises(SystemExit) as ended:
-        cli()
-    assert ended.value.code == 0
+    assert run(["report", "power", "--out", str(tmp_path), "--assignments", "3"]) == 0
     assert asked == [3]
     assert capsys.readouterr().out.startswith("met              K20, R²: 0.930 (at least 0.925)\n")
     assert "Only" in (tmp_path / "power.md").read_text("utf-8")

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from studies import report
 from studies.__main__ import STUDIES, main
 from studies.clocks import dvfs_report as dvfs
 from studies.pages.page import Page, Section
 from studies.pages.targets import Target
 from studies.time import time_report as time
 from studies.time.work_tables import ASSIGNMENTS
-from wattcast.training import extra
 
 Run = Callable[..., tuple[str, str]]
 
@@ -113,8 +113,8 @@ def test_without_data_the_variable_is_named(
 
 
 def test_without_the_extra_it_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    monkeypatch.setattr(report, "find_spec", lambda name: None)
     _, err = run("time", status=1)
     assert err.count("\n") == 1
     assert "wattcast[train]" in err
-    assert "matplotlib" in err
+    assert "markdown_it" in err

@@ -34,6 +34,7 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m benchmarks.size
 
 bench: $(STAMP)  ## speed and memory, beside the budgets of the design
 	$(BIN)/python -m benchmarks

@@ -22,7 +22,7 @@ from wattcast.app.settings import Settings
 from wattcast.features.gpus import GpuProfile, list_gpus
 from wattcast.features.schemas import list_schemas
 from wattcast.predictor.catalog import schema_details
-from wattcast.training.markdown import table
+from wattcast.training.card_tables import table
 
 MADE = "<!-- Written by python -m wattcast.app.reference docs/reference; do not edit. -->\n\n"
 

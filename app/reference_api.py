@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from wattcast.app.settings import Settings
-from wattcast.training.markdown import table
+from wattcast.training.card_tables import table
 
 _REF = "#/components/schemas/"
 

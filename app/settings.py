@@ -333,6 +333,12 @@ class Settings(BaseSettings):
         description="Address of a Dask scheduler whose workers run the fits of retrainings "
         "(tcp://host:8786); unset: threads of the job's process.",
     )
+    dask_rows: int = Field(
+        default=500_000,
+        ge=1,
+        description="Rows from which one XGBoost fit is spread over all workers of WATTCAST_DASK; "
+        "fits on fewer rows run whole, side by side.",
+    )
     gate_alpha: float = Field(
         default=0.025,
         gt=0,

@@ -1,7 +1,7 @@
 """A new GPU from few measurements: a model of other GPUs, mapped by N launches measured on it.
 
     wattcast calibrate MEASURED.csv     predicts launches of a GPU from a few measured on it
-    python -m wattcast.training.calibrate_study  leave-one-GPU-out with N-shot (docs/data.md)
+    python -m studies calibration  leave-one-GPU-out with N-shot (docs/data.md)
 
 A model of the other GPUs tells a launch's power relative to its GPU's median (``SourceModel``).
 The N known rows then map that to watts in several ways (``WAYS``): their median alone, an affine
@@ -26,8 +26,8 @@ from sklearn.ensemble import ExtraTreesRegressor
 from wattcast.features.errors import DataError
 from wattcast.features.plausible import check_measured
 from wattcast.training.data.tables import FIRST_ROW, number, read_table
-from wattcast.training.evaluation.rows import Floats, Indices, Predict, Rows
-from wattcast.training.power.rows import power_rows
+from wattcast.training.evaluation.splits import Floats, Indices, Predict, Rows
+from wattcast.training.power_rows import power_rows
 
 COLUMNS = (
     "avg_comp_lat",

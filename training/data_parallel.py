@@ -11,8 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from wattcast.features.errors import ModelError
-from wattcast.training.families import Floats, get_family
+from wattcast.training.engine import Engine, OnDask
+from wattcast.training.families import Family, Floats, Xgboost, get_family
 
 if TYPE_CHECKING:
     import distributed
@@ -52,3 +55,36 @@ def fit_data_parallel(
             continue
         return found["booster"]
     raise ModelError(f"no fit ended in {ATTEMPTS} attempts: {error}") from error
+
+
+class SpreadXgboost(Xgboost):
+    """XGBoost whose fits on many rows (``OnDask.spread_rows``) take all workers of a cluster."""
+
+    def __init__(self, engine: OnDask) -> None:
+        self._engine = engine
+
+    def fit(self, vectors: Floats, watts: Floats) -> Any:
+        """As ``Family.fit``. Raises ModelError where no attempt ends."""
+        if len(watts) < self._engine.spread_rows:
+            return super().fit(vectors, watts)
+        client = self._engine.client
+        workers = max(1, len(client.scheduler_info()["workers"]))
+        parts = np.array_split(np.arange(len(watts)), workers)
+        return fit_data_parallel(
+            client, [(vectors[part], watts[part]) for part in parts], self.hyperparameters
+        )
+
+
+def is_spread(engine: Engine, family: str, rows: int) -> bool:
+    """Whether a fit of a family on so many rows is spread over the engine's workers."""
+    return isinstance(engine, OnDask) and family == Xgboost.name and rows >= engine.spread_rows
+
+
+def family_on(engine: Engine, name: str) -> Family:
+    """A family by name; where the engine is a cluster, its fits on many rows are spread over it.
+
+    Raises ModelError for an unknown family.
+    """
+    if isinstance(engine, OnDask) and name == Xgboost.name:
+        return SpreadXgboost(engine)
+    return get_family(name)

@@ -3,8 +3,8 @@
     open_engine()                   threads; the libraries release the interpreter while they fit
     open_engine("tcp://host:8786")  the workers of a Dask scheduler (``WATTCAST_DASK``)
 
-The results are the same bit by bit wherever it is. Workers run this program's code: a scheduler is
-to be trusted like a database.
+The results are the same bit by bit wherever it is, but for fits spread over several workers.
+Workers run this program's code: a scheduler is to be trusted like a database.
 """
 
 from __future__ import annotations
@@ -15,13 +15,17 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from wattcast.features.errors import ModelError
+from wattcast.features.errors import MissingExtraError
 
 if TYPE_CHECKING:
     import distributed
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+SPREAD_ROWS = 500_000
+"""Rows from which one XGBoost fit is spread over the workers; a convention of ours. Below, the fits
+of folds run whole, side by side, and stay the same bit by bit."""
 
 WORKERS_SECONDS = 30.0
 """How long a scheduler may take to have a worker."""
@@ -67,9 +71,11 @@ class InProcess:
 @dataclass(frozen=True)
 class OnDask:
     """Workers of a Dask cluster. A worker that dies costs its running tasks, which another one
-    then runs; ``client`` belongs to whoever opened it."""
+    then runs; ``client`` belongs to whoever opened it. XGBoost fits on ``spread_rows`` rows or
+    more are spread over the workers (``wattcast.training.data_parallel``)."""
 
     client: distributed.Client
+    spread_rows: int = SPREAD_ROWS
 
     def map(self, function: Callable[[T], R], items: Sequence[T]) -> Iterator[tuple[int, R]]:
         """As ``Engine.map``."""
@@ -104,11 +110,13 @@ class _Quiet:
 
 
 @contextmanager
-def open_engine(address: str | None = None, jobs: int = 2) -> Iterator[Engine]:
+def open_engine(
+    address: str | None = None, jobs: int = 2, spread_rows: int = SPREAD_ROWS
+) -> Iterator[Engine]:
     """The engine of a Dask scheduler's address, or threads without one.
 
-    Raises ClusterError where the scheduler does not answer or has no worker, and ModelError where
-    Dask is not installed.
+    Raises ClusterError where the scheduler does not answer or has no worker, and MissingExtraError
+    where Dask is not installed.
     """
     if address is None:
         yield InProcess(jobs)
@@ -116,9 +124,7 @@ def open_engine(address: str | None = None, jobs: int = 2) -> Iterator[Engine]:
     try:
         import distributed
     except ImportError as error:
-        raise ModelError("WATTCAST_DASK needs the extra dask: pip install 'wattcast[dask]'") from (
-            error
-        )
+        raise MissingExtraError("distributed", "dask") from error
     try:
         client = distributed.Client(  # type: ignore[no-untyped-call]
             address, timeout=WORKERS_SECONDS, set_as_default=False
@@ -130,6 +136,6 @@ def open_engine(address: str | None = None, jobs: int = 2) -> Iterator[Engine]:
             client.wait_for_workers(1, timeout=WORKERS_SECONDS)
         except TimeoutError as error:
             raise ClusterError(f"the Dask scheduler at {address} has no workers") from error
-        yield OnDask(client)
+        yield OnDask(client, spread_rows)
     finally:
         client.close()  # type: ignore[no-untyped-call]

@@ -32,9 +32,12 @@ from wattcast.models.cards import (
     sha256_of,
 )
 from wattcast.models.intervals import IntervalCalibration
-from wattcast.training.checkpoints import Checkpoints
+from wattcast.training import power_pooled
+from wattcast.training.checkpoints import Checkpoints, kept
 from wattcast.training.data.cleaning import CleanTable
 from wattcast.training.data.datasets import sources
+from wattcast.training.data_parallel import family_on
+from wattcast.training.engine import Engine, InProcess
 from wattcast.training.evaluation.calibration import (
     NESTED_SEEDS,
     NestedFold,
@@ -44,13 +47,10 @@ from wattcast.training.evaluation.calibration import (
 )
 from wattcast.training.evaluation.protocols import ASSIGNMENTS, OutOfFold, averaged
 from wattcast.training.evaluation.protocols import evaluate as evaluate_protocol
-from wattcast.training.evaluation.rows import Fit, FitPredict, Rows, plain
-from wattcast.training.evaluation.splits import FOLDS, Protocol
-from wattcast.training.families import FAMILIES, Family, get_family, library_versions
+from wattcast.training.evaluation.splits import FOLDS, Fit, FitPredict, Protocol, Rows, plain
+from wattcast.training.families import FAMILIES, Family, library_versions
 from wattcast.training.forests import SETTINGS
-from wattcast.training.power import pooled as power_pooled
-from wattcast.training.power.kept import kept
-from wattcast.training.power.table import (
+from wattcast.training.power_rows import (
     POWERQUANT_SOURCE,
     SOURCE,
     THESIS_FILES,
@@ -58,8 +58,13 @@ from wattcast.training.power.table import (
     peer_tables,
     training_table,
 )
-from wattcast.training.provenance import code_revision, today, write_artifact
-from wattcast.training.summary import fingerprint, summarise
+from wattcast.training.provenance import (
+    code_revision,
+    fingerprint,
+    summarise,
+    today,
+    write_artifact,
+)
 
 POOLED = power_pooled.FAMILY
 ALL_FAMILIES = (*FAMILIES, POOLED)
@@ -87,6 +92,8 @@ class Plan:
     version: int = 1
     jobs: int = 2
     checkpoints: Checkpoints = field(default_factory=Checkpoints)
+    engine: Engine = field(default_factory=InProcess)
+    """Where fits on many rows run (``wattcast.training.data_parallel``)."""
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,7 @@ def train(
         out_dir = PACKAGED_ARTIFACTS
     plan = plan or Plan()
     asked = list(dict.fromkeys(families))
-    chosen = [get_family(name) for name in asked if name != POOLED]
+    chosen = [family_on(plan.engine, name) for name in asked if name != POOLED]
     if not asked:
         raise ModelError("no family to train")
     peers = peer_tables(source, root) if POOLED in asked else []

@@ -14,10 +14,8 @@ import numpy as np
 
 from wattcast.features.errors import ModelError
 from wattcast.training.engine import Engine
-from wattcast.training.evaluation.protocols import OutOfFold, outside_range
-from wattcast.training.evaluation.rows import Rows
 from wattcast.training.evaluation.scores import mae_watts
-from wattcast.training.evaluation.splits import FOLDS, Protocol, fold_assignment
+from wattcast.training.evaluation.splits import FOLDS, Rows, fold_assignment
 from wattcast.training.families import SEED, Floats, get_family
 
 if TYPE_CHECKING:
@@ -51,34 +49,6 @@ def fit_fold(task: FoldTask) -> Floats:
     family = type(get_family(task.family))()
     family.hyperparameters = {**family.hyperparameters, **task.parameters}
     return family.predict(family.fit(task.vectors, task.watts), task.test)
-
-
-def cross_validate_on(
-    engine: Engine,
-    rows: Rows,
-    family: str,
-    protocol: Protocol,
-    seeds: Sequence[int],
-    parameters: Mapping[str, bool | int | float | str] | None = None,
-) -> OutOfFold:
-    """As ``wattcast.training.evaluation.protocols.cross_validate``, its fits on an engine."""
-    shape = (len(seeds), len(rows))
-    predicted, baseline = np.full(shape, np.nan), np.full(shape, np.nan)
-    outside, numbers = np.zeros(shape, dtype=np.bool_), np.full(shape, -1, dtype=np.int64)
-    tasks, places = [], []
-    for at, seed in enumerate(seeds):
-        assignment = fold_assignment(rows, protocol, seed)
-        for fold in range(FOLDS):
-            test, train = assignment == fold, assignment != fold
-            places.append((at, test))
-            tasks.append(_task(family, parameters or {}, rows, train, test))
-            baseline[at, test] = np.median(rows.watts[train])
-            outside[at, test] = outside_range(rows.vectors[train], rows.vectors[test])
-            numbers[at, test] = fold
-    for number, watts in engine.map(fit_fold, tasks):
-        at, test = places[number]
-        predicted[at, test] = watts
-    return OutOfFold(rows, predicted, baseline, outside, {}, numbers, protocol)
 
 
 def search(

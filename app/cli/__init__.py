@@ -40,7 +40,6 @@ from wattcast.app.cli.more import register
 from wattcast.app.cli.output import console as _console
 from wattcast.app.cli.output import predictor as _predictor
 from wattcast.app.cli.output import print_json as _print_json
-from wattcast.app.cli.report import reports
 from wattcast.app.settings import Settings
 from wattcast.features.errors import MissingExtraError, WattcastError
 
@@ -54,7 +53,6 @@ app = typer.Typer(
 )
 gpus = typer.Typer(help="GPU profiles: list, show, check.", invoke_without_command=True)
 app.add_typer(gpus, name="gpus")
-app.add_typer(reports, name="report")
 app.add_typer(keys, name="keys")
 app.command()(audit)
 app.add_typer(models, name="models")
@@ -361,7 +359,7 @@ def schemas(as_json: AsJson = False) -> None:
     add_help_option=False,
 )
 def train(context: typer.Context) -> None:
-    """Train the power models (python -m training; --help lists its options)."""
+    """Train the power models, or search their hyperparameters (--help lists the options)."""
     from wattcast.training.__main__ import main as run
 
     raise typer.Exit(run(context.args))

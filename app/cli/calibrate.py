@@ -30,9 +30,7 @@ def calibrate(
     Needs the power files (wattcast data check). Says which map it chose and how each errs on the
     measured launches left out in turn; the median of them is always among the choices.
     """
-    from wattcast.training.reports.extra import require_train_extra
 
-    require_train_extra(("pandera", "scipy"))
     from wattcast.training.calibrate import calibrate as run
 
     found = run(measured, predict)

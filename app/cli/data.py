@@ -47,7 +47,6 @@ def fetch(
 
     They carry no licence: for training and evaluation only, rows must not be handed on.
     """
-    _require_extra()
     from wattcast.features.errors import WattcastError
     from wattcast.training.data.datasets import sources
     from wattcast.training.data.fetch import fetch as run
@@ -90,7 +89,6 @@ def check(
 
     Exit status 1 if a table is defective; missing ones are listed.
     """
-    _require_extra()
     from wattcast.app.cli import tables as report
     from wattcast.training.data.inventory import data_folder, inventory
 
@@ -172,12 +170,6 @@ def import_(
         origin = "kernel_tuner"
     write_imported(to, found, gpu, f"{origin}: {file.name}", licence, code)
     print(f"{to}: {len(found)} configurations")
-
-
-def _require_extra() -> None:
-    from wattcast.training.reports.extra import require_train_extra
-
-    require_train_extra(("pandera",))
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -1,6 +1,6 @@
 """The interval of the default time model: what it missed on programs it was not fitted to.
 
-``bottleneck_errors.csv`` (made by ``python -m wattcast.training.bottleneck --write``) holds
+``bottleneck_errors.csv`` (made by ``python -m studies bottleneck --write``) holds
 ln(measured / predicted) of the application programs of four GPUs at their highest clocks. A
 program is a group, over all GPUs: an unseen program is what a user brings.
 """

@@ -3,7 +3,7 @@
 What the model misses of a board (its driver's overheads, an optimistic bandwidth) it misses in
 nearly the same proportion at every launch, or at every launch that the same thing bounds. So the
 correction is a factor on the predicted seconds: one, or one for each ``regime``.
-``wattcast.training.retrain.time`` fits it.
+``training/retrain/launch_time.py`` fits it.
 """
 
 from __future__ import annotations

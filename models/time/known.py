@@ -7,7 +7,7 @@ correct the prediction of another. Any time model's predictions will do.
 
 The constants were chosen on launches of the RTX 3080 data that share a kernel, with predictions
 of models that had seen neither the program nor its ports;
-``python -m wattcast.training.work`` prints the
+``python -m studies work`` prints the
 error with and without the correction, and what the intervals hold (docs/work.md).
 """
 

@@ -54,7 +54,7 @@ def spread(family: str, gpu_id: str) -> tuple[IntervalWidth, Basis]:
 
     A GPU with measured times gets its own (``unseen_kernel``: nothing was fitted to them), any
     other those of all, ``EXTRAPOLATED_WIDENING`` times as wide in logarithms (``extrapolated``).
-    ``queueing_spread.csv`` is made by ``python -m wattcast.training.queueing --write``.
+    ``queueing_spread.csv`` is made by ``python -m studies queueing --write``.
     Raises DataError
     where the file has no factors of the family.
     """

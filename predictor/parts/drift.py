@@ -39,7 +39,7 @@ _BINS = 4
 """Between three quartiles."""
 
 _ROUNDING = 5e-6
-"""Stored quartiles have six digits (``training.summary``): a count that was one may lie above."""
+"""Stored quartiles have six digits (``training``): a count that was one may lie above."""
 
 _FLAGS = frozenset({"outside_training_range", "unlike_training", "power_not_predicted"})
 """Warnings of predictions whose kernel the model was not trained for."""

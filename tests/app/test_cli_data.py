@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,6 @@ from wattcast.training.data.cleaning import MODEL_INPUTS
 from wattcast.training.data.datasets import SourceFile, sources
 from wattcast.training.data.fetch import FetchError, address_of, fetch
 from wattcast.training.data.inventory import inventory
-from wattcast.training.reports import extra
 
 Run = Callable[..., tuple[str, str]]
 
@@ -357,6 +357,8 @@ def test_without_data_or_the_extra_it_says_so(
     monkeypatch.setenv("WATTCAST_DATA", str(tmp_path))
     _, err = run("check", status=1)
     assert "WATTCAST_DATA" in err
-    monkeypatch.setattr(extra, "find_spec", lambda name: None)
+    for name in [name for name in sys.modules if name.startswith("wattcast.training.data")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pandera.pandas", None)  # imports say that it is missing
     _, err = run("check", status=1)
     assert "wattcast[train]" in err

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from wattcast.training.accuracy import main, page
+from studies.accuracy import main, page
 
 PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 
@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "accuracy.md"
 def test_the_committed_page_is_that_of_the_cards():
     cards = ArtifactStore((PACKAGED_ARTIFACTS,)).list()
     same = PAGE.read_text(encoding="utf-8") == page(cards)
-    assert same, "python -m wattcast.training.accuracy docs/accuracy.md writes it anew"
+    assert same, "python -m studies accuracy docs/accuracy.md writes it anew"
 
 
 def test_every_card_stands_in_every_table():

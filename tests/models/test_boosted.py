@@ -17,7 +17,7 @@ from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.inputs import LAUNCH_FEATURES
 from wattcast.models.store import ArtifactStore
 from wattcast.training.data.datasets import find_data
-from wattcast.training.power.table import training_table
+from wattcast.training.power_rows import training_table
 
 GPUS = ("tesla-k20", "tesla-m60", "tesla-v100")
 STORE = ArtifactStore()

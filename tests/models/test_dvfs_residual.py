@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from studies.clocks.scaling_trees import FittedTrees, ResidualRows, TreeSettings, fit_trees
 from tests.models.test_dvfs_physical import PARAMETERS, use
 from wattcast.features.errors import ModelError, SchemaError
 from wattcast.models.clocks import ClockPair
@@ -20,7 +21,6 @@ from wattcast.models.dvfs.timing import relative_time
 from wattcast.models.dvfs.use import UNITS, KernelUse, UseTable
 from wattcast.models.store import ArtifactStore
 from wattcast.models.trees import TreeModel
-from wattcast.training.dvfs.residual import FittedTrees, ResidualRows, TreeSettings, fit_trees
 
 RNG = np.random.default_rng(3)
 PHYSICAL = PhysicalScaling(PARAMETERS)

@@ -7,7 +7,7 @@ import pytest
 
 from wattcast.features.errors import ModelError
 from wattcast.models.novelty import Novelty
-from wattcast.training.summary import summarise
+from wattcast.training.provenance import summarise
 
 
 def _rows(seed: int = 0) -> np.ndarray:

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 
+from studies.onboarding.simulated import Faults, SimulatedGpu, SimulatedRunner, Truth
+from studies.onboarding.simulated_nvml import SimulatedNvml
 from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.facts import Fact
 from wattcast.features.gpus.profile import BlockStart, GpuProfile, LaunchOverhead
 from wattcast.training.measure.campaign import plan, run_campaign, session
 from wattcast.training.measure.nvml import Nvml
 from wattcast.training.measure.observer import Settings
-from wattcast.training.measure.simulated import Faults, SimulatedGpu, SimulatedRunner, Truth
-from wattcast.training.measure.simulated_nvml import SimulatedNvml
 from wattcast.training.measure.workload import Board, Buffer, Probe, Role, Workload
 
 BODY = {

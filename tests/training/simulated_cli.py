@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from unittest.mock import patch
 
+from studies.onboarding.simulation import simulated
 from tests.training.measuring import NO_COUNTER, board
 from wattcast.app.cli import main
 from wattcast.training.measure.run import Machine
-from wattcast.training.onboard.simulation import simulated
 
 if __name__ == "__main__":
     with patch.object(Machine, "here", lambda index: simulated(board(NO_COUNTER))):

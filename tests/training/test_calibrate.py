@@ -26,8 +26,8 @@ from wattcast.training.calibrate import (
 )
 from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.protocols import evaluate
-from wattcast.training.evaluation.rows import Rows
-from wattcast.training.power.rows import power_rows
+from wattcast.training.evaluation.splits import Rows
+from wattcast.training.power_rows import power_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

@@ -7,15 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from studies.power.power_baselines import activity_rows, baseline_lines
 from wattcast.features.errors import DataError
-from wattcast.training.data import clean_tables
-from wattcast.training.data.clean_tables import read_clean
-from wattcast.training.data.cleaning import MODEL_INPUTS, clean
+from wattcast.training.data import inventory
+from wattcast.training.data.cleaning import MODEL_INPUTS, NamingRules, clean, plain_name
 from wattcast.training.data.datasets import KernelName, find_data, read_kernel_names
-from wattcast.training.data.kernel_naming import NamingRules, plain_name
-from wattcast.training.evaluation.baselines import median_watts
-from wattcast.training.evaluation.protocols import evaluate
-from wattcast.training.power.rows import activity_rows, baseline_lines, power_rows
+from wattcast.training.data.inventory import read_clean
+from wattcast.training.evaluation.protocols import evaluate, median_watts
+from wattcast.training.power_rows import power_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
@@ -112,7 +111,7 @@ def test_the_rule_finds_most_families_without_their_own_spelling() -> None:
 
 
 @needs_data
-@pytest.mark.parametrize("name", clean_tables.TABLES)
+@pytest.mark.parametrize("name", inventory.TABLES)
 def test_cleaned_tables_hold_what_cleaning_gives(name: str) -> None:
     frame, ours = read_clean(name), clean(name).frame
     np.testing.assert_array_equal(frame["power_w"], ours["power_w"])

@@ -1,26 +1,36 @@
-"""Folds, searches, big fits and extraction give the same on a cluster, even if a worker dies."""
+"""Fits, searches and predictions of folders give the same on a cluster, even if a worker dies."""
 
 from __future__ import annotations
 
+import csv
 import os
 import signal
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+import wattcast
+from wattcast.app.cli import app
 from wattcast.features.errors import ModelError
-from wattcast.training.bulk import KernelTask, extract_all
-from wattcast.training.data_parallel import fit_data_parallel
+from wattcast.models.cards import Source
+from wattcast.models.store import ArtifactStore
+from wattcast.training import __main__ as trainer
+from wattcast.training.data.datasets import find_data
+from wattcast.training.data_parallel import SpreadXgboost, fit_data_parallel
 from wattcast.training.engine import ClusterError, Engine, InProcess, OnDask, open_engine
-from wattcast.training.evaluation.protocols import cross_validate
-from wattcast.training.evaluation.rows import Rows
+from wattcast.training.evaluation.splits import Rows
 from wattcast.training.families import Xgboost
-from wattcast.training.search import cross_validate_on, fit_fold, search
+from wattcast.training.retrain.artifacts import FitTask, fit_predict_all
+from wattcast.training.retrain.inputs import Champion, Order, Uploads
+from wattcast.training.retrain.run import retrain
+from wattcast.training.search import fit_fold, search
 
 distributed = pytest.importorskip("distributed", reason="the extra dask is not installed")
 
@@ -64,12 +74,67 @@ def fit_predict(vectors: np.ndarray, watts: np.ndarray, test: np.ndarray) -> np.
 
 
 def test_folds_are_the_same_bit_by_bit_wherever_they_run(engine: Engine) -> None:
-    expected = cross_validate(rows(), fit_predict, "grouped", [0, 1])
-    for where in (InProcess(2), engine):
-        found = cross_validate_on(where, rows(), "xgboost", "grouped", [0, 1], QUICK)
-        assert (found.predicted_watts == expected.predicted_watts).all()
-        assert (found.baseline_watts == expected.baseline_watts).all()
-        assert (found.outside == expected.outside).all()
+    sample = rows(60, 6)
+    halves = np.array_split(np.arange(len(sample)), 2)
+    tasks = [
+        FitTask(family, sample.vectors[one], sample.watts[one], sample.vectors[other])
+        for family in ("xgboost", "catboost")
+        for one, other in (halves, halves[::-1])
+    ]
+    here, there = (dict(fit_predict_all(where, tasks)) for where in (InProcess(2), engine))
+    assert sorted(here) == sorted(there) == [0, 1, 2, 3]
+    assert all((here[at] == there[at]).all() for at in here)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few trees where this process fits or says what is fitted; workers keep their own number."""
+    monkeypatch.setattr(Xgboost, "hyperparameters", {**Xgboost.hyperparameters, **QUICK})
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_fit_on_many_rows_takes_the_cluster_and_no_other_does(engine: Engine) -> None:
+    assert isinstance(engine, OnDask)
+    sample = rows(600)
+    many, few = (replace(engine, spread_rows=number) for number in (600, 601))
+    alone = Xgboost().fit(sample.vectors, sample.watts).save_raw("ubj")
+    assert SpreadXgboost(few).fit(sample.vectors, sample.watts).save_raw("ubj") == alone
+    spread = SpreadXgboost(many).fit(sample.vectors, sample.watts)
+    assert spread.num_boosted_rounds() == QUICK["n_estimators"]
+    assert spread.save_raw("ubj") != alone
+    tasks = [
+        FitTask(family, sample.vectors, sample.watts, sample.vectors[:100])
+        for family in ("xgboost", "catboost")
+    ]
+    here, there = (dict(fit_predict_all(where, tasks)) for where in (InProcess(2), many))
+    assert here[0] == pytest.approx(there[0], rel=0.1)
+    assert (here[0] != there[0]).any()
+    assert (here[1] == there[1]).all()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_retraining_on_many_rows_is_spread_and_judged_alike(
+    engine: Engine, tmp_path: Path
+) -> None:
+    assert isinstance(engine, OnDask)
+    champion = Champion(ArtifactStore().find("tesla-k20", "power", "average", "alavani2023"))
+    points = np.array(champion.model.background.points)[:10]
+    generator, kernels = np.random.default_rng(0), np.repeat(np.arange(10), 8)
+    vectors = points[kernels] * generator.uniform(0.9, 1.1, (80, points.shape[1]))
+    uploaded = Rows.of(vectors, 1.15 * champion.model.predict_watts(vectors), kernels)
+    source = Source(repository="uploads", path="measurements/1", sha256="0" * 64,
+                    used_sha256="0" * 64, licence="the operator's own")  # fmt: skip
+    order = Order(
+        gpu="tesla-k20", board="board-1", schema=champion.card.feature_schema,
+        features=champion.card.feature_names, families=("xgboost",), mode="full", version=7,
+    )  # fmt: skip
+    uploads = Uploads(uploaded, np.full(80, True), ("1",), (source,))
+    errors = []
+    for name, where in (("alone", InProcess(1)), ("spread", replace(engine, spread_rows=1))):
+        made = retrain(order, uploads, None, None, tmp_path / name, engine=where)
+        errors.append(made.judged.score("measured", "grouped").model["mae_watts"].mean)
+    assert errors[0] != errors[1]
+    assert errors[1] == pytest.approx(errors[0], rel=0.25)
 
 
 @dataclass(frozen=True)
@@ -128,18 +193,85 @@ def test_one_model_is_fitted_on_rows_that_are_spread_over_workers(engine: Engine
     assert errors[1] < 0.6 * baseline
 
 
-def test_features_of_many_launches(engine: Engine) -> None:
-    ptx = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text("utf-8")
-    tasks = [
-        KernelTask(ptx, "tesla-v100", "alavani2023", (64 * n, 1, 1), (256, 1, 1))
-        for n in range(1, 9)
-    ] + [KernelTask("no ptx", "tesla-v100", "alavani2023", (1, 1, 1), (32, 1, 1))]
-    here, there = (extract_all(where, tasks) for where in (InProcess(2), engine))
-    assert repr(here) == repr(there)  # NaN where a field has no value
-    assert all(one.values is not None for one in here[:-1])
-    assert here[0] != here[1]
-    assert here[-1].values is None
-    assert here[-1].problem
+@pytest.mark.skipif(find_data() is None, reason="no training data: set WATTCAST_DATA")
+def test_train_searches_hyperparameters_on_the_cluster(
+    cluster: distributed.LocalCluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--gpu", "tesla-k20", "--family", "catboost", "--search", "1"]
+    assert trainer.main([*words, "--dask", cluster.scheduler_address]) == 0
+    printed = capsys.readouterr().out
+    (line,) = (line for line in printed.splitlines() if line.startswith("| tesla-k20 | catboost"))
+    best, shipped, median = (float(cell) for cell in line.split("|")[3:6])
+    assert best < median
+    assert shipped < median
+    assert "learning_rate=" in line
+
+
+def test_bulk_predicts_a_folder_on_the_cluster_as_it_does_here(
+    cluster: distributed.LocalCluster, tmp_path: Path
+) -> None:
+    text = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text("utf-8")
+    kernel = text[text.index(".visible .entry") :]
+    folder = tmp_path / "kernels"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "deep" / "two.ptx").write_text(text + kernel.replace("vector_add", "second"))
+    (folder / "bad.ptx").write_text("no ptx")
+    (folder / "notes.txt").write_text("not code")
+    tables = []
+    for name, where in (("here", ()), ("there", ("--dask", cluster.scheduler_address))):
+        out = tmp_path / f"{name}.csv"
+        words = ["bulk", str(folder), "--gpu", "v100", "--gpu", "k20", "--grid", "64",
+                 "--block", "256", "--out", str(out), *where]  # fmt: skip
+        ended = CliRunner().invoke(app, words)
+        assert ended.exit_code == 0, ended.output
+        assert "4 predicted, 2 not" in ended.output
+        tables.append(out.read_text())
+    assert tables[0] == tables[1]
+    found = list(csv.DictReader(tables[0].splitlines()))
+    assert [(row["file"], row["kernel"], row["gpu"]) for row in found] == [
+        ("bad.ptx", "", "v100"),
+        ("bad.ptx", "", "k20"),
+        ("deep/two.ptx", "vector_add", "v100"),
+        ("deep/two.ptx", "second", "v100"),
+        ("deep/two.ptx", "vector_add", "k20"),
+        ("deep/two.ptx", "second", "k20"),
+    ]
+    assert all("not PTX" in row["problem"] and not row["power_watts"] for row in found[:2])
+    one = wattcast.predict(folder / "deep" / "two.ptx", gpu="v100", grid=64, block=256,
+                           kernel="second")  # fmt: skip
+    assert one.power is not None
+    assert one.time is not None
+    assert found[3]["power_watts"] == f"{one.power.watts:.6g}"
+    assert found[3]["time_seconds"] == f"{one.time.seconds:.6g}"
+
+
+def test_bulk_takes_launches_from_a_table(tmp_path: Path) -> None:
+    text = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text("utf-8")
+    (tmp_path / "a.ptx").write_text(text)
+    table = tmp_path / "launches.csv"
+    table.write_text(
+        "file,grid,block,kernel,arguments\n"
+        "a.ptx,64,256,,3=1024 0:elements=1024 1:elements=1024 2:elements=1024\n"
+        'a.ptx,"8,8",256,vector_add,\na.ptx,64,256,nobody,\n'
+    )
+    run = partial(CliRunner().invoke, app)
+    words = ["bulk", str(tmp_path), "--gpu", "v100", "--launches", str(table)]
+    ended = run(words)
+    assert ended.exit_code == 0, ended.output
+    found = list(csv.DictReader(ended.stdout.splitlines()))
+    assert [(row["grid"], row["kernel"]) for row in found] == [
+        ("64", "vector_add"), ("8,8", "vector_add"), ("64", "nobody"),
+    ]  # fmt: skip
+    assert "argument_assumed" not in found[0]["warnings"]
+    assert "argument_assumed" in found[1]["warnings"]
+    assert "nobody" in found[2]["problem"]
+    table.write_text("file,grid\na.ptx,64\n")
+    assert "column block is missing" in run(words).output
+    table.write_text("file,grid,block,gird\na.ptx,64,1,1\n")
+    assert "unknown column gird" in run(words).output
+    assert "give --grid and --block" in run(words[:4]).output
+    (tmp_path / "a.ptx").write_text("no ptx")
+    assert run([*words[:4], "--grid", "1", "--block", "32"]).exit_code == 1
 
 
 def test_errors_of_a_task_reach_the_caller(engine: Engine) -> None:

@@ -13,14 +13,13 @@ from wattcast.features.errors import DataError, ModelError
 from wattcast.models.cards import ModelCard, sha256_of
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.training.__main__ import main
+from wattcast.training.card_tables import feature_table, interval_table, score_table
 from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.protocols import cross_validate
-from wattcast.training.families import FAMILIES, Xgboost, get_family, library_versions
+from wattcast.training.families import FAMILIES, Xgboost, compact, get_family, library_versions
 from wattcast.training.fit import Plan, fit_predictor, train
-from wattcast.training.onnx_trees import compact
-from wattcast.training.power.table import THESIS_FILES, training_table
-from wattcast.training.report import feature_table, interval_table, score_table
-from wattcast.training.summary import fingerprint, summarise
+from wattcast.training.power_rows import THESIS_FILES, training_table
+from wattcast.training.provenance import fingerprint, summarise
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

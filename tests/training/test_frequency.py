@@ -11,9 +11,14 @@ import pytest
 from wattcast.features.errors import DataError
 from wattcast.models.clocks import ClockPair
 from wattcast.training.data.datasets import find_data
-from wattcast.training.data.frequency import file_names, read_frequency, read_opcode_counts
-from wattcast.training.data.frequency_names import GPU_IDS, kernel_group
-from wattcast.training.dvfs.rows import scaling_rows
+from wattcast.training.data.frequency import (
+    GPU_IDS,
+    file_names,
+    kernel_group,
+    read_frequency,
+    read_opcode_counts,
+)
+from wattcast.training.scaling_rows import scaling_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from studies.onboarding.simulated import SimulatedGpu, SimulatedRunner, Truth
 from wattcast.features.analysis import analyse
 from wattcast.features.cuda.ptxas import find_ptxas
 from wattcast.features.cuda.toolchain import find_nvrtc
@@ -20,11 +21,9 @@ from wattcast.training.measure.applications import APPLICATIONS
 from wattcast.training.measure.build import compile_source, sources, without_comments
 from wattcast.training.measure.campaign import plan, planned_seconds
 from wattcast.training.measure.catalogue import applications, micro
-from wattcast.training.measure.executed import executed
 from wattcast.training.measure.micro import MODULES
 from wattcast.training.measure.observer import Settings
-from wattcast.training.measure.simulated import SimulatedGpu, SimulatedRunner, Truth
-from wattcast.training.measure.workload import PATTERNS, Board, Buffer, Workload
+from wattcast.training.measure.workload import PATTERNS, Board, Buffer, Workload, executed
 
 H200 = Board(
     sm_count=132,

@@ -19,8 +19,7 @@ from wattcast.training.measure.device import (
     SystemClock,
     WorkloadError,
 )
-from wattcast.training.measure.driver import CudaRunner
-from wattcast.training.measure.fillings import fillings
+from wattcast.training.measure.driver import CudaRunner, fillings
 from wattcast.training.measure.lines import SensorTraits
 from wattcast.training.measure.observer import Settings
 from wattcast.training.measure.recording import read_recording

@@ -13,10 +13,9 @@ from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.features.gpus import load_gpu
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
-from wattcast.training.measure.bodies import body
 from wattcast.training.measure.build import compile_source, sources, without_comments
 from wattcast.training.measure.catalogue import micro
-from wattcast.training.measure.micro import MODULES, modules, ptx_text
+from wattcast.training.measure.micro import MODULES, body, modules, ptx_text
 from wattcast.training.measure.workload import Board, Workload
 
 TINY = Board(

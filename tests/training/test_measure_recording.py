@@ -14,6 +14,7 @@ from pathlib import Path
 import jsonschema_rs
 import pytest
 
+from studies.onboarding.simulated import SimulatedGpu
 from tests.training.measuring import board, energy, parts
 from wattcast.features.errors import DataError
 from wattcast.training.measure.campaign import plan, planned_seconds, run_campaign, session
@@ -23,7 +24,6 @@ from wattcast.training.measure.nvml import Nvml
 from wattcast.training.measure.observer import Settings
 from wattcast.training.measure.pack import pack
 from wattcast.training.measure.recording import read_recording
-from wattcast.training.measure.simulated import SimulatedGpu
 from wattcast.training.measure.workload import Workload
 
 SETTINGS = Settings(poll_seconds=0.02)

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from studies.onboarding.simulated import Faults, SimulatedRunner
 from tests.training.measuring import NO_COUNTER, board, catalogue, energies, record
 from wattcast.features.gpus import check_profile, load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.physical_model import PhysicalPowerModel, WorkAtTime
 from wattcast.models.store import ArtifactStore
 from wattcast.models.time.bottleneck import BottleneckTimeModel, beside
-from wattcast.training.measure.executed import executed
 from wattcast.training.measure.recording import Recording, read_recording
-from wattcast.training.measure.simulated import Faults, SimulatedRunner
+from wattcast.training.measure.workload import executed
 from wattcast.training.onboard.data import loaded, to_toml
 from wattcast.training.onboard.profile import fit_profile
 from wattcast.training.onboard.run import Onboarded, onboard

@@ -11,11 +11,11 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import WEIGHTS, VoltageCurve, regressors
 from wattcast.training.data.datasets import find_data
-from wattcast.training.physical.choice import choose
-from wattcast.training.physical.fit import (
+from wattcast.training.physical.physical_fit import (
     Fits,
     FitSettings,
     LeftOut,
+    choose,
     clock_medians,
     error_percent,
     fitted_parameters,
@@ -24,7 +24,7 @@ from wattcast.training.physical.fit import (
     row_folds,
     scored_programs,
 )
-from wattcast.training.physical.rows import (
+from wattcast.training.physical.physical_rows import (
     GpuRows,
     all_rows,
     counter_rows,
@@ -42,7 +42,7 @@ SETTINGS = (
     FitSettings(micro_weight=1.0, counter_weight=0.5, ridge=4.0),
 )
 """Some of those the nested choice averages; the choice itself takes a minute
-(``python -m wattcast.training.physical.report``)."""
+(``python -m studies physical``)."""
 
 SERVED = ("gtx-1080-ti", "quadro-rtx-8000", "tesla-p100", "tesla-v100")
 

@@ -7,29 +7,28 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from studies.power.physical_measured import DcgmRows
+from studies.power.physical_shots import measured_launches, with_shots
+from studies.power.physical_tables import with_residual
+from studies.power.physical_tokens import GROUPS, token_shares
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.physical import PhysicalParameters
 from wattcast.models.power.recalibration import recalibrated
 from wattcast.training.data.datasets import find_data
-from wattcast.training.physical.fit import (
+from wattcast.training.physical.physical_artifacts import (
+    leave_gpu_out,
+    priors,
+    served_costs,
+    watts_of,
+)
+from wattcast.training.physical.physical_fit import (
     Fits,
     FitSettings,
     error_percent,
     fitted_parameters,
     predict,
 )
-from wattcast.training.physical.measured import DcgmRows
-from wattcast.training.physical.residual import with_residual
-from wattcast.training.physical.rows import GpuRows, counter_rows, joined, served_rows
-from wattcast.training.physical.served import served_costs
-from wattcast.training.physical.tokens import GROUPS, token_shares
-from wattcast.training.physical.transfer import (
-    leave_gpu_out,
-    measured_launches,
-    priors,
-    watts_of,
-    with_shots,
-)
+from wattcast.training.physical.physical_rows import GpuRows, counter_rows, joined, served_rows
 
 if find_data() is None:
     pytest.skip("no data: set WATTCAST_DATA", allow_module_level=True)

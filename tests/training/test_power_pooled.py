@@ -7,16 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from wattcast.training.checkpoints import Checkpoints
+from wattcast.training import power_pooled
+from wattcast.training.checkpoints import Checkpoints, kept
 from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.protocols import evaluate
-from wattcast.training.evaluation.rows import Fit, Predict, Rows
+from wattcast.training.evaluation.splits import Fit, Predict, Rows
 from wattcast.training.fit import pooled_fits
 from wattcast.training.forests import as_booster, grow
-from wattcast.training.power import pooled as power_pooled
-from wattcast.training.power.kept import kept
-from wattcast.training.power.pooled import Part, fit_pooled, left_out, pooled_fit
-from wattcast.training.power.table import THESIS_FILES, training_table
+from wattcast.training.power_pooled import Part, fit_pooled, left_out, pooled_fit
+from wattcast.training.power_rows import THESIS_FILES, training_table
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from wattcast.training.evaluation.calibration import averaged_folds, calibrated, nested_folds
 from wattcast.training.evaluation.protocols import averaged, cross_validate, outside_range
-from wattcast.training.evaluation.rows import Floats, Rows, plain
 from wattcast.training.evaluation.scores import point_scores
-from wattcast.training.evaluation.splits import Protocol, fold_assignment
+from wattcast.training.evaluation.splits import Floats, Protocol, Rows, fold_assignment, plain
 
 
 def make_rows(seed: int = 0, groups: int = 30, per_group: int = 8) -> Rows:

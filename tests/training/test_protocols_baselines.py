@@ -1,4 +1,4 @@
-"""Baselines of hand-checked rows, nested choices, and intervals of out-of-fold predictions."""
+"""Baselines of hand-checked rows, and intervals of out-of-fold predictions."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import pytest
 
 from tests.training.test_protocols_splits import make_rows
 from wattcast.models.intervals import Residuals
-from wattcast.training.evaluation.baselines import BASELINES, Baseline
 from wattcast.training.evaluation.calibration import EXPONENTS
-from wattcast.training.evaluation.nested import choose, tuned
-from wattcast.training.evaluation.protocols import CONSTANT, OutOfFold, averaged, evaluate
-from wattcast.training.evaluation.rows import Fit, Floats, Predict, Rows, plain
+from wattcast.training.evaluation.protocols import (
+    BASELINES,
+    CONSTANT,
+    Baseline,
+    OutOfFold,
+    averaged,
+    evaluate,
+)
 from wattcast.training.evaluation.scores import IntervalScoreName, cross_conformal, interval_scores
+from wattcast.training.evaluation.splits import Rows, plain
 
 NOTHING = np.empty(0, dtype=np.int64)
 
@@ -55,55 +60,6 @@ def test_without_clocks_the_clock_median_is_the_median() -> None:
     bare = Rows(rows.vectors, rows.watts, rows.groups)
     found = evaluate(bare, BASELINES["median_watts"], "grouped", [0])
     np.testing.assert_array_equal(found.others["clock_median_watts"], found.baseline_watts)
-
-
-def constant(watts: float) -> Fit:
-    return plain(lambda train, measured, test: np.full(len(test), watts))
-
-
-def test_the_better_candidate_is_chosen_inside_the_training_rows() -> None:
-    rows = make_rows()
-    candidates = {"far": constant(1.0), "near": constant(float(np.median(rows.watts)))}
-    losses = choose(rows, candidates, "grouped", seeds=(0, 1))
-    assert losses["near"] < losses["far"]
-    chosen: list[str] = []
-    found = evaluate(rows, tuned(candidates, "grouped", told=chosen.append), "grouped", [0])
-    assert chosen == ["near"] * 5
-    assert found.scores()["mae_watts"].mean == pytest.approx(losses["near"], rel=1e-6)
-    with pytest.raises(ValueError, match="nothing to choose"):
-        choose(rows, {}, "grouped")
-
-
-def test_a_choice_never_sees_the_outer_test_rows() -> None:
-    rows = make_rows()
-    seen: set[float] = set()
-
-    def spy(train: Rows) -> Predict:
-        seen.update(train.watts.tolist())
-        return BASELINES["median_watts"](train)
-
-    train = rows.take(np.flatnonzero(rows.groups >= 5))
-    predict = tuned({"a": spy, "b": BASELINES["nearest_watts"]}, "grouped")(train)
-    predict(rows.take(NOTHING), rows.take(np.flatnonzero(rows.groups < 5)).hidden())
-    assert seen <= set(train.watts.tolist())
-
-
-def test_choosing_among_noise_promises_nothing_out_of_fold() -> None:
-    # Candidates that guess: the best of many looks good inside and is not outside.
-    rows = make_rows()
-    shuffled = Rows(rows.vectors, np.random.default_rng(5).permutation(rows.watts), rows.groups)
-
-    def guess(seed: int) -> Fit:
-        def predict(train: Floats, watts: Floats, test: Floats) -> Floats:
-            weights = np.random.default_rng(seed).standard_normal(train.shape[1])
-            slope = 0.05 * watts.std() * (test - train.mean(axis=0)) / train.std(axis=0)
-            return np.asarray(watts.mean() + slope @ weights)
-
-        return plain(predict)
-
-    candidates = {str(seed): guess(seed) for seed in range(12)}
-    found = evaluate(shuffled, tuned(candidates, "grouped"), "grouped", range(2))
-    assert found.scores()["r2"].mean <= 0
 
 
 def test_intervals_hold_what_they_say_and_a_factor_beats_equal_watts() -> None:

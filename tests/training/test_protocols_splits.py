@@ -10,10 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor
 
-from wattcast.training.evaluation.baselines import BASELINES, nearest_watts
-from wattcast.training.evaluation.protocols import evaluate
-from wattcast.training.evaluation.rows import Fit, Floats, Indices, Predict, Rows, joined, plain
-from wattcast.training.evaluation.splits import WITH_SHOTS, AnyProtocol, folds_of
+from wattcast.training.evaluation.protocols import BASELINES, evaluate, nearest_watts
+from wattcast.training.evaluation.splits import (
+    WITH_SHOTS,
+    AnyProtocol,
+    Fit,
+    Floats,
+    Indices,
+    Predict,
+    Rows,
+    folds_of,
+    joined,
+    plain,
+)
 
 PROTOCOLS: tuple[AnyProtocol, ...] = ("random", "grouped", "family", "gpu", "new_gpu", "known")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from wattcast.models.store import ArtifactStore
-from wattcast.training.report import summary_table
+from wattcast.training.card_tables import summary_table
 
 README = Path(__file__).parents[2] / "README.md"
 

@@ -11,7 +11,7 @@ from wattcast.features.schemas.tables import read_definition
 from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, clean
 from wattcast.training.data.datasets import find_data
 from wattcast.training.data.recompute import occupancies, recompute, reproduced_shares
-from wattcast.training.power.table import THESIS_FILES
+from wattcast.training.power_rows import THESIS_FILES
 
 DEFINITION = read_definition("alavani2023")
 

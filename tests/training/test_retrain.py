@@ -13,15 +13,15 @@ from wattcast.features.errors import DataError, ModelError
 from wattcast.models.cards import Source
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
-from wattcast.training.board import board_factor
 from wattcast.training.checkpoints import Checkpoints
 from wattcast.training.engine import InProcess
-from wattcast.training.evaluation.rows import Rows
+from wattcast.training.evaluation.splits import Rows
 from wattcast.training.families import FAMILIES, Catboost, Xgboost
-from wattcast.training.retrain import warm_start
+from wattcast.training.retrain import artifacts
+from wattcast.training.retrain.artifacts import FitTask, fit_predict
 from wattcast.training.retrain.gate import BASELINE, CHAMPION
 from wattcast.training.retrain.run import Base, Champion, Order, Retrained, Uploads, retrain
-from wattcast.training.retrain.warm_start import FitTask, fit_predict
+from wattcast.training.retrain.upload_folds import board_factor
 
 GPU = "tesla-k20"
 KERNELS, LAUNCHES = 12, 12
@@ -40,7 +40,7 @@ SOURCE = (
 def few_more_trees() -> Iterator[None]:
     """A fit of little: what is tested here does not hang on how many trees are added."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(warm_start, "MORE_TREES", dict.fromkeys(warm_start.MORE_TREES, 10))
+        patch.setattr(artifacts, "MORE_TREES", dict.fromkeys(artifacts.MORE_TREES, 10))
         patch.setenv("SOURCE_DATE_EPOCH", "1767225600")
         yield
 

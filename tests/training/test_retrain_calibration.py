@@ -25,7 +25,7 @@ from wattcast.models.time.calibration import (
     TimeCorrectionCard,
     features_of,
 )
-from wattcast.training.evaluation.rows import Rows
+from wattcast.training.evaluation.splits import Rows
 from wattcast.training.retrain.gate import BASELINE
 from wattcast.training.retrain.inputs import Order, Retrained, Uploads
 from wattcast.training.retrain.launch_time import DEFAULT, calibrate_time

@@ -10,6 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from studies.time.work_known import known_table, pairs_of, repeats_table
+from studies.time.work_tables import main, score_table
+from studies.time.work_transfer import transfer_table, work_of_counters
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
@@ -28,7 +31,8 @@ from wattcast.training.data.launches import (
     read_launches,
 )
 from wattcast.training.families import library_versions
-from wattcast.training.work.folds import (
+from wattcast.training.work_artifact import calibrated, train
+from wattcast.training.work_folds import (
     MODEL,
     PHYSICAL,
     LeftOut,
@@ -41,9 +45,6 @@ from wattcast.training.work.folds import (
     leave_out,
     time_scores,
 )
-from wattcast.training.work.known import known_table, pairs_of, repeats_table
-from wattcast.training.work.study import calibrated, main, score_table, train
-from wattcast.training.work.transfer import transfer_table, work_of_counters
 
 DOCS = Path(__file__).parents[2] / "docs" / "work.md"
 STORE = ArtifactStore(kind=TimeCard)

@@ -1,6 +1,11 @@
 """What data are there: every table read, checked and counted.
 
 inventory(root)   one ``TableFacts`` for each table that can be read or should be there
+
+``read_clean`` reads ``power/clean``: the published power rows as somebody else cleaned them.
+
+``training.data.cleaning`` makes the same rows from the published files; these are there to hold it
+against, and for users who want no cleaning of their own.
 """
 
 from __future__ import annotations
@@ -16,10 +21,15 @@ import pandas as pd
 
 from wattcast.features.errors import DataError
 from wattcast.models.cards import sha256_of
-from wattcast.training.data import clean_tables
 from wattcast.training.data.activity_tables import ACTIVITY_GPUS, read_activity_table
-from wattcast.training.data.cleaning import MODEL_INPUTS, clean
-from wattcast.training.data.datasets import find_data, read_kernel_names, read_raw, sources
+from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, SM_COUNT, clean
+from wattcast.training.data.datasets import (
+    data_root,
+    find_data,
+    read_kernel_names,
+    read_raw,
+    sources,
+)
 from wattcast.training.data.frequency import (
     OPCODE_COUNTS,
     file_names,
@@ -27,7 +37,45 @@ from wattcast.training.data.frequency import (
     read_opcode_counts,
 )
 from wattcast.training.data.launches import launches_path, read_launches
-from wattcast.training.summary import fingerprint
+from wattcast.training.data.tables import number, read_table, text
+from wattcast.training.provenance import fingerprint
+
+TABLES = ("K20", "M60", "V100", *SM_COUNT)
+"""Names of the tables, those of the files they were cleaned from (``sources.toml``)."""
+
+FLAGS = ("idle_power", "iic_zero", "short_run", "time_not_kernel")
+"""What the column ``flag`` may hold, each followed by a semicolon (rule 10)."""
+
+_TEXT = ("benchmark", "kernel", "kernel_id", "family")
+_POSITIVE = frozenset({"grid_size", "block_size", "total_threads", "power_w", "n_repeats"})
+# What wattcast.training.data.cleaning keeps besides: not in these files.
+_NOT_THERE = frozenset({"total_inst", "wtotal", "serial"})
+
+
+def read_clean(name: str, root: Path | None = None) -> pd.DataFrame:
+    """One table, checked: its columns under their uniform names, blanks as NaN.
+
+    Raises DataError naming file, row and column for what does not fit: text where a number belongs,
+    power that is not positive, a flag nobody knows.
+    """
+    path = (root or data_root()) / "power" / "clean" / f"{name}.csv"
+    flags = rf"^(({'|'.join(FLAGS)});)*$"
+    return read_table(
+        path,
+        {
+            "gpu": text(choices=(name,)),
+            **{column: text() for column in _TEXT},
+            "flag": text(nullable=True, pattern=flags),
+            **{
+                column: number(positive=True)
+                if column in _POSITIVE
+                else number(nullable=True, low=0.0)
+                for column in NUMERIC_COLUMNS
+                if column not in _NOT_THERE
+            },
+        },
+    )
+
 
 State = Literal["complete", "shortened", "sound", "defective", "missing", "unread"]
 """``complete``: the upstream file, by its checksum; ``shortened``: readable, but not that file;
@@ -89,7 +137,7 @@ def _readers(root: Path) -> dict[str, Callable[[], _Found]]:
     readers: dict[str, Callable[[], _Found]] = {"power/kernel_names.csv": lambda: _names(root)}
     for source in sources().file:
         readers[f"power/raw/{source.name}"] = partial(_raw, source.id, root)
-    for table in clean_tables.TABLES:
+    for table in TABLES:
         readers[f"power/clean/{table}.csv"] = partial(_clean, table, root)
     for campaign in file_names(root):
         readers[f"dvfs/{campaign}.csv"] = partial(_frequency, campaign, root)
@@ -163,7 +211,7 @@ def _frequency(campaign: str, root: Path) -> _Found:
 
 
 def _clean(table: str, root: Path) -> _Found:
-    return _frame(clean_tables.read_clean(table, root))
+    return _frame(read_clean(table, root))
 
 
 def _activity(gpu: str, root: Path) -> _Found:

@@ -19,8 +19,7 @@ from wattcast.models.intervals import (
     measure_coverage,
 )
 from wattcast.training.evaluation.protocols import OutOfFold, averaged, evaluate, outside_range
-from wattcast.training.evaluation.rows import Fit, Rows
-from wattcast.training.evaluation.splits import FOLDS, fold_assignment
+from wattcast.training.evaluation.splits import FOLDS, Fit, Rows, fold_assignment
 
 Floats = NDArray[np.float64]
 

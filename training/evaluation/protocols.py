@@ -8,6 +8,8 @@ assignments, since fold luck is large.
 
     evaluate(rows, fit, protocol, seeds)     any protocol, any model
     cross_validate(rows, fit_predict, ...)   the same for a model of vectors and watts alone
+
+``BASELINES`` know next to nothing of a kernel; every score stands beside theirs.
 """
 
 from __future__ import annotations
@@ -16,14 +18,15 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 
 from wattcast.models.cards import ScoreName, Spread
 from wattcast.models.intervals import Residuals
-from wattcast.training.evaluation.baselines import BASELINES, Baseline
-from wattcast.training.evaluation.rows import Fit, FitPredict, Floats, Indices, Rows, joined, plain
 from wattcast.training.evaluation.scores import (
     IntervalScoreName,
     best_exponent,
@@ -36,10 +39,102 @@ from wattcast.training.evaluation.splits import (
     FOLDS,
     WITH_SHOTS,
     AnyProtocol,
+    Fit,
+    FitPredict,
+    Floats,
     Fold,
+    Indices,
+    Predict,
     Protocol,
+    Rows,
     folds_of,
+    joined,
+    plain,
 )
+
+Baseline = Literal["median_watts", "clock_median_watts", "nearest_watts", "own_median_watts"]
+
+
+def median_watts(train: Rows) -> Predict:
+    """The median of all training and known rows."""
+
+    def predict(known: Rows, test: Rows) -> Floats:
+        watts = np.concatenate([train.watts, known.watts])
+        return np.full(len(test), np.median(watts))
+
+    return predict
+
+
+def clock_median_watts(train: Rows) -> Predict:
+    """The median of the training and known rows at the same clocks."""
+
+    def predict(known: Rows, test: Rows) -> Floats:
+        measured = joined([train, known]) if len(known) else train
+        watts = np.full(len(test), np.median(measured.watts))
+        if measured.clocks is not None and test.clocks is not None:
+            for clock in np.intersect1d(measured.clocks, test.clocks):
+                watts[test.clocks == clock] = np.median(measured.watts[measured.clocks == clock])
+        return watts
+
+    return predict
+
+
+def nearest_watts(train: Rows) -> Predict:
+    """The power of the nearest training or known row.
+
+    Features are standardised by mean and deviation of the training rows; a missing value lies
+    at the mean, a feature that never varies has no say.
+    """
+    places = _Places(train.vectors)
+    neighbours = cKDTree(places(train.vectors))
+
+    def predict(known: Rows, test: Rows) -> Floats:
+        at = places(test.vectors)
+        distance, index = neighbours.query(at)
+        watts: Floats = train.watts[index]
+        if len(known):
+            known_distance, index = cKDTree(places(known.vectors)).query(at)
+            watts = np.where(known_distance < distance, known.watts[index], watts)
+        return watts
+
+    return predict
+
+
+def own_median_watts(train: Rows) -> Predict:
+    """The median of the known rows; of the training rows where none are known."""
+
+    def predict(known: Rows, test: Rows) -> Floats:
+        return np.full(len(test), np.median((known if len(known) else train).watts))
+
+    return predict
+
+
+BASELINES: Mapping[Baseline, Fit] = MappingProxyType(
+    {
+        "median_watts": median_watts,
+        "clock_median_watts": clock_median_watts,
+        "nearest_watts": nearest_watts,
+        "own_median_watts": own_median_watts,
+    }
+)
+
+
+class _Places:
+    """Where rows lie, standardised as the training rows are."""
+
+    def __init__(self, vectors: Floats) -> None:
+        present = ~np.isnan(vectors)
+        counts = np.maximum(present.sum(axis=0), 1)
+        filled = np.where(present, vectors, 0.0)
+        self.mean = filled.sum(axis=0) / counts
+        deviation = np.where(present, vectors - self.mean, 0.0)
+        scale = np.sqrt((deviation**2).sum(axis=0) / counts)
+        # Rounding of the mean leaves a constant column a deviation of its last digits.
+        self.scale = np.where(scale > 1e-12 * np.abs(self.mean), scale, np.inf)
+
+    def __call__(self, vectors: Floats) -> Floats:
+        return np.asarray(np.nan_to_num((vectors - self.mean) / self.scale, nan=0.0))
+
 
 ASSIGNMENTS = 10
 """Seeded fold assignments of a full evaluation."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from wattcast.training.measure.bodies import EVENTS
-from wattcast.training.measure.micro import SLOTS, Kind, Maker, count, out, wide
+from wattcast.training.measure.micro import EVENTS, SLOTS, Kind, Maker, count, out, wide
 from wattcast.training.measure.workload import Buffer, Element, Given, Probe, Workload
 
 MOST_STREAMED = 2**31

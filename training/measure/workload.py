@@ -7,12 +7,18 @@ of the caches, so that the same kernels fill any GPU.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.errors import AnalysisError
+from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9_.+-]*$", max_length=96)]
 Role = Literal["micro", "application"]
@@ -164,14 +170,35 @@ class Workload(Described):
         return Described.model_validate(self.model_dump(exclude={"ptx"}))
 
 
-Catalogue = Callable[[Board], Sequence[Workload]]
-"""Workloads for a board; ids are unique and stay the same from board to board where the kernel
-and its purpose do, so that recordings of several GPUs compare."""
-
-
 def _hint(argument: Buffer | Scalar, pattern: Pattern) -> PointerHint | int | float:
     if isinstance(argument, Scalar):
         return argument.value
     fill = pattern if argument.fill == "varied" else argument.fill
     values = {"zeros": "zeros", "index": "index"}.get(fill, "uniform")
     return PointerHint(argument.elements, values, argument.low, argument.high)
+
+
+TIME_CAP_SECONDS = 600.0
+"""Far more than a workload of ours takes: a fit must not depend on how busy the machine is."""
+
+
+def executed(workload: Workload, gpu: GpuProfile, pattern: Pattern = "uniform") -> KernelAnalysis:
+    """Analysis of one launch. Raises PtxError, KernelError, LaunchError, and AnalysisError where
+    the kernel could not be run to its end."""
+    analysis = analyse(
+        _module(workload.ptx),
+        workload.kernel,
+        workload.launch(pattern),
+        gpu,
+        analysis="executed",
+        time_cap_seconds=TIME_CAP_SECONDS,
+    )
+    for one in analysis.activity_diagnostics:
+        if one.code == "execution_cut_short":
+            raise AnalysisError(one.detail, analysis="executed")
+    return analysis
+
+
+@lru_cache(maxsize=256)
+def _module(ptx: str) -> Module:
+    return read_module(ptx)

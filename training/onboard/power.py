@@ -40,10 +40,9 @@ from wattcast.models.time.bottleneck import (
     beside,
     predicted_seconds,
 )
-from wattcast.training.measure.executed import executed
 from wattcast.training.measure.lines import Configuration
 from wattcast.training.measure.recording import Recording
-from wattcast.training.measure.workload import Pattern
+from wattcast.training.measure.workload import Pattern, executed
 
 Floats = NDArray[np.float64]
 
@@ -58,7 +57,7 @@ CURVES = tuple(
     VoltageCurve(floor=floor, slope=slope)
     for floor, slope in product((0.5, 0.6, 0.7, 0.8, 0.9), (0.0, 0.3, 0.5, 0.7, 0.9, 1.1))
 )
-"""Curves tried where several core clocks were measured (those of ``training.physical.rows``)."""
+"""Curves tried where several core clocks were measured (those of ``physical_rows.py``)."""
 
 
 @dataclass(frozen=True)

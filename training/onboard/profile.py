@@ -31,10 +31,9 @@ from wattcast.models.time.bottleneck import (
     resource_seconds,
 )
 from wattcast.training.measure.device import Device
-from wattcast.training.measure.executed import executed
 from wattcast.training.measure.lines import Configuration
 from wattcast.training.measure.recording import Recording
-from wattcast.training.measure.workload import Buffer, Probe
+from wattcast.training.measure.workload import Buffer, Probe, executed
 from wattcast.training.onboard.data import (
     SOURCE,
     base_data,

@@ -29,6 +29,7 @@ from wattcast.models.power.physical import (
 from wattcast.models.store import ArtifactStore
 from wattcast.training.measure.recording import Recording, read_recording
 from wattcast.training.onboard.data import loaded
+from wattcast.training.onboard.onboard_report import card, markdown
 from wattcast.training.onboard.power import (
     FittedPower,
     PowerRow,
@@ -38,7 +39,6 @@ from wattcast.training.onboard.power import (
     power_rows,
 )
 from wattcast.training.onboard.profile import FittedProfile, fit_profile
-from wattcast.training.onboard.report import card, markdown
 from wattcast.training.onboard.validate import Validation, time_interval, validate
 from wattcast.training.provenance import write_artifact
 

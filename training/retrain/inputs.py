@@ -13,7 +13,7 @@ from wattcast.features.errors import ModelError
 from wattcast.models.cards import ModelCard, SchemaReference, Source
 from wattcast.models.power.boosted import NATIVE_NAMES, BoostedPowerModel
 from wattcast.models.store import AnyCard, Artifact
-from wattcast.training.evaluation.rows import Floats, Rows
+from wattcast.training.evaluation.splits import Floats, Rows
 from wattcast.training.retrain.gate import Policy, Verdict
 
 SOURCE = "uploads"

@@ -2,7 +2,7 @@
 
 timed launches + what the default model predicts of them
   -> ways: no correction; one factor; one factor for each regime
-  -> one chosen by cross-validation with kernels left out (``wattcast.training.retrain.ways``)
+  -> one chosen by cross-validation with kernels left out (``upload_folds.py``)
   -> scores beside the model as it is and the baseline, interval widths, card, verdict of
      ``wattcast.training.retrain.gate``
 """
@@ -37,15 +37,13 @@ from wattcast.models.time.card import (
     TimeTrainingFacts,
     TimeWidth,
 )
-from wattcast.training.evaluation.rows import Floats, Indices, Rows
+from wattcast.training.evaluation.splits import Floats, Indices, Rows
 from wattcast.training.families import library_versions
-from wattcast.training.provenance import code_revision, today, write_artifact
+from wattcast.training.provenance import code_revision, fingerprint, today, write_artifact
 from wattcast.training.retrain.gate import HoldOut, OldRows, judge
 from wattcast.training.retrain.inputs import SOURCE, Order, Retrained, Uploads
-from wattcast.training.retrain.upload_folds import LEVEL, Plan, fold_plan
-from wattcast.training.retrain.ways import Ways
-from wattcast.training.summary import fingerprint
-from wattcast.training.work.folds import time_scores
+from wattcast.training.retrain.upload_folds import LEVEL, Plan, Ways, fold_plan
+from wattcast.training.work_folds import time_scores
 
 LEAST_KERNELS = 3
 """Kernels of a regime from which it may have a factor of its own: the least whose median one odd

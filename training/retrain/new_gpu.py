@@ -2,7 +2,7 @@
 
     measured launches + pooled (or the GPU's own) parameters
       -> ways: own median; one factor; single weights half way to the median; single weights
-      -> one chosen by cross-validation with kernels left out (``wattcast.training.retrain.ways``)
+      -> one chosen by cross-validation with kernels left out (``upload_folds.py``)
       -> scores beside the baseline, interval widths, card, verdict of ``training.retrain.gate``
 
 Every way gives parameters of the same model: what is linear in the weights can be blended there.
@@ -24,14 +24,12 @@ from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import PARAMETERS_NAME, PhysicalParameters
 from wattcast.models.power.physical_model import CLOCKS
 from wattcast.models.power.recalibration import design, refitted, weights_of
-from wattcast.training.evaluation.rows import Floats, Indices
+from wattcast.training.evaluation.splits import Floats, Indices
 from wattcast.training.families import library_versions
-from wattcast.training.provenance import code_revision, today, write_artifact
+from wattcast.training.provenance import code_revision, fingerprint, today, write_artifact
 from wattcast.training.retrain.gate import HoldOut, OldRows, judge
 from wattcast.training.retrain.inputs import SOURCE, Order, Retrained, Uploads
-from wattcast.training.retrain.upload_folds import Judged, fold_plan, judged
-from wattcast.training.retrain.ways import Ways
-from wattcast.training.summary import fingerprint
+from wattcast.training.retrain.upload_folds import Judged, Ways, fold_plan, judged
 
 FAMILY = "physical"
 

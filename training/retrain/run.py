@@ -25,10 +25,11 @@ import numpy as np
 
 from wattcast.features.errors import DataError, ModelError
 from wattcast.training.checkpoints import Checkpoints
+from wattcast.training.data_parallel import family_on
 from wattcast.training.engine import Engine, InProcess
-from wattcast.training.evaluation.rows import Floats, Rows
+from wattcast.training.evaluation.splits import Floats, Rows
 from wattcast.training.families import get_family
-from wattcast.training.retrain.artifacts import Made
+from wattcast.training.retrain.artifacts import FitTask, Made, fit, fit_predict_all
 from wattcast.training.retrain.gate import CHAMPION, HoldOut, OldRows, judge
 from wattcast.training.retrain.inputs import (
     Base,
@@ -41,7 +42,6 @@ from wattcast.training.retrain.inputs import (
     knows_base,
 )
 from wattcast.training.retrain.upload_folds import Judged, Plan, UploadFold, fold_plan, judged
-from wattcast.training.retrain.warm_start import FitTask, fit, fit_predict
 
 __all__ = [
     "Base",
@@ -86,14 +86,16 @@ def retrain(
         family: champion.start(family) if order.mode == "continue" and champion else None
         for family in order.families
     }
-    found = _fitted_folds(
-        order, plan, base, starts, engine or InProcess(), checkpoints or Checkpoints(), progress
-    )
+    engine = engine or InProcess()
+    found = _fitted_folds(order, plan, base, starts, engine, checkpoints or Checkpoints(), progress)
     singles = {family: judged(plan, watts) for family, watts in found.items()}
     factor = plan.factor
     progress("final fit", 0.9)
     models = {
-        family: fit(_task(order, family, base, rows, factor, rows.vectors, starts[family]))
+        family: fit(
+            _task(order, family, base, rows, factor, rows.vectors, starts[family]),
+            family_on(engine, family),
+        )
         for family in order.families
     }
     made = Made(order, uploads, base, champion, plan, factor)
@@ -186,7 +188,7 @@ def _fitted_folds(
                 wanted.append((family, fold, task))
     total = len(plan.folds) * len(starts)
     finished = total - len(wanted)
-    for at, watts in engine.map(fit_predict, [task for _, _, task in wanted]):
+    for at, watts in fit_predict_all(engine, [task for _, _, task in wanted]):
         family, fold, task = wanted[at]
         checkpoints.put(task.key, watts)
         found[family][fold.protocol, fold.test] = fold.factor * watts

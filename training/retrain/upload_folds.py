@@ -1,17 +1,101 @@
-"""Folds over uploaded rows, and what their out-of-fold predictions give: scores and intervals."""
+"""Folds over uploaded rows, and what their out-of-fold predictions give: scores and intervals.
+
+``Ways`` chooses one of several corrections inside the training rows; ``board_factor`` is what a
+board draws beside the one a model was trained on.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import numpy as np
 
 from wattcast.models.cards import ProtocolScores
 from wattcast.models.intervals import IntervalCalibration, Residuals, calibrate
-from wattcast.training.board import board_factor
-from wattcast.training.evaluation.rows import Floats, Indices, Rows
 from wattcast.training.evaluation.scores import point_scores, spread_of
-from wattcast.training.evaluation.splits import FOLDS, Protocol, fold_assignment
+from wattcast.training.evaluation.splits import (
+    FOLDS,
+    Floats,
+    Indices,
+    Protocol,
+    Rows,
+    fold_assignment,
+)
+from wattcast.training.retrain.gate import error_by_group, log_error
+
+Fitted = TypeVar("Fitted")
+
+MARGIN = 0.05
+"""Share by which a way must err less than the simpler ones to be taken, as in
+``wattcast.training.calibrate``: the best of several always looks a little better than it is."""
+
+
+@dataclass(frozen=True)
+class Ways(Generic[Fitted]):
+    """Ways of fitting by name, the simplest first: training rows -> what ``predict`` then asks
+    about others ``[m]``. ``few`` is taken where there are not two kernels to choose by."""
+
+    rows: Rows
+    fits: Mapping[str, Callable[[Indices], Fitted]]
+    predict: Callable[[Fitted, Indices], Floats]
+    few: str
+
+    def fitted(self, train: Indices) -> tuple[str, Fitted]:
+        """The way chosen on training rows, fitted on them."""
+        name = self._choice(train)
+        return name, self.fits[name](train)
+
+    def out_of_fold(self, plan: Plan) -> Floats:
+        """Predictions ``[protocols, n]``, the choice of each fold made on its training rows."""
+        found = np.full((len(plan.protocols), len(self.rows)), np.nan)
+        for fold in plan.folds:
+            _, fitted = self.fitted(fold.train)
+            found[fold.protocol, fold.test] = self.predict(fitted, fold.test)
+        return found
+
+    def _choice(self, train: Indices) -> str:
+        rows = self.rows.take(train)
+        kernels = len(np.unique(rows.groups))
+        if kernels < 2:
+            return self.few
+        fold = fold_assignment(rows, "grouped", SEED, min(FOLDS, kernels))
+        chosen, least = "", np.inf
+        for name, fit in self.fits.items():
+            predicted = np.empty(len(train))
+            for number in np.unique(fold):
+                test = fold == number
+                predicted[test] = self.predict(fit(train[~test]), train[test])
+            error = error_by_group(log_error(rows.watts, predicted), rows.groups).mean()
+            if not chosen or error < (1 - MARGIN) * least:
+                chosen, least = name, error
+        return chosen
+
+
+CONFIDENCE = 0.95
+"""Confidence at which a shift must differ from none to be taken over."""
+
+
+def board_factor(measured: Floats, reference: Floats, groups: Indices) -> float:
+    """Ratio of measured watts ``[n]`` to what another board would draw (``reference``).
+
+    The median over kernel groups of each group's median ratio, so that neither a kernel with many
+    launches nor a few outliers decide. 1 where the sign test (distribution-free, by group) cannot
+    tell it from none: a factor drawn from noise would only add noise. Rows whose reference is
+    not a positive number are left out.
+    """
+    from scipy.stats import binomtest
+
+    known = np.isfinite(reference) & (reference > 0)
+    ratios = np.log(measured[known] / reference[known])
+    own = groups[known]
+    each = np.array([np.median(ratios[own == group]) for group in np.unique(own)])
+    above, below = int(np.sum(each > 0)), int(np.sum(each < 0))
+    if not above + below or binomtest(above, above + below).pvalue > 1 - CONFIDENCE:
+        return 1.0
+    return float(np.exp(np.median(each)))
+
 
 SEED = 0
 """Of the one fold assignment: a retraining is judged once, and the same every time."""

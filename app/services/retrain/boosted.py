@@ -55,7 +55,7 @@ def retrain_power(attempt: Attempt) -> Outcome:
         version=attempt.data.registry.reserve_version(),
         policy=attempt.policy,
     )
-    with open_engine(settings.dask, settings.job_threads) as engine:
+    with open_engine(settings.dask, settings.job_threads, settings.dask_rows) as engine:
         retrained = retrain(
             order,
             uploads,

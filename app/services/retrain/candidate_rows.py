@@ -74,7 +74,7 @@ class Together:
 
     def uploads(self, vectors: NDArray[np.float64]) -> Uploads:
         """The rows with their model inputs ``[n, k]``."""
-        from wattcast.training.evaluation.rows import Rows
+        from wattcast.training.evaluation.splits import Rows
         from wattcast.training.retrain.run import Uploads
 
         measured = self.measured
@@ -183,7 +183,7 @@ def gathered(
 def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:
     """Rows that the packaged model of a GPU was trained on, where they are at hand and count."""
     from wattcast.training.data.datasets import find_data, sources
-    from wattcast.training.power.table import SCHEMA, THESIS_FILES, training_table
+    from wattcast.training.power_rows import SCHEMA, THESIS_FILES, training_table
     from wattcast.training.retrain.run import Base, knows_base
 
     if champion is None or not knows_base(champion.card) or gpu_id not in THESIS_FILES:

@@ -1,0 +1,230 @@
+"""``wattcast bulk``: the kernels of a folder on one or several GPUs, as a CSV table."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from wattcast.app.cli.inputs import CUDA_SUFFIXES, fail, kernel_request
+from wattcast.app.cli.output import predictor
+from wattcast.app.settings import Settings
+from wattcast.features.errors import WattcastError
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
+
+SUFFIXES = (".ptx", *CUDA_SUFFIXES)
+QUANTITIES = (("power", "watts"), ("time", "seconds"), ("energy", "joules"))
+COLUMNS = (
+    *("file", "kernel", "gpu", "grid", "block"),
+    *(f"{name}_{part}" for name, unit in QUANTITIES for part in (unit, "low", "high", "basis")),
+    *("warnings", "problem"),
+)
+"""Columns of the table. Bounds have the unit of their quantity; ``problem`` says why there is no
+prediction."""
+LAUNCH_COLUMNS = ("file", "grid", "block", "kernel", "shared", "registers", "loops", "arguments")
+"""Columns of ``--launches``; the first three are required. ``loops`` is one number of trips,
+``arguments`` are as ``--arg`` takes them, separated by blanks."""
+
+Row = dict[str, str]
+
+
+@dataclass(frozen=True)
+class FileTask:
+    """Launches of the kernels of one file on some GPUs. Plain data, so that it can travel.
+
+    ``launches`` are requests without their code (``kernel``: its name, or ``None`` for every
+    kernel of the file), each with the grid and block as written.
+    """
+
+    file: str
+    code: Mapping[str, str]
+    launches: tuple[tuple[str, str, Mapping[str, Any]], ...]
+    gpus: tuple[str, ...]
+
+
+def bulk(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder with .ptx, .cu and .cuh files.")
+    ],
+    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias; may be given again.")],
+    grid: Annotated[str | None, typer.Option(help="Blocks of every kernel: 4096 or 64,64.")] = None,
+    block: Annotated[
+        str | None, typer.Option(help="Threads per block of every kernel: 256 or 16,16.")
+    ] = None,
+    launches: Annotated[
+        Path | None,
+        typer.Option(
+            help="CSV of launches instead of --grid and --block: columns file, grid, block and, "
+            "if wanted, kernel, shared, registers, loops, arguments."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="CSV file to write; else standard output.")
+    ] = None,
+    dask: Annotated[
+        str | None,
+        typer.Option(help="Dask scheduler whose workers predict; default WATTCAST_DASK."),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(min=1, help="Files at the same time, without a Dask cluster.")
+    ] = 2,
+) -> None:
+    """Predict every kernel of a folder, or the launches of a CSV file.
+
+    A kernel that cannot be predicted gets a row that says why. The exit status is 1 if none could.
+    """
+    from wattcast.training.engine import ClusterError, open_engine
+
+    if not folder.is_dir():
+        fail(f"{folder}: not a folder", 2)
+    if launches is None and (grid is None or block is None):
+        fail("give --grid and --block for all kernels, or --launches FILE", 2)
+    wanted = (
+        [{"file": name, "grid": grid or "", "block": block or ""} for name in _names(folder)]
+        if launches is None
+        else _launches(launches)
+    )
+    tasks, rows = _tasks(folder, wanted, tuple(gpu))
+    try:
+        with open_engine(dask or Settings().dask, jobs) as engine:
+            found = dict(engine.map(predict_file, tasks))
+    except ClusterError as error:
+        fail(str(error))
+    rows += [row for at in sorted(found) for row in found[at]]
+    _write(rows, out)
+    failed = sum("problem" in row for row in rows)
+    print(f"{len(rows) - failed} predicted, {failed} not (column problem)", file=sys.stderr)
+    if failed == len(rows):
+        raise typer.Exit(1)
+
+
+def predict_file(task: FileTask) -> list[Row]:
+    """A row for every kernel, launch and GPU of a task; what is wrong becomes its ``problem``."""
+    return [
+        row
+        for grid, block, launch in task.launches
+        for gpu in task.gpus
+        for row in _predicted(task, {"file": task.file, "gpu": gpu, "grid": grid, "block": block},
+                              launch)
+    ]  # fmt: skip
+
+
+def _predicted(task: FileTask, row: Row, launch: Mapping[str, Any]) -> Iterator[Row]:
+    from wattcast.predictor.messages.predict import PredictRequest
+    from wattcast.predictor.predict import predict
+
+    kernels: Sequence[str | None] = [launch["kernel"]]
+    row = {**row, "kernel": launch["kernel"] or ""}
+    try:
+        request = PredictRequest(**{**launch, **task.code, "gpu": row["gpu"]})
+        if request.kernel is None:
+            source = _predictor().sources.read(request, _predictor().gpus.load(row["gpu"]))
+            kernels = [kernel.name for kernel in source.known.module.kernels] or [None]
+    except (WattcastError, ValidationError) as error:
+        yield {**row, "problem": _one_line(error)}
+        return
+    for kernel in kernels:
+        named = {**row, "kernel": kernel or ""}
+        try:
+            answer = predict(_predictor(), request.model_copy(update={"kernel": kernel}))
+        except WattcastError as error:
+            yield {**named, "problem": _one_line(error)}
+        else:
+            yield {**named, **_cells(answer)}
+
+
+@lru_cache(maxsize=1)
+def _predictor() -> Predictor:
+    """That of this process: a worker predicts many files."""
+    return predictor()
+
+
+def _cells(answer: Mapping[str, Any]) -> Row:
+    cells = {"warnings": " ".join(dict.fromkeys(one["code"] for one in answer["warnings"]))}
+    for name, unit in QUANTITIES:
+        part = answer[name]
+        if part is not None:
+            cells |= {f"{name}_{end}": f"{part[end]:.6g}" for end in (unit, "low", "high")}
+            cells[f"{name}_basis"] = part["basis"]
+    return cells
+
+
+def _one_line(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        first = error.errors(include_url=False)[0]
+        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    return " ".join(str(error).split())
+
+
+def _names(folder: Path) -> list[str]:
+    """Files with code below a folder, relative to it, in order."""
+    found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
+    if not found:
+        fail(f"{folder}: no file ends in {', '.join(SUFFIXES)}", 2)
+    return [str(path.relative_to(folder)) for path in found]
+
+
+def _launches(path: Path) -> list[Mapping[str, str]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            found = [{name: (text or "").strip() for name, text in row.items()} for row in reader]
+            columns = reader.fieldnames or ()
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        fail(f"{path}: {error}", 2)
+    if missing := [name for name in LAUNCH_COLUMNS[:3] if name not in columns]:
+        fail(f"{path}: column {', '.join(missing)} is missing", 2)
+    if unknown := [name for name in columns if name not in LAUNCH_COLUMNS]:
+        fail(f"{path}: unknown column {', '.join(unknown)}; known: {', '.join(LAUNCH_COLUMNS)}", 2)
+    return list(found)
+
+
+def _tasks(
+    folder: Path, wanted: Sequence[Mapping[str, str]], gpus: tuple[str, ...]
+) -> tuple[list[FileTask], list[Row]]:
+    """One task a file, and rows of files that hold no text."""
+    code: dict[str, Mapping[str, str]] = {}
+    grouped: dict[str, list[tuple[str, str, Mapping[str, Any]]]] = {}
+    rows = []
+    for row in wanted:
+        name, grid, block = row["file"], row["grid"], row["block"]
+        shared, registers = (_whole(row, column) for column in ("shared", "registers"))
+        loops = [row["loops"]] if row.get("loops") else None
+        kernel, arguments = row.get("kernel") or None, row.get("arguments", "").split()
+        try:
+            request = kernel_request(
+                folder / name, grid, block, shared or 0, kernel, loops, registers, None, arguments
+            )
+        except WattcastError as error:
+            told = {"file": name, "grid": grid, "block": block, "problem": _one_line(error)}
+            rows += [{**told, "gpu": gpu} for gpu in gpus]
+            continue
+        code[name] = {key: request.pop(key) for key in ("ptx", "cuda") if key in request}
+        grouped.setdefault(name, []).append((grid, block, request))
+    tasks = [FileTask(name, code[name], tuple(each), gpus) for name, each in grouped.items()]
+    return tasks, rows
+
+
+def _whole(row: Mapping[str, str], column: str) -> int | None:
+    try:
+        return int(row[column]) if row.get(column) else None
+    except ValueError:
+        fail(f"{row['file']}: {column} {row[column]!r} is no whole number", 2)
+
+
+def _write(rows: Sequence[Row], out: Path | None) -> None:
+    file = sys.stdout if out is None else out.open("w", encoding="utf-8", newline="")
+    writer = csv.DictWriter(file, COLUMNS, restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({"problem": "", **row} for row in rows)
+    if out is not None:
+        file.close()

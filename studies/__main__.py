@@ -1,0 +1,55 @@
+"""``python -m studies NAME ...``: run a study. Without a name: what studies there are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+import wattcast  # noqa: F401  # before any numeric library: it quiets their spinning threads
+from wattcast.features.errors import MissingExtraError, WattcastError
+
+STUDIES = {
+    "report": ("report", "accuracy reports of time, power and clocks, as pages (docs/reports.md)"),
+    "accuracy": ("accuracy", "docs/accuracy.md, from the cards of the shipped models"),
+    "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
+    "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
+    "work": ("time.work_tables", "time from measured work: trains the shipped model, its scores"),
+    "clocks": ("clocks.scaling", "scaling over clocks: fits the shipped models, their scores"),
+    "power": ("power.holds", "what the power models must hold on published rows"),
+    "physical": ("power.physical_tables", "the physical power model with programs left out"),
+    "baselines": ("power.power_baselines", "what knowing next to nothing of a kernel scores"),
+    "thesis": ("thesis.command", "the thesis' power study, part by part (docs/study.md)"),
+    "calibration": ("calibration", "every GPU in turn is new, with a few measured launches"),
+    "boards": ("boards_left_out", "what retraining is worth on boards nobody measured"),
+    "onboarding": ("onboarding.simulation", "a simulated board of known numbers, onboarded"),
+}
+"""Module and purpose of every study; its ``main(arguments)`` gives the exit status."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the study that the first argument names; the exit status."""
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print("usage: python -m studies NAME [ARGUMENT ...]\n")
+        for name, (_, purpose) in STUDIES.items():
+            print(f"  {name:<12} {purpose}")
+        return 0
+    name, *rest = arguments
+    if name not in STUDIES:
+        print(f"error: no study is called {name!r}: {', '.join(STUDIES)}", file=sys.stderr)
+        return 2
+    try:
+        status: int = import_module(f"studies.{STUDIES[name][0]}").main(rest)
+    except ModuleNotFoundError as error:
+        if (missing := MissingExtraError.of(error)) is None:
+            raise
+        print(f"error: {missing}", file=sys.stderr)
+        return 1
+    except WattcastError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

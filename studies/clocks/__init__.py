@@ -1,0 +1,1 @@
+"""Scaling of time, power and energy over core and memory clocks."""

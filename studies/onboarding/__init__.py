@@ -1,0 +1,1 @@
+"""A simulated GPU whose every number is known, measured and onboarded."""

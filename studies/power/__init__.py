@@ -1,0 +1,1 @@
+"""Power models on published rows and on measured activity."""

@@ -1,0 +1,179 @@
+"""Abe et al.'s regression: coefficients and adjusted R2 by hand, selection, and divergence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from studies.clocks import scaling
+from studies.clocks.abe_model import HARDENED, AbeModel, AbeSettings, fit_abe
+from studies.clocks.abe_regression import (
+    PLAIN,
+    WITH_CLOCKS,
+    AbeRows,
+    counter_rows,
+    leave_benchmarks_out,
+    micro_to_real,
+    use_rows,
+)
+from wattcast.features.errors import ModelError
+from wattcast.training.data.datasets import find_data
+
+needs_data = pytest.mark.skipif(
+    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
+)
+RNG = np.random.default_rng(5)
+
+
+def test_one_variable_by_hand() -> None:
+    # y over c f (f = 1): slope 1.3, intercept -0.5; residuals 0.2, -0.1, -0.4, 0.3 of total
+    # squares 8.75, so that adjusted R2 = 1 - (0.3 / 2) / (8.75 / 3)
+    counter = np.array([[1.0], [2.0], [3.0], [4.0]])
+    ones, y = np.ones(4), np.array([1.0, 2.0, 3.0, 5.0])
+    model = fit_abe("power", counter, ["c"], ["core"], ones, ones, y)
+    assert model.terms[0].coefficient == pytest.approx(1.3)
+    assert model.intercept == pytest.approx(-0.5)
+    assert model.adjusted_r2 == pytest.approx(1 - (0.3 / 2) / (8.75 / 3))
+
+
+def rows(n: int = 60, k: int = 4) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return RNG.uniform(1, 9, (n, k)), RNG.uniform(500, 1500, n), RNG.uniform(800, 3500, n)
+
+
+def test_power_multiplies_by_the_clock_of_the_domain_and_time_divides() -> None:
+    counters, core, memory = rows()
+    names, domains = ["a", "b", "c", "d"], ["core", "core", "memory", "memory"]
+    power = 0.002 * counters[:, 0] * core + 0.001 * counters[:, 2] * memory + 30
+    time = 4 * counters[:, 1] / core + 7 * counters[:, 3] / memory + 0.01
+    for quantity, target, wanted in (
+        ("power", power, {"a": 0.002, "c": 0.001}),
+        ("time", time, {"b": 4.0, "d": 7.0}),
+    ):
+        settings = AbeSettings(most_variables=2)
+        model = fit_abe(quantity, counters, names, domains, core, memory, target, settings)
+        assert {term.counter: term.coefficient for term in model.terms} == pytest.approx(wanted)
+        assert model.adjusted_r2 == pytest.approx(1.0)
+        assert model.predict(counters, names, core, memory) == pytest.approx(target)
+
+
+def test_at_most_ten_variables() -> None:
+    counters, core, memory = rows(200, 30)
+    names = [f"c{at}" for at in range(30)]
+    target = counters.sum(axis=1) * core * 1e-3 + RNG.normal(0, 1, 200)
+    model = fit_abe("power", counters, names, ["core"] * 30, core, memory, target)
+    assert len(model.terms) == 10
+
+
+def test_selection_stops_where_adjusted_r2_no_longer_rises() -> None:
+    counters, core, memory = rows(40, 6)
+    target = 0.01 * counters[:, 0] * core + 5
+    names = [f"c{at}" for at in range(6)]
+    model = fit_abe("power", counters, names, ["core"] * 6, core, memory, target)
+    assert model.terms[0].counter == "c0"
+    assert all(abs(term.coefficient) < 1e-9 for term in model.terms[1:])
+
+
+def test_a_counter_that_hardly_varies_makes_the_print_diverge_but_not_the_hardened_form() -> None:
+    counters, core, memory = rows(80, 2)
+    memory = np.full(80, 3004.0)
+    hardly = np.full(80, 1e-5)
+    hardly[0] += 1e-9  # one kernel a trace higher, and it draws more than the others explain
+    counters = np.column_stack([counters, hardly])
+    target = 0.005 * counters[:, 0] * core + 40 + RNG.normal(0, 1, 80)
+    target[0] += 60
+    names, domains = ["a", "b", "hardly"], ["core", "core", "memory"]
+    unseen = counters[1:2].copy()
+    unseen[0, 2] = 2e-5  # an unseen kernel has twice as much of it
+    at = core[1:2], memory[1:2]
+    printed = fit_abe("power", counters, names, domains, core, memory, target)
+    hardened = fit_abe("power", counters, names, domains, core, memory, target, HARDENED)
+    assert abs(printed.predict(unseen, names, *at)[0]) > 100 * target.max()
+    assert target.min() <= hardened.predict(unseen, names, *at)[0] <= target.max()
+    assert "hardly" not in {term.counter for term in hardened.terms}
+
+
+def test_relative_residuals_serve_short_kernels_too() -> None:
+    counters = np.exp(RNG.uniform(0, 12, (120, 1)))
+    core, memory = RNG.uniform(500, 1500, 120), np.full(120, 3500.0)
+    target = 3e-3 * counters[:, 0] / core * RNG.lognormal(0, 0.3, 120) + 1e-6
+
+    def error(settings: AbeSettings) -> float:
+        model = fit_abe("time", counters, ["c"], ["core"], core, memory, target, settings)
+        predicted = model.predict(counters, ["c"], core, memory)
+        return float(np.mean(np.abs(predicted / target - 1)))
+
+    assert error(AbeSettings(relative=True)) < error(AbeSettings())
+
+
+def test_plain_clocks_are_variables_without_counter() -> None:
+    counters, core, memory = rows(50, 1)
+    target = 0.05 * core + 20
+    settings = AbeSettings(plain_clocks=True)
+    model = fit_abe("power", counters, ["c"], ["core"], core, memory, target, settings)
+    assert (model.terms[0].counter, model.terms[0].domain) == (None, "core")
+    assert model.terms[0].coefficient == pytest.approx(0.05)
+
+
+def test_a_model_survives_json_and_needs_its_counters() -> None:
+    counters, core, memory = rows(50, 1)
+    model = fit_abe("power", counters, ["c"], ["core"], core, memory, counters[:, 0] * core)
+    again = AbeModel.model_validate_json(model.model_dump_json())
+    assert again == model
+    with pytest.raises(ModelError, match="'c'"):
+        again.predict(counters, ["other"], core, memory)
+
+
+def test_nothing_to_regress_on_is_an_error() -> None:
+    ones = np.ones(5)
+    with pytest.raises(ModelError, match="varies"):
+        fit_abe("power", np.zeros((5, 1)), ["c"], ["core"], ones, ones, ones)
+
+
+@needs_data
+def test_the_data_table_lists_every_campaign(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scaling.main(["--data"]) == 0
+    printed = capsys.readouterr().out
+    assert "wang_gtx_980_icpads49_timeonly" in printed
+    assert "core_below_705_mhz" in printed
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("rows", "to_real", "settings", "most"),
+    [
+        (lambda: use_rows("lisboa_gtx_titan_x", scaled=False), True, PLAIN, 28.8),
+        (lambda: use_rows("lisboa_gtx_titan_x", scaled=True), True, PLAIN, 17.4),
+        (lambda: use_rows("lisboa_gtx_titan_x", scaled=False), True, WITH_CLOCKS, 9.8),
+        (lambda: use_rows("lisboa_gtx_titan_x", scaled=True), True, WITH_CLOCKS, 7.2),
+        (lambda: use_rows("lisboa_titan_xp", scaled=False), False, PLAIN, 12.4),
+        (lambda: use_rows("lisboa_titan_v", scaled=False), False, PLAIN, 9.6),
+        (lambda: use_rows("lisboa_gtx_980", scaled=False), False, PLAIN, 3.5),
+        (lambda: counter_rows("wang_gtx_980_low", "power"), False, PLAIN, 9.9),
+        (lambda: counter_rows("wang_gtx_980_high", "power"), False, PLAIN, 15.9),
+        (lambda: counter_rows("wang_gtx_1080_ti", "power"), False, PLAIN, 21.4),
+        (lambda: counter_rows("wang_tesla_p100", "power"), False, PLAIN, 13.7),
+        (lambda: counter_rows("wang_tesla_v100", "power"), False, PLAIN, 33.6),
+        (lambda: counter_rows("wang_gtx_980_low", "time"), False, PLAIN, 54.0),
+        (lambda: counter_rows("wang_gtx_980_high", "time"), False, PLAIN, 66.0),
+        (lambda: counter_rows("wang_gtx_1080_ti", "time"), False, PLAIN, 143.0),
+    ],
+)
+def test_the_regression_as_printed_on_published_measurements(
+    rows,
+    to_real: bool,
+    settings: AbeSettings,
+    most: float,  # type: ignore[no-untyped-def]
+) -> None:
+    taken: AbeRows = rows()
+    found = (micro_to_real if to_real else leave_benchmarks_out)(taken, settings)
+    assert found.left_out_percent <= most + 1.5
+
+
+@needs_data
+def test_overflowed_counters_make_the_print_diverge_and_the_reader_drops_them() -> None:
+    kept = use_rows("lisboa_tesla_k40c", scaled=False, keep_impossible=True)
+    assert leave_benchmarks_out(kept, PLAIN).left_out_percent > 1000
+    assert (
+        leave_benchmarks_out(use_rows("lisboa_tesla_k40c", scaled=False), PLAIN).left_out_percent
+        < 15
+    )

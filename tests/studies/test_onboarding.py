@@ -1,0 +1,43 @@
+"""The shipped microbenchmarks, all of them, on a simulated board: every number is found again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from studies.onboarding.simulated import SimulatedGpu
+from studies.onboarding.simulation import NO_COUNTER, parameters, simulated, truth
+from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.recording import read_recording
+from wattcast.training.measure.run import Request, prepare
+from wattcast.training.onboard.run import onboard
+
+
+@pytest.mark.parametrize(
+    ("gpu", "least", "unresolved"),
+    [
+        ("h200-sxm5", 200, ()),
+        ("tesla-k20", 170, ()),
+        ("gtx-1080-ti", 180, ("fp16",)),  # one FP16 operation where it does 64 of FP32
+    ],
+)
+def test_the_whole_catalogue_finds_every_number_again_within_ten_percent(
+    tmp_path: Path, gpu: str, least: int, unresolved: tuple[str, ...]
+) -> None:
+    board = SimulatedGpu(truth(gpu), NO_COUNTER)
+    campaign = prepare(simulated(board), Request(), Settings(poll_seconds=0.02))
+    path = tmp_path / "recording.jsonl"
+    outcome = campaign.run(path)
+    assert outcome.measured == len(campaign.planned) >= least
+    assert (outcome.failed, outcome.unresolved) == (0, 0)
+    assert campaign.seconds <= board.now() <= 15 * 60
+    recording = read_recording(path)
+    made = onboard(path, tmp_path / "home")
+    assert made.power is not None
+    assert made.power.unresolved == unresolved
+    told = [note for note in made.notes if "does not resolve its energy" in note]
+    assert [note.partition(":")[0] for note in told] == list(unresolved)
+    found = list(parameters(board.truth, recording, made))
+    assert len(found) > 30
+    assert [one for one in found if not one.holds] == []

@@ -1,0 +1,324 @@
+"""Scores by hand, protocols that leak nothing, fits that find what made the data, targets."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from studies.clocks.scaling_artifacts import write_campaigns
+from studies.clocks.scaling_protocols import fit_physical, leave_programs_out, predict
+from studies.clocks.scaling_studies import (
+    MICRO_CAMPAIGNS,
+    STUDIES,
+    Scored,
+    choice_scores,
+    hypervolume,
+    pareto_rows,
+    run_studies,
+    scale_scores,
+    score_table,
+)
+from studies.clocks.scaling_trees import CANDIDATES, ResidualRows, TreeSettings, choose
+from tests.models.test_dvfs_physical import PARAMETERS
+from wattcast.models.clocks import ClockPair
+from wattcast.models.dvfs.card import ScalingCard, load_physical, scaling_store
+from wattcast.models.dvfs.power import power_watts
+from wattcast.models.dvfs.timing import relative_time
+from wattcast.models.dvfs.use import UNITS, UseTable
+from wattcast.models.dvfs.voltage import VoltageKnots
+from wattcast.training.data.datasets import find_data
+from wattcast.training.scaling_fits import fit_power, fit_times
+from wattcast.training.scaling_rows import ScalingRows, scaling_rows
+
+needs_data = pytest.mark.skipif(
+    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
+)
+NO_TREES = CANDIDATES[:1]
+
+# --- scores ------------------------------------------------------------------------------
+
+
+def test_errors_of_a_scale_by_hand() -> None:
+    predicted = np.array([1.0, 1.30, 1.50, 2.5])
+    measured = np.array([1.0, 1.25, 1.60, 2.0])
+    found = scale_scores(predicted, measured, np.array([True, False, False, False]))
+    assert found.mean_points == pytest.approx((5 + 10 + 50) / 3)
+    assert found.median_points == pytest.approx(10)
+    assert found.mape_percent == pytest.approx((5 / 1.25 + 10 / 1.6 + 50 / 2) / 3)
+    assert found.close_percent == pytest.approx(100 / 3)
+
+
+def test_what_choosing_by_predictions_saves_by_hand() -> None:
+    # Kernel 0: predicted best is the second pair (measured 0.9), the oracle takes 0.8.
+    # Kernel 1: the reference is best and is chosen.
+    time = np.array([1.0, 1.0, 1.6, 1.0, 1.5])
+    power = np.array([1.0, 0.9, 0.5, 1.0, 0.8])
+    told_power = np.array([1.0, 0.7, 0.6, 1.0, 0.9])
+    found = choice_scores((time, told_power), (time, power), np.array([0, 0, 0, 1, 1]))
+    assert found.saved_percent == pytest.approx((10 + 0) / 2)
+    assert found.oracle_percent == pytest.approx((20 + 0) / 2)
+    assert found.oracle_share_percent == pytest.approx(50)
+
+
+def test_nothing_to_save_counts_as_all_saved() -> None:
+    ones = np.ones(2)
+    found = choice_scores((ones, ones), (np.array([1.0, 2.0]), ones), np.array([0, 0]))
+    assert (found.saved_percent, found.oracle_share_percent) == (0.0, 100.0)
+
+
+def test_pareto_set_and_hypervolume_by_hand() -> None:
+    speed = np.array([1.0, 0.8, 0.8, 0.5])
+    energy = np.array([1.0, 0.7, 0.9, 0.8])
+    assert pareto_rows(speed, energy).tolist() == [0, 1]
+    # Against energy 1.2 and no speed: 1.0 x 0.2 and, below it, 0.8 x 0.3.
+    assert hypervolume(speed, energy, 1.2) == pytest.approx(0.2 + 0.24)
+
+
+# --- fits --------------------------------------------------------------------------------
+
+PAIRS = [ClockPair(c, m) for c in (600.0, 800.0, 1000.0) for m in (800.0, 2200.0, 3500.0)]
+
+
+def synthetic(campaign: str = "made_up", programs: int = 14, seed: int = 1) -> ScalingRows:
+    """Kernels whose time and power the model of test_dvfs_physical makes exactly."""
+    rng = np.random.default_rng(seed)
+    kernel = np.repeat(np.arange(programs), len(PAIRS))
+    core_mhz, memory_mhz = (np.tile([pair[at] for pair in PAIRS], programs) for at in (0, 1))
+    units = UNITS["utilisation"]
+    core = rng.uniform(0, 0.8, (programs, len(units))) * rng.uniform(0, 1, (programs, 1))
+    use = UseTable(units, core, rng.uniform(0, 0.9, programs), rng.uniform(2e-5, 1e-2, programs))
+    use = use.take(kernel)
+    reference = ClockPair(1000.0, 3500.0)
+    time = relative_time(PARAMETERS.time, use, core_mhz / 1000, memory_mhz / 3500)
+    assert PARAMETERS.power is not None
+    watts = power_watts(PARAMETERS.power, use, reference, core_mhz, memory_mhz, time)
+    at = np.flatnonzero((core_mhz == 1000) & (memory_mhz == 3500))[kernel]
+    names = np.array([f"program{number}" for number in kernel])
+    return ScalingRows(
+        campaign=campaign,
+        gpu="made-up",
+        kind="utilisation",
+        nominal=reference,
+        reference=reference,
+        kernel=kernel,
+        names=names,
+        groups=names,
+        real=np.ones(len(kernel), dtype=bool),
+        core_mhz=core_mhz,
+        memory_mhz=memory_mhz,
+        use=use,
+        time_scale=time / time[at],
+        power_scale=watts / watts[at],
+        power_watts=watts,
+        idle_watts=np.full(len(kernel), np.nan),
+        sound_power=np.ones(len(kernel), dtype=bool),
+    )
+
+
+def test_fits_find_the_model_that_made_the_data() -> None:
+    rows = synthetic(programs=40)
+    time = relative_time(fit_times([rows])["made_up"], rows.use, rows.core, rows.memory)
+    assert np.abs(time - rows.time_scale).mean() < 0.02
+    power = fit_power(rows, rows.time_scale)
+    watts = power_watts(
+        power, rows.use, rows.nominal, rows.core_mhz, rows.memory_mhz, rows.time_scale
+    )
+    assert np.abs(watts / rows.power_watts - 1).mean() < 0.02
+    assert power.gap_seconds == pytest.approx(5e-6, abs=5e-6)
+
+
+def test_power_alone_betrays_time() -> None:
+    rows = replace(synthetic(programs=40), time_scale=np.full(360, np.nan))
+    fit = fit_physical([rows])[0]
+    assert not fit.time_measured
+    assert fit.power is not None
+    time = relative_time(fit.time, rows.use, rows.core, rows.memory)
+    watts = power_watts(fit.power, rows.use, rows.nominal, rows.core_mhz, rows.memory_mhz, time)
+    scale = watts / watts[rows.reference_rows]
+    assert np.abs(scale - rows.power_scale).mean() < 0.02
+
+
+def test_voltages_never_fall_and_published_ones_are_the_prior() -> None:
+    rows = replace(synthetic(), gpu="gtx-titan-x")
+    curve = fit_power(rows, rows.time_scale).core_voltage
+    assert isinstance(curve, VoltageKnots)
+    assert curve.at(np.array([1000.0]))[0] == pytest.approx(1.0)
+    assert list(curve.relative) == sorted(curve.relative)
+
+
+# --- leaks -------------------------------------------------------------------------------
+
+
+def test_a_program_is_never_on_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[set[str], set[str]]] = []
+
+    def spying(parts, train, candidates):  # type: ignore[no-untyped-def]
+        seen.extend(
+            (set(part.groups[rows]), set(part.groups[~rows]))
+            for part, rows in zip(parts, train, strict=True)
+        )
+        return predict(parts, train, candidates)
+
+    monkeypatch.setattr("studies.clocks.scaling_protocols.predict", spying)
+    parts = [synthetic("one", 5), synthetic("two", 4, seed=2)]
+    leave_programs_out(parts, candidates=NO_TREES)
+    assert len(seen) == 5 * 2
+    assert all(not trained & left_out for trained, left_out in seen)
+    # The same program is left out of every campaign at once.
+    for first, second in zip(seen[::2], seen[1::2], strict=True):
+        assert second[1] <= first[1]
+
+
+def test_measurements_of_a_program_do_not_reach_its_predictions() -> None:
+    """Another measurement of the program left out changes nothing of what is predicted of it."""
+    rows = synthetic(programs=5)
+    mine = rows.groups == "program3"
+    changed = replace(
+        rows,
+        time_scale=np.where(mine, rows.time_scale**2, rows.time_scale),
+        power_scale=np.where(mine, rows.power_scale**2, rows.power_scale),
+        power_watts=np.where(mine, rows.power_watts * 3, rows.power_watts),
+    )
+    trees = (TreeSettings(0), TreeSettings(20))
+    before = leave_programs_out([rows], candidates=trees)[0]
+    after = leave_programs_out([changed], candidates=trees)[0]
+    for model in before.time:
+        assert after.time[model][mine].tolist() == before.time[model][mine].tolist(), model
+    for model in before.power:
+        assert after.power[model][mine].tolist() == before.power[model][mine].tolist(), model
+    assert after.time["mean curve"][~mine].tolist() != before.time["mean curve"][~mine].tolist()
+
+
+def shuffled(rows: ScalingRows, seed: int) -> ScalingRows:
+    """The kernels' measurements dealt out anew: counters tell nothing any more."""
+    order = np.random.default_rng(seed).permutation(int(rows.kernel.max()) + 1)
+    place = np.argsort(rows.kernel, kind="stable").reshape(len(order), -1)
+    source = np.empty(len(rows), dtype=np.int64)
+    source[place] = place[order]
+    return replace(
+        rows,
+        time_scale=rows.time_scale[source],
+        power_scale=rows.power_scale[source],
+        power_watts=rows.power_watts[source],
+    )
+
+
+def test_shuffled_targets_are_predicted_no_better_than_by_the_mean_curve() -> None:
+    rows = shuffled(synthetic(programs=16), 4)
+    found = leave_programs_out([rows], candidates=NO_TREES, folds=8)[0]
+    error = {model: np.abs(scale - rows.time_scale).mean() for model, scale in found.time.items()}
+    assert error["physical"] > 0.9 * error["mean curve"]
+    power = {model: np.abs(scale - rows.power_scale).mean() for model, scale in found.power.items()}
+    assert power["physical"] > 0.9 * power["mean curve"]
+
+
+@needs_data
+def test_shuffled_measurements_of_the_gtx_1080_ti_are_not_predicted_either() -> None:
+    rows = shuffled(scaling_rows("wang_gtx_1080_ti"), 11)
+    found = Scored("leave_programs_out", leave_programs_out([rows], folds=6)[0])
+    for model in ("physical", "hybrid"):
+        for one in (found.time, found.power):
+            mean, told = one("mean curve"), one(model)
+            assert mean is not None
+            assert told is not None
+            assert told.mean_points > 0.9 * mean.mean_points
+
+
+def test_trees_that_do_not_help_are_not_chosen() -> None:
+    rng = np.random.default_rng(0)
+    n = 200
+    rows = ResidualRows(
+        quantity="time",
+        vectors=rng.normal(size=(n, 6)).astype(np.float32),
+        physical=np.ones(n),
+        measured=np.exp(rng.normal(0, 0.1, n)),
+        weights=np.ones(n),
+        groups=np.repeat(np.arange(20), 10).astype(str),
+        reference_rows=np.repeat(np.arange(0, n, 10), 10),
+    )
+    everything = np.ones(n, dtype=bool)
+    assert choose(rows, everything, CANDIDATES[:3]).trees == 0
+    # A ratio that an input tells is worth trees: half of the rows take longer, never the first.
+    vectors = rows.vectors.copy()
+    vectors[rows.reference_rows, 0] = -3.0
+    told = replace(rows, vectors=vectors, measured=np.exp(0.3 * (vectors[:, 0] > 0)))
+    assert choose(told, everything, CANDIDATES[:3]).trees > 0
+
+
+# --- campaigns ---------------------------------------------------------------------------
+
+
+@cache
+def scored() -> dict[str, Scored]:
+    studies = [study for study in STUDIES if study.campaigns[0] not in MICRO_CAMPAIGNS]
+    found = run_studies(studies, jobs=2, progress=lambda line: None)
+    print(score_table(found))
+    return {
+        f"{one.predictions.rows.campaign} {one.predictions.rows.reference.core_mhz:g}": one
+        for one in found
+    }
+
+
+TARGETS = [
+    ("wang_gtx_980_high 1500", "physical", 6.5, 3.0),
+    ("wang_gtx_1080_ti 2000", "physical", 2.6, 2.0),
+    ("wang_dcgm_tesla_v100 1380", "physical", 8.3, 3.5),
+    ("wang_dcgm_quadro_rtx_8000 1710", "physical", 9.5, 3.4),
+    ("lisboa_gtx_titan_x 1164", "hybrid", None, 2.4),
+    ("lisboa_gtx_titan_x 975", "hybrid", None, 2.4),
+]
+
+
+@needs_data
+@pytest.mark.parametrize(("name", "model", "time", "power"), TARGETS)
+def test_errors_on_kernels_left_out(
+    name: str, model: str, time: float | None, power: float
+) -> None:
+    one = scored()[name]
+    for most, errors in ((time, one.time), (power, one.power)):
+        if most is None:
+            continue
+        found, mean = errors(model), errors("mean curve")
+        assert found is not None
+        assert mean is not None
+        assert found.mean_points <= most
+        assert found.mean_points < 0.8 * mean.mean_points
+
+
+@needs_data
+@pytest.mark.parametrize(
+    ("name", "share"),
+    [("wang_gtx_980_high 1500", 95), ("wang_dcgm_quadro_rtx_8000 1710", 95),
+     ("wang_gtx_980_low 1000", 60), ("wang_gtx_1080_ti 2000", 70)],
+)  # fmt: skip
+def test_energy_saved_at_the_chosen_pair(name: str, share: float) -> None:
+    found, mean = scored()[name].choice("physical"), scored()[name].choice("mean curve")
+    assert found is not None
+    assert mean is not None
+    assert found.oracle_share_percent >= share
+    assert found.saved_percent > mean.saved_percent
+    assert found.hypervolume_ratio > mean.hypervolume_ratio
+
+
+@needs_data
+def test_a_campaign_without_counters_gets_the_mean_curve_alone() -> None:
+    assert scored()["wang_rtx_2070_super 2080"].models == ["mean curve"]
+
+
+@needs_data
+def test_artifacts_are_the_same_every_time_and_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1767225600")  # 2026-01-01
+    cards: list[list[ScalingCard]] = [
+        write_campaigns(("lisboa_tesla_k40c",), (), tmp_path / name, progress=lambda line: None)
+        for name in ("one", "two")
+    ]
+    assert cards[0] == cards[1]
+    assert cards[0][0].created.isoformat() == "2026-01-01"
+    model = load_physical(scaling_store([tmp_path / "one"]), "tesla-k40c", "lisboa_tesla_k40c")
+    assert model.parameters.domains == 1

@@ -1,0 +1,239 @@
+"""The study's view of features: selection, outliers, dependence, dwarfs, counters, cost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from studies.pages.dwarfs import NOT_CLASSIFIED
+from studies.power.power_features import grid, partial_dependence
+from studies.thesis import cost, dynamic, outliers, selection
+from studies.thesis.cost import agreement, printed_ranking, rankings
+from studies.thesis.data import rows_of, study_tables
+from studies.thesis.dwarf_errors import error_by_dwarf, rows_by_dwarf
+from studies.thesis.judged import judge
+from studies.thesis.printed import printed
+from studies.thesis.regressors import REGRESSORS
+from studies.thesis.selection import TABLE_5_4, rank, select_features, without_correlated
+from tests.studies.test_thesis_models import ONCE, a_frame
+from wattcast.training.data.datasets import find_data
+
+needs_data = pytest.mark.skipif(
+    find_data() is None, reason="no training data: set WATTCAST_DATA (docs/study.md)"
+)
+
+
+# --- selection ------------------------------------------------------------------------------------
+
+
+def test_of_two_that_go_together_the_preferred_stays() -> None:
+    frame = a_frame()
+    frame["avg_comp_lat"] = -2 * frame["inst_issue_cycles"]
+    frame["branch"] = frame["occupancy"]
+    kept, dropped = without_correlated(
+        frame, ("avg_comp_lat", "occupancy", "branch", "inst_issue_cycles"), "pearson"
+    )
+    assert kept == ("occupancy", "inst_issue_cycles")
+    found = {each.feature: (each.kept, round(each.value, 6)) for each in dropped}
+    assert found == {"avg_comp_lat": ("inst_issue_cycles", -1.0), "branch": ("occupancy", 1.0)}
+
+
+def test_ranks_see_what_a_straight_line_does_not() -> None:
+    frame = a_frame()
+    frame["branch"] = np.exp(frame["occupancy"])
+    names = ("occupancy", "branch")
+    assert without_correlated(frame, names, "pearson")[0] == names
+    assert without_correlated(frame, names, "kendall")[0] == ("occupancy",)
+
+
+def test_a_feature_of_one_value_goes_with_nothing() -> None:
+    frame = a_frame().assign(branch=1.0)
+    assert without_correlated(frame, ("occupancy", "branch"), "pearson")[1] == ()
+
+
+def test_forest_and_shap_find_what_power_follows() -> None:
+    ranking = rank(a_frame(), ("occupancy", "avg_comp_lat", "inst_issue_cycles", "branch"))
+    first = {each.feature for each in ranking[:2]}
+    assert first == {"avg_comp_lat", "inst_issue_cycles"}
+    assert {each.feature for each in sorted(ranking, key=lambda one: -one.shap)[:2]} == first
+    assert sum(each.forest for each in ranking) == pytest.approx(1)
+    assert sum(each.shap for each in ranking) == pytest.approx(1)
+
+
+def test_steps_only_ever_leave_features_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "FOREST_TREES", 5)
+    # Which features are left does not depend on the model that is judged on them.
+    monkeypatch.setattr(selection, "REGRESSORS", {"xgboost": REGRESSORS["decision-tree"]})
+    generator = np.random.default_rng(3)
+    frame = a_frame(8, 5)
+    for name in TABLE_5_4:
+        if name not in frame:
+            frame[name] = generator.random(len(frame))
+    frame["waves"] = frame["inst_issue_cycles"] / 7
+    frame["glb_penalty"] = np.nan
+    found = select_features(frame, ONCE)
+    names = list(found.steps)[:-1]
+    for before, after in pairwise(names):
+        assert set(found.steps[after]) <= set(found.steps[before])
+    assert "glb_penalty" not in found.steps["all"]
+    assert "comp_inst_sm" not in found.steps["derived"]
+    assert "waves" in {each.feature for each in found.pearson}
+    assert "inst_issue_cycles" in found.steps["forest"]
+    assert set(found.judged) == set(found.steps)
+
+
+# --- outliers -------------------------------------------------------------------------------------
+
+
+def test_a_row_unlike_its_like_is_an_outlier() -> None:
+    generator = np.random.default_rng(0)
+    vectors = np.repeat(generator.uniform(0, 1, (4, 3)), 20, axis=0)
+    vectors += generator.normal(0, 1e-3, vectors.shape)
+    watts = np.repeat([50.0, 70.0, 90.0, 110.0], 20) + generator.normal(0, 0.1, 80)
+    watts[7] = 65.0
+    scores = outliers.outlier_scores(vectors, watts)
+    assert ((scores >= 0) & (scores <= 1)).all()
+    chosen = outliers.highest(scores)
+    told = printed().section_5_8_2
+    assert chosen.sum() == round(80 * told.outliers / told.rows)
+    assert chosen[7]
+
+
+def test_outliers_leave_training_not_the_scores() -> None:
+    rows = rows_of(a_frame())
+    seen: list[int] = []
+
+    def told(vectors: np.ndarray, watts: np.ndarray, test: np.ndarray) -> np.ndarray:
+        seen.append(len(watts))
+        return np.full(len(test), np.median(watts))
+
+    judged = judge("median", rows, outliers.without_outliers(told), ONCE)
+    assert not np.isnan(judged.random.predicted_watts).any()
+    full = len(rows) - np.bincount(judged.random.folds[0])  # type: ignore[index]
+    assert all(kept < most for kept, most in zip(seen[:5], full.tolist(), strict=True))
+
+
+def test_models_are_judged_without_outliers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(outliers, "BOTH_WAYS", ("decision-tree",))
+    frame = a_frame()
+    found = outliers.study_outliers(frame, ONCE, ("decision-tree",))
+    assert sum(found.kernels.values()) == found.chosen.sum() > 0
+    removed, kept = found.removed["decision-tree"], found.kept_in_scores["decision-tree"]
+    assert len(removed.random.rows) == len(frame) - found.chosen.sum()
+    assert len(kept.random.rows) == len(frame)
+
+
+# --- dependence, dwarfs ---------------------------------------------------------------------------
+
+
+def test_a_curve_follows_what_power_depends_on() -> None:
+    curves = partial_dependence(a_frame(20, 10), ("avg_comp_lat", "inst_issue_cycles", "branch"))
+    assert list(curves)[-1] == "branch"
+    rising = curves["avg_comp_lat"]
+    assert rising.watts[-1] - rising.watts[0] > 20
+    assert curves["branch"].span_watts < rising.span_watts / 4
+
+
+def test_a_grid_lies_on_values_that_occur() -> None:
+    values, shares = grid(np.array([5.0, 1.0, 1.0, 1.0, np.nan]))
+    assert values.tolist() == [1.0, 5.0]
+    assert shares.tolist() == [0.75, 1.0]
+
+
+def test_error_by_dwarf_is_that_of_its_rows() -> None:
+    frame = a_frame(6, 5)
+    frame.loc[frame.index[:5], "family"] = "nobody-knows"
+    judged = {"decision-tree": judge("t", rows_of(frame), REGRESSORS["decision-tree"], ONCE)}
+    members, errors = rows_by_dwarf(frame), error_by_dwarf(judged, frame)
+    assert list(members) == ["Dense Linear Algebra", "Graph Traversal", NOT_CLASSIFIED]
+    assert sum(found.rows.sum() for found in members.values()) == len(frame)
+    own = members["Graph Traversal"].rows
+    predicted = judged["decision-tree"].grouped
+    wrong = np.abs(predicted.predicted_watts[0] - predicted.rows.watts)[own].mean()
+    assert errors["Graph Traversal"]["decision-tree"][1] == pytest.approx(wrong)
+
+
+# --- cost -----------------------------------------------------------------------------------------
+
+
+def test_rankings_hold_every_feature_once() -> None:
+    found = rankings({"gpu": a_frame()})
+    for model, by_gpu in found.items():
+        assert sorted(by_gpu["gpu"]) == sorted(printed_ranking(model))
+        assert set(by_gpu["gpu"][:2]) == {"avg_comp_lat", "inst_issue_cycles"}
+
+
+def test_agreement_of_rankings() -> None:
+    assert agreement(("a", "b", "c"), ("a", "b", "c")) == pytest.approx(1)
+    assert agreement(("a", "b", "c"), ("c", "b", "a")) == pytest.approx(-1)
+
+
+def test_a_failed_measurement_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", "no memory left\n")
+
+    monkeypatch.setattr(cost.subprocess, "run", run)
+    with pytest.raises(RuntimeError, match="xgboost failed: no memory left"):
+        cost.measure("xgboost", "smaller")
+
+
+def test_a_measurement_is_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    printed_line = json.dumps({"seconds": 1.5, "peak_mib": 300.0, "growth_mib": 20.0})
+
+    def run(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        assert command[-2:] == ["catboost", "larger"]
+        return subprocess.CompletedProcess(command, 0, printed_line, "")
+
+    monkeypatch.setattr(cost.subprocess, "run", run)
+    assert cost.measure("catboost", "larger") == cost.Measured(1.5, 300.0, 20.0)
+
+
+# --- counters -------------------------------------------------------------------------------------
+
+
+def test_threads_of_a_block() -> None:
+    assert dynamic.threads_per_block("(224000 1 1) (128 2 1)") == 256
+    assert np.isnan(dynamic.threads_per_block("none"))
+    assert np.isnan(dynamic.threads_per_block(float("nan")))
+
+
+@needs_data
+def test_counters_hold_no_time_and_no_power() -> None:
+    table = dynamic.dynamic_table("wang_tesla_p100")
+    assert not [name for name in table.inputs if "throughput" in name or "watt" in name]
+    assert {"core_mhz", "memory_mhz", "block_size", "active_cycles"} <= set(table.inputs)
+    energy = table.quantities["power"] * table.quantities["time"]
+    pd.testing.assert_series_equal(table.quantities["energy"], energy, check_names=False)
+
+
+@needs_data
+def test_programs_left_out_are_harder_than_their_other_clocks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dynamic, "FOREST_TREES", 10)
+    monkeypatch.setattr(dynamic, "QUANTITIES", {"power": "W"})
+    models = {name: dynamic.MODELS[name] for name in ("random-forest",)}
+    monkeypatch.setattr(dynamic, "MODELS", models)
+    found = dynamic.study_dynamic(ONCE, ("wang_tesla_v100",))["wang_tesla_v100"]
+    judged = found.judged["power"]["random-forest"]
+    assert judged.scores("random")["r2"].mean > judged.scores("grouped")["r2"].mean + 0.2
+    assert sum(found.importances.values()) == pytest.approx(1)
+
+
+@needs_data
+def test_the_study_reads_the_thesis_tables_without_idle_rows() -> None:
+    tables = study_tables()
+    assert list(tables) == ["tesla-k20", "tesla-m60", "tesla-v100"]
+    assert not tables["tesla-v100"]["kernel_id"].eq("branch/branch").any()
+    dwarfs = rows_by_dwarf(tables["tesla-k20"])
+    assert set(next(iter(printed().table_5_12.values()))) <= set(dwarfs)
+
+
+def test_the_printed_file_lies_beside_its_reader() -> None:
+    assert (Path(selection.__file__).parent / "printed.toml").is_file()

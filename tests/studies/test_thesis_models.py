@@ -1,0 +1,259 @@
+"""The study's models: what they predict, on whom they are judged, and that nothing leaks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from studies.thesis import repeated
+from studies.thesis.ann import DECAY_EPOCHS, FIRST_RATE, Network, candidates, learning_rate
+from studies.thesis.data import SMALLER_LAST_SERIAL, by_size, rows_of
+from studies.thesis.initial import TABLE_5_1, TABLE_5_2, initial_study, strong_correlations
+from studies.thesis.judged import Effort, beside_median, judge, text
+from studies.thesis.nested import choose, tuned
+from studies.thesis.printed import Printed, printed
+from studies.thesis.regressors import LINEAR, REGRESSORS, judge_linear, judge_regressors
+from tests.training.test_protocols_splits import make_rows
+from wattcast.models.cards import Spread
+from wattcast.training.data.cleaning import MODEL_INPUTS
+from wattcast.training.evaluation.protocols import BASELINES, OutOfFold, evaluate
+from wattcast.training.evaluation.splits import Fit, Floats, Predict, Protocol, Rows, plain
+
+ONCE = Effort(assignments=1, jobs=1)
+FAST = ("decision-tree", "svr")
+
+
+def a_frame(kernels: int = 12, launches: int = 8, seed: int = 0) -> pd.DataFrame:
+    """Rows with every column: power follows the kernel's latency and the size of the launch."""
+    generator = np.random.default_rng(seed)
+    kernel = np.repeat(np.arange(kernels), launches)
+    names = dict.fromkeys([*MODEL_INPUTS, *TABLE_5_1])
+    frame = pd.DataFrame({name: generator.uniform(1, 100, len(kernel)) for name in names})
+    frame["avg_comp_lat"] = generator.uniform(4, 20, kernels)[kernel]
+    frame["inst_issue_cycles"] = generator.uniform(0, 1e6, len(kernel))
+    frame["power_w"] = 40 + 3 * frame["avg_comp_lat"] + frame["inst_issue_cycles"] / 5e4
+    frame["kernel_group"] = frame["kernel_id"] = [f"kernel{at:02d}/k" for at in kernel]
+    frame["family"] = ["bfs" if at % 2 else "saxpy" for at in kernel]
+    frame["serial"] = np.linspace(1, 1800, len(kernel)).round()
+    return frame
+
+
+def test_launches_of_a_kernel_are_known_better_than_kernels() -> None:
+    judged = judge("tree", rows_of(a_frame()), REGRESSORS["decision-tree"], ONCE)
+    seen, unseen = judged.scores("random"), judged.scores("grouped")
+    assert seen["mae_watts"].mean < 0.7 * judged.median("random")["mae_watts"].mean
+    assert unseen["mae_watts"].mean > seen["mae_watts"].mean
+
+
+@pytest.mark.parametrize("model", FAST)
+@pytest.mark.parametrize("protocol", ["random", "grouped"])
+def test_shuffled_power_cannot_be_predicted(model: str, protocol: Protocol) -> None:
+    rows = rows_of(a_frame())
+    shuffled = replace(rows, watts=np.random.default_rng(1).permutation(rows.watts))
+    assert judge(model, shuffled, REGRESSORS[model], ONCE).scores(protocol)["r2"].mean <= 0
+
+
+def test_all_eight_predict_rows_with_a_missing_value() -> None:
+    rows = rows_of(a_frame(kernels=6, launches=6))
+    rows.vectors[3, 0] = np.nan
+    spans = rows.watts.min() - 60, rows.watts.max() + 60
+    for name, fit_predict in REGRESSORS.items():
+        watts = fit_predict(rows.vectors, rows.watts, rows.vectors[:4])
+        assert watts.shape == (4,), name
+        assert ((watts > spans[0]) & (watts < spans[1])).all(), name
+
+
+def test_the_eight_are_those_of_the_table() -> None:
+    assert list(REGRESSORS) == list(printed().table_5_8["tesla-k20"])
+    assert LINEAR not in REGRESSORS
+
+
+def test_regressors_and_the_linear_one_come_by_gpu() -> None:
+    tables = {"one": a_frame(6, 5), "two": a_frame(6, 5, seed=1)}
+    found = judge_regressors(tables, ONCE, ("decision-tree",))
+    assert {gpu: list(models) for gpu, models in found.items()} == {
+        "one": ["decision-tree"],
+        "two": ["decision-tree"],
+    }
+    # Power is linear in these features.
+    assert judge_linear(tables, ONCE)["one"].scores("random")["r2"].mean > 0.95
+
+
+@pytest.mark.parametrize("model", ["extra-trees", "ann"])
+def test_equal_rows_give_equal_figures(model: str) -> None:
+    rows = rows_of(a_frame(4, 4))
+
+    def watts() -> list[float]:
+        return REGRESSORS[model](rows.vectors, rows.watts, rows.vectors).tolist()
+
+    assert watts() == watts()
+
+
+# --- networks -----------------------------------------------------------------------------------
+
+
+def test_schedules_decay_as_keras_defines_them() -> None:
+    assert learning_rate("uniform", 500) == FIRST_RATE
+    assert learning_rate("exponential", DECAY_EPOCHS) == pytest.approx(FIRST_RATE * 0.9)
+    assert learning_rate("exponential", 2 * DECAY_EPOCHS) == pytest.approx(FIRST_RATE * 0.81)
+    assert learning_rate("inverse time", 2 * DECAY_EPOCHS) == pytest.approx(FIRST_RATE / 2)
+
+
+def test_a_network_trains_for_its_epochs_at_its_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    vectors = np.random.default_rng(0).random((60, 3))
+    watts = 50 + 20 * vectors[:, 0]
+    uniform = Network((8, 8, 8), "uniform", epochs=30).fit(vectors, watts)
+    assert len(uniform.losses) == 30
+    assert uniform.losses[-1] < uniform.losses[0]
+    assert uniform.predict(vectors[:2]).shape == (2,)
+    # A schedule that really reaches the optimiser: without a rate nothing is learned any more.
+    monkeypatch.setattr("studies.thesis.ann.learning_rate", lambda schedule, epoch: 0.0)
+    stopped = Network((8, 8, 8), "exponential", epochs=4).fit(vectors, watts)
+    known = Network((8, 8, 8), "uniform", epochs=1).fit(vectors, watts)
+    assert stopped.predict(vectors) == pytest.approx(known.predict(vectors))
+
+
+def test_the_automatic_selection_chooses_from_features_alone() -> None:
+    frame = a_frame(6, 5).assign(time_us=1.0, src_row=2.0, sh_penalty=np.nan)
+    names = candidates(frame)
+    assert set(MODEL_INPUTS) < set(names)
+    assert not {"power_w", "time_us", "src_row", "serial", "sh_penalty"} & set(names)
+
+
+def test_the_smaller_data_are_the_first_rows_of_the_larger() -> None:
+    sizes = by_size(a_frame())
+    assert 0 < len(sizes["smaller"]) < len(sizes["larger"])
+    assert sizes["smaller"]["serial"].max() <= SMALLER_LAST_SERIAL
+
+
+# --- initial study, repeated runs, the printed figures ------------------------------------------
+
+
+def test_the_initial_study_names_what_goes_together() -> None:
+    frame = a_frame().assign(waves=lambda rows: rows["grid_size"] * 2 + 1)
+    frame["total_threads"] = -frame["grid_size"]
+    found = strong_correlations(frame, TABLE_5_1)
+    assert set(found) == {
+        ("grid_size", "total_threads"),
+        ("grid_size", "waves"),
+        ("total_threads", "waves"),
+    }
+    assert found["grid_size", "total_threads"] == pytest.approx(-1)
+
+
+def test_the_initial_tree_is_tuned_and_judged_by_both_protocols(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid = {
+        "stump": {"max_depth": 1, "min_samples_split": 2, "max_features": 1.0, "ccp_alpha": 0.0},
+        "tree": {"max_depth": 9, "min_samples_split": 2, "max_features": 1.0, "ccp_alpha": 0.0},
+    }
+    monkeypatch.setattr("studies.thesis.initial.GRID", grid)
+    found = initial_study(a_frame(), ONCE)
+    assert set(found.importances) == set(TABLE_5_2)
+    assert sum(found.importances.values()) == pytest.approx(1)
+    assert next(iter(found.importances)) == "inst_issue_cycles"
+    for protocol in ("random", "grouped"):
+        assert not np.isnan(found.judged.by(protocol).predicted_watts).any()
+
+
+def test_scores_by_fold_are_averaged_before_the_runs() -> None:
+    rows = Rows.of(np.zeros((4, 1)), [1.0, 3.0, 10.0, 30.0], list("abcd"))
+    predicted = np.array([[1.0, 3.0, 10.0, 20.0]])
+    made = OutOfFold(
+        rows, predicted, predicted, np.zeros((1, 4), dtype=bool), folds=np.array([[0, 0, 1, 1]])
+    )
+    scores = repeated.mean_of_folds(made)
+    # Fold 0 is exact, fold 1 explains 1 - 100 / 200 of its own variance.
+    assert scores["r2"].mean == pytest.approx((1 + 0.5) / 2)
+    assert scores["mae_watts"].mean == pytest.approx((0 + 5) / 2)
+    with pytest.raises(ValueError, match="folds"):
+        repeated.mean_of_folds(replace(made, folds=None))
+
+
+def test_runs_deal_the_folds_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated, "MODEL", "decision-tree")
+    found = repeated.repeated_runs({"gpu": a_frame(6, 5)}, ONCE, runs=2)["gpu"]
+    assert len(found.judged.random.predicted_watts) == 2
+    assert found.judged.scores("random")["mae_watts"].std > 0
+    assert set(found.by_fold) == {"random", "grouped"}
+
+
+def test_printed_figures_are_complete_and_possible() -> None:
+    facts = printed()
+    assert isinstance(facts, Printed)
+    assert set(facts.table_5_8) == set(facts.table_5_9) == set(facts.table_5_3)
+    for by_model in (*facts.table_5_8.values(), facts.table_5_11):
+        assert set(by_model) == set(REGRESSORS)
+        for scores in by_model.values():
+            # An R2 below 1, and no mean of absolute errors above that of squares.
+            assert scores.r2 < 1
+            assert scores.mae_watts < scores.rmse_watts
+    for column in facts.table_5_10.values():
+        assert sorted(column.ranking) == sorted(MODEL_INPUTS)
+    assert len({len(row) for row in facts.table_5_12.values()}) == 1
+
+
+def test_scores_as_text_say_their_baseline() -> None:
+    judged = judge("decision-tree", rows_of(a_frame(6, 5)), REGRESSORS["decision-tree"], ONCE)
+    shown = beside_median(judged, "grouped", "mae_watts")
+    median = judged.median("grouped")["mae_watts"].mean
+    assert shown.endswith(f"({median:.2f})")
+    assert text(Spread(mean=0.91234, std=0.001), "r2") == "0.912 ± 0.001"
+    # One fold assignment has no spread to tell.
+    assert text(Spread(mean=0.91234, std=0), "r2") == "0.912"
+    assert text(Spread(mean=-5872288.6, std=1e5), "r2") == "-5.9e+06"
+
+
+def constant(watts: float) -> Fit:
+    return plain(lambda train, measured, test: np.full(len(test), watts))
+
+
+def test_the_better_candidate_is_chosen_inside_the_training_rows() -> None:
+    rows = make_rows()
+    candidates = {"far": constant(1.0), "near": constant(float(np.median(rows.watts)))}
+    losses = choose(rows, candidates, "grouped", seeds=(0, 1))
+    assert losses["near"] < losses["far"]
+    chosen: list[str] = []
+    found = evaluate(rows, tuned(candidates, "grouped", told=chosen.append), "grouped", [0])
+    assert chosen == ["near"] * 5
+    assert found.scores()["mae_watts"].mean == pytest.approx(losses["near"], rel=1e-6)
+    with pytest.raises(ValueError, match="nothing to choose"):
+        choose(rows, {}, "grouped")
+
+
+def test_a_choice_never_sees_the_outer_test_rows() -> None:
+    rows = make_rows()
+    seen: set[float] = set()
+
+    def spy(train: Rows) -> Predict:
+        seen.update(train.watts.tolist())
+        return BASELINES["median_watts"](train)
+
+    train = rows.take(np.flatnonzero(rows.groups >= 5))
+    predict = tuned({"a": spy, "b": BASELINES["nearest_watts"]}, "grouped")(train)
+    predict(
+        rows.take(np.empty(0, dtype=np.int64)), rows.take(np.flatnonzero(rows.groups < 5)).hidden()
+    )
+    assert seen <= set(train.watts.tolist())
+
+
+def test_choosing_among_noise_promises_nothing_out_of_fold() -> None:
+    # Candidates that guess: the best of many looks good inside and is not outside.
+    rows = make_rows()
+    shuffled = Rows(rows.vectors, np.random.default_rng(5).permutation(rows.watts), rows.groups)
+
+    def guess(seed: int) -> Fit:
+        def predict(train: Floats, watts: Floats, test: Floats) -> Floats:
+            weights = np.random.default_rng(seed).standard_normal(train.shape[1])
+            slope = 0.05 * watts.std() * (test - train.mean(axis=0)) / train.std(axis=0)
+            return np.asarray(watts.mean() + slope @ weights)
+
+        return plain(predict)
+
+    candidates = {str(seed): guess(seed) for seed in range(12)}
+    found = evaluate(shuffled, tuned(candidates, "grouped"), "grouped", range(2))
+    assert found.scores()["r2"].mean <= 0

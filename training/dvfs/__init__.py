@@ -1,1 +1,0 @@
-"""Frequency scaling: rows, models, studies and artifacts of time and power over clocks."""

@@ -1,1 +1,0 @@
-"""Time from measured work: folds, choice, transfer, known launches."""

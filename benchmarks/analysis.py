@@ -75,8 +75,7 @@ print((resident() - before) / len(text))
 
 def _scoring() -> Iterator[Row]:
     from wattcast.models.explain import explain_lime
-    from wattcast.models.power.boosted import BoostedPowerModel
-    from wattcast.models.power.inputs import vector_for
+    from wattcast.models.power.boosted import BoostedPowerModel, vector_for
     from wattcast.models.store import ArtifactStore
 
     store = ArtifactStore()

@@ -18,8 +18,7 @@ from wattcast.features.errors import WattcastError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
-from wattcast.models.explain import explain_lime, explain_shap
-from wattcast.models.explain_stability import signs_agree, stability
+from wattcast.models.explain import explain_lime, explain_shap, signs_agree, stability
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
 
@@ -34,7 +33,7 @@ class Agreement:
 
     ``sign_share`` of these features have SHAP's sign; for ``all_five`` of the launches all of
     them have. ``selection`` and ``sign_stability`` are LIME's over seeds
-    (``wattcast.models.explain_stability``).
+    (``wattcast.models.explain``).
     """
 
     launches: int
@@ -100,8 +99,7 @@ def rows() -> Iterator[Row]:
 
 
 def _times_and_pictures() -> Iterator[Row]:
-    from wattcast.models.explain_terms import lime_terms, shapley_values
-    from wattcast.models.explain_time import combine_of
+    from wattcast.models.explain_time import combine_of, lime_terms, shapley_values
     from wattcast.models.time.bottleneck import combined_seconds
     from wattcast.predictor.explain.pictures import Chart, draw, png, svg
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
-from wattcast.features.cfg import BasicBlock, ControlFlowGraph
+from wattcast.features.cfg import BasicBlock
 from wattcast.features.effort import checkpoint
 from wattcast.features.ptx.ir import (
     Address,
@@ -202,8 +202,3 @@ def block_use(body: Body, block: BasicBlock) -> BlockUse:
         if instruction.predicate is None:
             define.update(written)
     return BlockUse(frozenset(use), frozenset(define), frozenset(touched))
-
-
-def block_uses(cfg: ControlFlowGraph) -> tuple[BlockUse, ...]:
-    """``block_use`` of every block of a graph, by block index."""
-    return tuple(block_use(cfg.body, block) for block in cfg.blocks)

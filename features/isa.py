@@ -10,54 +10,37 @@ Source: NVIDIA, Parallel Thread Execution ISA 8.x and 9.x, chapter 9.7.
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Literal, NamedTuple
 
-from wattcast.features.errors import DataError
+from pydantic import ConfigDict, Field, StringConstraints
 
-Category = Literal[
-    "compute",
-    "move",
-    "convert",
-    "load",
-    "store",
-    "atomic",
-    "copy",
-    "texture",
-    "surface",
-    "barrier",
-    "control",
-    "special",
-    "unknown",
-]
-Pipe = Literal[
-    "fma",
-    "fp32",
-    "fp64",
-    "fp16",
-    "int",
-    "sfu",
-    "tensor",
-    "lsu",
-    "texture",
-    "control",
-    "sync",
+from wattcast.features.checked import (
+    PositiveFloat,
+    PositiveInt,
+    Strict,
+    Text,
+    checked,
+    defect,
+    read_toml,
+)
+
+KnownCategory = Literal[
+    "compute", "move", "convert", "load", "store", "atomic", "copy", "texture", "surface",
+    "barrier", "control", "special",
+]  # fmt: skip
+Category = Literal[KnownCategory, "unknown"]
+KnownPipe = Literal[
+    "fma", "fp32", "fp64", "fp16", "int", "sfu", "tensor", "lsu", "texture", "control", "sync",
     "none",
-    "unknown",
-]
+]  # fmt: skip
+Pipe = Literal[KnownPipe, "unknown"]
 Space = Literal["generic", "global", "shared", "local", "param", "const", "tensor"]
 Kind = Literal["f32", "f64", "f16", "int"]
 
 TABLE = Path(__file__).with_name("isa.toml")
-
-_CATEGORIES: frozenset[str] = frozenset(get_args(Category)) - {"unknown"}
-_PIPES: frozenset[str] = frozenset(get_args(Pipe)) - {"unknown"}
-_SPACES: frozenset[str] = frozenset(get_args(Space))
-_KINDS: frozenset[str] = frozenset(get_args(Kind))
 
 # Categories that move data between registers (or shared memory) and a memory.
 _ACCESSES = frozenset({"load", "store", "atomic", "copy", "texture", "surface"})
@@ -104,150 +87,76 @@ class OpcodeFacts(NamedTuple):
         return self.category in _ACCESSES
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One opcode of the table (``opcode`` may hold dots: ``cp.async.bulk``)."""
+class Group(Strict):
+    """Opcodes that are alike (an opcode may hold dots: ``cp.async.bulk``).
 
-    opcode: str
-    category: Category
+    ``pipe`` is a pipe or the name of a rule, ``space`` the memory where the opcode names none.
+    """
+
+    section: Text
+    category: KnownCategory
     pipe: str
-    space: Space | None
-    flops: float
-    section: str
+    space: Space | None = None
+    flops: Annotated[float, Field(ge=0, strict=True)] = 0.0
+    opcodes: Annotated[
+        tuple[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9_.]*$")], ...],
+        Field(min_length=1),
+    ]
 
 
-@dataclass(frozen=True, slots=True)
-class Expansion:
+class Expansion(Strict):
     """One rule of the PTX-to-machine weights; ``None`` matches everything."""
 
-    weight: float
-    opcodes: frozenset[str] | None
-    category: str | None
-    space: str | None
-    kind: str | None
-    bits: int | None
+    weight: PositiveFloat
+    opcodes: frozenset[str] | None = None
+    category: KnownCategory | None = None
+    space: Space | None = None
+    kind: Kind | None = None
+    bits: PositiveInt | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class IsaTable:
-    """The whole table, validated."""
+class IsaTable(Strict):
+    """The whole table. ``pipe_rules`` choose a pipe by the kind of arithmetic."""
 
-    entries: Mapping[str, Entry]
-    type_bits: Mapping[str, int]
-    pipe_rules: Mapping[str, Mapping[str, Pipe]]
-    expansions: tuple[Expansion, ...]
+    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+
+    pipes: frozenset[KnownPipe]
+    type_bits: Mapping[str, PositiveInt]
+    pipe_rules: Mapping[str, Annotated[Mapping[Kind, KnownPipe], Field(min_length=4)]]
+    groups: Mapping[str, Group]
+    expansion: tuple[Expansion, ...]
+
+    @cached_property
+    def entries(self) -> Mapping[str, Group]:
+        """Every opcode's group."""
+        return {opcode: group for group in self.groups.values() for opcode in group.opcodes}
+
+    def problems(self) -> Iterator[tuple[str, str]]:
+        """What does not agree between the sections: the key, and what is wrong there."""
+        for name, rule in self.pipe_rules.items():
+            for kind, pipe in rule.items():
+                if pipe not in self.pipes:
+                    yield f"pipe_rules.{name}.{kind}", f"{pipe!r} is not in pipes"
+        seen: set[str] = set()
+        for name, group in self.groups.items():
+            if group.pipe not in self.pipes and group.pipe not in self.pipe_rules:
+                yield f"groups.{name}.pipe", f"{group.pipe!r} is no pipe and no rule"
+            for opcode in group.opcodes:
+                if opcode in seen:
+                    yield f"groups.{name}.opcodes", f"{opcode!r} is listed twice"
+                seen.add(opcode)
+        for index, expansion in enumerate(self.expansion):
+            for opcode in sorted((expansion.opcodes or frozenset()) - seen):
+                yield f"expansion.{index}.opcodes", f"{opcode!r} is no opcode of the table"
 
 
 def load_isa(path: Path = TABLE) -> IsaTable:
-    """Read and check an ISA table. Raises DataError naming the file and the key at fault."""
-    try:
-        raw = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise DataError(f"{path.name} is not TOML: {error}", file=path.name) from error
-    return _Checker(path.name).table(raw)
-
-
-class _Checker:
-    """Turns raw TOML into an IsaTable; every error names its key."""
-
-    def __init__(self, file: str) -> None:
-        self.file = file
-
-    def fail(self, key: str, why: str) -> DataError:
-        return DataError(f"{self.file}: {key}: {why}", file=self.file, key=key)
-
-    def get(
-        self, table: Mapping[str, Any], at: str, key: str, kind: type | tuple[type, ...]
-    ) -> Any:
-        place = f"{at}.{key}" if at else key
-        if key not in table:
-            raise self.fail(place, "missing")
-        value = table[key]
-        if not isinstance(value, kind) or isinstance(value, bool):
-            raise self.fail(place, f"{value!r} has the wrong type")
-        return value
-
-    def only(self, table: Mapping[str, Any], at: str, allowed: set[str]) -> None:
-        for key in table:
-            if key not in allowed:
-                raise self.fail(f"{at}.{key}" if at else key, "unknown key")
-
-    def one_of(self, value: str, allowed: frozenset[str] | set[str], key: str) -> str:
-        if value not in allowed:
-            raise self.fail(key, f"{value!r} is none of {', '.join(sorted(allowed))}")
-        return value
-
-    def table(self, raw: Mapping[str, Any]) -> IsaTable:
-        self.only(raw, "", {"pipes", "type_bits", "pipe_rules", "groups", "expansion"})
-        pipes = self.get(raw, "", "pipes", list)
-        for index, pipe in enumerate(pipes):
-            self.one_of(pipe, _PIPES, f"pipes[{index}]")
-        type_bits = self.get(raw, "", "type_bits", dict)
-        for name in type_bits:
-            if self.get(type_bits, "type_bits", name, int) < 1:
-                raise self.fail(f"type_bits.{name}", "a width is at least 1 bit")
-        rules: dict[str, dict[str, Pipe]] = {}
-        for name, rule in self.get(raw, "", "pipe_rules", dict).items():
-            at = f"pipe_rules.{name}"
-            self.only(rule, at, set(_KINDS))
-            for kind in sorted(_KINDS):
-                self.one_of(self.get(rule, at, kind, str), set(pipes), f"{at}.{kind}")
-            rules[name] = rule
-        entries: dict[str, Entry] = {}
-        for name, group in self.get(raw, "", "groups", dict).items():
-            for entry in self.group(f"groups.{name}", group, {*pipes, *rules}):
-                if entry.opcode in entries:
-                    raise self.fail(f"groups.{name}.opcodes", f"{entry.opcode!r} is listed twice")
-                entries[entry.opcode] = entry
-        expansions = tuple(
-            self.expansion(f"expansion[{index}]", rule, entries)
-            for index, rule in enumerate(self.get(raw, "", "expansion", list))
-        )
-        return IsaTable(entries, type_bits, rules, expansions)
-
-    def group(self, at: str, group: Mapping[str, Any], pipes: set[str]) -> list[Entry]:
-        self.only(group, at, {"section", "category", "pipe", "space", "flops", "opcodes"})
-        section = self.get(group, at, "section", str)
-        category = self.one_of(self.get(group, at, "category", str), _CATEGORIES, f"{at}.category")
-        pipe = self.one_of(self.get(group, at, "pipe", str), pipes, f"{at}.pipe")
-        space = None
-        if "space" in group:
-            space = self.one_of(self.get(group, at, "space", str), _SPACES, f"{at}.space")
-        flops = self.get(group, at, "flops", (int, float)) if "flops" in group else 0
-        if flops < 0:
-            raise self.fail(f"{at}.flops", "negative")
-        opcodes = self.get(group, at, "opcodes", list)
-        if not opcodes:
-            raise self.fail(f"{at}.opcodes", "empty")
-        for index, opcode in enumerate(opcodes):
-            if not isinstance(opcode, str) or not re.fullmatch(r"[a-z][a-z0-9_.]*", opcode):
-                raise self.fail(f"{at}.opcodes[{index}]", f"{opcode!r} is no opcode")
-        return [
-            Entry(opcode, category, pipe, space, float(flops), section)  # type: ignore[arg-type]
-            for opcode in opcodes
-        ]
-
-    def expansion(self, at: str, rule: Any, entries: Mapping[str, Entry]) -> Expansion:
-        self.only(rule, at, {"opcodes", "category", "space", "kind", "bits", "weight"})
-        weight = self.get(rule, at, "weight", (int, float))
-        if weight <= 0:
-            raise self.fail(f"{at}.weight", "not above 0")
-        opcodes = self.get(rule, at, "opcodes", list) if "opcodes" in rule else None
-        for opcode in opcodes or ():
-            self.one_of(opcode, set(entries), f"{at}.opcodes")
-        for key, allowed in (("category", _CATEGORIES), ("space", _SPACES), ("kind", _KINDS)):
-            if key in rule:
-                self.one_of(self.get(rule, at, key, str), allowed, f"{at}.{key}")
-        if "bits" in rule and self.get(rule, at, "bits", int) < 1:
-            raise self.fail(f"{at}.bits", "a width is at least 1 bit")
-        return Expansion(
-            float(weight),
-            None if opcodes is None else frozenset(opcodes),
-            rule.get("category"),
-            rule.get("space"),
-            rule.get("kind"),
-            rule.get("bits"),
-        )
+    """Read and check an ISA table. Raises DataError naming the file and the keys at fault."""
+    table = checked(IsaTable, read_toml(path), path.name)
+    problems = list(table.problems())
+    if problems:
+        raise defect(path.name, problems)
+    return table
 
 
 @lru_cache(maxsize=1)
@@ -264,14 +173,12 @@ def classify(opcode: str) -> OpcodeFacts:
     """
     table = isa()
     parts = opcode.split(".")
-    entry = None
-    for length in range(len(parts), 0, -1):
-        entry = table.entries.get(".".join(parts[:length]))
-        if entry is not None:
-            break
-    if entry is None:
+    prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    name = next((prefix for prefix in prefixes if prefix in table.entries), None)
+    if name is None:
         return OpcodeFacts(opcode, known=False, category="unknown", pipe="unknown")
-    modifiers = parts[entry.opcode.count(".") + 1 :]
+    entry = table.entries[name]
+    modifiers = parts[name.count(".") + 1 :]
     types = tuple(part for part in modifiers if part in table.type_bits)
     named = _spaces(modifiers)
     spaces: list[Space | None] = [*named, entry.space] if entry.space else [None]
@@ -286,7 +193,7 @@ def classify(opcode: str) -> OpcodeFacts:
         type=types[0] if types else None,
         types=types,
         bits=table.type_bits[types[0]] if types else 0,
-        entry=entry.opcode,
+        entry=name,
         section=entry.section,
     )
     return facts._replace(
@@ -323,7 +230,7 @@ def kind_of(type_name: str | None) -> Kind:
     return "int"
 
 
-def _pipe(table: IsaTable, entry: Entry, types: tuple[str, ...]) -> Pipe:
+def _pipe(table: IsaTable, entry: Group, types: tuple[str, ...]) -> Pipe:
     rule = table.pipe_rules.get(entry.pipe)
     if rule is None:
         return entry.pipe  # type: ignore[return-value]
@@ -387,7 +294,7 @@ def _bytes(facts: OpcodeFacts, modifiers: list[str]) -> int:
     return facts.bits * _number(modifiers, r"v(\d)") // 8
 
 
-def _flops(facts: OpcodeFacts, entry: Entry, modifiers: list[str]) -> float:
+def _flops(facts: OpcodeFacts, entry: Group, modifiers: list[str]) -> float:
     if facts.pipe == "tensor":
         shape = _shape(modifiers)
         # Inputs decide: integer and 1-bit matrices do no floating-point work.
@@ -404,7 +311,7 @@ def _flops(facts: OpcodeFacts, entry: Entry, modifiers: list[str]) -> float:
 
 def _expansion(table: IsaTable, facts: OpcodeFacts) -> float:
     kind = kind_of(facts.type)
-    for rule in table.expansions:
+    for rule in table.expansion:
         if (
             (rule.opcodes is None or facts.entry in rule.opcodes)
             and rule.category in (None, facts.category)

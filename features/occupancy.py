@@ -36,11 +36,6 @@ class Occupancy:
     limiter: Limiter
     limits: Mapping[Limiter, int]
 
-    @property
-    def resident_threads_per_sm(self) -> int:
-        """Thread slots taken on one SM; a partial warp takes a whole one's."""
-        return self.resident_warps_per_sm * WARP_SIZE
-
 
 def occupancy(
     gpu: GpuProfile, launch: Launch, registers_per_thread: int, static_shared_bytes: int

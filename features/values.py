@@ -11,9 +11,11 @@ Integers are kept in two's complement of their width, read as signed: the 32-bit
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+from wattcast.features.integers import fold, wrap
 
 MOST_NODES_PER_INSTRUCTION = 40
 """Bound on the graph: more (hostile merges) and new values are unknown. nvcc's code has 1-2."""
@@ -55,124 +57,6 @@ class Node:
     def unknown(self) -> bool:
         """Whether it is a leaf nothing is known of."""
         return self.op == "unknown"
-
-
-def wrap(value: int, bits: int) -> int:
-    """The integer of ``bits`` bits with the same pattern, read as signed."""
-    if bits == 1:
-        return value & 1
-    half = 1 << (bits - 1)
-    return ((value + half) & ((half << 1) - 1)) - half
-
-
-def _unsigned(value: int, bits: int) -> int:
-    return value & ((1 << bits) - 1)
-
-
-def _quotient(a: int, b: int) -> int:
-    """Division that rounds towards zero; by zero, all bits set (as GPUs do; PTX leaves it open)."""
-    if b == 0:
-        return -1
-    found = abs(a) // abs(b)
-    return found if (a < 0) == (b < 0) else -found
-
-
-def _shift(by: int, bits: int) -> int:
-    """Shift amounts are unsigned and clamp at the width (PTX ISA, shl and shr)."""
-    return min(_unsigned(by, 32), bits)
-
-
-Scalar = Callable[..., int]
-
-
-def _u(compute: Callable[[int, int], int]) -> Scalar:
-    return lambda n, a, b: compute(_unsigned(a, n), _unsigned(b, n))
-
-
-def _udiv(a: int, b: int) -> int:
-    return a // b if b else -1
-
-
-def _urem(a: int, b: int) -> int:
-    return a % b if b else a
-
-
-def _field(n: int, a: int, start: int, length: int) -> int:
-    """bfe.u: ``length`` bits of ``a`` from ``start`` on (both of 8 bits)."""
-    start, length = start & 255, length & 255
-    return (_unsigned(a, n) >> start) & ((1 << length) - 1)
-
-
-def _signed_field(n: int, a: int, start: int, length: int) -> int:
-    """bfe.s: bits beyond the field or the word repeat the top bit found."""
-    start, length = start & 255, length & 255
-    if length == 0:
-        return 0
-    top = min(start + length - 1, n - 1)
-    sign = (_unsigned(a, n) >> top) & 1
-    taken = _field(n, a, start, min(length, max(0, n - start)))
-    kept = min(length, max(0, n - start))
-    return taken - (1 << kept) if sign and kept else (-1 if sign else taken)
-
-
-def _insert(n: int, a: int, b: int, start: int, length: int) -> int:
-    """bfi: the low ``length`` bits of ``a`` put into ``b`` from ``start`` on."""
-    start, length = start & 255, length & 255
-    if start >= n or length == 0:
-        return b
-    mask = (((1 << length) - 1) << start) & ((1 << n) - 1)
-    return (_unsigned(b, n) & ~mask) | ((_unsigned(a, n) << start) & mask)
-
-
-SCALAR: Mapping[str, Scalar] = {
-    "add": lambda n, a, b: a + b,
-    "sub": lambda n, a, b: a - b,
-    "mul": lambda n, a, b: a * b,
-    "mulhi.s": lambda n, a, b: (a * b) >> n,
-    "mulhi.u": lambda n, a, b: (_unsigned(a, n) * _unsigned(b, n)) >> n,
-    "shl": lambda n, a, b: a << _shift(b, n),
-    "shr.s": lambda n, a, b: a >> _shift(b, n),
-    "shr.u": lambda n, a, b: _unsigned(a, n) >> _shift(b, n),
-    "and": lambda n, a, b: a & b,
-    "or": lambda n, a, b: a | b,
-    "xor": lambda n, a, b: a ^ b,
-    "not": lambda n, a: ~a,
-    "neg": lambda n, a: -a,
-    "abs": lambda n, a: abs(a),
-    "min.s": lambda n, a, b: min(a, b),
-    "max.s": lambda n, a, b: max(a, b),
-    "min.u": _u(min),
-    "max.u": _u(max),
-    "div.s": lambda n, a, b: _quotient(a, b),
-    "rem.s": lambda n, a, b: a - b * _quotient(a, b) if b else a,
-    "div.u": _u(_udiv),
-    "rem.u": _u(_urem),
-    "bfe.u": _field,
-    "bfe.s": _signed_field,
-    "bfi": _insert,
-    "brev": lambda n, a: int(f"{_unsigned(a, n):0{n}b}"[::-1], 2),
-    "popc": lambda n, a: _unsigned(a, n).bit_count(),
-    "clz": lambda n, a: n - _unsigned(a, n).bit_length(),
-    "trunc": lambda n, a: a,
-    "sext": lambda n, a: a,
-    "eq.s": lambda n, a, b: int(a == b),
-    "ne.s": lambda n, a, b: int(a != b),
-    "lt.s": lambda n, a, b: int(a < b),
-    "le.s": lambda n, a, b: int(a <= b),
-    "lt.u": _u(lambda a, b: int(a < b)),
-    "le.u": _u(lambda a, b: int(a <= b)),
-    "select": lambda n, p, a, b: a if p else b,
-}
-"""What an operation does to plain integers; the width is that of the operands."""
-
-COMPARISONS = frozenset({"eq.s", "ne.s", "lt.s", "le.s", "lt.u", "le.u"})
-
-
-def fold(op: str, bits: int, operand_bits: int, values: tuple[int, ...]) -> int:
-    """The result of an operation on constants, wrapped to ``bits``."""
-    if op == "zext":
-        return wrap(_unsigned(values[0], operand_bits), bits)
-    return wrap(SCALAR[op](operand_bits, *values), bits)
 
 
 class Graph:

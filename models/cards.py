@@ -6,7 +6,7 @@ vectors it was not trained on.
 
     Card               what the card of any target holds
     +-- ModelCard      target power
-    +-- TimeCard       target time (models/time/card.py)
+    +-- TimeCard       target time (models/time/calibration.py)
 """
 
 from __future__ import annotations

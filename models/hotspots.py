@@ -1,6 +1,6 @@
 """Where in its code a launch spends its seconds and joules.
 
-Time: each resource's share of the predicted time (``wattcast.models.time.attribution``) goes to the
+Time: each resource's share of the predicted time (``wattcast.models.time.bottleneck``) goes to the
 instructions that use the resource, in proportion to what they ask of it. Energy: what a unit draws
 above an idle GPU goes to the instructions that keep it busy; what the GPU draws for being on
 (``idle``, ``clock``) goes by time, since it is drawn for as long as an instruction keeps the launch
@@ -21,13 +21,14 @@ from wattcast.features.activity.counts import LATENCY_PER_WAVE
 from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
-from wattcast.models.time.attribution import LATENCY, resource_shares
 from wattcast.models.time.bottleneck import (
+    LATENCY,
     MULTIPLY_INSTRUCTIONS,
     NOTHING_BESIDE,
     Beside,
     launch_seconds,
     resource_seconds,
+    resource_shares,
 )
 
 Floats = npt.NDArray[np.float64]

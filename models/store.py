@@ -46,7 +46,7 @@ class Artifact(Generic[AnyCard]):
 def schema_hash(schema_id: str) -> str:
     """Hash of a schema of model inputs as the installed package defines it. Raises SchemaError."""
     from wattcast.features.schemas import get_schema
-    from wattcast.models.time.work_schema import SCHEMA_ID, work_schema
+    from wattcast.models.time.measured_work import SCHEMA_ID, work_schema
 
     return work_schema().sha256 if schema_id == SCHEMA_ID else get_schema(schema_id).sha256
 

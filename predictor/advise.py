@@ -22,9 +22,8 @@ from wattcast.features.findings import Finding, find
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.occupancy import occupancy
 from wattcast.features.shapes import axes_of, covering_grid, usual_blocks
-from wattcast.models.clock_grid import supported_pairs
-from wattcast.models.clocks import ClockPair
-from wattcast.models.power.physical_model import PhysicalPowerModel, WorkAtTime
+from wattcast.models.clocks import ClockPair, supported_pairs
+from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
 from wattcast.models.time.bottleneck import (
     Beside,
     beside,

@@ -10,16 +10,17 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, ModelError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import Constraints, Point, best_points, pareto
-from wattcast.models.clock_grid import (
+from wattcast.models.clocks import (
+    ClockPair,
     admitted,
     crossed,
+    default_clocks,
     highest_pair,
     is_supported,
     one_memory_clock,
     stepped,
     supported_pairs,
 )
-from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.estimate import Estimate, energy
 from wattcast.models.time.base import TimePrediction
 from wattcast.predictor import parts

@@ -14,7 +14,7 @@ from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.schemas.tables import Definition, read_definition
 from wattcast.models.cards import FeatureFacts, Table, TrainingFacts
-from wattcast.models.power.inputs import LAUNCH_FEATURES, launch_features
+from wattcast.models.power.boosted import LAUNCH_FEATURES, launch_features
 from wattcast.training.data.cleaning import MODEL_INPUTS, CleanTable, clean
 from wattcast.training.data.datasets import data_root
 from wattcast.training.data.recompute import recompute, reproduced_shares

@@ -28,10 +28,16 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
-from wattcast.models.dvfs.power import STATIC_WATTS, PowerParameters, duty, power_terms
+from wattcast.models.dvfs.power import (
+    PUBLISHED_VOLTAGES,
+    STATIC_WATTS,
+    PowerParameters,
+    VoltageKnots,
+    duty,
+    power_terms,
+)
 from wattcast.models.dvfs.timing import TimeForm, TimeParameters, time_by_form
 from wattcast.models.dvfs.use import UNITS, CounterKind
-from wattcast.models.dvfs.voltage import PUBLISHED_VOLTAGES, VoltageKnots
 from wattcast.training.scaling_rows import Floats, ScalingRows
 
 TIME_UNITS: Mapping[CounterKind, tuple[str, ...]] = MappingProxyType(

@@ -20,7 +20,7 @@ from wattcast.models.background import BACKGROUND_NAME
 from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
 from wattcast.models.store import PACKAGED_ARTIFACTS
-from wattcast.models.time.card import (
+from wattcast.models.time.calibration import (
     MeasuredClocks,
     TimeCard,
     TimeIntervals,
@@ -28,9 +28,8 @@ from wattcast.models.time.card import (
     TimeTrainingFacts,
     TimeWidth,
 )
-from wattcast.models.time.measured_work import WorkGpu
+from wattcast.models.time.measured_work import WorkGpu, work_schema
 from wattcast.models.time.work_model import FAMILY
-from wattcast.models.time.work_schema import work_schema
 from wattcast.models.trees import Float32s
 from wattcast.training.data.datasets import data_root, source_of_table
 from wattcast.training.data.launches import (

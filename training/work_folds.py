@@ -19,10 +19,17 @@ from sklearn.neighbors import NearestNeighbors
 
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.cards import Spread
-from wattcast.models.time.card import TimeProtocol, TimeScoreName, TimeScores
-from wattcast.models.time.measured_work import FLOPS_PER_FMA, PARTS, Work, p_norm, unit_seconds
+from wattcast.models.time.calibration import TimeProtocol, TimeScoreName, TimeScores
+from wattcast.models.time.measured_work import (
+    FLOPS_PER_FMA,
+    PARTS,
+    Work,
+    WorkConstants,
+    p_norm,
+    unit_seconds,
+    work_schema,
+)
 from wattcast.models.time.work_model import work_inputs
-from wattcast.models.time.work_schema import WorkConstants, work_schema
 from wattcast.models.trees import Float32s
 from wattcast.training.data.launches import CLOCKS, GPU, MeasuredLaunch, groups_of
 from wattcast.training.evaluation.protocols import outside_range

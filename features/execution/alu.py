@@ -14,7 +14,6 @@ from wattcast.features.execution.integer import (
     Operation,
     integer_operation,
     logic3,
-    multiply_high,
     permute_operation,
 )
 from wattcast.features.execution.operands import (
@@ -37,12 +36,12 @@ from wattcast.features.execution.values import (
     U16,
     U32,
     U64,
-    UNSIGNED,
     Array,
     DType,
     as_type,
     halves,
 )
+from wattcast.features.integers import UNSIGNED, Lanes
 from wattcast.features.ptx import ir
 
 Items = tuple[ir.Operand, ...]
@@ -211,7 +210,7 @@ def select_by_sign(modifiers: tuple[str, ...], items: Items, operands: Operands)
 
 
 def _product(modifiers: tuple[str, ...], dtype: DType) -> Function:
-    return multiply_high if "hi" in modifiers else np.multiply
+    return Lanes(dtype).high if "hi" in modifiers else np.multiply
 
 
 def with_carry(base: str, modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:

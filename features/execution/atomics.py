@@ -24,7 +24,7 @@ from wattcast.features.execution.integer import Function
 from wattcast.features.execution.loads import addresses, by_window
 from wattcast.features.execution.operands import TRASH, Frame, Handler, UnsupportedError, store
 from wattcast.features.execution.spaces import Offsets
-from wattcast.features.execution.values import F16, F32, F64, TYPES, Array, DType, as_type
+from wattcast.features.execution.values import F16, TYPES, Array, DType, as_type
 from wattcast.features.memory import distinct
 from wattcast.features.ptx import ir
 
@@ -347,6 +347,3 @@ def _memory(
         if old is not None:
             out[chosen] = old
     return out
-
-
-FLOATS = (F16, F32, F64)

@@ -1,13 +1,96 @@
-"""What the builders of one function's handlers share."""
+"""A compiled function and what the builders of its handlers share."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
 
+from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.execution.access import Site
-from wattcast.features.execution.operands import Operands
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
+from wattcast.features.execution.roles import Usage
+from wattcast.features.loops import Loop, LoopForest
 from wattcast.features.ptx import ir
+
+if TYPE_CHECKING:
+    from wattcast.features.execution.machine import Machine
+
+FRAME_STEP = 1 << 40
+"""Call depth times this is subtracted from an instruction number: the deepest runs first."""
+
+Finish = Callable[["Machine", Frame, Group, int], "int | None"]
+
+_BARRIERS = frozenset({"bar", "barrier"})
+
+
+def is_barrier(instruction: ir.Instruction) -> bool:
+    """Whether threads of a block wait here (not ``bar.warp.sync``, not cluster barriers)."""
+    parts = instruction.opcode.split(".")
+    return parts[0] in _BARRIERS and not ({"warp", "cluster", "arrive"} & set(parts))
+
+
+@dataclass(slots=True)
+class LoopEdge:
+    """What moving along an edge to a loop header means: ``entering`` or coming round again."""
+
+    loop: int
+    entering: bool
+
+
+class Gather(NamedTuple):
+    """A run that begins with a collective: slots of its member mask and of its guard."""
+
+    mask: int | None
+    guard: int | None
+    negated: bool
+
+
+@dataclass(slots=True, eq=False)
+class Run:
+    """Straight-line code: instructions ``[start, end)``, global numbers."""
+
+    index: int
+    start: int
+    end: int
+    function: int
+    handlers: tuple[Handler, ...] = ()
+    by_position: dict[int, Handler] = field(default_factory=dict)
+    gather: Gather | None = None
+    finish: Finish = None  # type: ignore[assignment]
+
+
+@dataclass(slots=True)
+class Linked:
+    """A function in the program. ``base`` is the global number of its first instruction."""
+
+    index: int
+    function: ir.Function
+    body: ir.Body
+    base: int
+    slots: Slots
+    cfg: ControlFlowGraph
+    loops: LoopForest
+    usage: Usage
+    first_loop: int
+    locals: dict[str, int] = field(default_factory=dict)
+    labels: dict[str, int] = field(init=False)
+    headers: dict[int, Loop] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.labels = {label.name: label.target for label in reversed(self.body.labels)}
+        self.headers = {loop.header: loop for loop in self.loops.loops}
+
+
+@dataclass(slots=True)
+class CallSite:
+    """Where a call returns to, and the caller's names for the results."""
+
+    after: int
+    results: tuple[ir.Operand, ...]
+    caller: int
+    edge: LoopEdge | None
 
 
 @dataclass(slots=True)

@@ -6,7 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattcast.features.execution.context import Context
+from wattcast.features.execution.context import (
+    CallSite,
+    Context,
+    Finish,
+    Linked,
+    LoopEdge,
+    is_barrier,
+)
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.loads import put_parameter
 from wattcast.features.execution.operands import PARAMETERS, Frame, Handler, UnsupportedError, store
@@ -17,7 +24,7 @@ from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
-    from wattcast.features.execution.program import Finish, Linked, LoopEdge, Program
+    from wattcast.features.execution.program import Program
 
 Items = tuple[ir.Operand, ...]
 
@@ -26,8 +33,6 @@ def finish(
     program: Program, linked: Linked, context: Context, one: ir.Instruction, end: int
 ) -> Finish:
     """The end of a run whose last instruction is ``one``."""
-    from wattcast.features.execution.program import is_barrier
-
     context.position = linked.base + one.position
     context.instruction = one
     falls = program.edge(linked, one.position, end)
@@ -183,8 +188,6 @@ def _call(
     program: Program, linked: Linked, context: Context, one: ir.Instruction,
     after: int, edge: LoopEdge | None,
 ) -> Finish:  # fmt: skip
-    from wattcast.features.execution.program import CallSite
-
     operands = list(one.operands)
     results: Items = ()
     if isinstance(operands[0], ir.Group):

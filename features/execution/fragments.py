@@ -25,12 +25,12 @@ from wattcast.features.execution.values import (
     U16,
     U32,
     U64,
-    UNSIGNED,
     Array,
     DType,
     from_bf16,
     to_bf16,
 )
+from wattcast.features.integers import UNSIGNED
 from wattcast.features.launch import WARP_SIZE
 
 Places = npt.NDArray[np.int64]

@@ -13,24 +13,23 @@ import numpy as np
 
 from wattcast.features.execution.values import (
     BOOL,
-    S8,
     S16,
     S32,
     S64,
-    SIGNED,
     TYPES,
-    U8,
     U16,
     U32,
     U64,
-    UNSIGNED,
     Array,
     DType,
     halves,
     pack_halves,
 )
+from wattcast.features.integers import SIGNED, UNSIGNED, Lanes, operations
 
 Function = Callable[..., Array]
+
+_ones = Lanes(U32).ones
 
 
 class Operation(NamedTuple):
@@ -41,33 +40,7 @@ class Operation(NamedTuple):
     result: DType
 
 
-def _u(value: int, dtype: DType) -> Array:
-    return np.array([value], dtype=dtype)
-
-
-# --- multiplication and division ------------------------------------------------------
-
-
-def multiply_high(a: Array, b: Array) -> Array:
-    """The upper half of the exact product, for every integer width."""
-    dtype = a.dtype
-    size = dtype.itemsize
-    if size < 8:
-        wide = (SIGNED if dtype.kind == "i" else UNSIGNED)[2 * size]
-        result: Array = ((a.astype(wide) * b.astype(wide)) >> wide.type(8 * size)).astype(dtype)
-        return result
-    low = np.uint64(0xFFFFFFFF)
-    half = np.uint64(32)
-    ua, ub = a.view(U64), b.view(U64)
-    a0, a1, b0, b1 = ua & low, ua >> half, ub & low, ub >> half
-    middle = a1 * b0 + ((a0 * b0) >> half)
-    other = (middle & low) + a0 * b1
-    high = a1 * b1 + (middle >> half) + (other >> half)
-    if dtype.kind == "i":
-        zero = np.uint64(0)
-        high = high - np.where(a < 0, ub, zero) - np.where(b < 0, ua, zero)
-    product: Array = high.view(dtype)
-    return product
+# --- multiplication ------------------------------------------------------
 
 
 def _multiply(mode: str, dtype: DType) -> tuple[Function, DType]:
@@ -75,29 +48,8 @@ def _multiply(mode: str, dtype: DType) -> tuple[Function, DType]:
         wide = (SIGNED if dtype.kind == "i" else UNSIGNED)[2 * dtype.itemsize]
         return (lambda a, b: a.astype(wide) * b.astype(wide)), wide
     if mode == "hi":
-        return multiply_high, dtype
+        return Lanes(dtype).high, dtype
     return np.multiply, dtype
-
-
-def divide(a: Array, b: Array) -> Array:
-    """Quotient truncated towards zero; division by zero gives all ones (as hardware does)."""
-    if a.dtype.kind == "u":
-        return np.where(b == 0, a.dtype.type(np.iinfo(a.dtype).max), a // np.where(b == 0, 1, b))
-    safe = np.where((b == 0) | (b == -1), a.dtype.type(1), b)
-    quotient = a // safe
-    remainder = a - quotient * safe
-    quotient = quotient + ((remainder != 0) & ((a ^ safe) < 0))
-    quotient = np.where(b == -1, -a, quotient)
-    return np.where(b == 0, a.dtype.type(-1), quotient).astype(a.dtype, copy=False)
-
-
-def remainder(a: Array, b: Array) -> Array:
-    """Remainder with the dividend's sign; by zero it is the dividend."""
-    if a.dtype.kind == "u":
-        return np.where(b == 0, a, a % np.where(b == 0, 1, b)).astype(a.dtype, copy=False)
-    safe = np.where((b == 0) | (b == -1), a.dtype.type(1), b)
-    rest = np.fmod(a, safe)
-    return np.where(b == 0, a, rest).astype(a.dtype, copy=False)
 
 
 # --- saturation, packed halves ------------------------------------------------------------
@@ -128,74 +80,16 @@ def packed(function: Function, dtype: DType) -> Function:
 # --- bits -----------------------------------------------------------------------------------
 
 
-def bit_length(a: Array) -> Array:
-    """Position of the highest set bit plus one, 0 for 0. ``a`` unsigned; result uint32."""
-    if a.dtype.itemsize == 8:
-        high = (a >> np.uint64(32)).astype(U32)
-        low = a.astype(U32)
-        return np.where(high != 0, bit_length(high) + np.uint32(32), bit_length(low))
-    return np.frexp(a.astype(np.float64))[1].astype(U32)
-
-
 def _find_leading(size: int, signed: bool, shift: bool) -> Function:
     bits = 8 * size
 
     def apply(a: Array) -> Array:
         if signed:
             a = np.where(a < 0, ~a, a)
-        position = bit_length(a.view(UNSIGNED[size])) - np.uint32(1)
+        position = Lanes(a.dtype).length(a) - np.uint32(1)
         if shift:
             return np.where(position == 0xFFFFFFFF, position, np.uint32(bits - 1) - position)
         return position
-
-    return apply
-
-
-def reverse_bits(a: Array) -> Array:
-    """The bits in reverse order."""
-    size = a.dtype.itemsize
-    rows = np.ascontiguousarray(a).view(U8).reshape(-1, size)
-    bits = np.unpackbits(rows, axis=1, bitorder="little")[:, ::-1]
-    back: Array = np.packbits(bits, axis=1, bitorder="little")
-    return np.ascontiguousarray(back).view(a.dtype).reshape(-1)
-
-
-def _mask(length: Array, dtype: DType) -> Array:
-    """``length`` ones from bit 0 (any length; the width at most)."""
-    bits = 8 * dtype.itemsize
-    full = dtype.type(np.iinfo(dtype).max)
-    clipped = np.minimum(length, bits).astype(dtype)
-    result: Array = np.where(clipped == 0, dtype.type(0), full >> (dtype.type(bits) - clipped))
-    return result
-
-
-def _extract(dtype: DType) -> Function:
-    size = dtype.itemsize
-    raw = UNSIGNED[size]
-    bits = 8 * size
-
-    def apply(a: Array, position: Array, length: Array) -> Array:
-        pos = position & np.uint32(0xFF)
-        count = length & np.uint32(0xFF)
-        value = a.view(raw)
-        field = (value >> pos.astype(raw)) & _mask(count, raw)
-        if dtype.kind == "i":
-            top = np.minimum(pos + np.maximum(count, 1) - np.uint32(1), bits - 1).astype(raw)
-            sign = ((value >> top) & raw.type(1)).astype(np.bool_) & (count != 0)
-            inside = np.minimum(count, np.uint32(bits) - np.minimum(pos, bits))
-            field = np.where(sign, field | ~_mask(inside, raw), field)
-        result: Array = field.view(dtype)
-        return result
-
-    return apply
-
-
-def _insert(dtype: DType) -> Function:
-    def apply(a: Array, b: Array, position: Array, length: Array) -> Array:
-        pos = (position & np.uint32(0xFF)).astype(dtype)
-        mask = _mask(length & np.uint32(0xFF), dtype) << pos
-        result: Array = (b & ~mask) | ((a << pos) & mask)
-        return result
 
     return apply
 
@@ -302,11 +196,11 @@ def _sign_extend(wrap: bool, dtype: DType) -> Function:
     def apply(a: Array, b: Array) -> Array:
         size = (b & np.uint32(31)) if wrap else np.minimum(b, np.uint32(32))
         value = a.view(U32)
-        field = value & _mask(size, U32)
+        field = value & _ones(size)
         if dtype.kind == "i":
             top = np.where(size == 0, np.uint32(0), size - np.uint32(1))
             sign = (((value >> top) & np.uint32(1)) != 0) & (size != 0)
-            field = np.where(sign, field | ~_mask(size, U32), field)
+            field = np.where(sign, field | ~_ones(size), field)
         return field.view(dtype)
 
     return apply
@@ -316,7 +210,7 @@ def _bit_mask(wrap: bool) -> Function:
     def apply(a: Array, b: Array) -> Array:
         if wrap:
             a, b = a & np.uint32(31), b & np.uint32(31)
-        return _mask(b, U32) << a
+        return _ones(b) << a
 
     return apply
 
@@ -342,27 +236,17 @@ def _mul24(high: bool) -> Function:
     return apply
 
 
-def shift_operation(base: str, dtype: DType) -> Operation:
-    """shl and shr: amounts are unsigned 32-bit and clamp at the width."""
-    raw = dtype
+def shared_operation(base: str, dtype: DType) -> Operation:
+    """An operation of ``features.integers`` for a dtype."""
+    function, numbers, counts = operations(Lanes(dtype))[base]
+    result = U32 if base in ("popc", "clz") else dtype
+    return Operation(function, (dtype,) * numbers + (U32,) * counts, result)
 
-    def amount(count: Array) -> Array:
-        return count if raw.itemsize == 4 else np.minimum(count, np.uint32(255)).astype(raw)
 
-    if base == "shl":
-        if raw.itemsize == 4:
-            return Operation(np.left_shift, (U32, U32), U32)
-        raw = UNSIGNED[raw.itemsize]
-        return Operation(lambda a, b: np.left_shift(a, amount(b)), (raw, U32), raw)
-    if raw.itemsize == 4:
-        if raw.kind == "i":
-            return Operation(
-                lambda a, b: np.right_shift(a, np.minimum(b, np.uint32(63)).view(S32)),
-                (S32, U32),
-                S32,
-            )
-        return Operation(np.right_shift, (U32, U32), U32)
-    return Operation(lambda a, b: np.right_shift(a, amount(b)), (raw, U32), raw)
+_EITHER_SIGN = frozenset(
+    {"add", "sub", "and", "or", "xor", "not", "neg", "shl", "bfi", "brev", "popc", "clz"}
+)
+_BY_SIGN = frozenset({"abs", "min", "max", "div", "rem", "shr", "bfe"})
 
 
 def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None:
@@ -399,8 +283,6 @@ def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None
     dtype = TYPES[kind]
     raw = UNSIGNED[dtype.itemsize]
     mode = modifiers[0]
-    if base in ("shl", "shr"):
-        return shift_operation(base, dtype)
     if base in ("mul", "mad"):
         table = _multiply if base == "mul" else _wide_mac
         function, result = table(mode if mode in ("wide", "hi", "lo") else "lo", dtype)
@@ -417,41 +299,22 @@ def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None
         return Operation(lambda a, b, c: product(a, b) + c, (dtype,) * 3, dtype)
     if "sat" in modifiers and base in ("add", "sub"):
         return Operation(_saturated(np.add if base == "add" else np.subtract), (S32, S32), S32)
-    # Where signedness does not matter, the unsigned dtype saves reinterpretations.
-    same: dict[str, tuple[Function, int, DType]] = {
-        "add": (np.add, 2, raw),
-        "sub": (np.subtract, 2, raw),
-        "and": (np.bitwise_and, 2, raw),
-        "or": (np.bitwise_or, 2, raw),
-        "xor": (np.bitwise_xor, 2, raw),
-        "not": (np.invert, 1, raw),
-        "cnot": (lambda a: (a == 0).astype(raw), 1, raw),
-        "neg": (lambda a: raw.type(0) - a, 1, raw),
-        "abs": (np.abs, 1, dtype),
-        "min": (np.minimum, 2, dtype),
-        "max": (np.maximum, 2, dtype),
-        "div": (divide, 2, dtype),
-        "rem": (remainder, 2, dtype),
-        "brev": (reverse_bits, 1, raw),
-        "sad": (lambda a, b, c: np.where(a < b, b - a, a - b) + c, 3, dtype),
-    }
-    if base in same:
-        function, count, held = same[base]
+    if base in _EITHER_SIGN | _BY_SIGN:
+        # Where signedness does not matter, the unsigned dtype saves reinterpretations.
+        found = shared_operation(base, raw if base in _EITHER_SIGN else dtype)
         if "relu" in modifiers:
-            inner = function
-            return Operation(lambda *s: np.maximum(inner(*s), 0), (held,) * count, held)
-        return Operation(function, (held,) * count, held)
+            inner = found.function
+            return found._replace(function=lambda *s: np.maximum(inner(*s), 0))
+        return found
     special: dict[str, Operation] = {
-        "popc": Operation(lambda a: np.bitwise_count(a).astype(U32), (raw,), U32),
-        "clz": Operation(lambda a: np.uint32(8 * raw.itemsize) - bit_length(a), (raw,), U32),
+        "cnot": Operation(lambda a: (a == 0).astype(raw), (raw,), raw),
+        "sad": Operation(lambda a, b, c: np.where(a < b, b - a, a - b) + c, (dtype,) * 3, dtype),
         "bfind": Operation(
             _find_leading(dtype.itemsize, dtype.kind == "i", "shiftamt" in modifiers),
             (dtype,),
             U32,
         ),
         "fns": Operation(_nth_set, (U32, U32, S32), U32),
-        "bfe": Operation(_extract(dtype), (dtype, U32, U32), dtype),
-        "bfi": Operation(_insert(raw), (raw, raw, U32, U32), raw),
         "shf": Operation(_funnel(mode == "l", "wrap" in modifiers), (U32,) * 3, U32),
         "szext": Operation(_sign_extend("wrap" in modifiers, dtype), (dtype, U32), dtype),
         "bmsk": Operation(_bit_mask("wrap" in modifiers), (U32, U32), U32),
@@ -470,19 +333,3 @@ def permute_operation(modifiers: tuple[str, ...]) -> Operation:
     """prmt: the mode follows the type (``prmt.b32.f4e``)."""
     mode = next((m for m in modifiers if m in _PERMUTES), None)
     return Operation(_permute(mode), (U32,) * 3, U32)
-
-
-__all__ = [
-    "S8",
-    "Operation",
-    "bit_length",
-    "divide",
-    "integer_operation",
-    "logic3",
-    "multiply_high",
-    "packed",
-    "permute_operation",
-    "remainder",
-    "reverse_bits",
-    "shift_operation",
-]

@@ -32,12 +32,12 @@ from wattcast.features.execution.values import (
     S64,
     TYPES,
     U64,
-    UNSIGNED,
     Array,
     DType,
     as_type,
     spread,
 )
+from wattcast.features.integers import UNSIGNED
 from wattcast.features.memory import distinct
 from wattcast.features.ptx import ir
 

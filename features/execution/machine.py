@@ -20,9 +20,10 @@ import numpy.typing as npt
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.execution import control
 from wattcast.features.execution.access import Site, Tally
+from wattcast.features.execution.context import FRAME_STEP, Gather, LoopEdge
 from wattcast.features.execution.groups import Counts, CutShortError, Group, Mask
 from wattcast.features.execution.operands import PARAMETERS, Frame
-from wattcast.features.execution.program import FRAME_STEP, Gather, LoopEdge, Program
+from wattcast.features.execution.program import Program
 from wattcast.features.execution.spaces import PARAMETER_BASE, GlobalMemory, PrivateMemory
 from wattcast.features.execution.specials import special_values
 from wattcast.features.execution.steady import Steady, Step

@@ -110,9 +110,6 @@ class Slots:
         return slot
 
 
-Resolve = Callable[[str], Array | LocalSymbol | None]
-
-
 class Operands:
     """Builds slots from IR operands for one function."""
 

@@ -8,12 +8,14 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.dataflow import reads, writes
+from wattcast.features.execution.context import Linked, LoopEdge, Run
 from wattcast.features.execution.operands import Frame, Handler
-from wattcast.features.execution.values import BOOL, S64, UNSIGNED, Array, constant
+from wattcast.features.execution.values import BOOL, S64, Array, constant
+from wattcast.features.integers import UNSIGNED
 from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
-    from wattcast.features.execution.program import Linked, LoopEdge, Program, Run
+    from wattcast.features.execution.program import Program
 
 # Instructions whose results the simulated slice cannot know: memory, other threads, time.
 _IMPURE = frozenset(

@@ -8,107 +8,39 @@ order, then one ``finish`` that says where the threads go.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from wattcast.features.cfg import ControlFlowGraph, build_cfg
+from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import reads, writes
 from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.execution import control
 from wattcast.features.execution.access import Site
-from wattcast.features.execution.context import Context
+from wattcast.features.execution.context import (
+    CallSite,
+    Context,
+    Gather,
+    Linked,
+    LoopEdge,
+    Run,
+    is_barrier,
+)
 from wattcast.features.execution.decode import decode
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
-from wattcast.features.execution.roles import Usage, registers
+from wattcast.features.execution.roles import Usage
 from wattcast.features.execution.spaces import CODE_BASE, SYMBOL_BASE
 from wattcast.features.execution.values import BOOL, U32, U64, constant
 from wattcast.features.execution.warp import is_collective, member_mask
-from wattcast.features.loops import Loop, LoopForest, natural_loops
+from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
     from wattcast.features.execution.paths import Path
 
-FRAME_STEP = 1 << 40
-"""Call depth times this is subtracted from an instruction number: the deepest runs first."""
-
-Finish = Callable[["Machine", Frame, Group, int], "int | None"]
-
 _NAME = re.compile(r"[A-Za-z_$%][\w$]*")
 _ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "call"})
-_BARRIERS = frozenset({"bar", "barrier"})
-
-
-def is_barrier(instruction: ir.Instruction) -> bool:
-    """Whether threads of a block wait here (not ``bar.warp.sync``, not cluster barriers)."""
-    parts = instruction.opcode.split(".")
-    return parts[0] in _BARRIERS and not ({"warp", "cluster", "arrive"} & set(parts))
-
-
-@dataclass(slots=True)
-class LoopEdge:
-    """What moving along an edge to a loop header means: ``entering`` or coming round again."""
-
-    loop: int
-    entering: bool
-
-
-class Gather(NamedTuple):
-    """A run that begins with a collective: slots of its member mask and of its guard."""
-
-    mask: int | None
-    guard: int | None
-    negated: bool
-
-
-@dataclass(slots=True, eq=False)
-class Run:
-    """Straight-line code: instructions ``[start, end)``, global numbers."""
-
-    index: int
-    start: int
-    end: int
-    function: int
-    handlers: tuple[Handler, ...] = ()
-    by_position: dict[int, Handler] = field(default_factory=dict)
-    gather: Gather | None = None
-    finish: Finish = None  # type: ignore[assignment]
-
-
-@dataclass(slots=True)
-class Linked:
-    """A function in the program. ``base`` is the global number of its first instruction."""
-
-    index: int
-    function: ir.Function
-    body: ir.Body
-    base: int
-    slots: Slots
-    cfg: ControlFlowGraph
-    loops: LoopForest
-    usage: Usage
-    first_loop: int
-    locals: dict[str, int] = field(default_factory=dict)
-    labels: dict[str, int] = field(init=False)
-    headers: dict[int, Loop] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.labels = {label.name: label.target for label in reversed(self.body.labels)}
-        self.headers = {loop.header: loop for loop in self.loops.loops}
-
-
-@dataclass(slots=True)
-class CallSite:
-    """Where a call returns to, and the caller's names for the results."""
-
-    after: int
-    results: tuple[ir.Operand, ...]
-    caller: int
-    edge: LoopEdge | None
 
 
 @dataclass(slots=True)
@@ -340,7 +272,7 @@ class Program:
             if is_collective(body.instructions[start]):
                 run.gather = _gather(context, body.instructions[start])
             last = body.instructions[end - 1]
-            run.finish = self._finish(linked, context, last, end)
+            run.finish = control.finish(self, linked, context, last, end)
             self.runs[run.start] = run
         # Behind the last instruction: threads that get here return.
         tail = Run(len(self.runs), linked.base + count, linked.base + count, linked.index)
@@ -373,11 +305,6 @@ class Program:
             return None
         inside = cfg.block_of[source] in loop.blocks
         return LoopEdge(linked.first_loop + loop.index, not inside)
-
-    def _finish(self, linked: Linked, context: Context, one: ir.Instruction, end: int) -> Finish:
-        from wattcast.features.execution import control
-
-        return control.finish(self, linked, context, one, end)
 
 
 def _return(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:
@@ -438,11 +365,3 @@ def _layout(parameters: tuple[ir.Parameter, ...]) -> dict[str, int]:
         offsets[parameter.name] = place
         place += parameter.bytes
     return offsets
-
-
-def uniform_zero() -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    """One zero for all threads."""
-    return np.zeros(1, dtype=np.uint64)
-
-
-__all__ = ["CallSite", "Finish", "Linked", "LoopEdge", "Program", "Run", "registers"]

@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.execution.context import LoopEdge, Run
 from wattcast.features.execution.groups import Counts, CutShortError, Group
 from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Branch, Guard, Path, keeps_for, step_of
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
-from wattcast.features.execution.values import BOOL, UNSIGNED, Array, as_type
+from wattcast.features.execution.values import BOOL, Array, as_type
+from wattcast.features.integers import UNSIGNED
 from wattcast.features.memory import KEY_BITS, SECTOR_SHIFT, per_slot
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
-    from wattcast.features.execution.program import LoopEdge, Run
 
 Floats = npt.NDArray[np.float64]
 

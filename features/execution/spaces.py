@@ -11,7 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.execution.values import U8, UNSIGNED, Array, DType
+from wattcast.features.execution.values import U8, Array, DType
+from wattcast.features.integers import UNSIGNED
 from wattcast.features.launch import PointerHint
 from wattcast.features.memory import distinct
 

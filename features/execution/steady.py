@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattcast.features.execution.context import LoopEdge
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Path, analyse
@@ -24,7 +25,6 @@ from wattcast.features.execution.skips import Skip, Step, Watch
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
-    from wattcast.features.execution.program import LoopEdge
 
 WINDOW = 8
 """Iterations observed: sectors of unit-stride walks repeat after 32 / 4 of them."""

@@ -12,9 +12,10 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.execution.access import Tally
 from wattcast.features.execution.arguments import Bound
 from wattcast.features.execution.collisions import atomic_facts
+from wattcast.features.execution.context import Linked
 from wattcast.features.execution.footprints import Ran, memory_facts
 from wattcast.features.execution.machine import Machine
-from wattcast.features.execution.program import Linked, Program
+from wattcast.features.execution.program import Program
 from wattcast.features.execution.results import (
     ClassCounts,
     ExecutionResult,

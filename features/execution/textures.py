@@ -14,11 +14,11 @@ from wattcast.features.execution.values import (
     S32,
     TYPES,
     U64,
-    UNSIGNED,
     Array,
     as_type,
     spread,
 )
+from wattcast.features.integers import UNSIGNED
 from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:

@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattcast.features.execution.context import LoopEdge
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.operands import Frame
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
-    from wattcast.features.execution.program import LoopEdge
 
 _NONE = np.iinfo(np.int64).max
 

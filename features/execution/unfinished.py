@@ -14,16 +14,15 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.dataflow import writes
+from wattcast.features.execution.context import FRAME_STEP, Linked
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Compare, comparison, keeps_for, step_of
-from wattcast.features.execution.program import FRAME_STEP
 from wattcast.features.execution.values import Array
 from wattcast.features.memory import per_slot
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
-    from wattcast.features.execution.program import Linked
     from wattcast.features.loops import Loop
     from wattcast.features.ptx import ir
 

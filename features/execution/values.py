@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.integers import SIGNED, UNSIGNED
+
 Array = npt.NDArray[Any]
 DType = np.dtype[Any]
 
@@ -22,9 +24,6 @@ BOOL = np.dtype(np.bool_)
 U8, U16, U32, U64 = (np.dtype(f"u{n}") for n in (1, 2, 4, 8))
 S8, S16, S32, S64 = (np.dtype(f"i{n}") for n in (1, 2, 4, 8))
 F16, F32, F64 = (np.dtype(f"f{n}") for n in (2, 4, 8))
-
-UNSIGNED = {1: U8, 2: U16, 4: U32, 8: U64}
-SIGNED = {1: S8, 2: S16, 4: S32, 8: S64}
 
 # PTX fundamental and packed types (PTX ISA 8.x, section 5.2) -> the dtype that carries them.
 TYPES: dict[str, DType] = {

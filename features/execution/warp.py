@@ -22,11 +22,11 @@ from wattcast.features.execution.values import (
     TYPES,
     U32,
     U64,
-    UNSIGNED,
     Array,
     as_type,
     spread,
 )
+from wattcast.features.integers import UNSIGNED
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx import ir
 

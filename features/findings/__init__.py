@@ -9,10 +9,15 @@ from __future__ import annotations
 
 from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.findings.arithmetic import expensive_in_loops, fp64_between_fp32
-from wattcast.features.findings.control import divergent_branches
 from wattcast.features.findings.finding import Evidence, Finding, Place
-from wattcast.features.findings.memory import bank_conflicts, local_memory, uncoalesced
+from wattcast.features.findings.rules import (
+    bank_conflicts,
+    divergent_branches,
+    expensive_in_loops,
+    fp64_between_fp32,
+    local_memory,
+    uncoalesced,
+)
 
 __all__ = ["Evidence", "Finding", "InstructionEvents", "Place", "find"]
 

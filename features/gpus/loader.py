@@ -17,10 +17,10 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from wattcast.features.checked import problems_of
 from wattcast.features.errors import GpuError
-from wattcast.features.gpus.capability import CapabilityFacts
-from wattcast.features.gpus.facts import Fact
 from wattcast.features.gpus.profile import GpuProfile
+from wattcast.features.gpus.sections import CapabilityFacts
 from wattcast.features.launch import WARP_SIZE
 
 FOLDER = Path(__file__).parent
@@ -139,23 +139,12 @@ def _parse(path: Path) -> tuple[GpuProfile | None, list[str]]:
     try:
         profile = GpuProfile.model_validate({**raw, "capability": facts})
     except ValidationError as error:
-        for item in error.errors():
-            key = ".".join(str(part) for part in item["loc"]) or "(file)"
-            if item["loc"][:1] != ("capability",):
-                problems.append(f"{key}: {_sentence(item)}")
+        found = problems_of(error)
+        problems += [f"{key}: {what}" for key, what in found if key != "capability"]
         return None, problems
     problems += _source_problems(profile, raw)
     problems += _physical_problems(profile, path)
     return (None, problems) if problems else (profile, [])
-
-
-def _sentence(item: Any) -> str:
-    kind, message = item["type"], str(item["msg"])
-    if kind == "extra_forbidden":
-        return "unknown key"
-    if kind == "missing":
-        return "missing"
-    return f"{message.removeprefix('Value error, ')} (is {item['input']!r})"
 
 
 def _capability(raw: Mapping[str, Any]) -> tuple[CapabilityFacts | None, list[str]]:
@@ -331,8 +320,3 @@ def list_gpus(*, overlay: Path | None = None) -> tuple[GpuProfile, ...]:
                     file=f"{profile.id}.toml",
                 )
     return profiles
-
-
-def source_of(fact: Fact[Any], profile: GpuProfile) -> str:
-    """The full reference behind a fact of ``profile``."""
-    return profile.sources[fact.source]

@@ -10,138 +10,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
-from math import exp
 from types import MappingProxyType
-from typing import Annotated
 
-from pydantic import ConfigDict, Field, StringConstraints
+from pydantic import ConfigDict, Field
 
-from wattcast.features.gpus.capability import CapabilityFacts
-from wattcast.features.gpus.clocks import Clocks
-from wattcast.features.gpus.dram_queueing import DramQueueing
-from wattcast.features.gpus.facts import (
-    Bits,
-    Bytes,
-    BytesPerSecond,
+from wattcast.features.checked import Strict
+from wattcast.features.gpus.sections import (
+    BlockStart,
+    CapabilityFacts,
     CapabilityId,
-    Count,
+    Chip,
+    Clocks,
     Cycles,
+    DramQueueing,
     Fact,
+    GlobalLatency,
     GpuId,
-    PositiveFloat,
-    PositiveInt,
-    Share,
-    Strict,
-    Text,
-    Watts,
+    IssueRate,
+    LaunchOverhead,
+    MemorySystem,
+    MemoryTiming,
+    Power,
+    ThroughputCurve,
+    TimeInterval,
 )
-from wattcast.features.gpus.issue_rates import IssueRate
-from wattcast.features.gpus.memory_timing import MemoryTiming
-
-# --- sections of a profile --------------------------------------------------------------
-
-
-class Chip(Strict):
-    """The die as sold: multiprocessors and the cache they share."""
-
-    sm_count: Count
-    l2_bytes: Bytes
-
-
-class MemorySystem(Strict):
-    """Device memory. Bandwidth = bus width / 8 x transfers a clock x memory clock.
-
-    ``streaming_share`` of it is what a streaming kernel was measured to reach.
-    """
-
-    bytes: Bytes | None = None
-    bus_bits: Bits
-    transfers_per_clock: Count
-    bandwidth_bytes_per_second: BytesPerSecond
-    streaming_share: Share | None = None
-
-
-class Power(Strict):
-    """Board power in watts, per GPU where a board carries two."""
-
-    tdp_watts: Watts
-    idle_watts: Watts | None = None
-
-
-class LatencyPiece(Strict):
-    """``slope x threads + constant`` cycles for thread counts below ``below_threads``.
-
-    The last piece has no upper bound. ``source`` where it is not that of the whole model.
-    """
-
-    below_threads: PositiveInt | None = None
-    slope: float
-    constant: PositiveFloat
-    source: Text | None = None
-
-
-class GlobalLatency(Strict):
-    """Latency in cycles of a global load (and store) as a function of all threads launched.
-
-    ``store_cycles`` is given where stores were measured apart from loads.
-    """
-
-    unit: Annotated[str, StringConstraints(pattern="^cycle$")]
-    source: str
-    note: str | None = None
-    pieces: Annotated[tuple[LatencyPiece, ...], Field(min_length=1)]
-    store_cycles: Cycles | None = None
-
-
-class ThroughputCurve(Strict):
-    """``a (b - exp(-c n))`` in MB/s, n the memory instructions (thesis section 4.4.5)."""
-
-    unit: Annotated[str, StringConstraints(pattern="^MB/s$")]
-    source: str
-    note: str | None = None
-    a: PositiveFloat
-    b: Annotated[float, Field(ge=1.0)]
-    c: PositiveFloat
-
-    def at(self, n: float) -> float:
-        """Throughput in MB/s at ``n`` memory instructions (n >= 0)."""
-        return self.a * (self.b - exp(-self.c * n))
-
-
-class LaunchOverhead(Strict):
-    """``microseconds_per_thread x threads + microseconds``."""
-
-    unit: Annotated[str, StringConstraints(pattern="^us$")]
-    source: str
-    note: str | None = None
-    microseconds_per_thread: Annotated[float, Field(ge=0)]
-    microseconds: PositiveFloat
-
-
-class BlockStart(Strict):
-    """Least core cycles between the starts of two blocks of a full GPU:
-    ``cycles + cycles_per_warp x warps of a block``."""
-
-    unit: Annotated[str, StringConstraints(pattern="^cycle$")]
-    source: str
-    note: str | None = None
-    cycles: Annotated[float, Field(ge=0)]
-    cycles_per_warp: Annotated[float, Field(ge=0)]
-
-    def at(self, warps: float) -> float:
-        """Core cycles of a block of ``warps``."""
-        return self.cycles + self.cycles_per_warp * warps
-
-
-class TimeInterval(Strict):
-    """How far the default time model lay from kernels measured on this GPU, as factors on its
-    answer that hold a new kernel with probability ``level``; ``kernels`` are those it rests on."""
-
-    source: str
-    level: Annotated[float, Field(gt=0, lt=1)]
-    low_factor: Annotated[float, Field(gt=0, le=1)]
-    high_factor: Annotated[float, Field(ge=1)]
-    kernels: PositiveInt
 
 
 class GpuProfile(Strict):
@@ -424,21 +316,6 @@ class GpuProfile(Strict):
         div.s32 cvt sqrt.f32 setp mov ld.shared st.shared.
         """
         return MappingProxyType({key: fact.value for key, fact in self.latencies.items()})
-
-    def global_latency(self, total_threads: int, *, store: bool = False) -> float | None:
-        """Latency in cycles of a global load or store with ``total_threads`` launched.
-
-        ``None`` if nobody published it for this GPU. On K20 it is thesis Table 3.3.
-        """
-        model = self.global_memory_latency
-        if model is None:
-            return None
-        if store and model.store_cycles is not None:
-            return model.store_cycles.value
-        for piece in model.pieces:
-            if piece.below_threads is None or total_threads < piece.below_threads:
-                return piece.slope * total_threads + piece.constant
-        raise AssertionError("the loader checks that the last piece is unbounded")
 
     def global_throughput(self, instructions: float) -> float | None:
         """Global memory throughput in MB/s (thesis Table 4.5), ``None`` if not published."""

@@ -26,29 +26,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
 from wattcast.features.ptx.ir import Body, Instruction, Label, Symbol
 from wattcast.features.schemas.formulas import EXTRA_TRIP_CYCLES
 
+ComputeKind = Literal["arithmetic", "mov", "setp", "cvt", "div", "sqrt"]
+"""Kinds of compute instruction that the published latencies tell apart."""
+
 Kind = Literal[
-    "sync",
-    "branch",
-    "return",
-    "arithmetic",
-    "mov",
-    "setp",
-    "cvt",
-    "div",
-    "sqrt",
-    "global_load",
-    "global_store",
-    "shared_load",
-    "parameter",
-    "unknown",
-]
+    ComputeKind, "sync", "branch", "return", "global_load", "global_store", "shared_load",
+    "parameter", "unknown",
+]  # fmt: skip
 
 COMPUTE_TESTS: tuple[tuple[str, Kind], ...] = (
     ("fmadd", "arithmetic"),
@@ -78,7 +69,7 @@ MEMORY_TESTS: tuple[tuple[str, Kind], ...] = (
     ("st.param", "parameter"),
 )
 
-COMPUTE_KINDS: tuple[Kind, ...] = ("arithmetic", "mov", "setp", "cvt", "div", "sqrt")
+COMPUTE_KINDS: tuple[ComputeKind, ...] = get_args(ComputeKind)
 
 ASSUMED_N_LOOP = 32
 """nLoop where nobody gave one and the kernel has self loops. The authors always asked for it;
@@ -159,7 +150,7 @@ class SelfLoop(NamedTuple):
 class Tally:
     """How many instructions of each counted class; ``compute`` maps each compute kind."""
 
-    compute: Mapping[str, int]
+    compute: Mapping[ComputeKind, int]
     global_load: int
     global_store: int
     shared_load: int
@@ -201,7 +192,7 @@ class PtxCounts:
             unknown=static.unknown + n_loop * loops.unknown,
         )
 
-    def compute_cycles(self, latency: Mapping[str, float], n_loop: float) -> float:
+    def compute_cycles(self, latency: Mapping[ComputeKind, float], n_loop: float) -> float:
         """Cycles of one wave's compute instructions; ``latency`` maps each kind to cycles.
 
         Further loop trips cost 9 cycles an instruction, whatever it is.

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattcast.features.activity import Activity
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import SchemaError
+from wattcast.features.gpus import list_gpus
 from wattcast.features.launch import Launch
 from wattcast.features.schemas.counting import PtxCounts
 from wattcast.features.schemas.derive import derive, launch_columns
 from wattcast.features.schemas.formulas import Floats, average_latency, misc_inst_sm
-from wattcast.features.schemas.tables import Definition, Field, GpuTable, Rules
+from wattcast.features.schemas.tables import (
+    SCHEMA_IDS,
+    AnyFile,
+    Definition,
+    Field,
+    GpuTable,
+    Rules,
+    SchemaFile,
+    parse_file,
+    read_definition,
+    text_of,
+)
 
 MISSING = float("nan")
 
@@ -55,14 +69,14 @@ class FeatureVector:
             return np.array([self.values[name] for name in self.model_fields], dtype=np.float32)
 
 
-class Schema:
-    """A feature schema as its file defines it."""
+class NamedSchema(Generic[AnyFile]):
+    """What every schema has, as its file says."""
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: AnyFile) -> None:
         self._definition = definition
 
     def __repr__(self) -> str:
-        return f"Schema({self.id!r}, version={self.version})"
+        return f"{type(self).__name__}({self.id!r}, version={self.version})"
 
     @property
     def id(self) -> str:
@@ -90,24 +104,46 @@ class Schema:
         return self._definition.fields
 
     @property
-    def rules(self) -> Rules:
-        """What holds for every GPU of the schema."""
-        return self._definition.rules
-
-    @property
     def sha256(self) -> str:
-        """Hash over fields, rules, tables and version; a model card carries it."""
+        """Hash over the definition; a model card carries it."""
         return self._definition.sha256
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """Ids of the GPUs that the schema has a table for."""
-        return tuple(self._definition.gpus)
 
     @cached_property
     def model_fields(self) -> tuple[str, ...]:
         """Names of the model inputs, in order."""
         return tuple(field.name for field in self.fields if field.model_input)
+
+
+class ActivitySchema(NamedSchema[SchemaFile]):
+    """``activity1``: what a launch physically does. It needs no table, so it covers every GPU
+    with a profile; all its fields are model inputs."""
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Ids of all GPUs with a profile."""
+        return tuple(gpu.id for gpu in list_gpus())
+
+    def vector(
+        self, activity: Activity, gpu_id: str, diagnostics: tuple[Diagnostic, ...] = ()
+    ) -> FeatureVector:
+        """The vector of a measured activity."""
+        measured = activity.values()
+        values = {field.name: measured[field.name] for field in self.fields}
+        return FeatureVector(self.id, gpu_id, values, self.model_fields, diagnostics)
+
+
+class Schema(NamedSchema[Definition]):
+    """The schema of a published data set."""
+
+    @property
+    def rules(self) -> Rules:
+        """What holds for every GPU of the schema."""
+        return self._definition.rules
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """Ids of the GPUs that the schema has a table for."""
+        return tuple(self._definition.gpus)
 
     def table(self, gpu_id: str) -> GpuTable:
         """The schema's constants for a GPU. Raises SchemaError if it does not cover the GPU."""
@@ -201,3 +237,40 @@ def _counted(
         "avg_misc_lat": average_latency(misc_lat, misc_sm),
         "branch": waves * counts.branch,
     }
+
+
+# --- every schema by its id ---------------------------------------------------------------
+
+AnySchema = Schema | ActivitySchema
+
+
+@lru_cache(maxsize=1)
+def published_schemas() -> dict[str, Schema]:
+    """The schemas of published data sets, by id."""
+    return {schema_id: Schema(read_definition(schema_id)) for schema_id in SCHEMA_IDS}
+
+
+@lru_cache(maxsize=1)
+def activity_schema() -> ActivitySchema:
+    """``activity1``."""
+    return ActivitySchema(parse_file(text_of("activity1")))
+
+
+def list_schemas() -> tuple[AnySchema, ...]:
+    """Every schema, those of published data first."""
+    return (*published_schemas().values(), activity_schema())
+
+
+def get_schema(schema_id: str) -> AnySchema:
+    """The schema of an id. Raises SchemaError for an unknown one."""
+    published = published_schemas().get(schema_id)
+    if published is not None:
+        return published
+    if schema_id == activity_schema().id:
+        return activity_schema()
+    known = [schema.id for schema in list_schemas()]
+    raise SchemaError(
+        f"no feature schema {schema_id!r}; known: {', '.join(known)}",
+        schema=schema_id,
+        known=known,
+    )

@@ -6,82 +6,111 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from numpy.typing import ArrayLike
+from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
+from pydantic import Field as Checked
 
+from wattcast.features.checked import PositiveInt, Strict, Text, checked
+from wattcast.features.schemas.counting import COMPUTE_KINDS, ComputeKind
 from wattcast.features.schemas.formulas import Floats, LatencyPiece, load_latency
 
-COMPUTE_KINDS = ("arithmetic", "mov", "setp", "cvt", "div", "sqrt")
-"""Kinds of compute instruction that the published latencies tell apart."""
-
-IssueRule = Literal["thesis", "powerquant", "cleaned"]
-CacheLatency = Literal["average", "total", "last"]
+Triple = tuple[float, float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Strict):
     """One feature. ``changeable``: a programmer can change it (source, launch or compiler).
 
-    ``dtype`` is int or float; every value may be missing (NaN).
+    Every value may be missing (NaN).
     """
 
-    name: str
-    dtype: str
-    unit: str
-    description: str
-    source: str
+    name: Text
+    dtype: Literal["int", "float"]
+    unit: Text
+    description: Text
+    source: Text
     model_input: bool
     changeable: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Rules:
+class Constants(BaseModel):
+    """Constants written as ``name = { value = ..., source = "..." }``, tables of such included.
+
+    ``sources`` maps each name to where its value comes from.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    sources: Mapping[str, Text]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _apart(cls, raw: Any) -> Any:
+        """Values and sources apart. Raises ValueError for a constant without either."""
+        sources: dict[str, Any] = {}
+
+        def value_of(name: str, entry: Any) -> Any:
+            if not isinstance(entry, dict):
+                return entry
+            if "value" not in entry:
+                return {key: value_of(key, inner) for key, inner in entry.items()}
+            if set(entry) != {"value", "source"}:
+                raise ValueError(f"{name}: a constant has a value and a source")
+            sources[name] = entry["source"]
+            return entry["value"]
+
+        values = {name: value_of(name, entry) for name, entry in dict(raw).items()}
+        return {**values, "sources": sources}
+
+
+class Rules(Constants):
     """What holds for every GPU of a schema.
 
-    ``wtotal``: slope and intercept of W. ``static_global``: cache_penalty counts the static
-    global instructions times w instead of glob_inst_sm. ``no_shared_latency``: avg_shar_lat
-    of a kernel without shared loads. ``waves_column``: field ``waves`` is
-    ceil(nB/nSM), w, or ``formulas.thread_waves``.
+    ``wtotal``: slope and intercept of W. ``cache_global``: cache_penalty counts glob_inst_sm, or
+    the static global instructions times w. ``no_shared_latency``: avg_shar_lat of a kernel
+    without shared loads. ``waves_column``: field ``waves`` is ceil(nB/nSM), w, or
+    ``formulas.thread_waves``.
     """
 
     wtotal: tuple[float, float]
-    static_global: bool
+    cache_global: Literal["static", "dynamic"]
     waves_column: Literal["blocks_per_sm", "simulated", "threads"]
     no_shared_latency: float
 
+    @property
+    def static_global(self) -> bool:
+        """Whether cache_penalty counts static global instructions."""
+        return self.cache_global == "static"
 
-@dataclass(frozen=True, slots=True)
-class GpuTable:
+
+class GpuTable(Constants):
     """The constants that one schema uses for one GPU; latencies in cycles.
 
-    ``sources`` maps each name to where its value comes from. Throughput models are (a, b, c)
-    of ``formulas.throughput``, ``None`` where the columns are blank. ``blank`` names the
-    fields without a value in the published file.
+    Throughput models are (a, b, c) of ``formulas.throughput``, ``None`` where the columns are
+    blank. ``blank`` names the fields without a value in the published file.
     """
 
-    gpu_id: str
-    title: str
-    sm_count: int
-    threads_per_sm: int
-    l2_bytes: int
-    issue_rule: IssueRule
+    gpu_id: Text
+    title: Text
+    sm_count: PositiveInt
+    threads_per_sm: PositiveInt
+    l2_bytes: PositiveInt
+    issue_rule: Literal["thesis", "powerquant", "cleaned"]
     issue_divisor: float
-    compute_latency: Mapping[str, float]
+    compute_latency: Annotated[Mapping[ComputeKind, float], Checked(min_length=len(COMPUTE_KINDS))]
     global_load: tuple[LatencyPiece, ...]
     global_store: float
     store_as_load: bool
     shared_load: float
-    misc_latency: float | None
-    cache_latency: CacheLatency
-    global_throughput: tuple[float, float, float] | None
-    shared_throughput: tuple[float, float, float] | None
-    memory_ghz: float | None
-    sh_penalty_rule: Literal["k20", "m60"] | None
+    misc_latency: float | None = None
+    cache_latency: Literal["average", "total", "last"]
+    global_throughput: Triple | None = None
+    shared_throughput: Triple | None = None
+    memory_ghz: float | None = None
+    sh_penalty_rule: Literal["k20", "m60"] | None = None
     blank: frozenset[str]
-    sources: Mapping[str, str]
 
     def load_cycles(self, threads: ArrayLike) -> Floats:
         """Latency of a global load in a launch of ``threads``."""
@@ -94,96 +123,68 @@ class GpuTable:
         return load_latency(threads, (LatencyPiece(float("inf"), 0.0, self.global_store),))
 
 
-@dataclass(frozen=True, slots=True)
-class Definition:
-    """One schema file as read. ``sha256`` is over its fields, rules, tables and version."""
+class SchemaFile(Strict):
+    """What every schema file says. ``sha256`` is over its fields and all else it holds."""
 
-    id: str
-    version: int
-    title: str
-    source: str
+    id: Text
+    version: PositiveInt
+    title: Text
+    source: Text
     fields: tuple[Field, ...]
+    sha256: Text
+
+
+class Definition(SchemaFile):
+    """The file of a published schema."""
+
     rules: Rules
     gpus: Mapping[str, GpuTable]
-    sha256: str
 
 
 SCHEMA_IDS = ("alavani2023", "powerquant2026", "powerquant2026r")
 
+AnyFile = TypeVar("AnyFile", bound=SchemaFile)
+
 
 def read_definition(schema_id: str) -> Definition:
     """Read a schema file of this package; ``schema_id`` is one of ``SCHEMA_IDS``."""
-    text = files(__package__).joinpath(f"{schema_id}.toml").read_text(encoding="utf-8")
-    return parse_definition(text)
+    return parse_definition(text_of(schema_id))
+
+
+def text_of(schema_id: str) -> str:
+    """A schema file of this package."""
+    return files(__package__).joinpath(f"{schema_id}.toml").read_text(encoding="utf-8")
 
 
 def parse_definition(text: str) -> Definition:
-    """Make a Definition of the text of a schema file. Comments do not enter its sha256."""
+    """Make a Definition of the text of a schema file. Comments do not enter its sha256.
+
+    Raises DataError naming the keys at fault.
+    """
     raw = tomllib.loads(text)
-    return Definition(
-        id=raw["id"],
-        version=raw["version"],
-        title=raw["title"],
-        source=raw["source"],
-        fields=fields_of(raw),
-        rules=_rules({name: entry["value"] for name, entry in raw["rules"].items()}),
-        gpus={gpu_id: _table(gpu_id, entry) for gpu_id, entry in raw["gpus"].items()},
-        sha256=hash_of(raw),
-    )
+    gpus = {gpu_id: {"gpu_id": gpu_id, **table} for gpu_id, table in raw.get("gpus", {}).items()}
+    return _checked(Definition, raw, {"gpus": gpus})
+
+
+def parse_file(text: str) -> SchemaFile:
+    """The same for a schema that has fields alone."""
+    return _checked(SchemaFile, tomllib.loads(text), {})
+
+
+def _checked(kind: type[AnyFile], raw: Mapping[str, Any], more: Mapping[str, Any]) -> AnyFile:
+    name = f"{raw.get('id', 'schema')}.toml"
+    return checked(kind, {**raw, **more, "sha256": hash_of(raw)}, name)
+
+
+_FIELDS = TypeAdapter(tuple[Field, ...])
 
 
 def fields_of(raw: Mapping[str, Any]) -> tuple[Field, ...]:
     """The fields of a schema file, in order."""
-    return tuple(Field(**field) for field in raw["fields"])
+    return _FIELDS.validate_python(raw["fields"])
 
 
 def hash_of(raw: Mapping[str, Any]) -> str:
     """sha256 over all a schema file says; comments and layout do not enter."""
     canonical = json.dumps(raw, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(canonical.encode()).hexdigest()
-
-
-def _rules(values: Mapping[str, Any]) -> Rules:
-    slope, intercept = values["wtotal"]
-    return Rules(
-        wtotal=(slope, intercept),
-        static_global=values["cache_global"] == "static",
-        waves_column=values["waves_column"],
-        no_shared_latency=values["no_shared_latency"],
-    )
-
-
-def _table(gpu_id: str, raw: Mapping[str, Any]) -> GpuTable:
-    compute = raw["compute_latency"]
-    entries = {n: e for n, e in raw.items() if n not in ("title", "compute_latency")}
-    values = {name: entry["value"] for name, entry in entries.items()}
-    sources = {name: entry["source"] for name, entry in (entries | compute).items()}
-    return GpuTable(
-        gpu_id=gpu_id,
-        title=raw["title"],
-        sm_count=values["sm_count"],
-        threads_per_sm=values["threads_per_sm"],
-        l2_bytes=values["l2_bytes"],
-        issue_rule=values["issue_rule"],
-        issue_divisor=float(values["issue_divisor"]),
-        compute_latency={kind: float(compute[kind]["value"]) for kind in COMPUTE_KINDS},
-        global_load=tuple(LatencyPiece(*piece) for piece in values["global_load"]),
-        global_store=float(values["global_store"]),
-        store_as_load=values["store_as_load"],
-        shared_load=float(values["shared_load"]),
-        misc_latency=values.get("misc_latency"),
-        cache_latency=values["cache_latency"],
-        global_throughput=_triple(values.get("global_throughput")),
-        shared_throughput=_triple(values.get("shared_throughput")),
-        memory_ghz=values.get("memory_ghz"),
-        sh_penalty_rule=values.get("sh_penalty_rule"),
-        blank=frozenset(values["blank"]),
-        sources=sources,
-    )
-
-
-def _triple(value: list[float] | None) -> tuple[float, float, float] | None:
-    if value is None:
-        return None
-    a, b, c = value
-    return (a, b, c)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import gcd
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +16,9 @@ from wattcast.features.memory import (
     shared_transactions,
 )
 from wattcast.features.symbolic.arith import Array, Missing, Val, as_val
-from wattcast.features.symbolic.evaluate import Context, Mask, State
+from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State
 from wattcast.features.symbolic.journal import Touched
 from wattcast.features.symbolic.scheme import Access
-
-if TYPE_CHECKING:
-    from wattcast.features.symbolic.walk import Walker
 
 MOST_CELLS = 1 << 22
 """Rows times lanes looked at for one access (32 MB of addresses); beyond, it is unknown."""
@@ -32,7 +29,37 @@ MOST_PHASES = 64
 ACCESS_SPACES = frozenset({"global", "shared", "generic"})
 
 
-def measure(walker: Walker, access: Access, context: Context, state: State) -> Touched:
+class Counting:
+    """Counts lanes and warps of masks over the launch; keeps what accesses were found to do.
+
+    ``warp_weights``: launch warps each sampled warp stands for.
+    """
+
+    def __init__(self, evaluator: Evaluator, warp_weights: npt.NDArray[np.float64]) -> None:
+        self.evaluator = evaluator
+        self.warp_weights = warp_weights
+        self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
+        self.strides: dict[tuple[object, int], tuple[Mask, int | None]] = {}
+        self.patterns: dict[tuple[object, ...], Pattern] = {}
+
+    def count(self, mask: Mask, context: Context) -> tuple[float, float]:
+        """Launch totals of warps and lanes in a mask, over all rows."""
+        key = (id(mask), id(context))
+        kept = self._counted.get(key)
+        if kept is not None and kept[0] is mask and kept[1] is context:
+            return kept[2], kept[3]
+        table = mask.reshape(mask.shape[0], -1, WARP_SIZE)
+        lanes = table.sum(axis=2)
+        weight = context.weight
+        if mask.shape[0] != context.rows:
+            weight = weight.sum(keepdims=True)
+        warps = float(weight @ ((lanes > 0) @ self.warp_weights))
+        total = float(weight @ (lanes @ self.warp_weights))
+        self._counted[key] = (mask, context, warps, total)
+        return warps, total
+
+
+def measure(walker: Counting, access: Access, context: Context, state: State) -> Touched:
     """What an access does for the lanes of ``state``. Unknown addresses are worst-case guesses.
 
     The guess: every lane its own sector in global memory, one transaction per request in
@@ -71,7 +98,7 @@ class Pattern(NamedTuple):
     reason: Missing | None
 
 
-def _pattern(walker: Walker, access: Access, context: Context, state: State) -> Pattern:
+def _pattern(walker: Counting, access: Access, context: Context, state: State) -> Pattern:
     value = walker.evaluator.evaluate(access.address, context)
     shared = access.space == "shared"
     unit = max(4, access.width) if shared else SECTOR_BYTES
@@ -117,7 +144,7 @@ def _rows(base: Array | int, state: State) -> int:
 
 
 def _per_row(
-    walker: Walker, access: Access, base: Array | int, offset: int, state: State
+    walker: Counting, access: Access, base: Array | int, offset: int, state: State
 ) -> npt.NDArray[np.float64]:
     """Sectors or transactions of each row, weighted over the sampled warps."""
     mask = state.mask

@@ -12,6 +12,7 @@ import numpy as np
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError, PtxError
+from wattcast.features.integers import wrap
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx.ir import Function, Module, Variable
 from wattcast.features.symbolic.arith import Missing, Val, Value
@@ -26,7 +27,6 @@ from wattcast.features.symbolic.sample import choose_blocks
 from wattcast.features.symbolic.scheme import Scheme
 from wattcast.features.symbolic.walk import Walker
 from wattcast.features.trips import resolve_trips
-from wattcast.features.values import wrap
 
 
 def analyse_symbolically(

@@ -7,20 +7,20 @@ with a counter in it is not followed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.values import COMPARISONS, SCALAR, fold
+from wattcast.features.integers import COMPARISONS, SIGNED, Lanes, fold, fold_lanes, operations
 
 Array = npt.NDArray[Any]
 
 INFINITE = 1 << 200
 """Stands for no bound: larger than any product of machine integers met here."""
 
-_NARROW = {8: np.int8, 16: np.int16, 32: np.int32}
+_LANES = operations(Lanes(SIGNED[8]))
 
 
 class Missing(NamedTuple):
@@ -138,7 +138,7 @@ def narrowed(base: Array | int, bits: int) -> Array | int:
     """Wrapped to a width; arrays are int64 and wrap at 64 bits by themselves."""
     if isinstance(base, int):
         return fold("trunc", bits, bits, (base,))
-    return base if bits >= 64 else base.astype(_NARROW[bits]).astype(np.int64)
+    return base if bits >= 64 else base.astype(SIGNED[bits // 8]).astype(np.int64)
 
 
 class Arithmetic:
@@ -226,12 +226,12 @@ class Arithmetic:
                 return first if isinstance(first, Missing) else second
             a, b = first, second
         if not a.terms and not b.terms:
-            return _predicate(_ARRAY[how](a.base, b.base))
+            return _predicate(_LANES[how].function(a.base, b.base))
         difference = _sum(a, b, -1)
         if isinstance(difference, Missing):
             return difference
         if not difference.terms:
-            return _predicate(_ARRAY[how](difference.base, 0))
+            return _predicate(_LANES[how].function(difference.base, 0))
         decided = _decided(how, difference)
         return Test(how, difference) if decided is None else decided
 
@@ -244,9 +244,7 @@ class Arithmetic:
         low, high = limits(bits)
         base: Array | int
         if op in ("and", "or", "xor"):
-            base = {"and": np.bitwise_and, "or": np.bitwise_or, "xor": np.bitwise_xor}[op](
-                values[0].base, values[1].base
-            )
+            base = _LANES[op].function(values[0].base, values[1].base)
             if op == "and":
                 tops = [v.high for v in values if v.low >= 0]
                 if tops:
@@ -254,10 +252,9 @@ class Arithmetic:
             elif all(v.low >= 0 for v in values):
                 low, high = 0, (1 << max(v.high for v in values).bit_length()) - 1
             return Val(base, low, high)
-        compute = _ELEMENTWISE.get(op)
-        if compute is None or given > 64:
+        if given > 64:
             return Missing(f"{op} is not followed", 0)
-        found = compute(given, *[np.asarray(v.base, dtype=np.int64) for v in values])
+        found = fold_lanes(op, given, [np.atleast_1d(np.asarray(v.base, np.int64)) for v in values])
         a = values[0]
         if op in ("shr.s", "shr.u", "div.u", "div.s") and a.low >= 0 and values[1].low >= 0:
             smallest = values[1].low
@@ -313,84 +310,3 @@ def _logic(op: str, args: list[Value]) -> Value:
     if isinstance(left, Missing):
         return left
     return right if isinstance(right, Missing) else Missing("conditions joined in a loop", 0)
-
-
-_ARRAY: dict[str, Callable[[Any, Any], Any]] = {
-    "eq": lambda a, b: a == b,
-    "ne": lambda a, b: a != b,
-    "lt": lambda a, b: a < b,
-    "le": lambda a, b: a <= b,
-}
-
-
-def _shifted(bits: int, a: Array, by: Array, signed: bool) -> Array:
-    amount = np.minimum(by & 0xFFFFFFFF, 63)
-    found: Array
-    if signed:
-        found = a >> amount
-        return found
-    found = (_pattern(a, bits) >> amount.astype(np.uint64)).view(np.int64)
-    return np.where((by & 0xFFFFFFFF) >= bits, 0, found)
-
-
-def _left(bits: int, a: Array, by: Array) -> Array:
-    amount = by & 0xFFFFFFFF
-    return np.where(amount >= bits, 0, a << np.minimum(amount, 63))
-
-
-def _divided(a: Array, b: Array) -> Array:
-    divisor = np.where(b == 0, 1, b)
-    found = np.abs(a) // np.abs(divisor)
-    found = np.where((a < 0) == (divisor < 0), found, -found)
-    return np.where(b == 0, -1, found)
-
-
-def _unsigned_divided(bits: int, a: Array, b: Array, rest: bool) -> Array:
-    x, y = _pattern(a, bits), _pattern(b, bits)
-    divisor = np.where(y == 0, np.uint64(1), y)
-    if rest:
-        return np.where(y == 0, x, x % divisor).view(np.int64)
-    return np.where(y == 0, np.uint64((1 << bits) - 1), x // divisor).view(np.int64)
-
-
-def _slow(op: str) -> Callable[..., Array]:
-    """Lane by lane in plain integers, for operations too rare to deserve more."""
-    scalar = SCALAR[op]
-
-    def compute(bits: int, *arrays: Array) -> Array:
-        shaped = np.broadcast_arrays(*arrays)
-        rows = zip(*(array.ravel().tolist() for array in shaped), strict=True)
-        seen: dict[tuple[int, ...], int] = {}
-        flat = []
-        for row in rows:
-            if row not in seen:
-                seen[row] = fold("trunc", 64, 64, (scalar(bits, *row),))
-            flat.append(seen[row])
-        return np.array(flat, dtype=np.int64).reshape(shaped[0].shape)
-
-    return compute
-
-
-def _where(chosen: Array, yes: Array, no: Array) -> Array:
-    found: Array = np.where(chosen, yes, no)
-    return found
-
-
-_SLOW = ("mulhi.s", "mulhi.u", "bfe.u", "bfe.s", "bfi", "brev", "popc", "clz")
-
-_ELEMENTWISE: dict[str, Callable[..., Array]] = {
-    "shl": _left,
-    "shr.s": lambda n, a, b: _shifted(n, a, b, True),
-    "shr.u": lambda n, a, b: _shifted(n, a, b, False),
-    "not": lambda n, a: ~a,
-    "abs": lambda n, a: np.abs(a),
-    "min.s": lambda n, a, b: _where(a < b, a, b),
-    "max.s": lambda n, a, b: _where(a < b, b, a),
-    "min.u": lambda n, a, b: _where(_pattern(a, n) < _pattern(b, n), a, b),
-    "max.u": lambda n, a, b: _where(_pattern(a, n) < _pattern(b, n), b, a),
-    "div.s": lambda n, a, b: _divided(a, b),
-    "rem.s": lambda n, a, b: _where(b == 0, a, a - b * _divided(a, b)),
-    "div.u": lambda n, a, b: _unsigned_divided(n, a, b, False),
-    "rem.u": lambda n, a, b: _unsigned_divided(n, a, b, True),
-    **{op: _slow(op) for op in _SLOW},
-}

@@ -29,10 +29,6 @@ from wattcast.features.values import Node
 
 Mask = npt.NDArray[np.bool_]
 
-POINTER_ALIGNMENT = 256
-"""Bytes to which unknown pointers are aligned (cudaMalloc: CUDA C++ Programming Guide, device
-memory accesses)."""
-
 
 class State:
     """Who reaches a block: ``mask`` bool (rows, lanes), or (1, lanes) if all rows agree.

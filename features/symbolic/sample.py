@@ -15,11 +15,12 @@ from math import gcd, prod
 
 from wattcast.features.attached import Attached
 from wattcast.features.execution.sampling import plan_blocks
+from wattcast.features.integers import COMPARISONS
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.symbolic.results import SampledBlocks
 from wattcast.features.symbolic.scheme import Scheme
-from wattcast.features.values import COMPARISONS, Affine, Node, affine
+from wattcast.features.values import Affine, Node, affine
 
 ALL_LANES = 1024
 """Launches of up to this many lanes are looked at whole: numpy's time per operation is still

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Protocol
 
+from wattcast.features.integers import COMPARISONS
 from wattcast.features.ptx.ir import Address, Instruction, Operand, Pair, Symbol
-from wattcast.features.values import COMPARISONS, Graph, Node
+from wattcast.features.values import Graph, Node
 
 
 class Source(Protocol):
@@ -96,9 +97,6 @@ def _multiply(parts: list[str]) -> Translator | None:
         return source.graph.make("add", result, (product(source, one), addend))
 
     return multiply_add
-
-
-_NEGATED = {"ne": "eq", "ge": "lt", "gt": "le", "hs": "lt", "hi": "le"}
 
 
 def compare(graph: Graph, how: str, sign: str, left: Node, right: Node) -> Node | None:

@@ -7,23 +7,21 @@ to go both ways by halves, and everything that rests on it is marked.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.effort import checkpoint
-from wattcast.features.launch import WARP_SIZE
-from wattcast.features.symbolic.accesses import Pattern, measure
+from wattcast.features.symbolic.accesses import Counting, measure
 from wattcast.features.symbolic.arith import Missing, Test, Val, Value, inverted
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State
 from wattcast.features.symbolic.journal import Entry, Guarded, Split, Visit
 from wattcast.features.symbolic.order import Watch
 from wattcast.features.symbolic.plan import Shape
-
-if TYPE_CHECKING:
-    from wattcast.features.symbolic.calls import Calls
-    from wattcast.features.symbolic.rounds import Rounder
+from wattcast.features.symbolic.scheme import Call
+from wattcast.features.trips import TripCount
 
 Edge = tuple[int, int, State]
 """Source block, target block (-1: out of the function), who goes along."""
@@ -36,8 +34,40 @@ BOTH_WAYS = 0.5
 documented guess in the middle of what is possible, marked wherever it is used."""
 
 
-class Walker:
-    """One analysis of one function. ``warp_weights``: launch warps each sampled warp stands for."""
+class Loops(Protocol):
+    """Runs loops for a walker (``rounds.Rounder``)."""
+
+    def run(self, loop: int, context: Context, state: State) -> list[Edge]:
+        """Run a loop from a state; the edges that leave it."""
+        ...
+
+    def trip(self, loop: int) -> TripCount:
+        """The count that stands in where nothing can be worked out."""
+        ...
+
+    def holds(self, loop: int, block: int) -> bool:
+        """Whether a block lies in a loop."""
+        ...
+
+
+class Called(Protocol):
+    """Walks what a function calls (``calls.Calls``)."""
+
+    def run(self, caller: Walker, call: Call, context: Context, state: State) -> None:
+        """Walk a call."""
+        ...
+
+    def mark(self) -> dict[str, int]:
+        """Where the journals are now."""
+        ...
+
+    def back(self, mark: Mapping[str, int]) -> None:
+        """Forget what was noted since."""
+        ...
+
+
+class Walker(Counting):
+    """One analysis of one function, with its journal."""
 
     def __init__(
         self,
@@ -45,41 +75,15 @@ class Walker:
         shape: Shape,
         warp_weights: npt.NDArray[np.float64],
     ) -> None:
-        self.evaluator = evaluator
+        super().__init__(evaluator, warp_weights)
         self.scheme = evaluator.scheme
         self.shape = shape
-        self.warp_weights = warp_weights
         self.journal: list[Entry] = []
-        self.loops: Rounder
-        self.calls: Calls
-        self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
+        self.loops: Loops
+        self.calls: Called
         self.visits = 0
         self.watch = Watch(self.scheme, shape.order, evaluator.lanes.living)
         self._masks: dict[tuple[tuple[int, ...], bytes], Mask] = {}
-        self.strides: dict[tuple[object, int], tuple[Mask, int | None]] = {}
-        self.patterns: dict[tuple[object, ...], Pattern] = {}
-
-    # --- counting ---
-
-    def by_warp(self, mask: Mask) -> npt.NDArray[np.bool_]:
-        """bool (rows, warps): the warp has a lane in the mask."""
-        return np.logical_or.reduce(mask.reshape(mask.shape[0], -1, WARP_SIZE), axis=2)  # type: ignore[no-any-return]
-
-    def count(self, mask: Mask, context: Context) -> tuple[float, float]:
-        """Launch totals of warps and lanes in a mask, over all rows."""
-        key = (id(mask), id(context))
-        kept = self._counted.get(key)
-        if kept is not None and kept[0] is mask and kept[1] is context:
-            return kept[2], kept[3]
-        table = mask.reshape(mask.shape[0], -1, WARP_SIZE)
-        lanes = table.sum(axis=2)
-        weight = context.weight
-        if mask.shape[0] != context.rows:
-            weight = weight.sum(keepdims=True)
-        warps = float(weight @ ((lanes > 0) @ self.warp_weights))
-        total = float(weight @ (lanes @ self.warp_weights))
-        self._counted[key] = (mask, context, warps, total)
-        return warps, total
 
     # --- walking ---
 

@@ -19,8 +19,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wattcast.features.errors import ClockError, ModelError
-from wattcast.models.clock_grid import ABOVE, BELOW
-from wattcast.models.clocks import ClockPair, checked
+from wattcast.models.clocks import ABOVE, BELOW, ClockPair, checked
 from wattcast.models.dvfs.power import PowerParameters, power_watts
 from wattcast.models.dvfs.timing import TimeParameters, relative_time
 from wattcast.models.dvfs.use import UNITS, CounterKind, Floats, KernelUse, UseTable

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile, load_gpu
-from wattcast.features.gpus.profile import GlobalLatency, LatencyPiece
+from wattcast.features.gpus.sections import GlobalLatency, LatencyPiece
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.time.code import GLOBAL_LOAD, GLOBAL_STORE, MISC, Charge
 

@@ -211,20 +211,6 @@ def delays(gpu: QueueingGpu, clocks: ClockPair, hit_rate: float) -> Delays:
     )
 
 
-def uncontended_latency(
-    inter_arrival: float, warps: float, dram_latency: float, transactions: float
-) -> float:
-    """Eq. 2: requests so rare that each meets an idle memory; all in core cycles."""
-    return inter_arrival * warps + dram_latency * transactions
-
-
-def contended_latency(
-    dram_latency: float, dram_service: float, transactions: float, warps: float
-) -> float:
-    """Eq. 3: requests that queue, one latency and then one service after the other."""
-    return dram_latency + dram_service * transactions * warps
-
-
 # --- max form and network form -----------------------------------------------------------------
 
 

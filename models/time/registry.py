@@ -30,7 +30,7 @@ DEFAULT = "bottleneck"
 
 TIME_MODELS: Mapping[str, Entry] = {
     DEFAULT: Entry("bottleneck", "BottleneckTimeModel", "the slowest resource of the launch"),
-    "scheduling": Entry("thesis", "ThesisTimeModel", "the thesis' warp schedule, Algorithms 6-8"),
+    "scheduling": Entry("scheduling", "ThesisTimeModel", "the thesis' schedule, Algorithms 6-8"),
     "delay": Entry("delay", "DelayTimeModel", "the thesis' delays, Algorithms 4-5"),
     "queueing": Entry("queueing_model", "QueueingTimeModel", "Wang and Chu, servers in a network"),
     "queueing-cases": Entry("queueing_model", "QueueingCasesTimeModel", "Wang and Chu, by cases"),

@@ -39,13 +39,6 @@ LOWER_BOUND = Diagnostic(
 )
 
 
-def roofline_seconds(
-    flops: float, peak_flops: float, bytes_moved: float, bandwidth: float
-) -> float:
-    """The longer of ``flops`` at ``peak_flops`` a second and bytes at ``bandwidth`` bytes/s."""
-    return max(flops / peak_flops, bytes_moved / bandwidth)
-
-
 def peaks_per_second(gpu: GpuProfile, core_mhz: float) -> dict[Precision, float]:
     """Floating-point operations a second at a core clock: lanes x 2 x clock of every SM.
 
@@ -178,11 +171,6 @@ class InstructionRoofline(NamedTuple):
     peak: float
     performance: float
     seconds: float
-
-    @property
-    def performance_gops(self) -> float:
-        """P in the appendix' unit, instructions of threads: GOps/s."""
-        return self.performance * WARP_SIZE / 1e9
 
 
 def attainable(peak: float, intensity: float, beta: float) -> float:

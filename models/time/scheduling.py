@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
+from wattcast.models.clocks import ClockPair, checked, default_clocks
 from wattcast.models.estimate import Estimate
 from wattcast.models.time.algorithms import (
     FlowGraph,
@@ -27,6 +29,7 @@ from wattcast.models.time.algorithms import (
     schedule_kernel,
     start_order,
 )
+from wattcast.models.time.base import TimePrediction, summed
 from wattcast.models.time.code import KernelCode
 from wattcast.models.time.penalties import (
     Latencies,
@@ -269,3 +272,48 @@ def _orders(
             for operations in _operations(code, full)
         )
     return known
+
+
+# --- the thesis' second time model behind the interface of all time models
+
+
+class ThesisTimeModel:
+    """``SchedulingTimeModel`` as a ``TimeModel``: the same numbers, terms in seconds.
+
+    ``parts`` are summands, the terms of equation 4.8: ``schedule``, ``global_penalty``,
+    ``shared_penalty``, ``cache_penalty``, ``launch_overhead``. The memory clock has no place in
+    its equations; another than the default leaves a warning.
+    """
+
+    family = "scheduling"
+    combined = staticmethod(summed)
+
+    def predict(
+        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
+    ) -> TimePrediction:
+        """Time of an analysed launch; see ``TimeModel``.
+
+        Raises ModelError for a GPU without published latencies, LaunchError for clocks that are
+        not above 0.
+        """
+        pair = checked(clocks or default_clocks(gpu))
+        result = SchedulingTimeModel().predict(work_of(analysis), gpu, pair.core_mhz)
+        return TimePrediction(
+            family=self.family,
+            estimate=result.estimate,
+            clocks=pair,
+            parts={name: cycles / pair.core_hz for name, cycles in result.cycles._asdict().items()},
+            diagnostics=(*result.diagnostics, *_unused_clock(pair, gpu)),
+        )
+
+
+def _unused_clock(clocks: ClockPair, gpu: GpuProfile) -> tuple[Diagnostic, ...]:
+    if clocks.memory_mhz == gpu.memory_mhz:
+        return ()
+    return (
+        Diagnostic(
+            "memory_clock_unused",
+            f"the scheduling model knows memory at {gpu.memory_mhz:g} MHz alone; "
+            f"{clocks.memory_mhz:g} MHz changes nothing in it",
+        ),
+    )

@@ -14,15 +14,13 @@ and limits are used and what of Table 4.10 can be recomputed.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Sequence
 from math import isfinite
-from pathlib import Path
 from typing import NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import DataError, LaunchError
+from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
@@ -250,42 +248,3 @@ def _assumed(gpu: GpuProfile) -> tuple[Diagnostic, ...]:
             f"no instruction throughputs are published for {gpu.id}; its lanes stand in",
         ),
     )
-
-
-# --- the published comparison -----------------------------------------------------------------
-
-TABLE = Path(__file__).with_name("table_4_10.csv")
-TABLE_GPUS = ("tesla-k20", "tesla-m60")
-
-
-class PublishedThroughput(NamedTuple):
-    """A row of thesis Table 4.10 on one GPU: arithmetic throughputs, in a unit not printed."""
-
-    benchmark: str
-    kernel: str
-    gpu: str
-    volkov: float
-    proposed: float
-    actual: float
-
-
-def published_throughputs(path: Path = TABLE) -> tuple[PublishedThroughput, ...]:
-    """All of Table 4.10. Raises DataError naming file, row and column."""
-    found = []
-    with path.open(encoding="utf-8", newline="") as file:
-        for number, row in enumerate(csv.DictReader(file), start=2):
-            for gpu in TABLE_GPUS:
-                values = []
-                for name in ("volkov", "proposed", "actual"):
-                    column = f"{gpu}_{name}"
-                    try:
-                        values.append(float(row[column]))
-                    except (KeyError, TypeError, ValueError) as error:
-                        raise DataError(
-                            f"{path.name}, row {number}: {column} is no number",
-                            file=path.name,
-                            row=number,
-                            column=column,
-                        ) from error
-                found.append(PublishedThroughput(row["benchmark"], row["kernel"], gpu, *values))
-    return tuple(found)

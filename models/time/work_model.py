@@ -19,17 +19,18 @@ from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.estimate import Basis
 from wattcast.models.store import Artifact, ArtifactStore
 from wattcast.models.time.base import Regime, TimePrediction
-from wattcast.models.time.card import TimeCard
+from wattcast.models.time.calibration import TimeCard
 from wattcast.models.time.measured_work import (
     PARTS,
+    SCHEMA_ID,
     Runtime,
     Work,
     WorkGpu,
     combined_seconds,
     p_norm,
     part_seconds,
+    work_schema,
 )
-from wattcast.models.time.work_schema import SCHEMA_ID, work_schema
 from wattcast.models.trees import Float32s, Float64s, TreeModel
 
 TARGET = "time"

@@ -16,14 +16,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.errors import ModelError, ServiceError
-from wattcast.models.explain import LimeExplanation, explain_lime, explain_shap
-from wattcast.models.explain_stability import Stability, stability
-from wattcast.models.explain_terms import Combine, TermWeights, lime_terms, shapley_values
-from wattcast.models.explain_time import ON_TOP, combine_of
+from wattcast.models.explain import (
+    LimeExplanation,
+    Stability,
+    explain_lime,
+    explain_shap,
+    stability,
+)
+from wattcast.models.explain_time import (
+    ON_TOP,
+    Combine,
+    TermWeights,
+    combine_of,
+    lime_terms,
+    shapley_values,
+)
 from wattcast.models.explain_words import meaning_of
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
-from wattcast.models.time.attribution import resource_shares
+from wattcast.models.time.bottleneck import resource_shares
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import record_of
 

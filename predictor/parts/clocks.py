@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.clock_grid import admitted, is_supported
-from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.clocks import ClockPair, admitted, default_clocks, is_supported
 from wattcast.predictor.messages import Clocks
 
 

@@ -14,8 +14,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import Card, ModelCard, ProtocolScores
 from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
-from wattcast.models.power.physical import POOLED
-from wattcast.models.power.physical_model import PhysicalPowerModel
+from wattcast.models.power.physical import POOLED, PhysicalPowerModel
 from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
 from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
 from wattcast.predictor.messages import ModelChoice

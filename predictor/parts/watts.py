@@ -24,9 +24,8 @@ from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.estimate import Estimate, weaker
 from wattcast.models.intervals import loosened
-from wattcast.models.power.boosted import BoostedPowerModel
-from wattcast.models.power.inputs import vector_for
-from wattcast.models.power.physical_model import (
+from wattcast.models.power.boosted import BoostedPowerModel, vector_for
+from wattcast.models.power.physical import (
     CLOCKS,
     PhysicalPower,
     PhysicalPowerModel,

@@ -19,10 +19,9 @@ from wattcast.models.estimate import Estimate, energy, weaker
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.activities import work_activities
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from wattcast.models.time.card import TimeCard
-from wattcast.models.time.measured_work import Work
+from wattcast.models.time.calibration import TimeCard
+from wattcast.models.time.measured_work import SCHEMA_ID, Work
 from wattcast.models.time.work_model import WorkTimeModel, work_time_model
-from wattcast.models.time.work_schema import SCHEMA_ID
 from wattcast.predictor import parts
 from wattcast.predictor.explain import shap_of_components
 from wattcast.predictor.messages.predict import PredictRequest, WorkRequest

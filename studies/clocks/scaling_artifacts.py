@@ -34,7 +34,9 @@ from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_
 from wattcast.models.clocks import ClockPair
 from wattcast.models.dvfs.card import (
     PHYSICAL,
+    SCHEMAS,
     TREES,
+    Quantity,
     ScaledQuantity,
     ScaleWidth,
     ScalingCard,
@@ -43,15 +45,11 @@ from wattcast.models.dvfs.card import (
     ScalingIntervals,
     ScalingScores,
     ScalingTrainingFacts,
-)
-from wattcast.models.dvfs.physical import PARAMETERS_NAME, ScalingParameters
-from wattcast.models.dvfs.schemas import (
-    SCHEMAS,
-    Quantity,
     physical_schema,
     schema_hash,
     trees_schema,
 )
+from wattcast.models.dvfs.physical import PARAMETERS_NAME, ScalingParameters
 from wattcast.training.data.frequency import read_frequency
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, today, write_artifact

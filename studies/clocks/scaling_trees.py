@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from wattcast.models.dvfs.card import RISING, Quantity
 from wattcast.models.dvfs.residual import POWER_EXPONENT, Float32s, Trees, corrected_power
-from wattcast.models.dvfs.schemas import RISING, Quantity
 from wattcast.training.families import SEED, get_family
 from wattcast.training.scaling_rows import Bools, Floats, Integers
 

@@ -24,7 +24,7 @@ from wattcast.features.errors import WattcastError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.bottleneck import Constants, predicted_seconds, resource_seconds
-from wattcast.models.time.bottleneck_interval import ERRORS
+from wattcast.models.time.spread import ERRORS
 from wattcast.training.card_tables import table as markdown_table
 from wattcast.training.data.activity_tables import (
     ACTIVITY_GPUS,

@@ -29,10 +29,20 @@ from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import conformal_factors
 from wattcast.models.time.queueing import QueueingGpu, QueueingLaunch, max_form, network_form
-from wattcast.models.time.queueing_cases import CORRECTED, PRINTED, Reading, case_form
-from wattcast.models.time.queueing_gpu import gpu_parameters
-from wattcast.models.time.queueing_inputs import counters_to_inputs, launch_of_activity
-from wattcast.models.time.queueing_model import ANY_GPU, LEVEL, SPREAD_FILE
+from wattcast.models.time.queueing_inputs import (
+    counters_to_inputs,
+    gpu_parameters,
+    launch_of_activity,
+)
+from wattcast.models.time.queueing_model import (
+    ANY_GPU,
+    CORRECTED,
+    LEVEL,
+    PRINTED,
+    SPREAD_FILE,
+    Reading,
+    case_form,
+)
 from wattcast.training.card_tables import table
 from wattcast.training.data.activity_tables import ACTIVITY_GPUS, MeasuredProgram
 from wattcast.training.data.datasets import data_root

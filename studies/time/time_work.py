@@ -14,7 +14,7 @@ from studies.pages.targets import Chapter, Target
 from studies.time.work_known import known_table, pairs_of, repeats_table
 from studies.time.work_tables import interval_table, score_table
 from studies.time.work_transfer import transfer_table
-from wattcast.models.time.card import TimeProtocol
+from wattcast.models.time.calibration import TimeProtocol
 from wattcast.training.data.launches import MeasuredLaunch, read_launches
 from wattcast.training.work_artifact import ASSIGNMENTS, calibrated
 from wattcast.training.work_folds import (

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.models.time.card import TimeProtocol
+from wattcast.models.time.calibration import TimeProtocol
 from wattcast.training.card_tables import table as markdown
 from wattcast.training.evaluation.splits import Rows, fold_assignment
 from wattcast.training.work_folds import (

@@ -25,14 +25,14 @@ from studies.time.work_transfer import transfer_table
 from wattcast.features.errors import WattcastError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from wattcast.models.time.card import (
+from wattcast.models.time.calibration import (
     TimeCard,
     TimeIntervals,
     TimeScores,
     TimeWidth,
 )
+from wattcast.models.time.measured_work import work_schema
 from wattcast.models.time.work_model import work_time_model
-from wattcast.models.time.work_schema import work_schema
 from wattcast.training.card_tables import table as markdown
 from wattcast.training.data.launches import (
     GPU,

@@ -17,7 +17,7 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair
-from wattcast.models.time.card import TimeIntervals
+from wattcast.models.time.calibration import TimeIntervals
 from wattcast.models.time.measured_work import Work, physical_seconds
 from wattcast.training.card_tables import table
 

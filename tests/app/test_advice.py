@@ -18,7 +18,7 @@ from wattcast.app.services import Services
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cuda import PtxasReport, find_ptxas
 from wattcast.models.clocks import default_clocks
-from wattcast.models.power.physical_model import WorkAtTime
+from wattcast.models.power.physical import WorkAtTime
 from wattcast.models.time.bottleneck import beside, predicted_seconds
 from wattcast.predictor import parts
 from wattcast.predictor.advise import LEAST_GAIN_PERCENT, advise

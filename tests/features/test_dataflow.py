@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.fixtures.ptx_text import fixture, kernel
 from wattcast.features.cfg import build_cfg
-from wattcast.features.dataflow import block_edges, block_uses, keeps, reads, writes
+from wattcast.features.dataflow import block_edges, block_use, keeps, reads, writes
 from wattcast.features.ptx import Instruction, read_module
 
 
@@ -117,7 +117,8 @@ def test_use_and_define() -> None:
         .kernel()
         .body
     )
-    (found,) = block_uses(graph)
+    (block,) = graph.blocks
+    found = block_use(graph.body, block)
     assert found.use == {"%r1", "%r3", "%r4", "%p1"}
     assert found.define == {"%r2", "%r3"}
     assert found.touched == {"%r2", "%r3", "%r4", "%r5"}
@@ -150,4 +151,4 @@ def test_compiled_kernels_write_before_they_read() -> None:
     """In straight-line order of the first block nothing is read that was never written."""
     for function in read_module(fixture("sample.sm_75.ptx")).kernels:
         graph = build_cfg(function.body)
-        assert block_uses(graph)[graph.entry].use == frozenset()
+        assert block_use(graph.body, graph.blocks[graph.entry]).use == frozenset()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattcast.features.errors import SchemaError
+from wattcast.features.errors import DataError, SchemaError
 from wattcast.features.launch import Launch
 from wattcast.features.ptx.reader import read_module
 from wattcast.features.schemas import (
@@ -252,6 +252,26 @@ def test_the_hash_follows_the_definition_but_not_its_comments() -> None:
     other = parse_definition(text.replace("value = 418", "value = 419"))
     assert other.sha256 != same.sha256
     assert len({schema.sha256 for schema in list_schemas()}) == 4
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "key"),
+    [
+        ('dtype = "float"', 'dtype = "real"', "fields.0.dtype"),
+        ("model_input = true\n", "", "fields.0.model_input"),
+        ("misc_latency =", "mics_latency =", "gpus.tesla-k20.mics_latency"),
+        ("sm_count = { value = 13,", "sm_count = { value = 0,", "gpus.tesla-k20.sm_count"),
+        ("sqrt = { value = 440", "sqr = { value = 440", "gpus.tesla-k20.compute_latency.sqr"),
+        ("setp = { value = 22, source", "setp = { value = 22, sorce", "gpus.tesla-k20"),
+        ('value = "dynamic"', 'value = "moving"', "rules.cache_global"),
+    ],
+)
+def test_a_broken_schema_file_is_named_by_key(old: str, new: str, key: str) -> None:
+    text = Path(formulas.__file__).with_name("alavani2023.toml").read_text(encoding="utf-8")
+    assert old in text
+    with pytest.raises(DataError, match=r"alavani2023\.toml: ") as caught:
+        parse_definition(text.replace(old, new, 1))
+    assert caught.value.context["key"] == key
 
 
 THREADS = st.integers(min_value=1, max_value=2**31)

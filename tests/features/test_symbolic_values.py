@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from benchmarks.ptx_text import kernel as synthetic
 from tests.features.execution_kernels import FIRST, kernel
 from wattcast.features.cfg import build_cfg
+from wattcast.features.integers import COMPARISONS, Whole, fold, fold_lanes, operations, wrap
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.features.symbolic import SymbolicResult, analyse_symbolically, dependent_chains
-from wattcast.features.symbolic.arith import Arithmetic, Val
-from wattcast.features.values import SCALAR, Graph, affine, describe, fold, wrap
+from wattcast.features.symbolic.arith import Arithmetic, Val, limits
+from wattcast.features.values import Graph, affine, describe
 
 
 def test_equal_expressions_are_one_node() -> None:
@@ -62,26 +63,60 @@ def test_the_deepest_expressions_do_not_recurse() -> None:
 
 INTEGERS = st.integers(-(1 << 31), (1 << 31) - 1)
 
+BY_SIGN = ("mulhi", "min", "max", "div", "rem", "shr", "bfe", "lt", "le")
+"""Operations that differ by sign: their names say it. Of ``eq`` and ``ne`` only ``.s`` is used."""
 
-@given(op=st.sampled_from(sorted(SCALAR)), a=INTEGERS, b=INTEGERS, c=st.integers(0, 40))
-def test_arrays_compute_what_scalars_do(op: str, a: int, b: int, c: int) -> None:
-    """The same operation on lanes and on plain integers, 32 bits."""
-    values = {1: [a], 2: [a, b], 3: [a, c, 7], 4: [a, b, c, 9]}
-    count = SCALAR[op].__code__.co_argcount - 1
-    if op == "select":
-        return
-    operands = values.get(count, [a, b])
-    if op.startswith(("shl", "shr")):
-        operands[1] = c
-    bits = 1 if op.partition(".")[0] in ("eq", "ne", "lt", "le") else 32
-    wanted = fold(op, bits, 32, tuple(operands))
-    lanes = [Val(np.array([v, v], dtype=np.int64), -(1 << 31), (1 << 31) - 1) for v in operands]
-    found = Arithmetic().apply(op, bits, 32, list(lanes))
+NAMES = [
+    name
+    for base in sorted(operations(Whole(32, True)))
+    for name in (
+        (f"{base}.s", f"{base}.u") if base in BY_SIGN
+        else (f"{base}.s",) if base in ("eq", "ne") else (base,)
+    )
+]  # fmt: skip
+
+
+def operands_of(op: str, bits: int, draw: st.DataObject) -> list[int]:
+    """Operands of an operation: numbers of ``bits`` bits (their ends more often), and counts."""
+    _, numbers, counts = operations(Whole(bits, True))[op.partition(".")[0]]
+    half = 1 << (bits - 1)
+    number = st.integers(-half, half - 1) | st.sampled_from([-half, half - 1, -1, 0, 1])
+    count = st.integers(0, 70) | st.sampled_from([255, 256, -1, 1 << 30])
+    return [draw.draw(number) for _ in range(numbers)] + [draw.draw(count) for _ in range(counts)]
+
+
+@given(st.sampled_from(NAMES), st.sampled_from([8, 16, 32, 64]), st.data())
+def test_arrays_compute_what_scalars_do(op: str, bits: int, data: st.DataObject) -> None:
+    """The same operation on lanes and on plain integers."""
+    operands = operands_of(op, bits, data)
+    result = 1 if op in COMPARISONS else 32 if op in ("popc", "clz") else bits
+    wanted = fold(op, result, bits, tuple(operands))
+    counts = operations(Whole(bits, True))[op.partition(".")[0]].counts
+    bounds = [limits(bits)] * (len(operands) - counts) + [limits(32)] * counts
+    lanes = [
+        Val(np.array([v, v], dtype=np.int64), low, high)
+        for v, (low, high) in zip(operands, bounds, strict=True)
+    ]
+    if op == "zext":
+        result = 64
+        wanted = fold(op, result, bits, tuple(operands))
+    found = Arithmetic().apply(op, result, bits, list(lanes))
     if isinstance(found, Val):
         assert np.asarray(found.base).tolist() == [wanted, wanted]
         assert found.low <= wanted <= found.high
     else:
         assert found == wanted
+
+
+def test_the_least_64_bit_integer_divides_like_every_other() -> None:
+    least, thirds = -(1 << 63), -((1 << 63) // 3)
+    for op, pair, wanted in [
+        ("div.s", (least, 3), thirds), ("rem.s", (least, 3), least - 3 * thirds),
+        ("div.s", (33, least), 0), ("rem.s", (33, least), 33), ("div.s", (least, -1), least),
+    ]:  # fmt: skip
+        assert fold(op, 64, 64, pair) == wanted
+        lanes = [np.array([v], dtype=np.int64) for v in pair]
+        assert fold_lanes(op, 64, lanes).tolist() == [wanted]
 
 
 @given(INTEGERS, st.sampled_from([8, 16, 32, 64]))

@@ -13,8 +13,7 @@ from wattcast.features.schemas import get_schema
 from wattcast.models.background import Background
 from wattcast.models.estimate import Estimate
 from wattcast.models.power import BOOSTED_FAMILIES
-from wattcast.models.power.boosted import BoostedPowerModel
-from wattcast.models.power.inputs import LAUNCH_FEATURES
+from wattcast.models.power.boosted import LAUNCH_FEATURES, BoostedPowerModel
 from wattcast.models.store import ArtifactStore
 from wattcast.training.data.datasets import find_data
 from wattcast.training.power_rows import training_table

@@ -8,7 +8,7 @@ from wattcast.features.errors import ModelError
 from wattcast.models.cards import Card, ModelCard, read_card
 from wattcast.models.dvfs.card import ScalingCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
-from wattcast.models.time.card import TimeCard
+from wattcast.models.time.calibration import TimeCard
 
 KINDS: dict[str, type[Card]] = {"power": ModelCard, "scaling": ScalingCard, "time": TimeCard}
 PACKAGED = sorted(PACKAGED_ARTIFACTS.glob("*/*/*/*/card.json"))

@@ -6,7 +6,8 @@ import pytest
 
 from wattcast.features.errors import ClockError
 from wattcast.features.gpus import load_gpu
-from wattcast.models.clock_grid import (
+from wattcast.models.clocks import (
+    ClockPair,
     admitted,
     crossed,
     highest_pair,
@@ -15,7 +16,6 @@ from wattcast.models.clock_grid import (
     stepped,
     supported_pairs,
 )
-from wattcast.models.clocks import ClockPair
 
 TITAN_X = load_gpu("gtx-titan-x")
 V100 = load_gpu("tesla-v100")

@@ -19,10 +19,9 @@ from wattcast.models.dvfs.physical import (
     read_scaling,
     time_bounds,
 )
-from wattcast.models.dvfs.power import PowerParameters
+from wattcast.models.dvfs.power import PowerParameters, VoltageKnots
 from wattcast.models.dvfs.timing import TimeParameters
 from wattcast.models.dvfs.use import UNITS, KernelUse
-from wattcast.models.dvfs.voltage import VoltageKnots
 
 NOMINAL = ClockPair(1000.0, 3500.0)
 PARAMETERS = ScalingParameters(

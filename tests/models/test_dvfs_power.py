@@ -9,9 +9,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from wattcast.models.clocks import ClockPair
-from wattcast.models.dvfs.power import PowerParameters, duty, power_watts
+from wattcast.models.dvfs.power import (
+    PUBLISHED_VOLTAGES,
+    PowerParameters,
+    VoltageKnots,
+    duty,
+    power_watts,
+)
 from wattcast.models.dvfs.use import UseTable
-from wattcast.models.dvfs.voltage import PUBLISHED_VOLTAGES, VoltageKnots
 
 NOMINAL = ClockPair(1000.0, 2000.0)
 MODEL = PowerParameters(

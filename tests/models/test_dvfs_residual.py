@@ -13,10 +13,17 @@ from studies.clocks.scaling_trees import FittedTrees, ResidualRows, TreeSettings
 from tests.models.test_dvfs_physical import PARAMETERS, use
 from wattcast.features.errors import ModelError, SchemaError
 from wattcast.models.clocks import ClockPair
-from wattcast.models.dvfs.card import TREES, ScalingCard, load_corrected, scaling_store
+from wattcast.models.dvfs.card import (
+    SCHEMAS,
+    TREES,
+    ScalingCard,
+    inputs,
+    load_corrected,
+    scaling_store,
+    schema_hash,
+)
 from wattcast.models.dvfs.physical import PhysicalScaling, time_bounds
 from wattcast.models.dvfs.residual import CorrectedScaling, power_vectors, time_vectors
-from wattcast.models.dvfs.schemas import SCHEMAS, inputs, schema_hash
 from wattcast.models.dvfs.timing import relative_time
 from wattcast.models.dvfs.use import UNITS, KernelUse, UseTable
 from wattcast.models.store import ArtifactStore

@@ -13,9 +13,8 @@ from numpy.typing import NDArray
 
 from wattcast.features.errors import ModelError
 from wattcast.features.schemas import get_schema
-from wattcast.models.explain_stability import signs_agree, stability, strongest
-from wattcast.models.explain_terms import lime_terms, shapley_values
-from wattcast.models.explain_time import combine_of
+from wattcast.models.explain import signs_agree, stability, strongest
+from wattcast.models.explain_time import combine_of, lime_terms, shapley_values
 from wattcast.models.explain_words import COMPONENTS, RESOURCES, meaning_of
 from wattcast.models.power.physical import COMPONENTS as POWER_COMPONENTS
 from wattcast.models.time.bottleneck import combined_seconds

@@ -15,8 +15,12 @@ from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import default_clocks
 from wattcast.models.hotspots import attributed
-from wattcast.models.time.attribution import resource_shares
-from wattcast.models.time.bottleneck import combined_seconds, predicted_seconds, resource_seconds
+from wattcast.models.time.bottleneck import (
+    combined_seconds,
+    predicted_seconds,
+    resource_seconds,
+    resource_shares,
+)
 
 GPU = load_gpu("tesla-v100")
 

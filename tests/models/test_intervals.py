@@ -20,7 +20,7 @@ from wattcast.models.intervals import (
     interval_bounds,
     measure_coverage,
 )
-from wattcast.models.time.card import TimeWidth
+from wattcast.models.time.calibration import TimeWidth
 
 
 def calibration(floor_watts: float = 40.0) -> IntervalCalibration:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wattcast.features.errors import ModelError
-from wattcast.models.novelty import Novelty
+from wattcast.models.power.boosted import Novelty
 from wattcast.training.provenance import summarise
 
 

@@ -18,7 +18,7 @@ from wattcast.features.activity.extras import (
 )
 from wattcast.features.analysis import analyse
 from wattcast.features.gpus import load_gpu
-from wattcast.features.gpus.profile import BlockStart, TimeInterval
+from wattcast.features.gpus.sections import BlockStart, TimeInterval
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks, streaming_bytes_per_second

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import wattcast.models.time.work_schema as work_schema_module
+import wattcast.models.time.measured_work as work_schema_module
 from wattcast.features.errors import ClockError, LaunchError
 from wattcast.features.gpus import list_gpus, load_gpu
 from wattcast.features.launch import Launch
@@ -20,13 +20,14 @@ from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.time.measured_work import (
     PARTS,
     Work,
+    WorkConstants,
     combined_seconds,
     p_norm,
     part_seconds,
     physical_seconds,
     unit_seconds,
+    work_schema,
 )
-from wattcast.models.time.work_schema import WorkConstants, work_schema
 
 RTX_3080 = load_gpu("rtx-3080")
 BASE = ClockPair(1440.0, 9501.0)

@@ -18,16 +18,14 @@ from wattcast.models.time.queueing import (
     QueueingGpu,
     QueueingLaunch,
     closed_network_cycles,
-    contended_latency,
     delays,
     max_form,
     network_form,
     portable_service_cycles,
     rounds_of,
     smooth_service_cycles,
-    uncontended_latency,
 )
-from wattcast.models.time.queueing_gpu import gpu_parameters
+from wattcast.models.time.queueing_inputs import gpu_parameters
 
 Form = Callable[[QueueingLaunch, QueueingGpu, ClockPair], FormTime]
 
@@ -103,11 +101,6 @@ def test_service_time_between_and_beyond_what_was_measured() -> None:
 def test_the_portable_service_time_of_the_gtx_980_at_its_peak() -> None:
     assert portable_service_cycles(16, 64, 1.0) == 8.0
     assert portable_service_cycles(16, 64, 0.5) == 16.0
-
-
-def test_one_memory_request_after_the_other_and_all_at_once() -> None:
-    assert uncontended_latency(10, 8, 500, 3) == 10 * 8 + 500 * 3  # Eq. 2
-    assert contended_latency(500, 9, 3, 8) == 500 + 9 * 3 * 8  # Eq. 3
 
 
 # --- rounds ------------------------------------------------------------------------------------

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.queueing import QueueingGpu, QueueingLaunch
-from wattcast.models.time.queueing_cases import CORRECTED, PRINTED, case_form
-from wattcast.models.time.queueing_gpu import gpu_parameters
+from wattcast.models.time.queueing_inputs import gpu_parameters
+from wattcast.models.time.queueing_model import CORRECTED, PRINTED, case_form
 
 GTX_980 = gpu_parameters(load_gpu("gtx-980")).gpu
 W1 = QueueingLaunch(

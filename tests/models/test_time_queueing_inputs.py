@@ -10,13 +10,17 @@ from tests.models.time_works import KERNELS
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import DataError, ModelError
 from wattcast.features.gpus import GpuProfile, load_gpu
-from wattcast.features.gpus.memory_timing import MemoryTiming
+from wattcast.features.gpus.sections import MemoryTiming
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.queueing import delays
-from wattcast.models.time.queueing_gpu import gpu_parameters
-from wattcast.models.time.queueing_inputs import chain_of, counters_to_inputs, launch_of
+from wattcast.models.time.queueing_inputs import (
+    chain_of,
+    counters_to_inputs,
+    gpu_parameters,
+    launch_of,
+)
 
 GTX_980 = load_gpu("gtx-980")
 V100 = load_gpu("tesla-v100")

@@ -17,8 +17,7 @@ from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.time import queueing_model
 from wattcast.models.time.queueing import network_form
-from wattcast.models.time.queueing_gpu import gpu_parameters
-from wattcast.models.time.queueing_inputs import launch_of
+from wattcast.models.time.queueing_inputs import gpu_parameters, launch_of
 from wattcast.models.time.queueing_model import QueueingCasesTimeModel, QueueingTimeModel, spread
 from wattcast.models.time.registry import get_time_model
 

@@ -15,8 +15,7 @@ from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.time.registry import get_time_model, time_models
-from wattcast.models.time.scheduling import SchedulingTimeModel, work_of
-from wattcast.models.time.thesis import ThesisTimeModel
+from wattcast.models.time.scheduling import SchedulingTimeModel, ThesisTimeModel, work_of
 
 CLASSIC = ("delay", "scheduling", "roofline", "volkov")
 

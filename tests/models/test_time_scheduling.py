@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.features.test_gpus import published_latency
 from tests.models.time_works import (
     ALL_GPUS,
     K20,
@@ -26,7 +27,8 @@ from tests.models.time_works import (
 from wattcast.features.analysis import analyse
 from wattcast.features.errors import DataError, LaunchError, ModelError
 from wattcast.features.gpus import load_gpu
-from wattcast.features.gpus.profile import GpuProfile, LatencyPiece
+from wattcast.features.gpus.profile import GpuProfile
+from wattcast.features.gpus.sections import LatencyPiece
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.time.algorithms import FlowGraph, Operation, schedule_block, schedule_cfg
@@ -218,7 +220,7 @@ def test_load_latency_never_falls_with_threads(threads: int, more: int) -> None:
 def test_the_repaired_latency_is_the_printed_one_away_from_its_jumps(threads: int) -> None:
     model = K20.global_memory_latency
     assert model is not None
-    printed = K20.global_latency(threads)
+    printed = published_latency(K20, threads)
     assert printed is not None
     repaired = nondecreasing(model.pieces)(threads)
     assert abs(repaired - printed) < 50

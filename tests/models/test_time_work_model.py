@@ -13,8 +13,8 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.models.clocks import ClockPair
 from wattcast.models.store import ArtifactStore
-from wattcast.models.time.card import TimeCard
-from wattcast.models.time.measured_work import PARTS, Runtime, Work, physical_seconds
+from wattcast.models.time.calibration import TimeCard
+from wattcast.models.time.measured_work import PARTS, Runtime, Work, physical_seconds, work_schema
 from wattcast.models.time.work_model import (
     REFERENCE_GPU,
     WorkTimeModel,
@@ -23,7 +23,6 @@ from wattcast.models.time.work_model import (
     work_parts,
     work_time_model,
 )
-from wattcast.models.time.work_schema import work_schema
 
 STORE = ArtifactStore(kind=TimeCard)
 RTX_3080 = load_gpu("rtx-3080")

@@ -18,7 +18,7 @@ from studies.time.bottleneck_errors import (
     write_errors,
 )
 from wattcast.features.errors import DataError
-from wattcast.models.time.bottleneck_interval import program_errors
+from wattcast.models.time.spread import program_errors
 from wattcast.training.data.activity_tables import (
     ACTIVITY_GPUS,
     TABLE_CONSTANTS,

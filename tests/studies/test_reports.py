@@ -44,7 +44,7 @@ from studies.time.time_report import time_report
 from studies.time.time_thesis import KERNELS, by_dwarf, errors_of, thesis_chapter
 from wattcast.features.errors import MissingExtraError
 from wattcast.models.choice import Point
-from wattcast.models.time.card import TimeProtocol
+from wattcast.models.time.calibration import TimeProtocol
 from wattcast.models.time.spread import published_pairs
 from wattcast.training.data.activity_tables import read_activity_table
 from wattcast.training.data.datasets import find_data

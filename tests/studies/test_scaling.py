@@ -26,10 +26,9 @@ from studies.clocks.scaling_trees import CANDIDATES, ResidualRows, TreeSettings,
 from tests.models.test_dvfs_physical import PARAMETERS
 from wattcast.models.clocks import ClockPair
 from wattcast.models.dvfs.card import ScalingCard, load_physical, scaling_store
-from wattcast.models.dvfs.power import power_watts
+from wattcast.models.dvfs.power import VoltageKnots, power_watts
 from wattcast.models.dvfs.timing import relative_time
 from wattcast.models.dvfs.use import UNITS, UseTable
-from wattcast.models.dvfs.voltage import VoltageKnots
 from wattcast.training.data.datasets import find_data
 from wattcast.training.scaling_fits import fit_power, fit_times
 from wattcast.training.scaling_rows import ScalingRows, scaling_rows

@@ -11,7 +11,7 @@ from studies.onboarding.simulated import Faults, SimulatedRunner
 from tests.training.measuring import NO_COUNTER, board, catalogue, energies, record
 from wattcast.features.gpus import check_profile, load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.models.power.physical_model import PhysicalPowerModel, WorkAtTime
+from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
 from wattcast.models.store import ArtifactStore
 from wattcast.models.time.bottleneck import BottleneckTimeModel, beside
 from wattcast.training.measure.recording import Recording, read_recording

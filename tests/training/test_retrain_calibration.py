@@ -14,17 +14,16 @@ from wattcast.models.cards import SchemaReference, Source
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.estimate import Estimate
 from wattcast.models.power.activities import UnitActivities
-from wattcast.models.power.physical import PhysicalParameters, predicted_power
-from wattcast.models.power.physical_model import PhysicalPowerModel
+from wattcast.models.power.physical import PhysicalParameters, PhysicalPowerModel, predicted_power
 from wattcast.models.store import ArtifactStore, schema_hash
 from wattcast.models.time.base import TimePrediction
-from wattcast.models.time.bottleneck_interval import interval_of
 from wattcast.models.time.calibration import (
     REGIMES,
     CorrectedTimes,
     TimeCorrectionCard,
     features_of,
 )
+from wattcast.models.time.spread import interval_of
 from wattcast.training.evaluation.splits import Rows
 from wattcast.training.retrain.gate import BASELINE
 from wattcast.training.retrain.inputs import Order, Retrained, Uploads

@@ -18,10 +18,9 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.models.cards import sha256_of
 from wattcast.models.store import ArtifactStore
-from wattcast.models.time.card import TimeCard
-from wattcast.models.time.measured_work import PARTS, Work, p_norm
+from wattcast.models.time.calibration import TimeCard
+from wattcast.models.time.measured_work import PARTS, Work, p_norm, work_schema
 from wattcast.models.time.work_model import work_inputs, work_parts, work_time_model
-from wattcast.models.time.work_schema import work_schema
 from wattcast.training.data.datasets import find_data
 from wattcast.training.data.launches import (
     CLOCKS,

@@ -19,7 +19,6 @@ from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import FeatureFacts, Spread
 from wattcast.models.intervals import Residuals, calibrate
-from wattcast.models.time.bottleneck_interval import interval_of
 from wattcast.models.time.calibration import (
     FAMILY,
     FEATURES,
@@ -28,8 +27,6 @@ from wattcast.models.time.calibration import (
     TimeBoard,
     TimeCorrection,
     TimeCorrectionCard,
-)
-from wattcast.models.time.card import (
     TimeIntervals,
     TimeProtocol,
     TimeScoreName,
@@ -37,6 +34,7 @@ from wattcast.models.time.card import (
     TimeTrainingFacts,
     TimeWidth,
 )
+from wattcast.models.time.spread import interval_of
 from wattcast.training.evaluation.splits import Floats, Indices, Rows
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, fingerprint, today, write_artifact

@@ -21,8 +21,7 @@ from wattcast.features.errors import DataError
 from wattcast.models.cards import BoardFacts, FeatureFacts, ModelCard, TrainingFacts
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
-from wattcast.models.power.physical import PARAMETERS_NAME, PhysicalParameters
-from wattcast.models.power.physical_model import CLOCKS
+from wattcast.models.power.physical import CLOCKS, PARAMETERS_NAME, PhysicalParameters
 from wattcast.models.power.recalibration import design, refitted, weights_of
 from wattcast.training.evaluation.splits import Floats, Indices
 from wattcast.training.families import library_versions

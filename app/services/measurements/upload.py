@@ -28,7 +28,7 @@ from wattcast.app.store.measurements import Batch, Form, Measurement, NewBatch, 
 from wattcast.features.errors import ClockError, DataError, GpuError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import get_schema
-from wattcast.models.clock_grid import admitted
+from wattcast.models.clocks import admitted
 from wattcast.predictor.messages import Clocks
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import get_schema
 from wattcast.models.cards import SchemaReference, Source
 from wattcast.models.clocks import default_clocks
-from wattcast.models.power.inputs import launch_features
-from wattcast.models.power.physical_model import SAME_CLOCK
+from wattcast.models.power.boosted import launch_features
+from wattcast.models.power.physical import SAME_CLOCK
 from wattcast.predictor.messages import Clocks
 
 if TYPE_CHECKING:

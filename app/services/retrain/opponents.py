@@ -18,8 +18,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import ModelCard
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
-from wattcast.models.power.physical import POOLED
-from wattcast.models.power.physical_model import PhysicalPowerModel
+from wattcast.models.power.physical import POOLED, PhysicalPowerModel
 from wattcast.models.store import Artifact
 from wattcast.predictor.parts.power_models import PowerModels
 

@@ -26,8 +26,7 @@ from wattcast.app.store.registry import Place
 from wattcast.features.schemas import get_schema
 from wattcast.models.cards import BoardFacts, SchemaReference
 from wattcast.models.power import PHYSICAL
-from wattcast.models.power.physical import POOLED
-from wattcast.models.power.physical_model import PhysicalPowerModel
+from wattcast.models.power.physical import POOLED, PhysicalPowerModel
 from wattcast.models.time.calibration import CorrectedTimes, TimeBoard, features_of
 from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA, TARGET
 

@@ -136,7 +136,7 @@ def _worth_it(gain: Mapping[str, float]) -> bool:
 def _left_out(count: int) -> list[Diagnostic]:
     if count <= MOST_ADVICE:
         return []
-    return [Diagnostic("more_rows", f"{count - MOST_ADVICE} more pieces of advice are left out")]
+    return [Diagnostic("more_rows", f"{count - MOST_ADVICE} more suggestions are not listed")]
 
 
 class _Adviser:

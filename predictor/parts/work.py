@@ -75,8 +75,8 @@ def predict_work(
     both = energy(power, duration.estimate)
     note = Diagnostic(
         "power_from_work",
-        "loads and stores, L2 hits, texture and tensor cores are not among measured work: "
-        "the true power is rather higher",
+        "measured work holds no loads and stores, L2 hits, texture or tensor operations; they were "
+        "taken as zero, so the true power is likely higher",
     )
     reference = reference_of(model.card)
     answer: dict[str, Any] = {

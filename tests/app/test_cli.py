@@ -186,10 +186,7 @@ def test_the_python_face(vector_add: str, looping: str) -> None:
 def test_help_lists_predict_first_and_each_command_on_one_whole_line(run: Run) -> None:
     out, _ = run("--help")
     listed = out.partition("Commands:\n")[2].splitlines()
-    assert listed[0].split() == [
-        "predict",
-        *"Predict the power, time and energy of a kernel launch.".split(),
-    ]
+    assert re.match(r"  predict +Predict the power, time and energy", listed[0])
     assert len(listed) > 20
     for line in listed:
         assert re.fullmatch(r"  \w+ +[A-Z].*\w\.", line), line

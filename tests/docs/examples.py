@@ -111,8 +111,8 @@ def _python(script: Path) -> None:
 
 @contextlib.contextmanager
 def _workplace() -> Iterator[None]:
-    """A folder with nothing but the link ``app``, a ``WATTCAST_HOME`` of its own, and no setting from
-    outside."""
+    """A folder with nothing but the link ``app``, a ``WATTCAST_HOME`` of its own, and no setting
+    from outside."""
     kept = {
         name: value
         for name, value in os.environ.items()

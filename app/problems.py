@@ -116,9 +116,7 @@ TYPES: dict[str, ProblemType] = {
         ProblemType("unknown-model", 404, "No such model", "No model for this GPU and target."),
         ProblemType("unknown-prediction", 404, "Unknown prediction", "No prediction of this id."),
         ProblemType("not-found", 404, "Not found", "There is nothing at this path."),
-        ProblemType(
-            "method", 405, "Method not allowed", "The Allow header lists the allowed methods."
-        ),
+        ProblemType("method", 405, "Method not allowed", "The Allow header lists those that are."),
         ProblemType(
             "no-rollback", 409, "Nothing to roll back", "No model was promoted for this GPU."
         ),
@@ -153,9 +151,7 @@ TYPES: dict[str, ProblemType] = {
             "Too many requests",
             "This caller sends too many requests or holds too many at once; see Retry-After.",
         ),
-        ProblemType(
-            "internal", 500, "Internal error", "This is a bug in the service; it has been logged."
-        ),
+        ProblemType("internal", 500, "Internal error", "This is a bug; it has been logged."),
         ProblemType(
             "compiler-missing",
             501,

@@ -95,7 +95,7 @@ def advice(predictor: Predictor, prediction_id: UUID) -> dict[str, Any]:
     """
     record = record_of(predictor, prediction_id)
     if json.loads(record.result)["time"] is None:
-        raise ServiceError("no-explanation", f"prediction {prediction_id} holds no time")
+        raise ServiceError("no-explanation", f"prediction {prediction_id} has no time")
     found = advise(predictor, request_of(predictor, record))
     return {"prediction_id": str(prediction_id), **found}
 

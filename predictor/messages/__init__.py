@@ -234,7 +234,7 @@ class KnownRequest(_Message):
     @model_validator(mode="after")
     def _measured(self) -> KnownRequest:
         if self.time_seconds is None and self.power_watts is None:
-            raise ValueError("a known launch tells time_seconds, power_watts or both")
+            raise ValueError("a known launch needs time_seconds, power_watts or both")
         return self
 
 

@@ -141,7 +141,9 @@ class PredictRequest(KernelTiming):
         if self.launch.arguments:
             given.append("launch.arguments")
         if given:
-            raise ValueError(f"{', '.join(given)}: measured work knows no kernel")
+            raise ValueError(
+                f"{', '.join(given)}: not allowed with measured work, which has no kernel"
+            )
         return self
 
 

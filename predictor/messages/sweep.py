@@ -75,7 +75,7 @@ class SweepRequest(KernelTiming):
         if self.registers is not None and self.registers_per_thread is not None:
             raise ValueError("give either registers or registers_per_thread")
         if self.grid_stride and self.grids is None:
-            raise ValueError("grid_stride says what to make of grids: give those too")
+            raise ValueError("grid_stride needs grids: give both")
         return self
 
 

@@ -64,7 +64,7 @@ def predict_work(
     power model is asked for: those look at a kernel's code.
     """
     if request.model not in ("auto", "physical"):
-        raise ModelError(f"measured work goes with model physical, not {request.model}")
+        raise ModelError(f"measured work needs model physical, not {request.model}")
     measured = Work(request.launch.launch(), **work.model_dump())
     clocks, beside = clocks_of(request.clocks, gpu)
     duration = predictor.work_time.of(gpu.id).predict(measured, gpu, clocks)

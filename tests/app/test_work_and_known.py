@@ -88,7 +88,7 @@ def test_bad_work_is_told_precisely(
 def test_boosted_power_models_need_code(client: httpx.Client) -> None:
     body = {"gpu": "tesla-k20", "launch": LAUNCH, "work": WORK, "model": "xgboost"}
     found = problem(client.post("/predict", json=body), 422, "model")
-    assert found["detail"] == "measured work goes with model physical, not xgboost"
+    assert found["detail"] == "measured work needs model physical, not xgboost"
 
 
 def test_a_launch_the_gpu_refuses_is_refused_for_work_too(client: httpx.Client) -> None:

@@ -59,7 +59,7 @@ class RetrainOptions(BaseModel):
         if len(set(self.targets)) < len(self.targets):
             raise ValueError("targets: one is named twice")
         if self.families and (self.mode == "new_gpu" or "power" not in self.targets):
-            raise ValueError("families: neither mode new_gpu nor target time takes any")
+            raise ValueError("families: not allowed with mode new_gpu or target time")
         return self
 
 

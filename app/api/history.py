@@ -51,7 +51,7 @@ class Asked(BaseModel):
 async def list_predictions(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    before: Annotated[UUID | None, Query(description="The last of the page before.")] = None,
+    before: Annotated[UUID | None, Query(description="The last one of the previous page.")] = None,
 ) -> Response:
     """One page of what was predicted, by whoever asked."""
     data = services_of(request).data

@@ -37,7 +37,7 @@ class VersionAnswer(BaseModel):
     created: str
     card: str = Field(description="Path of its card.")
     job: str | None = Field(description="The job that made it.")
-    promoted: bool | None = Field(description="What the gate said; null where it was not asked.")
+    promoted: bool | None = Field(description="Verdict of the gate; null if it did not run.")
     reasons: list[str] = Field(description="Why it was not promoted.")
 
 
@@ -64,10 +64,12 @@ class RegistryAnswer(BaseModel):
 
     gpu: str
     target: str
-    generation: int = Field(description="Grows with every change of any champion.")
+    generation: int = Field(description="Increases with every change of any champion.")
     places: list[PlaceAnswer]
     versions: list[VersionAnswer]
-    promotions: list[PromotionAnswer] = Field(description="Newest first, also those undone since.")
+    promotions: list[PromotionAnswer] = Field(
+        description="Newest first, including those undone since."
+    )
 
 
 class PromoteRequest(BaseModel):

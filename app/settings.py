@@ -112,8 +112,8 @@ class Settings(BaseSettings):
     failed_key_seconds: float = Field(
         default=8.0,
         ge=0,
-        description="Longest delay of the answer to a wrong key. After 5 wrong keys from an address "
-        "the delay doubles each time; 0: no delay.",
+        description="Longest delay of the answer to a wrong key. After 5 wrong keys from an "
+        "address the delay doubles each time; 0: no delay.",
     )
     header_seconds: float = Field(
         default=10.0,
@@ -140,8 +140,8 @@ class Settings(BaseSettings):
     max_line_characters: int = Field(
         default=DEFAULT_LIMITS.max_line_characters,
         ge=1,
-        description="Longest line of PTX. A longer one is answered 422 too-complex, like everything "
-        "beyond the size limits that follow.",
+        description="Longest line of PTX. A longer one is answered 422 too-complex, like "
+        "everything beyond the size limits that follow.",
     )
     max_statement_characters: int = Field(
         default=DEFAULT_LIMITS.max_statement_characters,
@@ -175,8 +175,8 @@ class Settings(BaseSettings):
     max_kernel_liveness: int = Field(
         default=DEFAULT_LIMITS.max_kernel_liveness,
         ge=1,
-        description="Most values alive across basic blocks times blocks. Estimating registers takes "
-        "five times as many bits of memory.",
+        description="Most values alive across basic blocks times blocks. Estimating registers "
+        "takes five times as many bits of memory.",
     )
     max_module_symbols: int = Field(
         default=DEFAULT_LIMITS.max_module_symbols,
@@ -225,8 +225,8 @@ class Settings(BaseSettings):
     )
     upload_readers: Literal["processes", "threads"] = Field(
         default="processes",
-        description="Whether uploads are read by processes beside the service or by its threads. With "
-        "processes, predictions stay fast and a hostile upload ends only its reader; threads save "
+        description="Whether uploads are read by processes beside the service or by its threads. "
+        "With processes, predictions stay fast and a hostile upload ends only its reader; threads save "
         "about 90 MB while uploads come in.",
     )
     waiting_uploads: int = Field(
@@ -282,8 +282,8 @@ class Settings(BaseSettings):
     )
     answer_first: bool = Field(
         default=False,
-        description="Answer predictions before they are committed. This is about a millisecond faster "
-        "and works through an outage of the database, but a killed process loses queued rows.",
+        description="Answer predictions before they are committed. This is about a millisecond "
+        "faster and works through an outage of the database, but a killed process loses queued rows.",
     )
 
     job_workers: int = Field(
@@ -312,8 +312,8 @@ class Settings(BaseSettings):
     )
     job_priority: Literal["low", "idle"] = Field(
         default="low",
-        description="`idle` gives a job only idle CPU time (Linux). Predictions stay fast; on a busy "
-        "machine the job hardly advances.",
+        description="`idle` gives a job only idle CPU time (Linux). Predictions stay fast; on a "
+        "busy machine the job hardly advances.",
     )
     registry_poll_seconds: float = Field(
         default=0.5, gt=0, description="How often a service looks for promoted models."

@@ -105,7 +105,7 @@ class SweepPoint(Shape):
     time_saved_percent: float = Field(description="Against the reference.")
     regime: Literal["compute", "memory", "latency", "launch"] | None
     spills: bool = Field(
-        description="Fewer registers than the kernel needs. It would spill; the cost is not predicted."
+        description="Too few registers: the kernel would spill; the cost is not predicted."
     )
     pareto: bool = Field(description="No other point is both faster and uses less energy.")
     feasible: bool = Field(description="It satisfies all constraints.")

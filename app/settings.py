@@ -226,8 +226,8 @@ class Settings(BaseSettings):
     upload_readers: Literal["processes", "threads"] = Field(
         default="processes",
         description="Whether uploads are read by processes beside the service or by its threads. "
-        "With processes, predictions stay fast and a hostile upload ends only its reader; threads save "
-        "about 90 MB while uploads come in.",
+        "With processes, predictions stay fast and a hostile upload ends only its reader; "
+        "threads save about 90 MB while uploads come in.",
     )
     waiting_uploads: int = Field(
         default=64, ge=0, description="Uploads that may wait; more are answered 429."
@@ -283,7 +283,7 @@ class Settings(BaseSettings):
     answer_first: bool = Field(
         default=False,
         description="Answer predictions before they are committed. This is about a millisecond "
-        "faster and works through an outage of the database, but a killed process loses queued rows.",
+        "faster and works through a database outage, but a killed process loses queued rows.",
     )
 
     job_workers: int = Field(

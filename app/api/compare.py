@@ -21,7 +21,7 @@ router = APIRouter(tags=["prediction"], route_class=JsonRoute)
     responses=problems.documented(
         *BODY_PROBLEMS, "analysis", "clocks", "gpu", "model", "busy", "time-limit"
     ),
-    summary="Old and new code beside each other",
+    summary="Compare old and new code",
 )
 async def post_compare(request: Request, body: CompareRequest) -> Response:
     """How two versions of the code differ in time, power and energy, kernel by kernel and GPU by

@@ -60,7 +60,7 @@ _FORMATS: dict[int | str, dict[str, Any]] = {
         "time-limit",
         "store",
     ),
-    summary="Why a prediction is what it is",
+    summary="Explain a prediction",
 )
 async def get_explain(
     request: Request,

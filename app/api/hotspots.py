@@ -33,7 +33,7 @@ costs = APIRouter(tags=["prediction"], route_class=JsonRoute)
         "time-limit",
         "store",
     ),
-    summary="Where a launch spends its energy and time",
+    summary="Energy and time by place in the code",
 )
 async def get_hotspots(
     request: Request,

@@ -98,9 +98,8 @@ async def post_measurements(
         ),
     ] = None,
 ) -> Response:
-    """Rows are checked one by one: what is wrong with one does not keep the others out. The same
-    rows again, in whatever format, are the batch they were. docs/measurements.md names every
-    column."""
+    """Each row is checked by itself, so a wrong row does not affect the others. The same rows
+    again, in any format, are the same batch. docs/measurements.md lists all columns."""
     services = services_of(request)
     options = UploadOptions(gpu, board, schema_id)
     try:

@@ -111,7 +111,7 @@ async def get_registry(request: Request, gpu: GpuName, target: Target) -> Respon
     responses=problems.documented(
         "json", "too-large", "media-type", "validation", "gpu", "model", "store"
     ),
-    summary="Let a version serve",
+    summary="Promote a version",
 )
 async def post_promote(
     request: Request, gpu: GpuName, target: Target, body: PromoteRequest
@@ -138,12 +138,12 @@ async def post_promote(
     responses=problems.documented(
         "json", "no-rollback", "too-large", "media-type", "validation", "gpu", "store"
     ),
-    summary="Return to the champion before",
+    summary="Return to the previous champion",
 )
 async def post_rollback(
     request: Request, gpu: GpuName, target: Target, body: RollbackRequest
 ) -> Response:
-    """Undoes the last promotion that stands: answers are, bit by bit, what they were before it."""
+    """Undoes the last promotion. Answers are again what they were before it, bit for bit."""
     actor = actor_of(request)
     return await _done(
         request,

@@ -71,7 +71,7 @@ async def list_predictions(
 )
 async def get_request(request: Request, prediction_id: UUID) -> Response:
     """The request with its PTX, to be repeated or changed. CUDA source is not stored; its PTX is
-    shown instead. Measured work has no code and no request."""
+    shown instead. Measured work has no code, so it has no request to show."""
     asked = await run_in_threadpool(_asked, services_of(request), prediction_id)
     return json_response(asked)
 

@@ -70,8 +70,14 @@ def test_more_work_takes_longer_and_slower_clocks_too(client: httpx.Client) -> N
     [
         ({"work": WORK, "ptx": "x"}, "exactly one of ptx and cuda and work"),
         ({}, "exactly one of ptx and cuda and work"),
-        ({"work": WORK, "kernel": "k", "loops": {"default": 3}}, "kernel, loops: measured work"),
-        ({"work": WORK, "launch": {**LAUNCH, "arguments": {"0": 1}}}, "launch.arguments: measured"),
+        (
+            {"work": WORK, "kernel": "k", "loops": {"default": 3}},
+            "kernel, loops: not allowed with measured work",
+        ),
+        (
+            {"work": WORK, "launch": {**LAUNCH, "arguments": {"0": 1}}},
+            "launch.arguments: not allowed with measured work",
+        ),
         ({"work": {"int_ops": 1.0}}, "dram_bytes"),
         ({"work": {**WORK, "flops_sp": -1}}, "greater than or equal to 0"),
         ({"work": {**WORK, "flops_sp": "nan"}}, "finite"),

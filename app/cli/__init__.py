@@ -41,7 +41,7 @@ from wattcast.app.cli.output import console as _console
 from wattcast.app.cli.output import predictor as _predictor
 from wattcast.app.cli.output import print_json as _print_json
 from wattcast.app.settings import Settings
-from wattcast.features.errors import MissingExtraError, WattcastError
+from wattcast.features.errors import GivenUpError, MissingExtraError, WattcastError
 
 app = typer.Typer(
     name="wattcast",
@@ -61,12 +61,18 @@ app.add_typer(data, name="data")
 app.command()(calibrate)
 
 
+GIVEN_UP = 4
+"""Exit status where ``--analysis-seconds`` ended before the answer: nothing is wrong with it."""
+
+
 def main() -> NoReturn:
     """Entry point: every foreseen error is one line on stderr and an exit status."""
     try:
         app()
     except ValidationError as error:
         fail(_one_line(error))
+    except GivenUpError as error:
+        fail(str(error), GIVEN_UP)
     except WattcastError as error:
         fail(str(error))
     except ModuleNotFoundError as error:

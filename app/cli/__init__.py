@@ -47,7 +47,7 @@ from wattcast.app.cli.output import print_json as _print_json
 from wattcast.app.cli.rank import rank
 from wattcast.app.cli.sweep import sweep
 from wattcast.app.settings import Settings
-from wattcast.features.errors import MissingExtraError, WattcastError
+from wattcast.features.errors import GivenUpError, MissingExtraError, WattcastError
 
 app = typer.Typer(
     name="wattcast",
@@ -60,12 +60,18 @@ app = typer.Typer(
 gpus = typer.Typer(help="List, show or check GPU profiles.", invoke_without_command=True)
 
 
+GIVEN_UP = 4
+"""Exit status where ``--analysis-seconds`` ended before the answer: nothing is wrong with it."""
+
+
 def main() -> NoReturn:
     """Entry point: every foreseen error is one line on stderr and an exit status."""
     try:
         app()
     except ValidationError as error:
         fail(_one_line(error))
+    except GivenUpError as error:
+        fail(str(error), GIVEN_UP)
     except WattcastError as error:
         fail(str(error))
     except ModuleNotFoundError as error:

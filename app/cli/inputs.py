@@ -24,7 +24,13 @@ Ptx = Annotated[Path, _FILE]
 MaybePtx = Annotated[Path | None, _FILE]
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU id or alias; wattcast gpus lists them.")]
 Grid = Annotated[str, typer.Option("--grid", help="Blocks in the grid: 4096, 64,64 or 64x64x1.")]
-Block = Annotated[str, typer.Option("--block", help="Threads per block: 256, 16,16 or 16x16.")]
+Block = Annotated[
+    str,
+    typer.Option(
+        "--block",
+        help="Threads per block: 256, 16,16 or 16x16; auto: the size fixed by the kernel.",
+    ),
+]
 Shared = Annotated[int, typer.Option("--shared", help="Dynamic shared memory per block, in bytes.")]
 Kernel = Annotated[
     str | None, typer.Option("--kernel", help="Name of the kernel, if the file has several.")
@@ -58,7 +64,13 @@ Analysis = Annotated[
 ]
 Seconds = Annotated[
     float | None,
-    typer.Option("--analysis-seconds", help="Time limit of the analysis, in seconds."),
+    typer.Option(
+        "--analysis-seconds", help="Give up the request after this many seconds (exit status 4)."
+    ),
+]
+Effort = Annotated[
+    int | None,
+    typer.Option("--analysis-effort", help="Budget of the executed analysis: lanes times steps."),
 ]
 CoreMhz = Annotated[
     float | None, typer.Option("--core-mhz", help="Core clock in MHz. Default: the GPU's own.")
@@ -154,7 +166,7 @@ def kernel_request(
         "kernel": kernel,
         "launch": {
             "grid": _dimensions("--grid", grid),
-            "block": _dimensions("--block", block),
+            "block": None if block == "auto" else _dimensions("--block", block),
             "dynamic_shared_bytes": shared,
             "arguments": _arguments(arguments or []),
         },

@@ -17,6 +17,7 @@ from typing import Any, get_type_hints
 from wattcast.app.cli.inputs import (
     Analysis,
     Arguments,
+    Effort,
     Kernel,
     Loops,
     Registers,
@@ -40,6 +41,7 @@ class LaunchOptions:
     arg: Arguments = None
     analysis: Analysis = "auto"
     analysis_seconds: Seconds = None
+    analysis_effort: Effort = None
 
     def request(self, file: Path, grid: str, block: str) -> dict[str, Any]:
         """The part of a request's body that tells code and launch. Raises as ``kernel_request``."""
@@ -55,7 +57,11 @@ class LaunchOptions:
         return {**work_request(file, work, grid, block), **self._how()}
 
     def _how(self) -> dict[str, Any]:
-        return {"analysis": self.analysis, "analysis_seconds": self.analysis_seconds}
+        return {
+            "analysis": self.analysis,
+            "analysis_seconds": self.analysis_seconds,
+            "analysis_effort": self.analysis_effort,
+        }
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -17,6 +17,7 @@ def prediction(console: Console, answer: Mapping[str, Any]) -> None:
     kernel = answer["kernel"]
     name = "measured work" if kernel is None else kernel["demangled"]
     console.print(Text.assemble((name, "bold"), " on ", (answer["gpu"], "bold")))
+    needs(console, answer)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for heading in ("", "prediction", "interval", "level", "basis"):
         table.add_column(heading, justify="left")
@@ -42,6 +43,20 @@ def prediction(console: Console, answer: Mapping[str, Any]) -> None:
     if explanation := answer.get("explanation"):
         contributions(console, explanation)
     warnings(console, answer["warnings"])
+
+
+def needs(console: Console, answer: Mapping[str, Any]) -> None:
+    """Arguments to give first, before any number that rests on their absence."""
+    for need in answer.get("needs", ()):
+        what = "trips" if need["assumes"] == "trips" else "as its value"
+        console.print(
+            f"give {need['argument']} (argument {need['position']}): it decides the "
+            f"{need['decides']}; {need['effect']}. Assumed: {need['assumed']:,.10g} {what}. "
+            f"Pass --arg {need['position']}=...",
+            style="yellow",
+            highlight=False,
+            markup=False,
+        )
 
 
 def _basis(console: Console, answer: Mapping[str, Any]) -> None:
@@ -151,7 +166,7 @@ def analysis(console: Console, answer: Mapping[str, Any], most: int = 12) -> Non
     _section(console, "source lines", answer["lines"], _SOURCE_LINE, most)
     _section(console, f"activity, {answer['how']}", answer["activity"], _QUANTITY, most=100)
     if (sampling := answer["sampling"]) is not None:
-        cut = "" if sampling["completed"] else ", cut short by the time cap"
+        cut = "" if sampling["completed"] else ", cut short by the budget"
         _line(
             console,
             f"{sampling['sampled_blocks']} of {sampling['launch_blocks']:,} blocks executed{cut}; "

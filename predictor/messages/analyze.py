@@ -10,11 +10,13 @@ from wattcast.predictor.messages import (
     EXAMPLE_CUDA,
     EXAMPLE_PTX,
     Compiled,
+    Coverage,
     KernelName,
     KernelParameter,
     KernelRequest,
     LoopTrips,
     Name,
+    Need,
     Occupancy,
     Registers,
     WarningLine,
@@ -157,7 +159,7 @@ class Sampling(BaseModel):
     launch_blocks: int
     relative_standard_error: float = Field(description="Of the launch's warp executions.")
     completed: bool = Field(description="Every sampled block ran to its end.")
-    seconds: float = Field(description="Time the execution took.")
+    effort: int = Field(description="Work executed, in instructions times lanes.")
 
 
 EXAMPLE: dict[str, Any] = {
@@ -256,7 +258,15 @@ EXAMPLE: dict[str, Any] = {
         "launch_blocks": 4096,
         "relative_standard_error": 0.0,
         "completed": True,
-        "seconds": 0.016,
+        "effort": 294_912,
+    },
+    "needs": [],
+    "coverage": {
+        "executed": 0.005859375,
+        "extrapolated": 0.0,
+        "worked_out": 0.994140625,
+        "assumed": 0.0,
+        "error": 0.0,
     },
     "warnings": [],
 }
@@ -284,4 +294,8 @@ class AnalyzeAnswer(BaseModel):
     activity: list[Quantity] = Field(description="The quantities of schema `activity1`.")
     lines: list[AnalyzedLine] = Field(description="The most machine instructions first.")
     sampling: Sampling | None = Field(None, description="Null if nothing was executed.")
+    needs: list[Need] = Field(
+        default_factory=list, description="Arguments to give first, the weightiest first."
+    )
+    coverage: Coverage
     warnings: list[WarningLine]

@@ -295,7 +295,7 @@ class AnalyzeAnswer(BaseModel):
     lines: list[AnalyzedLine] = Field(description="The most machine instructions first.")
     sampling: Sampling | None = Field(None, description="Null if nothing was executed.")
     needs: list[Need] = Field(
-        default_factory=list, description="Arguments to give first, the weightiest first."
+        default_factory=list, description="Arguments to give first, the most important one first."
     )
     coverage: Coverage
     warnings: list[WarningLine]

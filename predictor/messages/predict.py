@@ -192,7 +192,7 @@ class PredictAnswer(BaseModel):
     registers: Registers | None = Field(description="Null for measured work.")
     trip_counts: list[LoopTrips]
     needs: list[Need] = Field(
-        default_factory=list, description="Arguments to give first, the weightiest first."
+        default_factory=list, description="Arguments to give first, the most important one first."
     )
     coverage: Coverage | None = Field(
         None, description="Null where nothing rests on counts of activity."

@@ -71,7 +71,7 @@ TYPES: dict[str, ProblemType] = {
             "constraints",
             422,
             "Constraints cannot be met",
-            "No operating point keeps to all of them; the detail names the nearest values.",
+            "No operating point satisfies all of them; the detail names the nearest values.",
         ),
         ProblemType("gpu", 422, "Unknown GPU", "No profile of this GPU; known ids are listed."),
         ProblemType(
@@ -81,13 +81,13 @@ TYPES: dict[str, ProblemType] = {
             "analysis",
             422,
             "Kernel cannot be analysed",
-            "A dynamic analysis makes no sense of this kernel; published schemas may still do.",
+            "The dynamic analysis failed on this kernel; published schemas may still work.",
         ),
         ProblemType(
             "too-complex",
             422,
             "Too complex",
-            "The kernel or text exceeds a limit of size; the detail names setting and line.",
+            "The kernel or text exceeds a size limit; the detail names the setting and the line.",
         ),
         ProblemType(
             "model",
@@ -95,8 +95,8 @@ TYPES: dict[str, ProblemType] = {
             "No such model",
             "No model of this kind for the GPU, or the one asked for cannot answer for the kernel.",
         ),
-        ProblemType("data", 422, "Defective data", "A row or column does not hold up."),
-        ProblemType("no-explanation", 422, "Nothing to explain", "The prediction holds no power."),
+        ProblemType("data", 422, "Defective data", "A row or column is not valid."),
+        ProblemType("no-explanation", 422, "Nothing to explain", "The prediction has no power."),
         ProblemType("validation", 422, "Invalid request", "Each entry of errors names a path."),
         ProblemType("json", 400, "Not JSON", "The body is not a JSON document in UTF-8."),
         ProblemType("bad-request", 400, "Bad request", "The request could not be read."),
@@ -115,13 +115,13 @@ TYPES: dict[str, ProblemType] = {
         ProblemType("unknown-schema", 404, "Unknown schema", "No such feature schema."),
         ProblemType("unknown-model", 404, "No such model", "No model for this GPU and target."),
         ProblemType("unknown-prediction", 404, "Unknown prediction", "No prediction of this id."),
-        ProblemType("not-found", 404, "Not found", "Nothing lives under this path."),
-        ProblemType("method", 405, "Method not allowed", "The Allow header lists what is."),
+        ProblemType("not-found", 404, "Not found", "There is nothing at this path."),
+        ProblemType("method", 405, "Method not allowed", "The Allow header lists those that are."),
         ProblemType(
             "no-rollback", 409, "Nothing to roll back", "No model was promoted for this GPU."
         ),
         ProblemType(
-            "conflict", 409, "Changed meanwhile", "Somebody else changed it first; look again."
+            "conflict", 409, "Changed meanwhile", "Somebody else changed it first; read it again."
         ),
         ProblemType(
             "idempotency-key",
@@ -140,15 +140,18 @@ TYPES: dict[str, ProblemType] = {
             "Send application/json; files, multipart/form-data.",
         ),
         ProblemType(
-            "busy", 429, "Too many requests", "Too many analyses wait; retry after the given time."
+            "busy",
+            429,
+            "Too many requests",
+            "Too many analyses are waiting; retry after the time in Retry-After.",
         ),
         ProblemType(
             "rate",
             429,
             "Too many requests",
-            "This caller asks too often or holds too much; see Retry-After.",
+            "This caller sends too many requests or holds too many at once; see Retry-After.",
         ),
-        ProblemType("internal", 500, "Internal error", "The fault is ours; it has been logged."),
+        ProblemType("internal", 500, "Internal error", "This is a bug; it has been logged."),
         ProblemType(
             "compiler-missing",
             501,
@@ -165,11 +168,11 @@ TYPES: dict[str, ProblemType] = {
             "compiler-not-isolated",
             501,
             "CUDA source is off here",
-            "The kernel cannot keep a compiler from the machine's files; send PTX instead.",
+            "This machine cannot isolate a compiler from its files; send PTX instead.",
         ),
         ProblemType("time-limit", 503, "Time limit", "The analysis took longer than allowed."),
         ProblemType("not-ready", 503, "Not ready", "The service cannot answer predictions yet."),
-        ProblemType("store", 503, "Store unavailable", "The database does not keep up or is gone."),
+        ProblemType("store", 503, "Store unavailable", "The database is too slow or unavailable."),
         ProblemType(
             "disk-full",
             507,

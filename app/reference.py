@@ -47,8 +47,9 @@ def cli_page() -> str:
 
     parts = [
         "# Commands\n",
-        "Exit status: 0 answered; 1 cannot be answered (one line on stderr says why); 2 wrong "
-        "use; 3 `wattcast diff`: a limit is broken. `--json` prints what HTTP answers.\n",
+        "Exit status: 0 success; 1 no answer (one line on stderr says why); 2 wrong usage; 3 a "
+        "limit of `wattcast diff` is exceeded; 4 the analysis was given up at a time limit. "
+        "`--json` prints what the HTTP service answers.\n",
     ]
     root = get_command(app)
     parts += _command("wattcast", root, typer.Context(root, info_name="wattcast"))

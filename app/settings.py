@@ -38,12 +38,12 @@ class Settings(BaseSettings):
     )
     home: Path = Field(
         default_factory=lambda: Path.home() / ".wattcast",
-        description="Folder of what users add: database, GPU profiles, calibrated models.",
+        description="Folder for user data: database, GPU profiles, calibrated models.",
     )
     database_url: SecretStr | None = Field(
         default=None,
-        description="SQLAlchemy URL of the database (PostgreSQL, say); "
-        "a SQLite file in WATTCAST_HOME when unset.",
+        description="SQLAlchemy URL of the database, e.g. PostgreSQL. "
+        "Unset: a SQLite file in WATTCAST_HOME.",
     )
     database_connections: int = Field(
         default=20, ge=2, description="Most connections of one process to PostgreSQL."
@@ -51,15 +51,15 @@ class Settings(BaseSettings):
     database_seconds: float = Field(
         default=5.0,
         ge=1,
-        description="Longest a statement, a lock or a free connection of the database is waited "
-        "for; then the request is answered 503.",
+        description="Longest wait for a statement, a lock or a free connection of the database; "
+        "then the request is answered 503.",
     )
     log_level: Literal["debug", "info", "warning", "error"] = Field(
-        default="info", description="Least severe messages that are logged."
+        default="info", description="Lowest severity that is logged."
     )
     log_format: Literal["auto", "json", "console"] = Field(
         default="auto",
-        description="Log lines as JSON or for people; auto asks whether stderr is a terminal.",
+        description="Log lines as JSON or readable; auto: JSON unless stderr is a terminal.",
     )
     api_keys: Literal["auto", "required", "off"] = Field(
         default="auto",
@@ -69,7 +69,7 @@ class Settings(BaseSettings):
     key_cache_seconds: float = Field(
         default=5.0,
         ge=0,
-        description="How long a checked key is remembered: a revoked one works this much longer.",
+        description="How long a checked key is cached; a revoked key works this much longer.",
     )
     requests_per_second: float | None = Field(
         default=None,
@@ -112,8 +112,8 @@ class Settings(BaseSettings):
     failed_key_seconds: float = Field(
         default=8.0,
         ge=0,
-        description="Longest time by which the answer to a wrong key is held back: after 5 wrong "
-        "ones of an address twice as long each time; 0: not at all.",
+        description="Longest delay of the answer to a wrong key. After 5 wrong keys from an "
+        "address the delay doubles each time; 0: no delay.",
     )
     header_seconds: float = Field(
         default=10.0,
@@ -140,8 +140,8 @@ class Settings(BaseSettings):
     max_line_characters: int = Field(
         default=DEFAULT_LIMITS.max_line_characters,
         ge=1,
-        description="Longest line of PTX; a longer one is answered 422 too-complex, as is all that "
-        "exceeds the limits of size that follow.",
+        description="Longest line of PTX. A longer one is answered 422 too-complex, like "
+        "everything beyond the size limits that follow.",
     )
     max_statement_characters: int = Field(
         default=DEFAULT_LIMITS.max_statement_characters,
@@ -170,13 +170,13 @@ class Settings(BaseSettings):
         description="Most targets of branches in a kernel or function, switch tables included.",
     )
     max_loop_nesting: int = Field(
-        default=DEFAULT_LIMITS.max_loop_nesting, ge=1, description="Most loops inside each other."
+        default=DEFAULT_LIMITS.max_loop_nesting, ge=1, description="Deepest nesting of loops."
     )
     max_kernel_liveness: int = Field(
         default=DEFAULT_LIMITS.max_kernel_liveness,
         ge=1,
-        description="Most values alive across basic blocks times blocks: bits of memory that "
-        "estimating registers takes, five times over.",
+        description="Most values alive across basic blocks times blocks. Estimating registers "
+        "takes five times as many bits of memory.",
     )
     max_module_symbols: int = Field(
         default=DEFAULT_LIMITS.max_module_symbols,
@@ -189,10 +189,10 @@ class Settings(BaseSettings):
         description="Largest CUDA source (UTF-8); a larger one is answered 413.",
     )
     compile_seconds: float = Field(
-        default=20.0, gt=0, description="Longest run of the compiler for one CUDA source."
+        default=20.0, gt=0, description="Time limit of the compiler for one CUDA source."
     )
     compile_memory_bytes: int = Field(
-        default=4096 * MEBIBYTE, ge=1, description="Most memory the compiler may take."
+        default=4096 * MEBIBYTE, ge=1, description="Memory limit of the compiler."
     )
     unsafe_compile: bool = Field(
         default=False,
@@ -225,9 +225,9 @@ class Settings(BaseSettings):
     )
     upload_readers: Literal["processes", "threads"] = Field(
         default="processes",
-        description="What reads uploads: processes beside the service, so that predictions stay "
-        "quick and a hostile upload ends its reader alone; or threads of the service, which saves "
-        "about 90 MB while uploads come.",
+        description="Whether uploads are read by processes beside the service or by its threads. "
+        "With processes, predictions stay fast and a hostile upload ends only its reader; "
+        "threads save about 90 MB while uploads come in.",
     )
     waiting_uploads: int = Field(
         default=64, ge=0, description="Uploads that may wait; more are answered 429."
@@ -235,12 +235,12 @@ class Settings(BaseSettings):
     upload_seconds: float = Field(
         default=300.0,
         gt=0,
-        description="Longest an upload may wait and be read; then it is answered 503.",
+        description="Longest time to wait for and read an upload; then it is answered 503.",
     )
     parquet_memory_bytes: int = Field(
         default=2048 * MEBIBYTE,
         ge=1,
-        description="Most memory the process may take that reads an uploaded Parquet file.",
+        description="Memory limit of the process that reads an uploaded Parquet file.",
     )
     max_gpus: int = Field(default=16, ge=1, description="Most GPUs one request may name.")
     analyses_at_once: int = Field(
@@ -248,7 +248,7 @@ class Settings(BaseSettings):
         ge=1,
         le=256,
         description="PTX analyses that run at the same time (threads), and one more for a caller "
-        "of whom none runs.",
+        "with none running.",
     )
     waiting_analyses: int = Field(
         default=128,
@@ -273,8 +273,8 @@ class Settings(BaseSettings):
     cache_bytes: int = Field(
         default=256 * MEBIBYTE,
         ge=0,
-        description="Memory for everything that is remembered: parsed PTX, compiled CUDA source, "
-        "analyses, latest predictions. What was used longest ago goes first; 0 remembers nothing.",
+        description="Memory for all caches: parsed PTX, compiled CUDA source, analyses, latest "
+        "predictions. The least recently used entries go first; 0: no caching.",
     )
     store_queue_rows: int = Field(
         default=10_000,
@@ -283,8 +283,8 @@ class Settings(BaseSettings):
     )
     answer_first: bool = Field(
         default=False,
-        description="Answer predictions before they are committed: about a millisecond sooner, "
-        "and through an outage of the database, but a killed process loses what waits.",
+        description="Answer predictions before they are committed. This is about a millisecond "
+        "faster and works through a database outage, but a killed process loses queued rows.",
     )
 
     job_workers: int = Field(
@@ -297,37 +297,37 @@ class Settings(BaseSettings):
     job_lease_seconds: float = Field(
         default=30.0,
         gt=0,
-        description="How long a job belongs to a worker that gives no sign of life.",
+        description="How long a job stays with a worker that no longer responds.",
     )
     job_attempts: int = Field(
-        default=5, ge=1, description="How often a job is started whose workers die."
+        default=5, ge=1, description="How often a job is retried after its worker died."
     )
     job_seconds: float = Field(
-        default=3600.0, gt=0, description="Longest run of a job; then it fails."
+        default=3600.0, gt=0, description="Time limit of a job; then it fails."
     )
     job_threads: int = Field(
         default=2, ge=1, le=256, description="Fits that one job runs at the same time."
     )
     job_poll_seconds: float = Field(
-        default=0.5, gt=0, description="How often a worker that has nothing to do looks for jobs."
+        default=0.5, gt=0, description="How often an idle worker looks for jobs."
     )
     job_priority: Literal["low", "idle"] = Field(
         default="low",
-        description="`idle` gives a job only what nothing else on the machine wants (Linux): "
-        "predictions beside it stay quick, on a busy machine the job hardly moves.",
+        description="`idle` gives a job only idle CPU time (Linux). Predictions stay fast; on a "
+        "busy machine the job hardly advances.",
     )
     registry_poll_seconds: float = Field(
         default=0.5, gt=0, description="How often a service looks for promoted models."
     )
     registry: Literal["auto", "off"] = Field(
         default="auto",
-        description="Whether the command line and Python predict by promoted models, where the "
-        "database of these settings is there; a service always does.",
+        description="Whether the command line and Python use promoted models, if the database of "
+        "these settings exists; a service always does.",
     )
     artifacts_url: str | None = Field(
         default=None,
-        description="Where retrained models are put besides WATTCAST_HOME/registry, for services "
-        "on other machines: s3://bucket/models, or any place that fsspec knows.",
+        description="Second place for retrained models beside WATTCAST_HOME/registry, for services "
+        "on other machines: s3://bucket/models, or any URL that fsspec supports.",
     )
     dask: str | None = Field(
         default=None,
@@ -349,7 +349,7 @@ class Settings(BaseSettings):
     gate_old_margin: float = Field(
         default=0.02,
         ge=0,
-        description="Most by which its error on old data may grow, in ln(watts).",
+        description="Largest allowed growth of its error on old data, in ln(watts).",
     )
 
     @property

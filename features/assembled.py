@@ -36,9 +36,9 @@ def spill_warning(function: Function, report: PtxasReport) -> Diagnostic | None:
         return None
     return Diagnostic(
         "registers_spilled",
-        f"ptxas spills: {report.spill_store_bytes} bytes of stores and {report.spill_load_bytes} "
-        f"bytes of loads a thread go to local memory at {report.registers_per_thread} registers; "
-        "their time and energy are not predicted. Relax __launch_bounds__ or -maxrregcount, or "
-        "keep fewer values alive",
+        f"ptxas spills registers at {report.registers_per_thread} a thread: "
+        f"{report.spill_store_bytes} bytes stored and {report.spill_load_bytes} bytes loaded per "
+        "thread. Their time and energy are not predicted. Relax __launch_bounds__ or "
+        "-maxrregcount, or keep fewer values alive",
         function.line,
     )

@@ -159,19 +159,19 @@ def _targets(
     """Known labels a branch may go to."""
     last = branch.operands[-1] if branch.operands else None
     if not isinstance(last, Symbol):
-        detail = f"the targets of this {branch.opcode} cannot be known"
+        detail = f"the targets of this {branch.opcode} are computed at run time; none is followed"
         diagnostics.append(Diagnostic("indirect_branch", detail, branch.line, branch.column))
         return ()
     names = body.branch_tables.get(last.name, ()) if branch.base == "brx" else (last.name,)
     if not names:
-        detail = f"{branch.opcode} names {last.name!r}, which is no .branchtargets list"
+        detail = f"{branch.opcode}: {last.name!r} is not a .branchtargets list; the jump is ignored"
         diagnostics.append(Diagnostic("unknown_label", detail, branch.line, branch.column))
     known = []
     for name in names:
         if name in place:
             known.append(name)
         else:
-            detail = f"jump to {name!r}, which is no label of this body"
+            detail = f"jump to {name!r}, which is not a label of this body; the jump is ignored"
             diagnostics.append(Diagnostic("unknown_label", detail, branch.line, branch.column))
     return tuple(known)
 

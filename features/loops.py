@@ -163,7 +163,7 @@ def _forest(
     for source, target in irreducible:
         last = cfg.body.instructions[cfg.blocks[source].end - 1]
         name = cfg.blocks[target].label or f"block {target}"
-        detail = f"the cycle through {name} has more than one entry; it is no natural loop"
+        detail = f"the cycle through {name} has several entries, so it is not treated as a loop"
         diagnostics.append(Diagnostic("irreducible_loop", detail, last.line, last.column))
     return LoopForest(
         tuple(built[header] for header in headers),

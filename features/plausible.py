@@ -61,7 +61,7 @@ def check_measured(
         return ()
     detail = (
         f"{field}: {power_watts:g} W is below {LEAST_POWER_OF_IDLE * idle:g} W, a tenth of the "
-        f"idle power of {gpu.id} ({idle:g} W); it is taken as it is: check its unit"
+        f"idle power of {gpu.id} ({idle:g} W). It was accepted as given; check its unit"
     )
     return (Diagnostic("power_below_idle", detail),)
 
@@ -75,19 +75,17 @@ def _check_time(seconds: float, field: str) -> None:
         raise _implausible(
             field,
             f"{seconds:g} s is not between {SHORTEST_SECONDS:g} s (100 ns) and "
-            f"{LONGEST_SECONDS:g} s (a day); the time of one launch in seconds is wanted",
+            f"{LONGEST_SECONDS:g} s (a day); give the time of one launch in seconds",
         )
 
 
 def _check_power(gpu: GpuProfile | None, watts: float, field: str) -> None:
     if not (watts >= LEAST_POWER_WATTS and isfinite(watts)):
-        raise _implausible(
-            field, f"{watts:g} W is not above 0: at least {LEAST_POWER_WATTS:g} W is wanted"
-        )
+        raise _implausible(field, f"{watts:g} W is too low; give at least {LEAST_POWER_WATTS:g} W")
     most = MOST_POWER_WATTS if gpu is None else MOST_POWER_OF_LIMIT * gpu.tdp_watts
     if watts > most:
         limit = (
-            f"{most:g} W, beyond any board"
+            f"{most:g} W, more than any board draws"
             if gpu is None
             else f"{most:g} W, {MOST_POWER_OF_LIMIT:g} times the limit of {gpu.id} "
             f"({gpu.tdp_watts:g} W)"

@@ -243,8 +243,8 @@ class SymbolicTraffic:
 
 REUSE_UNKNOWN = Diagnostic(
     "reuse_unknown",
-    "the symbolic analysis does not follow reuse between accesses: sectors at L2 and in memory "
-    "are upper bounds",
+    "the symbolic analysis does not model reuse between accesses; every sector is assumed to "
+    "reach L2 and memory, so traffic is an upper bound. Use --analysis executed to count reuse",
 )
 
 

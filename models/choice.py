@@ -121,4 +121,4 @@ def _infeasible(
         for name, bound, least in within
         if bound is not None
     )
-    return ConstraintError(f"no point keeps to all constraints: {told}", field="constraints")
+    return ConstraintError(f"no point satisfies all constraints: {told}", field="constraints")

@@ -57,7 +57,10 @@ FEATURES: Mapping[str, tuple[str, str | None]] = {
         "cycles it takes to issue all instructions",
         "execute fewer instructions",
     ),
-    "cache_penalty": ("cycles lost to misses in L2", "keep what is used together close together"),
+    "cache_penalty": (
+        "cycles lost to misses in L2",
+        "place data that is used together close together",
+    ),
     "glb_penalty": ("cycles lost to global memory", _MEMORY),
     "sh_penalty": ("cycles lost to shared memory", _SHARED),
     "occupancy": (
@@ -72,7 +75,7 @@ FEATURES: Mapping[str, tuple[str, str | None]] = {
 
 COMPONENTS: Mapping[str, tuple[str, str | None]] = {
     "idle": ("what the board draws for being on", None),
-    "clock": ("what the core draws for running at its clock at all", "choose a lower core clock"),
+    "clock": ("what the core draws at its clock, whatever it does", "choose a lower core clock"),
     "control": (
         "fetching, decoding and issuing instructions",
         "execute fewer instructions: wider loads, unrolled loops, fused operations",
@@ -81,7 +84,7 @@ COMPONENTS: Mapping[str, tuple[str, str | None]] = {
         "single-precision arithmetic, and integer multiplication beside it",
         "compute less, or in lower precision",
     ),
-    "int": ("integer arithmetic, comparisons and addresses", "work out indices less often"),
+    "int": ("integer arithmetic, comparisons and addresses", "compute indices less often"),
     "fp64": ("double-precision arithmetic", "use float where its 24 bits are enough"),
     "fp16": ("half-precision arithmetic", "compute less"),
     "tensor": ("the matrix units", "multiply smaller matrices, or in lower precision"),
@@ -101,7 +104,7 @@ RESOURCES: Mapping[str, tuple[str, str | None]] = {
     "l1": ("moving sectors through L1", "coalesce accesses"),
     "load_store": ("the load/store units: requests, and passes of bank conflicts", _SHARED),
     "atomics": (
-        "atomics that meet on one word of memory, one after the other",
+        "atomics on the same word of memory, one after the other",
         "combine within a warp or block first",
     ),
     "tensor": ("the matrix units", COMPONENTS["tensor"][1]),
@@ -127,7 +130,7 @@ RESOURCES: Mapping[str, tuple[str, str | None]] = {
     "cache_penalty": ("misses in L2", FEATURES["cache_penalty"][1]),
     "memory_bottleneck": ("global memory beyond what it can deliver", _MEMORY),
     "sm": ("the SM as a server of instructions", _CODE),
-    "overlap": ("what servers add to each other by waiting", None),
+    "overlap": ("time that the servers wait for each other", None),
     "chain": ("one warp's instructions after the other", "give threads independent instructions"),
     "memory": ("moving bytes to and from device memory", COMPONENTS["dram"][1]),
     "arithmetic": ("arithmetic instructions", _CODE),

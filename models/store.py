@@ -171,7 +171,7 @@ class ArtifactStore(Generic[AnyCard]):
         if member.members:
             raise ModelError(f"{label}: member {name} is itself an average")
         if sha256_of(place / CARD_NAME) != card_sha256:
-            raise ModelError(f"{label}: the card of member {name} has another checksum")
+            raise ModelError(f"{label}: the card of member {name} does not match its checksum")
         if member.card.feature_names != card.feature_names:
             raise ModelError(f"{label}: member {name} has other features")
         return member
@@ -200,7 +200,7 @@ def _check_files(card: Card, folder: Path, label: str) -> None:
         if path.is_symlink() or not path.is_file():
             raise ModelError(f"{label}: file {name!r} is missing or no plain file")
         if sha256_of(path) != expected:
-            raise ModelError(f"{label}: file {name!r} has another checksum than its card says")
+            raise ModelError(f"{label}: file {name!r} does not match the checksum in its card")
 
 
 def _label(folder: Path) -> str:

@@ -36,7 +36,7 @@ class TreeModel:
     def __init__(self, artifact: Artifact[AnyCard]) -> None:
         self._family = artifact.card.family
         if self._family not in NATIVE_NAMES:
-            raise ModelError(f"{self._family!r} is no family of boosted trees")
+            raise ModelError(f"{self._family!r} is not a family of boosted trees")
         self._onnx_file = artifact.file(ONNX_NAME)
         self._native_file = artifact.file(NATIVE_NAMES[self._family])
         self._features = len(artifact.card.features)

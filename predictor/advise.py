@@ -95,7 +95,7 @@ def advice(predictor: Predictor, prediction_id: UUID) -> dict[str, Any]:
     """
     record = record_of(predictor, prediction_id)
     if json.loads(record.result)["time"] is None:
-        raise ServiceError("no-explanation", f"prediction {prediction_id} holds no time")
+        raise ServiceError("no-explanation", f"prediction {prediction_id} has no time")
     found = advise(predictor, request_of(predictor, record))
     return {"prediction_id": str(prediction_id), **found}
 
@@ -137,7 +137,7 @@ def _worth_it(gain: Mapping[str, float]) -> bool:
 def _left_out(count: int) -> list[Diagnostic]:
     if count <= MOST_ADVICE:
         return []
-    return [Diagnostic("more_rows", f"{count - MOST_ADVICE} more pieces of advice are left out")]
+    return [Diagnostic("more_rows", f"{count - MOST_ADVICE} more suggestions are not listed")]
 
 
 class _Adviser:

@@ -89,7 +89,7 @@ def analyze(predictor: Predictor, request: AnalyzeRequest) -> dict[str, Any]:
 def _left_out(what: str, count: int) -> list[Diagnostic]:
     if count <= MOST_ROWS:
         return []
-    return [Diagnostic("more_rows", f"{count - MOST_ROWS} more {what} are left out")]
+    return [Diagnostic("more_rows", f"{count - MOST_ROWS} more {what} are not listed")]
 
 
 def _launch(analysis: KernelAnalysis, source: Source) -> dict[str, Any]:

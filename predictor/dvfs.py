@@ -187,10 +187,10 @@ def _about_clocks(pairs: Iterable[ClockPair], gpu: GpuProfile) -> list[Diagnosti
     if beside:
         named = ", ".join(f"{pair.core_mhz:g}/{pair.memory_mhz:g}" for pair in beside[:3])
         more = f" and {len(beside) - 3} more" if len(beside) > 3 else ""
-        detail = f"{named}{more} MHz: no pairs that {gpu.id} is known to run at"
+        detail = f"{gpu.id} is not known to run at {named}{more} MHz; these are extrapolated"
         notes.append(Diagnostic("clocks_extrapolated", detail))
     if one_memory_clock(gpu):
-        detail = f"the profile of {gpu.id} knows one memory clock; only the core clock is a choice"
+        detail = f"the profile of {gpu.id} has one memory clock, so only the core clock was varied"
         notes.append(Diagnostic("one_memory_clock", detail))
     return notes
 

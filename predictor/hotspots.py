@@ -139,12 +139,14 @@ def _notes(found: Shares, answer: Mapping[str, Any]) -> Iterator[Diagnostic]:
     if family != found.model.family:
         yield Diagnostic(
             "shares_of_another_model",
-            f"the power is {family}'s; it is shared out as the physical model's would be",
+            f"the {family} model predicts only total power; it was divided among lines in the "
+            "proportions of the physical model",
         )
     if timed_by != "bottleneck":
         yield Diagnostic(
             "shares_of_another_model",
-            f"the time is {timed_by}'s; it is shared out as the bottleneck model's would be",
+            f"the {timed_by} model predicts only total time; it was divided among lines in the "
+            "proportions of the bottleneck model",
         )
 
 

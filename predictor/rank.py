@@ -58,7 +58,7 @@ def _factor(name: str, parameters: Mapping[str, Value]) -> int:
         return max(1, int(parameters[name]))
     if name in BLOCK_NAMES:
         return 1  # an axis that is not tuned has blocks of 1
-    raise DataError(f"grid divisor {name!r} is no tunable parameter of the file")
+    raise DataError(f"grid divisor {name!r} is not a tunable parameter of the file")
 
 
 def rank(

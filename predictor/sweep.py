@@ -301,8 +301,8 @@ def _in_the_code(request: SweepRequest, analysis: KernelAnalysis) -> list[Diagno
     if not (tried and fixed):
         return []
     detail = (
-        f"the kernel declares {analysis.static_shared_bytes} bytes of shared memory, perhaps for "
-        f"blocks of one size: check that it computes the same with others"
+        f"the kernel declares {analysis.static_shared_bytes} bytes of shared memory, perhaps "
+        "sized for one block size; check that it computes the same with others"
     )
     return [Diagnostic("block_size_in_code", detail, analysis.function.line)]
 

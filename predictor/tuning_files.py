@@ -74,13 +74,13 @@ def _parsed(text: str) -> dict[str, Any]:
 
 def _checked(run: TuningRun) -> TuningRun:
     if not run.configurations:
-        raise DataError("the file holds no configuration")
+        raise DataError("the file has no configurations")
     return run
 
 
 def _result(number: int, row: Any) -> Configuration:
     if not isinstance(row, Mapping) or not isinstance(row.get("configuration"), Mapping):
-        raise DataError(f"results[{number}] holds no configuration")
+        raise DataError(f"results[{number}] has no configuration")
     measured: dict[str, float] = {}
     for each in row.get("measurements") or ():
         if isinstance(each, Mapping) and isinstance(each.get("name"), str):
@@ -104,7 +104,7 @@ def _cache(document: Mapping[str, Any]) -> TuningRun:
         document.get("tune_params") or ()
     )
     if not names:
-        raise DataError("the cache does not tell its tunable parameters (tune_params_keys)")
+        raise DataError("the cache does not list its tunable parameters (tune_params_keys)")
     found = []
     for key, row in document["cache"].items():
         if not isinstance(row, Mapping) or not all(name in row for name in names):

@@ -4,13 +4,14 @@
     >>> answer = wattcast.predict(Path("kernel.ptx"), gpu="tesla-v100", grid=4096, block=256)
     >>> answer.power.watts, answer.time.seconds, answer.energy.joules
 
-    wattcast.features   PTX in, facts out: reader, control flow, execution, schemas, GPUs
-    wattcast.models     facts in, numbers out: time, power, intervals, explanations, artifacts
+    wattcast.features   PTX in, facts out: reader, control flow, execution, schemas, GPU profiles
+    wattcast.models     facts in, numbers out: time, power, intervals, explanations, model files
     wattcast.predictor  a request in, an answer out: one file for each use case
-    wattcast.training   tables in, artifacts out: cleaning, protocols, fitting, retraining
-    wattcast.app        faces: HTTP service, command line, this module's functions (app/python.py)
+    wattcast.training   tables in, models out: cleaning, evaluation, fitting, retraining, measuring
+    wattcast.app        HTTP service, command line, this module's functions (app/python.py)
 
-The folders lie at the top of the repository; here are links to them, and the wheel holds them here.
+In the repository these folders are at the top and linked from here; the wheel holds them here.
+CONTRIBUTING.md says which file to open for which change.
 """
 
 import os

@@ -28,9 +28,9 @@ router = APIRouter(tags=["prediction"])
         "time-limit",
         "store",
     ),
-    summary="What to change about a launch, and what that gains",
+    summary="Suggestions for a launch and what each saves",
 )
 async def get_advice(request: Request, prediction_id: UUID) -> Response:
-    """Found in the analysis of the kernel; every gain is the difference of two predictions."""
+    """Found in the analysis of the kernel; every saving is the difference of two predictions."""
     services = services_of(request)
     return json_response(await services.analyses.run(advice, services, prediction_id))

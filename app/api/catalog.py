@@ -95,7 +95,7 @@ class ModelSummary(BaseModel):
     training_kernels: int
     unseen_kernel_mae_watts: float | None
     unseen_kernel_mape_percent: float | None = Field(
-        description="Where nothing was promoted, the model with the least answers."
+        description="If nothing was promoted, the model with the smallest one answers."
     )
     unseen_kernel_time_median_ape_percent: float | None = Field(
         description="Of a correction of times; power models have none."

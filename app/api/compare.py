@@ -21,10 +21,10 @@ router = APIRouter(tags=["prediction"], route_class=JsonRoute)
     responses=problems.documented(
         *BODY_PROBLEMS, "analysis", "clocks", "gpu", "model", "busy", "time-limit"
     ),
-    summary="Old and new code beside each other",
+    summary="Compare old and new code",
 )
 async def post_compare(request: Request, body: CompareRequest) -> Response:
-    """What a change of the code changes in time, power and energy, kernel by kernel and GPU by
+    """How two versions of the code differ in time, power and energy, kernel by kernel and GPU by
     GPU, whether that is within the limits given, and a table for a pull request."""
     services = services_of(request)
     return json_response(await services.analyses.run(compare, services, body))

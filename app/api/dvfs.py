@@ -24,7 +24,7 @@ router = APIRouter(tags=["prediction"], route_class=JsonRoute)
     summary="A kernel at many clocks",
 )
 async def post_dvfs(request: Request, body: DvfsRequest) -> Response:
-    """Time, power and energy at each clock pair and over those at a reference pair; the Pareto
+    """Time, power and energy at each clock pair, also relative to a reference pair; the Pareto
     set of speed and energy; the best pair by energy, EDP, ED2P, speed and power under
     constraints."""
     services = services_of(request)

@@ -60,7 +60,7 @@ _FORMATS: dict[int | str, dict[str, Any]] = {
         "time-limit",
         "store",
     ),
-    summary="Why a prediction is what it is",
+    summary="Explain a prediction",
 )
 async def get_explain(
     request: Request,
@@ -70,13 +70,19 @@ async def get_explain(
     ] = "shap",
     target: Annotated[Target, Query(description="What is explained.")] = "power",
     format: Annotated[  # noqa: A002 - the parameter's name
-        Format | None, Query(description="As the Accept header asks where not given, else JSON.")
+        Format | None, Query(description="Default: from the Accept header, else JSON.")
     ] = None,
     chart: Annotated[
-        ChartKind, Query(description="Of pictures and pages: from base to prediction, or plain.")
+        ChartKind,
+        Query(description="Chart in pictures: from base to prediction, or plain bars."),
     ] = "waterfall",
     seeds: Annotated[
-        int, Query(ge=1, le=MOST_SEEDS, description="LIME over so many seeds; tells stability.")
+        int,
+        Query(
+            ge=1,
+            le=MOST_SEEDS,
+            description="LIME seeds; several also give the stability.",
+        ),
     ] = 1,
 ) -> Response:
     """SHAP contributions sum with the base to the prediction, in watts or seconds. A physical

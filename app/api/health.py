@@ -42,7 +42,7 @@ class ProblemKind(BaseModel):
 
 @router.get("/healthz", response_model=Health, summary="Is the process alive?")
 async def healthz(request: Request) -> Response:
-    """Answers as long as the event loop runs; asks nothing else."""
+    """Answers as long as the event loop runs; checks nothing else."""
     return json_response({"status": "ok", "version": services_of(request).version})
 
 
@@ -53,9 +53,9 @@ async def healthz(request: Request) -> Response:
     summary="Can it answer predictions?",
 )
 async def readyz(request: Request) -> Response:
-    """Asks the database for a sign of life, whether predictions are being written, whether its
-    tables are those of this program, whether there are models that pass their checks and all that
-    are promoted can be loaded, and whether there is room for another analysis and request."""
+    """Checks that the database answers, stores predictions and has the tables of this program;
+    that there are models and all promoted ones can be loaded; and that there is room for another
+    analysis and another request."""
     requests = request.app.state.load.requests
     if requests.full:
         busy = f"{requests.held} requests are being served, as many as may be"

@@ -24,7 +24,7 @@ router = APIRouter(tags=["prediction"])
 
 
 class PastPrediction(BaseModel):
-    """A prediction answered before, in short."""
+    """An earlier prediction, in short."""
 
     id: UUID
     created: str
@@ -51,9 +51,9 @@ class Asked(BaseModel):
 async def list_predictions(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 50,
-    before: Annotated[UUID | None, Query(description="The last of the page before.")] = None,
+    before: Annotated[UUID | None, Query(description="The last one of the previous page.")] = None,
 ) -> Response:
-    """One page of what was predicted, by whoever asked."""
+    """One page of the predictions of all callers."""
     data = services_of(request).data
     assert data is not None
     try:
@@ -67,11 +67,11 @@ async def list_predictions(
     "/predictions/{prediction_id}/request",
     response_model=Asked,
     responses=problems.documented("unknown-prediction", "no-explanation", "validation", "store"),
-    summary="What a prediction was asked",
+    summary="The request of a prediction",
 )
 async def get_request(request: Request, prediction_id: UUID) -> Response:
-    """The request with its PTX, to be asked again or changed. CUDA source is not kept: of it the
-    PTX stands here. Measured work has no code; of it there is nothing to show."""
+    """The request with its PTX, to be repeated or changed. CUDA source is not stored; its PTX is
+    shown instead. Measured work has no code, so it has no request to show."""
     asked = await run_in_threadpool(_asked, services_of(request), prediction_id)
     return json_response(asked)
 

@@ -33,13 +33,13 @@ costs = APIRouter(tags=["prediction"], route_class=JsonRoute)
         "time-limit",
         "store",
     ),
-    summary="Where a launch spends its energy and time",
+    summary="Energy and time by place in the code",
 )
 async def get_hotspots(
     request: Request,
     prediction_id: UUID,
     rows: Annotated[
-        int, Query(ge=1, le=MOST_ROWS, description="Rows of each ranking; others are summed up.")
+        int, Query(ge=1, le=MOST_ROWS, description="Rows of each ranking; the rest is summed.")
     ] = DEFAULT_ROWS,
 ) -> Response:
     """The predicted joules and seconds by basic block, PTX line and source line, ranked."""

@@ -42,7 +42,7 @@ _ALIVE_SECONDS = 15.0
 async def list_jobs(
     request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> Response:
-    """The latest jobs, whatever became of them."""
+    """The latest jobs, in any state."""
     found = await asked(request, lambda store: store.latest(limit))
     return json_response([job_answer(job) for job in found])
 
@@ -54,8 +54,8 @@ async def list_jobs(
     summary="One job",
 )
 async def get_job(request: Request, job_id: UUID) -> Response:
-    """State, stage, progress, and in the end the result or the error. Once a retraining is told to
-    be done, this replica serves what it promoted."""
+    """State, stage, progress, and finally the result or the error. When a retraining is reported
+    as done, this replica already serves what it promoted."""
     job = await _job(request, job_id)
     if job.ended:
         await _follow(request)
@@ -72,7 +72,7 @@ async def get_job(request: Request, job_id: UUID) -> Response:
         },
         **problems.documented("unknown-job", "validation", "store"),
     },
-    summary="A job as it happens",
+    summary="Follow a job",
 )
 async def get_events(
     request: Request,

@@ -31,8 +31,8 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 class RejectedRow(BaseModel):
     """Why a row was not taken."""
 
-    row: int = Field(description="From 1; the header of a CSV is none.")
-    column: str | None = Field(description="Null where the row as a whole is wrong.")
+    row: int = Field(description="From 1, without the header of a CSV.")
+    column: str | None = Field(description="Null if the row as a whole is wrong.")
     reason: str
 
 
@@ -44,7 +44,7 @@ class BatchSummary(BaseModel):
     uploaded_by: str
     form: str = Field(description="`ptx` or `features`.")
     schemas: dict[str, str] = Field(description="Hash of each schema's definition, by its id.")
-    content_sha256: str = Field(description="Hash of what the accepted rows say.")
+    content_sha256: str = Field(description="Hash of the accepted rows.")
     accepted: int
     rejected: int
 
@@ -53,7 +53,7 @@ class BatchAnswer(BatchSummary):
     """A batch with its rejected rows."""
 
     rejections: list[RejectedRow] = Field(
-        description="The first of the rejected rows, and of rows that were taken although their "
+        description="The first of the rejected rows, and of rows that were accepted although their "
         "values are odd: their reason begins with `taken, but`."
     )
 
@@ -88,8 +88,8 @@ async def post_measurements(
             "the PTX files that its rows name."
         ),
     ],
-    gpu: Annotated[Name | None, Form(description="GPU of rows that name none.")] = None,
-    board: Annotated[Label | None, Form(description="Board of rows that name none.")] = None,
+    gpu: Annotated[Name | None, Form(description="GPU of rows without one.")] = None,
+    board: Annotated[Label | None, Form(description="Board of rows without one.")] = None,
     schema_id: Annotated[
         Name | None,
         Form(
@@ -98,9 +98,8 @@ async def post_measurements(
         ),
     ] = None,
 ) -> Response:
-    """Rows are checked one by one: what is wrong with one does not keep the others out. The same
-    rows again, in whatever format, are the batch they were. docs/measurements.md names every
-    column."""
+    """Each row is checked by itself, so a wrong row does not affect the others. The same rows
+    again, in any format, are the same batch. docs/measurements.md lists all columns."""
     services = services_of(request)
     options = UploadOptions(gpu, board, schema_id)
     try:
@@ -123,7 +122,7 @@ async def post_measurements(
 async def list_measurements(
     request: Request,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    before: Annotated[UUID | None, Query(description="The last of the page before.")] = None,
+    before: Annotated[UUID | None, Query(description="The last one of the previous page.")] = None,
 ) -> Response:
     """One page of batches without their rejections."""
     found = await _from(request, lambda store: store.latest(limit=limit, before=before))

@@ -45,8 +45,8 @@ class CheckAnswer(BaseModel):
 async def check_measurements(
     request: Request,
     file: Annotated[UploadFile, File(description="As `POST /measurements` takes it.")],
-    gpu: Annotated[Name | None, Form(description="GPU of rows that name none.")] = None,
-    board: Annotated[Label | None, Form(description="Board of rows that name none.")] = None,
+    gpu: Annotated[Name | None, Form(description="GPU of rows without one.")] = None,
+    board: Annotated[Label | None, Form(description="Board of rows without one.")] = None,
     schema_id: Annotated[Name | None, Form(alias="schema")] = None,
 ) -> Response:
     """The same rules as for an upload. Nothing is stored, and a table none of whose rows would be

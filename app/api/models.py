@@ -37,7 +37,7 @@ class VersionAnswer(BaseModel):
     created: str
     card: str = Field(description="Path of its card.")
     job: str | None = Field(description="The job that made it.")
-    promoted: bool | None = Field(description="What the gate said; null where it was not asked.")
+    promoted: bool | None = Field(description="Verdict of the gate; null if it did not run.")
     reasons: list[str] = Field(description="Why it was not promoted.")
 
 
@@ -64,10 +64,12 @@ class RegistryAnswer(BaseModel):
 
     gpu: str
     target: str
-    generation: int = Field(description="Grows with every change of any champion.")
+    generation: int = Field(description="Increases with every change of any champion.")
     places: list[PlaceAnswer]
     versions: list[VersionAnswer]
-    promotions: list[PromotionAnswer] = Field(description="Newest first, also those undone since.")
+    promotions: list[PromotionAnswer] = Field(
+        description="Newest first, including those undone since."
+    )
 
 
 class PromoteRequest(BaseModel):
@@ -109,7 +111,7 @@ async def get_registry(request: Request, gpu: GpuName, target: Target) -> Respon
     responses=problems.documented(
         "json", "too-large", "media-type", "validation", "gpu", "model", "store"
     ),
-    summary="Let a version serve",
+    summary="Promote a version",
 )
 async def post_promote(
     request: Request, gpu: GpuName, target: Target, body: PromoteRequest
@@ -136,12 +138,12 @@ async def post_promote(
     responses=problems.documented(
         "json", "no-rollback", "too-large", "media-type", "validation", "gpu", "store"
     ),
-    summary="Return to the champion before",
+    summary="Return to the previous champion",
 )
 async def post_rollback(
     request: Request, gpu: GpuName, target: Target, body: RollbackRequest
 ) -> Response:
-    """Undoes the last promotion that stands: answers are, bit by bit, what they were before it."""
+    """Undoes the last promotion. Answers are again what they were before it, bit for bit."""
     actor = actor_of(request)
     return await _done(
         request,

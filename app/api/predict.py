@@ -47,7 +47,7 @@ async def post_predict(request: Request, body: PredictRequest) -> Response:
     "/predictions/{prediction_id}",
     response_model=PredictAnswer,
     responses=problems.documented("unknown-prediction", "validation", "store"),
-    summary="A prediction answered before",
+    summary="An earlier prediction",
 )
 async def get_prediction(request: Request, prediction_id: UUID) -> Response:
     """Byte for byte what ``POST /predict`` answered."""

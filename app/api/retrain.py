@@ -113,7 +113,7 @@ async def _uploaded(services: Services, form: FormData, actor: str) -> RetrainRe
     """The request of a form, its file stored as a batch. Raises ValidationError and as uploads."""
     file = form.get("file")
     if not isinstance(file, UploadFile):
-        raise ServiceError("validation", "file: the form holds no file", field="file")
+        raise ServiceError("validation", "file: the form has no file", field="file")
     given: dict[str, Any] = {
         name: form.getlist(name) if name in _LISTS else value
         for name, value in form.multi_items()

@@ -13,8 +13,11 @@ from typing import Annotated, Any, NoReturn
 import typer
 from pydantic import ValidationError
 
+from wattcast.app.cli.bulk import bulk
 from wattcast.app.cli.calibrate import calibrate
+from wattcast.app.cli.compare import diff
 from wattcast.app.cli.data import data
+from wattcast.app.cli.explain import explain
 from wattcast.app.cli.inputs import (
     AsJson,
     Block,
@@ -33,13 +36,16 @@ from wattcast.app.cli.inputs import (
     known_request,
     pair_request,
 )
+from wattcast.app.cli.insight import advise, cost, hotspots
 from wattcast.app.cli.keys import audit, keys
 from wattcast.app.cli.launch import LaunchOptions, with_options
+from wattcast.app.cli.measure import measure, onboard
 from wattcast.app.cli.models import models, worker
-from wattcast.app.cli.more import register
 from wattcast.app.cli.output import console as _console
 from wattcast.app.cli.output import predictor as _predictor
 from wattcast.app.cli.output import print_json as _print_json
+from wattcast.app.cli.rank import rank
+from wattcast.app.cli.sweep import sweep
 from wattcast.app.settings import Settings
 from wattcast.features.errors import GivenUpError, MissingExtraError, WattcastError
 
@@ -51,14 +57,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-gpus = typer.Typer(help="GPU profiles: list, show, check.", invoke_without_command=True)
-app.add_typer(gpus, name="gpus")
-app.add_typer(keys, name="keys")
-app.command()(audit)
-app.add_typer(models, name="models")
-app.command()(worker)
-app.add_typer(data, name="data")
-app.command()(calibrate)
+gpus = typer.Typer(help="List, show or check GPU profiles.", invoke_without_command=True)
 
 
 GIVEN_UP = 4
@@ -103,18 +102,24 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Version.")
+        bool,
+        typer.Option(
+            "--version", callback=_show_version, is_eager=True, help="Show the version and exit."
+        ),
     ] = False,
 ) -> None:
     """Options before the command."""
 
 
-@app.command()
 def serve(
-    host: Annotated[str | None, typer.Option(help="Address; default WATTCAST_HOST.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port; default WATTCAST_PORT.")] = None,
+    host: Annotated[
+        str | None, typer.Option(help="Address to listen on. Default: WATTCAST_HOST.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on. Default: WATTCAST_PORT.")
+    ] = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="Print one real prediction over HTTP, then serve.")
+        bool, typer.Option("--demo", help="First print a real prediction made over HTTP.")
     ] = False,
 ) -> None:
     """Run the HTTP service until interrupted."""
@@ -130,15 +135,16 @@ def serve(
             prediction = demonstrate(url)
             _console().print(f"POST {url}/predict answered:", highlight=False)
             report.prediction(_console(), prediction)
-        _console().print(f"wattcast serves on {url} (documentation: {url}/docs)", highlight=False)
+        _console().print(
+            f"wattcast serves on {url} (API documentation: {url}/docs)", highlight=False
+        )
 
     run(settings, ready)
 
 
-@app.command()
 @with_options
 def predict(
-    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias; may be given again.")],
+    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias. Repeatable.")],
     grid: Grid,
     block: Block,
     file: MaybePtx = None,
@@ -151,15 +157,17 @@ def predict(
     time_model: TimeModel = "auto",
     model: PowerModel = "auto",
     board: Annotated[
-        str | None, typer.Option(help="Label of one of several boards of this GPU.")
+        str | None, typer.Option(help="Which board, if models are kept per board.")
     ] = None,
-    explain: Annotated[bool, typer.Option("--explain", help="Add SHAP contributions.")] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also print SHAP contributions.")
+    ] = False,
     registry: Annotated[
-        bool, typer.Option(help="By promoted models, where the service's database names any.")
+        bool, typer.Option(help="Use the models promoted in the service's database, if any.")
     ] = True,
     as_json: AsJson = False,
 ) -> None:
-    """Predict power, time and energy of a kernel launch."""
+    """Predict the power, time and energy of a kernel launch."""
     from wattcast.app.cli import tables as report
     from wattcast.predictor.messages.predict import PredictRequest
     from wattcast.predictor.predict import predict as run
@@ -184,7 +192,6 @@ def predict(
         report.prediction(_console(), one)
 
 
-@app.command()
 @with_options
 def dvfs(
     file: Ptx,
@@ -195,22 +202,30 @@ def dvfs(
     clocks: Annotated[
         list[str] | None,
         typer.Option(
-            help="Pair CORE/MEMORY in MHz, may be given again; default: every pair of the GPU."
+            help="Clock pair CORE/MEMORY in MHz. Repeatable. Default: all pairs of the GPU."
         ),
     ] = None,
     reference: Annotated[
-        str | None, typer.Option(help="Pair that factors refer to; default: the highest.")
+        str | None, typer.Option(help="Clock pair that ratios refer to. Default: the highest.")
     ] = None,
     max_slowdown: Annotated[
-        float | None, typer.Option(help="Time over that at the reference, at most: 1.1.")
+        float | None,
+        typer.Option(help="Longest time allowed, relative to the reference, e.g. 1.1."),
     ] = None,
-    max_power_watts: Annotated[float | None, typer.Option(help="Power cap.")] = None,
-    deadline_seconds: Annotated[float | None, typer.Option(help="Longest time.")] = None,
+    max_power_watts: Annotated[
+        float | None, typer.Option(help="Highest power allowed, in watts.")
+    ] = None,
+    deadline_seconds: Annotated[
+        float | None, typer.Option(help="Longest time allowed, in seconds.")
+    ] = None,
     time_model: TimeModel = "auto",
     model: PowerModel = "physical",
     as_json: AsJson = False,
 ) -> None:
-    """Predict a launch at many clocks: scaling, Pareto set, the best pair under constraints."""
+    """Predict a launch at many clocks and pick the best pair.
+
+    Prints the scaling, the Pareto set and the best pair under the constraints.
+    """
     from wattcast.app.cli import tables as report
     from wattcast.predictor.dvfs import dvfs as run
     from wattcast.predictor.messages.dvfs import DvfsRequest
@@ -235,19 +250,20 @@ def dvfs(
     report.dvfs(_console(), answer)
 
 
-@app.command()
 @with_options
 def features(
     file: Ptx,
     gpu: Gpu,
     grid: Grid,
     block: Block,
-    schema: Annotated[str, typer.Option(help="Feature schema (wattcast schemas).")] = "alavani2023",
+    schema: Annotated[
+        str, typer.Option(help="Feature schema; wattcast schemas lists them.")
+    ] = "alavani2023",
     *,
     launch: LaunchOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Print the feature vector of a kernel launch."""
+    """Print the feature vector that a model sees."""
     from wattcast.app.cli import tables as report
     from wattcast.predictor.features import features as run
     from wattcast.predictor.messages.features import FeaturesRequest
@@ -265,7 +281,6 @@ def features(
     report.warnings(_console(), answer["warnings"])
 
 
-@app.command()
 @with_options
 def analyze(
     file: Ptx,
@@ -275,7 +290,7 @@ def analyze(
     launch: LaunchOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what a launch does: loops, memory accesses, mix, occupancy, hot source lines."""
+    """Show what a launch does: loops, memory, occupancy, hot lines."""
     from wattcast.app.cli import tables as report
     from wattcast.predictor.analyze import analyze as run
     from wattcast.predictor.messages.analyze import AnalyzeRequest
@@ -300,7 +315,7 @@ def gpus_default(context: typer.Context) -> None:
 
 @gpus.command("list")
 def gpus_list(as_json: AsJson = False) -> None:
-    """All GPUs with a profile."""
+    """List all GPUs with a profile."""
     from wattcast.app.cli import tables as report
     from wattcast.predictor import catalog
 
@@ -315,7 +330,7 @@ def gpus_list(as_json: AsJson = False) -> None:
 
 @gpus.command("show")
 def gpus_show(gpu: Annotated[str, typer.Argument(help="GPU id or alias.")]) -> None:
-    """One GPU with every fact, unit and source, as JSON."""
+    """Print one GPU profile as JSON: every fact, its unit and its source."""
     from wattcast.predictor import catalog
 
     predictor = _predictor()
@@ -325,15 +340,15 @@ def gpus_show(gpu: Annotated[str, typer.Argument(help="GPU id or alias.")]) -> N
 @gpus.command("check")
 def gpus_check(
     files: Annotated[
-        list[Path] | None, typer.Argument(help="Profile files; default: all known ones.")
+        list[Path] | None, typer.Argument(help="Profile files. Default: all known profiles.")
     ] = None,
 ) -> None:
-    """Check GPU profiles; exit status 1 if one does not hold."""
+    """Check GPU profiles. The exit status is 1 if one has errors."""
     from wattcast.features.gpus import check_profile
 
     if not files:
         found = _predictor().gpus.all()
-        _console().print(f"{len(found)} profiles hold", highlight=False)
+        _console().print(f"{len(found)} profiles are valid", highlight=False)
         return
     broken = False
     for path in files:
@@ -342,14 +357,13 @@ def gpus_check(
         for problem in problems:
             print(f"{path}: {problem}", file=sys.stderr)
         if not problems:
-            _console().print(f"{path}: holds", highlight=False)
+            _console().print(f"{path}: valid", highlight=False)
     if broken:
         raise typer.Exit(1)
 
 
-@app.command()
 def schemas(as_json: AsJson = False) -> None:
-    """Feature schemas and the GPUs they have tables for."""
+    """List the feature schemas and the GPUs each one supports."""
     from wattcast.app.cli import tables as report
     from wattcast.predictor import catalog
 
@@ -360,20 +374,18 @@ def schemas(as_json: AsJson = False) -> None:
     report.rows(_console(), found, ("id", "version", "title", "gpus"))
 
 
-@app.command(
-    context_settings={"allow_extra_args": True, "ignore_unknown_options": True},
-    add_help_option=False,
-)
 def train(context: typer.Context) -> None:
-    """Train the power models, or search their hyperparameters (--help lists the options)."""
+    """Train the power models or search their hyperparameters."""
     from wattcast.training.__main__ import main as run
 
     raise typer.Exit(run(context.args))
 
 
-@app.command()
 def settings() -> None:
-    """Every setting with its value here and what it means, and how compilers are isolated."""
+    """List every setting, its current value and its meaning.
+
+    Also says how compilers are isolated on this machine.
+    """
     from wattcast.app.cli import tables as report
     from wattcast.predictor.parts.sources import isolation
 
@@ -390,7 +402,19 @@ def settings() -> None:
     _console().print(f"Compilers are isolated by: {isolation(current)}")
 
 
-register(app)
+# In the order of --help: what most people want first.
+for _command in (predict, explain, hotspots, advise, sweep, dvfs, diff, cost, rank, bulk):
+    app.command()(_command)
+for _command in (analyze, features, schemas):
+    app.command()(_command)
+for _command in (serve, worker, settings, audit):
+    app.command()(_command)
+for _command in (measure, onboard, calibrate):
+    app.command()(_command)
+_FOREIGN = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command(context_settings=_FOREIGN, add_help_option=False)(train)  # argparse reads its options
+for _name, _group in (("gpus", gpus), ("models", models), ("data", data), ("keys", keys)):
+    app.add_typer(_group, name=_name)
 
 
 if __name__ == "__main__":

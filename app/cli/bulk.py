@@ -55,32 +55,34 @@ def bulk(
     folder: Annotated[
         Path, typer.Argument(metavar="FOLDER", help="Folder with .ptx, .cu and .cuh files.")
     ],
-    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias; may be given again.")],
-    grid: Annotated[str | None, typer.Option(help="Blocks of every kernel: 4096 or 64,64.")] = None,
+    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias. Repeatable.")],
+    grid: Annotated[
+        str | None, typer.Option(help="Grid used for every kernel: 4096 or 64,64.")
+    ] = None,
     block: Annotated[
-        str | None, typer.Option(help="Threads per block of every kernel: 256 or 16,16.")
+        str | None, typer.Option(help="Block used for every kernel: 256 or 16,16.")
     ] = None,
     launches: Annotated[
         Path | None,
         typer.Option(
-            help="CSV of launches instead of --grid and --block: columns file, grid, block and, "
-            "if wanted, kernel, shared, registers, loops, arguments."
+            help="CSV of launches instead of --grid and --block. Columns: file, grid, block; "
+            "optional: kernel, shared, registers, loops, arguments."
         ),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option(help="CSV file to write; else standard output.")
+        Path | None, typer.Option(help="CSV file to write. Default: standard output.")
     ] = None,
     dask: Annotated[
         str | None,
-        typer.Option(help="Dask scheduler whose workers predict; default WATTCAST_DASK."),
+        typer.Option(help="Dask scheduler to predict on. Default: WATTCAST_DASK."),
     ] = None,
     jobs: Annotated[
-        int, typer.Option(min=1, help="Files at the same time, without a Dask cluster.")
+        int, typer.Option(min=1, help="Files predicted at once, without a Dask cluster.")
     ] = 2,
 ) -> None:
-    """Predict every kernel of a folder, or the launches of a CSV file.
+    """Predict all kernels of a folder, or all launches of a CSV.
 
-    A kernel that cannot be predicted gets a row that says why. The exit status is 1 if none could.
+    If a kernel cannot be predicted, its row says why. The exit status is 1 if every row failed.
     """
     from wattcast.training.engine import ClusterError, open_engine
 
@@ -102,7 +104,7 @@ def bulk(
     rows += [row for at in sorted(found) for row in found[at]]
     _write(rows, out)
     failed = sum("problem" in row for row in rows)
-    print(f"{len(rows) - failed} predicted, {failed} not (column problem)", file=sys.stderr)
+    print(f"{len(rows) - failed} predicted, {failed} failed (see column problem)", file=sys.stderr)
     if failed == len(rows):
         raise typer.Exit(1)
 
@@ -218,7 +220,7 @@ def _whole(row: Mapping[str, str], column: str) -> int | None:
     try:
         return int(row[column]) if row.get(column) else None
     except ValueError:
-        fail(f"{row['file']}: {column} {row[column]!r} is no whole number", 2)
+        fail(f"{row['file']}: {column} {row[column]!r} is not a whole number", 2)
 
 
 def _write(rows: Sequence[Row], out: Path | None) -> None:

@@ -16,19 +16,19 @@ def calibrate(
         Path,
         typer.Argument(
             metavar="MEASURED.csv",
-            help="Measured launches: features of docs/data.md and power_watts.",
+            help="Measured launches: power_watts and the features of docs/data.md.",
         ),
     ],
     predict: Annotated[
         Path | None,
-        typer.Option("--predict", metavar="FILE.csv", help="Launches to predict: features."),
+        typer.Option("--predict", metavar="FILE.csv", help="Launches to predict: features only."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Map a model of other GPUs to a new one by a few launches measured on it.
+    """Adapt models of other GPUs to a new one from a few launches.
 
-    Needs the power files (wattcast data check). Says which map it chose and how each errs on the
-    measured launches left out in turn; the median of them is always among the choices.
+    Needs the power files (wattcast data check). Prints which mapping was chosen and the error of
+    each one, leaving out one measured launch at a time. The median is always a candidate.
     """
 
     from wattcast.training.calibrate import calibrate as run
@@ -44,7 +44,7 @@ def calibrate(
         }
         print(json.dumps(answer, indent=2))
         return
-    print(f"{found.measured} measured launches; mean error on each left out in turn:")
+    print(f"{found.measured} measured launches; mean error, leaving out one at a time:")
     for way, watts in errors.items():
         mark = "  <- chosen" if way == found.choice.way else ""
         print(f"  {way:14} {watts:7.1f} W{mark}")

@@ -28,18 +28,27 @@ EXCEEDED = 3
 """Exit status where a limit is broken; 1 and 2 are errors, as everywhere."""
 
 NOTHING = 1e-6
-"""Share of the energy below which a change is rounding and not told."""
+"""Share of the energy below which a change is rounding and not shown."""
 
 _PERCENT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*%?\s*")
 
-Percent = Annotated[str | None, typer.Option(help="Most it may change by: +5%, or -2% less.")]
+Percent = Annotated[
+    str | None, typer.Option(help="Largest change allowed: +5%; -2% asks for a saving of 2 %.")
+]
 
 
 @with_options
 def diff(
-    old: Annotated[Path, typer.Argument(metavar="OLD", help="PTX or CUDA source as it was.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW", help="As it is now; - reads PTX.")],
-    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias; may be given again.")],
+    old: Annotated[
+        Path, typer.Argument(metavar="OLD", help="PTX or CUDA source before the change.")
+    ],
+    new: Annotated[
+        Path,
+        typer.Argument(
+            metavar="NEW", help="PTX or CUDA source after it; - reads PTX from standard input."
+        ),
+    ],
+    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias. Repeatable.")],
     grid: Grid,
     block: Block,
     max_energy: Percent = None,
@@ -56,7 +65,7 @@ def diff(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare old and new code; exit status 3 if a limit is broken."""
+    """Compare old and new code; exit with 3 if a limit is exceeded."""
     from wattcast.predictor.compare import compare
     from wattcast.predictor.messages.compare import CompareRequest
 

@@ -16,9 +16,7 @@ from wattcast.app.cli.inputs import AsJson
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 
-data = typer.Typer(
-    help="Training data: fetch the published files, check what is there.", no_args_is_help=True
-)
+data = typer.Typer(help="Fetch, check, import or pack training data.", no_args_is_help=True)
 
 _PIPED_WIDTH = 240
 
@@ -26,26 +24,29 @@ _PIPED_WIDTH = 240
 @data.command()
 def fetch(
     ids: Annotated[
-        list[str] | None, typer.Argument(metavar="[ID]...", help="Files (K20, say); default: all.")
+        list[str] | None,
+        typer.Argument(metavar="[ID]...", help="Files to fetch, e.g. K20. Default: all."),
     ] = None,
     to: Annotated[
         Path | None,
         typer.Option(
-            "--to", metavar="DIR", help="Data folder; default WATTCAST_DATA, else in the home."
+            "--to",
+            metavar="DIR",
+            help="Data folder. Default: WATTCAST_DATA, else data in WATTCAST_HOME.",
         ),
     ] = None,
     base: Annotated[
         str | None,
-        typer.Option("--from", metavar="URL", help="Mirror: <URL>/<commit>/<path>."),
+        typer.Option("--from", metavar="URL", help="Mirror to fetch from: <URL>/<commit>/<path>."),
     ] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Overwrite files with other content.")
+        bool, typer.Option("--replace", help="Overwrite files whose content differs.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Download the complete published power files, checked by their sha256.
+    """Download the published power files and check their sha256.
 
-    They carry no licence: for training and evaluation only, rows must not be handed on.
+    The files carry no licence. Use them for training and evaluation; do not redistribute rows.
     """
     from wattcast.features.errors import WattcastError
     from wattcast.training.data.datasets import sources
@@ -81,13 +82,13 @@ def fetch(
 def check(
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="[DIR]", help="Data folder; default: where training looks."),
+        typer.Argument(metavar="[DIR]", help="Data folder. Default: where training looks."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every table: complete or shortened, rows, what cleaning dropped by which rule.
+    """Read every table and report rows, missing parts and what cleaning drops.
 
-    Exit status 1 if a table is defective; missing ones are listed.
+    The exit status is 1 if a table is defective. Missing tables are listed.
     """
     from wattcast.app.cli import tables as report
     from wattcast.training.data.inventory import data_folder, inventory
@@ -119,13 +120,17 @@ def check(
 @data.command()
 def pack(
     recordings: Annotated[
-        list[Path], typer.Argument(metavar="RECORDING...", help="Recordings of wattcast measure.")
+        list[Path],
+        typer.Argument(metavar="RECORDING...", help="Recordings made by wattcast measure."),
     ],
-    to: Annotated[Path, typer.Option("--to", metavar="FILE.zip", help="The data set.")],
-    attribution: Annotated[str, typer.Option(help="Whom users of the data should name.")],
+    to: Annotated[Path, typer.Option("--to", metavar="FILE.zip", help="The data set to write.")],
+    attribution: Annotated[str, typer.Option(help="Who is to be credited when the data are used.")],
     as_json: AsJson = False,
 ) -> None:
-    """Make an open data set of recordings: PTX, launches, raw samples, results (CC BY 4.0)."""
+    """Pack recordings into an open data set (CC BY 4.0).
+
+    It holds the PTX, the launches, the raw samples and the results.
+    """
     from wattcast.training.measure.pack import pack as run
 
     counts = run(recordings, to, attribution)
@@ -141,17 +146,27 @@ def pack(
 @data.command("import")
 def import_(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="Kernel Tuner results or cache; a Zeus log.")
+        Path,
+        typer.Argument(metavar="FILE", help="Kernel Tuner results or cache file, or a Zeus log."),
     ],
-    to: Annotated[Path, typer.Option("--to", metavar="RECORDING.jsonl", help="What is written.")],
+    to: Annotated[
+        Path, typer.Option("--to", metavar="RECORDING.jsonl", help="The recording to write.")
+    ],
     gpu: Annotated[str, typer.Option("--gpu", help="The GPU it was measured on.")],
-    licence: Annotated[str, typer.Option(help="Licence of the file, an SPDX name.")] = "unknown",
+    licence: Annotated[
+        str, typer.Option(help="Licence of the file, as an SPDX identifier.")
+    ] = "unknown",
     ptx: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="PTX of the kernel, where there is one.")
+        Path | None, typer.Option(metavar="FILE", help="PTX of the kernel, if you have it.")
     ] = None,
-    kernel: Annotated[str | None, typer.Option(help="Name of the kernel; else the file's.")] = None,
+    kernel: Annotated[
+        str | None, typer.Option(help="Name of the kernel. Default: from the file.")
+    ] = None,
 ) -> None:
-    """Make a recording of what Kernel Tuner or Zeus measured. Exit status 1 for another file."""
+    """Turn measurements of Kernel Tuner or Zeus into a recording.
+
+    The exit status is 1 for any other file.
+    """
     from wattcast.features.errors import DataError
     from wattcast.predictor.tuning_files import read_tuning
     from wattcast.training.measure.importers import from_tuning, from_zeus, write_imported

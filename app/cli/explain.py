@@ -42,23 +42,25 @@ def explain(
     grid: Grid,
     block: Block,
     file: MaybePtx = None,
-    target: Annotated[str, typer.Option(help="What is explained: power or time.")] = "power",
+    target: Annotated[str, typer.Option(help="What to explain: power or time.")] = "power",
     method: Annotated[
-        str, typer.Option(help="shap (exact) or lime (a local linear model).")
+        str, typer.Option(help="Method: shap (exact) or lime (a local linear model).")
     ] = "shap",
     seeds: Annotated[
-        int, typer.Option(min=1, help="LIME over so many seeds; tells how far they agree.")
+        int, typer.Option(min=1, help="Run LIME with this many seeds and show how far they agree.")
     ] = 1,
-    rows: Annotated[int, typer.Option("--rows", min=1, help="Parts shown one by one.")] = 12,
+    rows: Annotated[int, typer.Option("--rows", min=1, help="Number of parts shown.")] = 12,
     picture: Annotated[
         str | None,
-        typer.Option("--format", help="svg, png or html; default: what --output ends in."),
+        typer.Option("--format", help="Format: svg, png or html. Default: the ending of --output."),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", metavar="FILE", help="Picture or page; - is standard output."),
+        typer.Option(
+            "--output", metavar="FILE", help="Picture or page to write; - is standard output."
+        ),
     ] = None,
-    chart: Annotated[str, typer.Option(help="Of a picture: waterfall or bar.")] = "waterfall",
+    chart: Annotated[str, typer.Option(help="Chart in a picture: waterfall or bar.")] = "waterfall",
     work: Work = None,
     known: Known = None,
     *,
@@ -69,7 +71,7 @@ def explain(
     model: PowerModel = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Tell why a launch draws the power or takes the time that is predicted."""
+    """Explain the predicted power or time of a launch, part by part."""
     from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explained
     from wattcast.predictor.explain.pictures import ChartKind
     from wattcast.predictor.messages.predict import PredictRequest
@@ -110,7 +112,7 @@ def _format(given: str | None, output: Path | None) -> str | None:
     """Of the picture that is asked for, if one is."""
     if output is None:
         if given is not None:
-            fail("--format says what --output FILE holds; give it too", 2)
+            fail("--format needs --output FILE", 2)
         return None
     wanted = given or output.suffix.removeprefix(".")
     if wanted not in FORMATS:

@@ -18,60 +18,74 @@ CUDA_SUFFIXES = (".cu", ".cuh")
 
 _FILE = typer.Argument(
     metavar="FILE",
-    help="PTX, or CUDA source (.cu, needs the extra cuda); - reads PTX from standard input.",
+    help="PTX file, or CUDA source (.cu; needs the extra cuda). - reads PTX from standard input.",
 )
 Ptx = Annotated[Path, _FILE]
 MaybePtx = Annotated[Path | None, _FILE]
-Gpu = Annotated[str, typer.Option("--gpu", help="GPU id or alias (wattcast gpus).")]
-Grid = Annotated[str, typer.Option("--grid", help="Blocks: 4096 or 64,64 or 64x64x1.")]
+Gpu = Annotated[str, typer.Option("--gpu", help="GPU id or alias; wattcast gpus lists them.")]
+Grid = Annotated[str, typer.Option("--grid", help="Blocks in the grid: 4096, 64,64 or 64x64x1.")]
 Block = Annotated[
     str,
-    typer.Option("--block", help="Threads per block: 256 or 16,16; auto: as the kernel fixes it."),
+    typer.Option(
+        "--block",
+        help="Threads per block: 256, 16,16 or 16x16; auto: the size fixed by the kernel.",
+    ),
 ]
-Shared = Annotated[int, typer.Option("--shared", help="Dynamic shared memory, bytes.")]
+Shared = Annotated[int, typer.Option("--shared", help="Dynamic shared memory per block, in bytes.")]
 Kernel = Annotated[
-    str | None, typer.Option("--kernel", help="Name, if the PTX holds several kernels.")
+    str | None, typer.Option("--kernel", help="Name of the kernel, if the file has several.")
 ]
 Loops = Annotated[
     list[str] | None,
-    typer.Option("--loops", help="Loop trips: 64, or LABEL=64; may be given again."),
+    typer.Option(
+        "--loops", help="Loop trip counts: 64 for all loops, LABEL=64 for one. Repeatable."
+    ),
 ]
 Registers = Annotated[
-    int | None, typer.Option("--registers", help="Registers per thread; else estimated.")
+    int | None, typer.Option("--registers", help="Registers per thread. Default: estimated.")
 ]
 StaticShared = Annotated[
-    int | None, typer.Option("--static-shared", help="Static shared memory, bytes; else from PTX.")
+    int | None,
+    typer.Option(
+        "--static-shared",
+        help="Static shared memory per block, in bytes. Default: read from the PTX.",
+    ),
 ]
 Arguments = Annotated[
     list[str] | None,
     typer.Option(
         "--arg",
-        help="Kernel argument by position or name: n=1024, or for a pointer "
-        "0:elements=1024,values=index; may be given again.",
+        help="Kernel argument by position or name: n=1024. For a pointer: "
+        "0:elements=1024,values=index. Repeatable.",
     ),
 ]
 Analysis = Annotated[
-    str, typer.Option("--analysis", help="How trips are found out: auto, symbolic or executed.")
+    str, typer.Option("--analysis", help="How the kernel is analysed: auto, symbolic or executed.")
 ]
 Seconds = Annotated[
     float | None,
-    typer.Option("--analysis-seconds", help="Give the request up after this long (status 4)."),
+    typer.Option(
+        "--analysis-seconds", help="Give up the request after this many seconds (exit status 4)."
+    ),
 ]
 Effort = Annotated[
     int | None,
     typer.Option("--analysis-effort", help="Budget of the executed analysis: lanes times steps."),
 ]
 CoreMhz = Annotated[
-    float | None, typer.Option("--core-mhz", help="Core clock; default: the GPU's own.")
+    float | None, typer.Option("--core-mhz", help="Core clock in MHz. Default: the GPU's own.")
 ]
 MemoryMhz = Annotated[
-    float | None, typer.Option("--memory-mhz", help="Memory clock as NVML reports it.")
+    float | None,
+    typer.Option(
+        "--memory-mhz", help="Memory clock in MHz, as NVML reports it. Default: the GPU's own."
+    ),
 ]
 TimeModel = Annotated[
     str,
     typer.Option(
         "--time-model",
-        help=f"auto ({DEFAULT}) or {', '.join(TIME_MODELS)}.",
+        help=f"Time model: auto (now {DEFAULT}) or {', '.join(TIME_MODELS)}.",
     ),
 ]
 PowerModel = Annotated[
@@ -81,16 +95,16 @@ Work = Annotated[
     str | None,
     typer.Option(
         "--work",
-        help="Measured work instead of FILE: dram_bytes=1e9,int_ops=4e9,flops_sp=2e9.",
+        help="Counts from a profiler instead of FILE: dram_bytes=1e9,int_ops=4e9,flops_sp=2e9.",
     ),
 ]
 Known = Annotated[
     Path | None,
     typer.Option(
-        "--known", help="JSON list of measured launches of this kernel, as in POST /predict."
+        "--known", help="JSON file with measured launches of this kernel, as in POST /predict."
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as HTTP answers it.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the HTTP service answers.")]
 
 
 def fail(message: str, status: int = 1) -> NoReturn:
@@ -247,4 +261,4 @@ def _number(value: str, text: str, option: str = "--arg") -> int | float:
     try:
         return float(value)
     except ValueError:
-        fail(f"{option} {text!r}: {value!r} is no number", 2)
+        fail(f"{option} {text!r}: {value!r} is not a number", 2)

@@ -29,7 +29,7 @@ from wattcast.app.cli.inputs import (
 from wattcast.app.cli.launch import LaunchOptions, with_options
 from wattcast.app.cli.output import console, predictor, print_json
 
-Rows = Annotated[int, typer.Option("--rows", min=1, help="Rows of each ranking.")]
+Rows = Annotated[int, typer.Option("--rows", min=1, help="Rows shown in each ranking.")]
 
 
 @with_options
@@ -47,7 +47,7 @@ def hotspots(
     model: PowerModel = "auto",
     as_json: AsJson = False,
 ) -> None:
-    """Tell which blocks and lines of a kernel take the energy and the time."""
+    """Rank the blocks and lines of a kernel by energy and time."""
     from wattcast.features.errors import ServiceError
     from wattcast.predictor.hotspots import hotspots_of
     from wattcast.predictor.messages.predict import PredictRequest
@@ -120,7 +120,7 @@ def advise(
     memory_mhz: MemoryMhz = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what to change about a launch, and what each change is predicted to gain."""
+    """Suggest changes to a launch and estimate what each saves."""
     from wattcast.predictor.advise import advise as run
     from wattcast.predictor.messages.predict import PredictRequest
 
@@ -146,7 +146,7 @@ def _advice(out: Console, answer: Mapping[str, Any]) -> None:
         f"{quantity(before['joules'], 'J')} in {quantity(before['seconds'], 's')}", highlight=False
     )
     if not answer["advice"]:
-        out.print("nothing found that would save noticeably", highlight=False)
+        out.print("no change found that saves a noticeable amount", highlight=False)
     for each in answer["advice"]:
         gain = each["gain"]
         out.print()
@@ -163,16 +163,21 @@ def _advice(out: Console, answer: Mapping[str, Any]) -> None:
 
 def cost(
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", help="JSON body of POST /cost; - reads stdin.")
+        Path,
+        typer.Argument(
+            metavar="FILE", help="JSON file, as POST /cost takes it; - reads standard input."
+        ),
     ],
-    price_per_kwh: Annotated[float | None, typer.Option(help="Tariff; none is assumed.")] = None,
-    currency: Annotated[str | None, typer.Option(help="Its currency.")] = None,
+    price_per_kwh: Annotated[
+        float | None, typer.Option(help="Electricity price per kWh. No default.")
+    ] = None,
+    currency: Annotated[str | None, typer.Option(help="Currency of the price, e.g. EUR.")] = None,
     grams_co2_per_kwh: Annotated[
-        float | None, typer.Option(help="Carbon intensity of the grid; none is assumed.")
+        float | None, typer.Option(help="Carbon intensity of the grid, g CO2 per kWh. No default.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Tell what an application of several kernels costs: joules, kWh, money and CO2."""
+    """Add up the energy, price and CO2 of a whole application."""
     import json
 
     from wattcast.predictor.cost import cost as run

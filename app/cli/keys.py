@@ -18,23 +18,23 @@ if TYPE_CHECKING:
 
     from wattcast.app.store.keys import ApiKey, KeyStore
 
-keys = typer.Typer(help="API keys: create, list, revoke.", no_args_is_help=True)
+keys = typer.Typer(help="Create, list or revoke API keys.", no_args_is_help=True)
 
 
 @keys.command()
 def create(
-    name: Annotated[str, typer.Argument(help="What the key is for, or whose it is.")],
+    name: Annotated[str, typer.Argument(help="What the key is for, or who owns it.")],
     scope: Annotated[
         list[str],
         typer.Option(
             "--scope",
-            help="read (predict and look), write (measurements) or train (models, jobs); may be "
-            "given again.",
+            help="read (predictions and look-ups), write (measurements) or train (models, jobs). "
+            "Repeatable.",
         ),
     ] = ["read"],  # noqa: B006 - Typer copies it
     as_json: AsJson = False,
 ) -> None:
-    """Make a key. It is printed once; only its hash is stored."""
+    """Create a key and print it once. Only its hash is stored."""
     from wattcast.app.store.keys import SCOPES
 
     unknown = sorted(set(scope) - set(SCOPES))
@@ -52,7 +52,7 @@ def create(
 
 @keys.command("list")
 def list_keys(as_json: AsJson = False) -> None:
-    """Show all keys: ids, names, scopes, whether they are revoked; never the keys themselves."""
+    """List all keys by id, name, scopes and state. The keys themselves are never shown."""
     with _store() as store:
         rows = [_row(key) for key in store.all()]
     if as_json:
@@ -66,8 +66,10 @@ def list_keys(as_json: AsJson = False) -> None:
 
 
 @keys.command()
-def revoke(key_id: Annotated[str, typer.Argument(help="The id, as keys list shows it.")]) -> None:
-    """End a key for good; services notice within WATTCAST_KEY_CACHE_SECONDS."""
+def revoke(
+    key_id: Annotated[str, typer.Argument(help="Id of the key; wattcast keys list shows it.")],
+) -> None:
+    """Revoke a key for good. Services notice within WATTCAST_KEY_CACHE_SECONDS."""
     with _store() as store:
         if not store.revoke(key_id, _actor()):
             fail(f"no key {key_id!r} that is in use")
@@ -75,10 +77,10 @@ def revoke(key_id: Annotated[str, typer.Argument(help="The id, as keys list show
 
 
 def audit(
-    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Latest entries shown.")] = 50,
+    limit: Annotated[int, typer.Option(min=1, max=100_000, help="Number of entries shown.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed what, newest first: keys, measurements, jobs, models."""
+    """List changes, newest first: keys, measurements, jobs, models."""
     from dataclasses import asdict
 
     from wattcast.app.store.audit import entries

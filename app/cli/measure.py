@@ -23,38 +23,47 @@ if TYPE_CHECKING:
     from wattcast.training.measure.workload import Pattern
 
 DeviceIndex = Annotated[
-    int | None, typer.Option("--device", help="CUDA's number of the GPU; needed with several.")
+    int | None,
+    typer.Option("--device", help="CUDA device number. Required if there are several GPUs."),
 ]
 Applications = Annotated[
-    bool, typer.Option("--applications", help="Application kernels too, to validate on.")
+    bool, typer.Option("--applications", help="Also measure application kernels, for validation.")
 ]
 Patterns = Annotated[
-    str, typer.Option(help="Data patterns: uniform,zeros,random_bits (the first is fitted on).")
+    str,
+    typer.Option(help="Data patterns: uniform,zeros,random_bits. The first is used for fitting."),
 ]
-Only = Annotated[str | None, typer.Option(help="Only workloads whose id starts so (several: a,b).")]
+Only = Annotated[
+    str | None, typer.Option(help="Only workloads whose id starts with this (several: a,b).")
+]
 HoldCore = Annotated[
-    float | None, typer.Option("--hold-core-mhz", help="Hold the core clock; set back afterwards.")
+    float | None,
+    typer.Option("--hold-core-mhz", help="Hold the core clock in MHz; restored afterwards."),
 ]
 HoldMemory = Annotated[
     float | None,
-    typer.Option("--hold-memory-mhz", help="Hold the memory clock; set back afterwards."),
+    typer.Option("--hold-memory-mhz", help="Hold the memory clock in MHz; restored afterwards."),
 ]
 HoldLimit = Annotated[
     float | None,
-    typer.Option("--hold-power-limit", help="Hold a power limit in watts; set back afterwards."),
+    typer.Option("--hold-power-limit", help="Hold a power limit in watts; restored afterwards."),
 ]
 Minutes = Annotated[
     float | None,
-    typer.Option("--minutes", min=0.0, help="Begin nothing after so many; run again to go on."),
+    typer.Option(
+        "--minutes",
+        min=0.0,
+        help="Start nothing new after this many minutes. Run again to continue.",
+    ),
 ]
 Dry = Annotated[
-    bool, typer.Option("--plan", help="Say what would be measured and how long it takes.")
+    bool, typer.Option("--plan", help="Only print what would be measured and how long it takes.")
 ]
 
 
 def measure(
     recording: Annotated[
-        Path, typer.Argument(metavar="RECORDING.jsonl", help="Grows; goes on where it stopped.")
+        Path, typer.Argument(metavar="RECORDING.jsonl", help="Recording to write, or to continue.")
     ],
     device: DeviceIndex = None,
     applications: Applications = False,
@@ -67,9 +76,10 @@ def measure(
     plan: Dry = False,
     as_json: AsJson = False,
 ) -> None:
-    """Measure time, power and energy of the microbenchmarks on a GPU of this machine.
+    """Measure microbenchmarks on a GPU of this machine.
 
-    Clocks and power limit stay as they are unless a flag holds them. Interrupt it at any time.
+    Records time, power and energy. Clocks and power limit stay as they are unless an option holds
+    them. You can interrupt it at any time and run it again to continue.
     """
     from wattcast.training.measure.run import Request
 
@@ -86,23 +96,28 @@ def measure(
         print(f"{outcome['planned']} configurations, at least {outcome['minutes']:.0f} minutes")
     else:
         print(
-            f"{recording}: {outcome['measured']} measured, {outcome['known']} known before, "
-            f"{outcome['failed']} failed, {outcome['unresolved']} not resolved"
-            + (f", {outcome['left']} left: run it again to go on" if outcome["left"] else "")
+            f"{recording}: {outcome['measured']} measured, {outcome['known']} already there, "
+            f"{outcome['failed']} failed, {outcome['unresolved']} unresolved"
+            + (f", {outcome['left']} left; run it again to continue" if outcome["left"] else "")
         )
 
 
 def onboard(
     recording: Annotated[
         Path | None,
-        typer.Option("--recording", metavar="FILE", help="Where measurements go; default: home."),
+        typer.Option(
+            "--recording",
+            metavar="FILE",
+            help="File for the measurements. Default: in WATTCAST_HOME.",
+        ),
     ] = None,
     replay: Annotated[
         Path | None,
-        typer.Option("--replay", metavar="FILE", help="Fit a recording made before; needs no GPU."),
+        typer.Option("--replay", metavar="FILE", help="Fit an existing recording. Needs no GPU."),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option("--gpu", help="Profile to start from, if the name tells none.")
+        str | None,
+        typer.Option("--gpu", help="Profile to start from, if the device name matches none."),
     ] = None,
     device: DeviceIndex = None,
     applications: Applications = False,
@@ -110,20 +125,20 @@ def onboard(
     minutes: Minutes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a GPU of this machine a known one: measure it, fit its profile and models, validate.
+    """Measure a GPU of this machine and fit its profile and models.
 
-    Profile, model, card and report go to WATTCAST_HOME. Run it again to go on after an
-    interruption.
+    Validates them, and writes profile, model, card and report to WATTCAST_HOME. After an
+    interruption, run it again to continue.
     """
     try:
         from wattcast.training.measure.run import Request
         from wattcast.training.onboard.run import onboard as run
         from wattcast.training.onboard.run import told
     except ImportError as error:  # before hours of measuring rather than after
-        fail(f"onboarding lacks {error.name}: pip install 'wattcast[measure,train]'")
+        fail(f"onboarding needs {error.name}: pip install 'wattcast[measure,train]'")
     home = private_folder(Settings().home)
     if replay is not None and recording is not None:
-        fail("--replay fits what is recorded, --recording measures: give one of them", 2)
+        fail("--replay fits a recording, --recording makes a new one; give one of them", 2)
     path = replay
     if path is None:
         path = recording or home / "recordings" / f"device-{device or 0}.jsonl"
@@ -133,7 +148,7 @@ def onboard(
     if as_json:
         print(json.dumps({**told(made), "files": [str(one) for one in made.files]}, indent=2))
         return
-    print(f"{made.gpu.name} is known as {made.gpu.id}")
+    print(f"{made.gpu.name} is now known as {made.gpu.id}")
     if made.validation is not None:
         for found in made.validation.power:
             scores = made.validation.power_scores(found.protocol)
@@ -168,7 +183,7 @@ def _measured(
         with _terminated():
             outcome = campaign.run(path, _progress)
     except KeyboardInterrupt:
-        fail(f"interrupted; {path} keeps what was measured: run it again to go on", 130)
+        fail(f"interrupted; {path} keeps what was measured; run it again to continue", 130)
     finally:
         machine.close()
     return asdict(outcome)

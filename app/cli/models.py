@@ -12,14 +12,12 @@ import typer
 from wattcast.app.cli.inputs import AsJson
 from wattcast.app.settings import Settings
 
-models = typer.Typer(
-    help="Trained models: list, registry, promote, rollback.", invoke_without_command=True
-)
+models = typer.Typer(help="List, promote or roll back trained models.", invoke_without_command=True)
 
 GpuArgument = Annotated[str, typer.Argument(help="GPU id or alias.")]
-Board = Annotated[str, typer.Option(help="Label of a board; empty: any board of the GPU.")]
-Target = Annotated[str, typer.Option(help="power, or time: what measured launches correct.")]
-Why = Annotated[str, typer.Option(help="For the audit log.")]
+Board = Annotated[str, typer.Option(help="Label of a board. Default: any board of the GPU.")]
+Target = Annotated[str, typer.Option(help="power, or time (corrections from measured launches).")]
+Why = Annotated[str, typer.Option(help="Reason, for the audit log.")]
 ACTOR = "command line"
 
 
@@ -32,7 +30,7 @@ def models_default(context: typer.Context, as_json: AsJson = False) -> None:
 
 @models.command("list")
 def models_list(as_json: AsJson = False) -> None:
-    """Trained models and their error on kernels they were not trained on."""
+    """List trained models and their error on unseen kernels."""
     from wattcast.app.cli import tables as report
     from wattcast.app.cli.output import console, print_json
     from wattcast.app.services import Services
@@ -51,7 +49,7 @@ def models_list(as_json: AsJson = False) -> None:
 
 @models.command("registry")
 def models_registry(gpu: GpuArgument, target: Target = "power") -> None:
-    """Champions, candidates and retrained versions of a GPU, as JSON."""
+    """Print champions, candidates and retrained versions of a GPU as JSON."""
     from wattcast.app.services.models import registry
 
     _told(lambda services: registry.registry_of(services, gpu, target))
@@ -60,12 +58,14 @@ def models_registry(gpu: GpuArgument, target: Target = "power") -> None:
 @models.command("promote")
 def models_promote(
     gpu: GpuArgument,
-    name: Annotated[str, typer.Argument(help="FAMILY-SCHEMA-SOURCE/VERSION, as in a card's path.")],
+    name: Annotated[
+        str, typer.Argument(help="FAMILY-SCHEMA-SOURCE/VERSION, as in the path of its card.")
+    ],
     board: Board = "",
     target: Target = "power",
     why: Why = "by hand",
 ) -> None:
-    """Let a version serve, whatever the gate said of it."""
+    """Let a version serve, even if it failed the promotion gate."""
     from wattcast.app.cli.inputs import fail
     from wattcast.app.services.models import registry
 
@@ -81,7 +81,7 @@ def models_promote(
 def models_rollback(
     gpu: GpuArgument, board: Board = "", target: Target = "power", why: Why = "by hand"
 ) -> None:
-    """Return to the champion before the last promotion."""
+    """Go back to the champion before the last promotion."""
     from wattcast.app.services.models import registry
 
     _told(lambda services: registry.rollback(services, gpu, target, board, ACTOR, why))
@@ -89,10 +89,13 @@ def models_rollback(
 
 def worker(
     jobs: Annotated[
-        int | None, typer.Option(help="Jobs at the same time; default WATTCAST_JOB_WORKERS.")
+        int | None, typer.Option(help="Jobs run at once. Default: WATTCAST_JOB_WORKERS.")
     ] = None,
 ) -> None:
-    """Work on jobs (retraining) until interrupted, beside services or on another machine."""
+    """Run retraining jobs until interrupted.
+
+    Run it beside the service, or on another machine that uses the same database.
+    """
     from wattcast.app import logs
     from wattcast.app.jobs.worker import Worker
     from wattcast.app.store.database import Pool, open_database

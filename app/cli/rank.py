@@ -34,24 +34,24 @@ from wattcast.app.cli.output import console, predictor, print_json
 
 Divisors = Annotated[
     str | None,
-    typer.Option(help="Parameters whose product divides this axis of the problem: a,b or 4."),
+    typer.Option(help="What divides this axis of the problem size: parameters a,b or a number."),
 ]
 
 
 def rank(
     tuning: Annotated[
-        Path, typer.Argument(metavar="TUNING", help="Kernel Tuner's T4 results or cache file.")
+        Path, typer.Argument(metavar="TUNING", help="T4 results or cache file of Kernel Tuner.")
     ],
     file: Ptx,
     gpu: Gpu,
     problem_size: Annotated[
-        str | None, typer.Option(help="Problem size: 1048576 or 4096x4096; else the file's.")
+        str | None, typer.Option(help="Problem size: 1048576 or 4096x4096. Default: from the file.")
     ] = None,
     grid_div_x: Divisors = None,
     grid_div_y: Divisors = None,
     grid_div_z: Divisors = None,
     by: Annotated[str, typer.Option(help="Rank by energy or time.")] = "energy",
-    top: Annotated[int, typer.Option(min=1, help="How many would be run.")] = 10,
+    top: Annotated[int, typer.Option(min=1, help="How many configurations you would run.")] = 10,
     shared: Shared = 0,
     kernel: Kernel = None,
     loops: Loops = None,
@@ -65,7 +65,10 @@ def rank(
     model: PowerModel = "physical",
     as_json: AsJson = False,
 ) -> None:
-    """Rank Kernel Tuner's configurations before running them; judge that by what was measured."""
+    """Rank Kernel Tuner configurations before running them.
+
+    If the file holds measurements, also shows how good the ranking is.
+    """
     from wattcast.predictor.rank import BLOCK_NAMES, Objective, TuningProblem
     from wattcast.predictor.rank import rank as run
     from wattcast.predictor.tuning_files import read_tuning
@@ -80,7 +83,7 @@ def rank(
         fail(f"{tuning}: not UTF-8 text", 2)
     size = _size(problem_size) or found.problem_size
     if size is None:
-        fail("the file does not tell the problem size: give --problem-size", 2)
+        fail("the file does not give the problem size; pass --problem-size", 2)
     request: dict[str, Any] = {
         **kernel_request(file, "1", "1", shared, kernel, loops, None, None, arg),
         "gpu": gpu,

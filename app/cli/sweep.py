@@ -32,37 +32,48 @@ MOST_LINES = 40
 @with_options
 def sweep(
     file: Ptx,
-    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias; may be given again.")],
+    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias. Repeatable.")],
     grid: Grid,
     block: Block,
     blocks: Annotated[
         str | None,
-        typer.Option(help="Blocks to try: 64,128 or 16x16,32x8; default: usual ones."),
+        typer.Option(help="Blocks to try: 64,128 or 16x16,32x8. Default: common sizes."),
     ] = None,
     grids: Annotated[
         str | None,
-        typer.Option(help="Grids to try: 80,160; default: what covers the launch's threads."),
+        typer.Option(help="Grids to try: 80,160. Default: as many blocks as cover the threads."),
     ] = None,
     grid_stride: Annotated[
-        bool, typer.Option("--grid-stride", help="The kernel loops over what no thread covers.")
+        bool,
+        typer.Option(
+            "--grid-stride", help="The kernel has a grid-stride loop, so any grid is correct."
+        ),
     ] = False,
     try_registers: Annotated[
-        str | None, typer.Option(help="Registers per thread to try: 24,32,40.")
+        str | None, typer.Option(help="Register counts per thread to try: 24,32,40.")
     ] = None,
     *,
     launch: LaunchOptions,
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     max_slowdown: Annotated[
-        float | None, typer.Option(help="Time over that of the launch given, at most: 1.1.")
+        float | None,
+        typer.Option(help="Longest time allowed, relative to the given launch, e.g. 1.1."),
     ] = None,
-    max_power_watts: Annotated[float | None, typer.Option(help="Power cap.")] = None,
-    deadline_seconds: Annotated[float | None, typer.Option(help="Longest time.")] = None,
+    max_power_watts: Annotated[
+        float | None, typer.Option(help="Highest power allowed, in watts.")
+    ] = None,
+    deadline_seconds: Annotated[
+        float | None, typer.Option(help="Longest time allowed, in seconds.")
+    ] = None,
     time_model: TimeModel = "auto",
     model: PowerModel = "physical",
     as_json: AsJson = False,
 ) -> None:
-    """Predict many blocks, grids, register counts and GPUs; the best by energy, time and EDP."""
+    """Predict many launch shapes and GPUs, and pick the best.
+
+    Tries blocks, grids and register counts. Best by energy, by time and by energy-delay product.
+    """
     from wattcast.predictor.messages.sweep import SweepRequest
     from wattcast.predictor.sweep import sweep as run
 

@@ -138,7 +138,7 @@ class PredictionStore:
             queued.committed.set_result(None)
         with self._changed:
             if len(self._waiting) >= self._queue_rows:
-                raise StoreError("the database does not keep up; the prediction was not stored")
+                raise StoreError("the database is too slow; the prediction was not stored")
             self._waiting.append(queued)
             self._recent.put(record.id, replace(record, ptx=None))
             if len(self._waiting) == 1:

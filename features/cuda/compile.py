@@ -139,8 +139,8 @@ def _target(
         return lower[-1], ()
     oldest = supported[0]
     detail = (
-        f"{compiler} does not compile for compute capability {capability[0]}.{capability[1]}; "
-        f"compiled for {oldest // 10}.{oldest % 10}"
+        f"{compiler} cannot compile for compute capability {capability[0]}.{capability[1]}; "
+        f"compiled for {oldest // 10}.{oldest % 10} instead"
     )
     return oldest, (Diagnostic("target_raised", detail),)
 
@@ -150,8 +150,8 @@ def _result(done: Finished, folder: Path, limits: Limits) -> str:
         raise CompileError(f"the compiler did not finish in {limits.seconds:g} s")
     if done.not_isolated:
         raise NotIsolatedError(
-            "the compiler could not be isolated this time, so nothing was compiled; try again, or "
-            "send PTX. GET /readyz and wattcast settings tell what isolates it"
+            "the compiler could not be isolated this time, so nothing was compiled. Try again, or "
+            "send PTX. GET /readyz and wattcast settings show how it is isolated"
         )
     out = folder / "out.ptx"
     if done.code == 0 and out.is_file():

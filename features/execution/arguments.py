@@ -282,7 +282,7 @@ def bind(
                 )
             continue
         if given is not None:
-            raise LaunchError(f"{parameter.name} is no pointer", field="arguments")
+            raise LaunchError(f"{parameter.name} is not a pointer", field="arguments")
         if parameter.type in ("texref", "samplerref", "surfref"):
             continue
         dtype = TYPES.get(parameter.type)

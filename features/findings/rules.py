@@ -48,7 +48,7 @@ def fp64_between_fp32(evidence: Evidence) -> Iterator[Finding]:
             yield Finding(
                 "fp64_between_fp32",
                 tuple(place(function, instructions[at]) for at in arithmetic),
-                f"{len(arithmetic)} double-precision instructions work on converted floats and "
+                f"{len(arithmetic)} double-precision instructions work on converted floats, and "
                 f"their results become floats again",
                 "write float literals (2.0f, not 2.0) and float functions (sqrtf, not sqrt)",
                 difference.applied(evidence.activity),
@@ -173,7 +173,8 @@ def _in_loop(
         yield Finding(
             "invariant_in_loop",
             (place(function, one),),
-            f"{one.opcode} works out the same in each of {trips:g} rounds of the loop at {header}",
+            f"{one.opcode} computes the same value in each of {trips:g} iterations of the loop at "
+            f"{header}",
             "move it before the loop",
             difference.applied(evidence.activity),
         )
@@ -189,9 +190,9 @@ def _in_loop(
     yield Finding(
         "division_in_loop",
         (place(function, one),),
-        f"{one.opcode} divides {executed:.4g} times (warps) in the loop at {header} by what the "
-        "loop does not change",
-        f"work out {kind} before the loop and multiply by it (the last bit may differ for floats)",
+        f"{one.opcode} divides {executed:.4g} times (warps) in the loop at {header} by a value "
+        "that the loop does not change",
+        f"compute {kind} before the loop and multiply by it (the last bit may differ for floats)",
         difference.applied(evidence.activity),
     )
 
@@ -261,8 +262,8 @@ def divergent_branches(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "divergent_branch",
             (place(function, function.body.instructions[branch]),),
-            f"warps split here: what it guards runs with {1 - lost / total:.0%} of the lanes that "
-            f"reach the branch, {lost:.4g} warp instructions more than if each warp agreed",
+            f"warps diverge here: the guarded code runs with {1 - lost / total:.0%} of the lanes "
+            f"that reach the branch, {lost:.4g} warp instructions more than if each warp agreed",
             "let whole warps take one side: branch on blockIdx or on threadIdx / 32, sort the "
             "work, or compute both sides without a branch",
             difference.applied(evidence.activity),
@@ -429,8 +430,8 @@ def local_memory(evidence: Evidence) -> Iterator[Finding]:
         yield Finding(
             "local_memory",
             tuple(places),
-            f"{len(places)} instructions go to local memory, {requests:.4g} requests of warps: "
-            "spilled registers, or an array whose index is not known when compiled",
+            f"{len(places)} instructions access local memory, {requests:.4g} requests of warps: "
+            "spilled registers, or an array with an index unknown at compile time",
             "unroll the loop around a small array, split it into scalars, or allow more registers",
             difference.applied(evidence.activity),
         )

@@ -87,7 +87,7 @@ def check_capability_rows(rows: Mapping[str, Any]) -> list[str]:
         least = 0 if name in _MAY_BE_ZERO else 1
         for key, value in values.items():
             if type(value) is not int or value < least:
-                problems.append(f"{name}.values.{key}: {value!r} is no whole number >= {least}")
+                problems.append(f"{name}.values.{key}: {value!r} is not a whole number >= {least}")
     if problems:
         return problems
     for key in ids:

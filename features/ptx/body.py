@@ -133,7 +133,7 @@ class _BodyParser:
             if len(rest) > most_characters:
                 self._hold("max_statement_characters", len(rest), "characters in one statement", at)
             if len(opcode) > MOST_OPCODE_CHARACTERS:
-                self._fail(f"{excerpt(opcode)!r} is no opcode: it is too long", at)
+                self._fail(f"{excerpt(opcode)!r} is not an opcode: it is too long", at)
             if rest and not rest.isspace():
                 try:
                     pieces = rest.split(", ") if ", " in rest else rest.split(",")
@@ -237,7 +237,7 @@ class _BodyParser:
         if semicolon < 0:
             self._fail(f"the statement {what!r} has no semicolon", position)
         if newline >= 0 or "{" in clean[position:semicolon]:
-            self._fail(f"{what!r} is no PTX statement", position)
+            self._fail(f"{what!r} is not a PTX statement", position)
         self._complain("unparsed_statement", f"statement {what!r} is not understood")
         return semicolon + 1
 

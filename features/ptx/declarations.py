@@ -70,7 +70,7 @@ class _Words:
             elif size is not None:
                 known = _SIZE.fullmatch(size)
                 if known is None:
-                    raise DeclarationError(f"{excerpt(size)!r} is no array size")
+                    raise DeclarationError(f"{excerpt(size)!r} is not an array size")
                 digits = known.group(1) or "0"
                 self.sizes.append(int(digits, 16 if digits[:2] in ("0x", "0X") else 10))
             elif length is not None:

@@ -274,7 +274,7 @@ class Module:
         """
         kernels = self.kernels
         if not kernels:
-            raise KernelError("the PTX holds no kernel (.entry)", known=[])
+            raise KernelError("the PTX has no kernel (.entry)", known=[])
         if name is None:
             if len(kernels) > 1:
                 known = _readable(kernels)

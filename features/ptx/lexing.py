@@ -53,7 +53,7 @@ class Source:
         if "\0" in clean:
             nul = clean.find("\0", 0, end)
             if nul >= 0:
-                self.fail("binary data: the text holds a NUL byte", nul)
+                self.fail("binary data: the text contains a NUL byte", nul)
             clean = clean.replace("\0", " ")
         if clean.startswith("\ufeff"):
             clean = " " + clean[1:]

@@ -297,8 +297,8 @@ def find_n_loop(
         diagnostics.append(
             Diagnostic(
                 "trip_counts_merged",
-                "published feature schemas know one trip count for all self loops; "
-                f"of {numbers} the largest is used",
+                "published feature schemas hold one trip count for all self loops; "
+                f"the largest of {numbers} was used",
             )
         )
     return max(chosen, default=0.0), tuple(diagnostics)

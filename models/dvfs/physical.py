@@ -66,7 +66,7 @@ class ScalingParameters(BaseModel):
         known = UNITS[self.counters]
         used = set(self.time.capacities) | set(self.power.unit_watts if self.power else ())
         if not used <= set(known):
-            raise ValueError(f"{self.counters} counters do not tell {sorted(used - set(known))}")
+            raise ValueError(f"{self.counters} counters do not include {sorted(used - set(known))}")
         for pair in (self.nominal, self.reference):
             checked(pair)
         return self

@@ -38,7 +38,9 @@ class BoostedPowerModel:
     def __init__(self, artifact: Artifact) -> None:
         card = artifact.card
         if card.family not in BOOSTED_FAMILIES:
-            raise ModelError(f"{card.family!r} is no boosted family", known=list(BOOSTED_FAMILIES))
+            raise ModelError(
+                f"{card.family!r} is not a boosted family", known=list(BOOSTED_FAMILIES)
+            )
         self.card: ModelCard = card
         singles = artifact.members if card.family == "average" else (artifact,)
         self._singles = tuple(TreeModel(single) for single in singles)

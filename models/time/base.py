@@ -53,7 +53,7 @@ class TimePrediction:
         seconds = self.estimate.value
         if not (seconds > 0 and isfinite(self.estimate.high)):
             raise ModelError(
-                f"the time model {self.family} cannot tell the time of this launch: it counts "
+                f"the time model {self.family} cannot predict the time of this launch: it counts "
                 f"{', '.join(self.parts)}, which comes to {seconds:g} s here; ask for another "
                 "time model (time_model), such as bottleneck",
                 field="time_model",

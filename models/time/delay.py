@@ -432,7 +432,7 @@ def _assumed_rates(gpu: GpuProfile) -> tuple[Diagnostic, ...]:
     return (
         Diagnostic(
             "peak_warps_assumed",
-            f"no throughputs and peak warps are published for {gpu.id}; its lanes and latencies "
-            "stand in, and Tesla K20's warps for divisions and roots",
+            f"no throughputs and peak warps are published for {gpu.id}; they were "
+            "derived from its lanes and latencies, for divisions and roots from Tesla K20",
         ),
     )

@@ -149,7 +149,7 @@ def _latency_model(gpu: GpuProfile) -> tuple[GlobalLatency, tuple[Diagnostic, ..
     return model, (
         Diagnostic(
             "latency_assumed",
-            f"no global memory latency is published for {gpu.id}; that of {stand_in} is used",
+            f"no global memory latency is published for {gpu.id}; that of {stand_in} was used",
         ),
     )
 
@@ -213,7 +213,7 @@ def global_penalty_seconds(
             Diagnostic(
                 "throughput_assumed",
                 f"no global memory throughput is published for {gpu.id}; "
-                "its peak bandwidth is used in the global memory penalty",
+                "its peak bandwidth was used for the global memory penalty",
             ),
         )
     return batches * counts.global_bytes / megabytes * 1e-6, diagnostics
@@ -239,7 +239,7 @@ def shared_penalty_seconds(
             Diagnostic(
                 "throughput_assumed",
                 f"no shared memory throughput is published for {gpu.id}; "
-                "one word per bank and cycle is used in the shared memory penalty",
+                "one word per bank and cycle was used for the shared memory penalty",
             ),
         )
     return batches * counts.shared_bytes / megabytes * 1e-6, diagnostics
@@ -268,6 +268,6 @@ def launch_overhead_seconds(gpu: GpuProfile, threads: int) -> tuple[float, tuple
     return stand_in, (
         Diagnostic(
             "launch_overhead_assumed",
-            f"no launch overhead is published for {gpu.id}; that of {OVERHEAD_STAND_IN} is used",
+            f"no launch overhead is published for {gpu.id}; that of {OVERHEAD_STAND_IN} was used",
         ),
     )

@@ -128,7 +128,7 @@ def _scaled_latency(
             Diagnostic(
                 "latency_assumed",
                 f"no device memory latency is published for {gpu.id}; that of {reference.id} "
-                "is used",
+                "was used",
             ),
         ),
     )

@@ -35,7 +35,8 @@ FLOPS_PER_FMA = 2
 
 LOWER_BOUND = Diagnostic(
     "time_is_lower_bound",
-    "the roofline counts neither latency nor launch overhead nor caches: a launch takes longer",
+    "the roofline ignores latency, launch overhead and caches, so a launch takes longer. Use "
+    "time_model auto for an estimate",
 )
 
 

@@ -313,7 +313,7 @@ def _unused_clock(clocks: ClockPair, gpu: GpuProfile) -> tuple[Diagnostic, ...]:
     return (
         Diagnostic(
             "memory_clock_unused",
-            f"the scheduling model knows memory at {gpu.memory_mhz:g} MHz alone; "
-            f"{clocks.memory_mhz:g} MHz changes nothing in it",
+            f"the scheduling model has memory timings for {gpu.memory_mhz:g} MHz only; they were "
+            f"used for {clocks.memory_mhz:g} MHz too. Use time_model auto for other memory clocks",
         ),
     )

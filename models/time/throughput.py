@@ -245,6 +245,6 @@ def _assumed(gpu: GpuProfile) -> tuple[Diagnostic, ...]:
     return (
         Diagnostic(
             "throughput_assumed",
-            f"no instruction throughputs are published for {gpu.id}; its lanes stand in",
+            f"no instruction throughputs are published for {gpu.id}; its lane counts were used",
         ),
     )

@@ -148,11 +148,13 @@ def code_diagnostics(code: KernelCode) -> tuple[Diagnostic, ...]:
         found.append(
             Diagnostic(
                 "latency_assumed",
-                "no measured latency for " + ", ".join(code.unmeasured) + "; see docs/time.md",
+                "no latency was measured for "
+                + ", ".join(code.unmeasured)
+                + "; a default was used (docs/time.md)",
             )
         )
     found.extend(
-        Diagnostic("call_not_timed", "the time of the function called is not counted", line)
+        Diagnostic("call_not_timed", "the time in the called function is not counted", line)
         for line in code.calls
     )
     return tuple(found)

@@ -87,9 +87,7 @@ def _power(
 ) -> dict[str, Any]:
     reference = answer["model"]
     if reference is None or answer["power"] is None:
-        raise ServiceError(
-            "no-explanation", f"prediction {answer['id']} holds no power: nothing to explain"
-        )
+        raise ServiceError("no-explanation", f"prediction {answer['id']} has no power to explain")
     seconds = seconds_of(answer)
     if reference["family"] == PHYSICAL:
         if method == "shap":
@@ -251,9 +249,7 @@ def _time(
 ) -> dict[str, Any]:
     seconds, timing = seconds_of(answer), answer["time_model"]
     if seconds is None or timing is None:
-        raise ServiceError(
-            "no-explanation", f"prediction {answer['id']} holds no time: nothing to explain"
-        )
+        raise ServiceError("no-explanation", f"prediction {answer['id']} has no time to explain")
     parts = {name: float(part) for name, part in timing["parts"].items()}
     try:
         combine = combine_of(timing["family"], parts, seconds)

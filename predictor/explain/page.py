@@ -105,13 +105,13 @@ def sentence(explanation: Mapping[str, Any]) -> str:
     predicted = f"{explanation[f'prediction_{unit_name}']:.4g} {unit}"
     if explanation["method"] == "shap":
         base = f"{explanation[f'base_{unit_name}']:.4g} {unit}"
-        return f"{predicted} are predicted: {base} to begin with, and what each part adds."
+        return f"The prediction is {predicted}: a base of {base}, plus what each part adds."
     local = f"{explanation[f'local_prediction_{unit_name}']:.4g} {unit}"
-    told = f"{predicted} are predicted; a linear model around it says {local}."
+    told = f"The prediction is {predicted}; the local linear model gives {local}."
     if (agreed := explanation["stability"]) is not None:
         told += (
-            f" Over {agreed['seeds']} seeds the {agreed['top']} strongest parts are the same to "
-            f"{agreed['selection']:.0%}, their signs to {agreed['sign_agreement']:.0%}."
+            f" Over {agreed['seeds']} seeds the {agreed['top']} strongest parts agree in "
+            f"{agreed['selection']:.0%} of cases, their signs in {agreed['sign_agreement']:.0%}."
         )
     return told
 

@@ -99,7 +99,7 @@ class PointerArgument(_Message):
     """What a pointer argument points to."""
 
     elements: Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)] | None = Field(
-        None, description="Elements of the buffer; else as many as threads are launched."
+        None, description="Elements of the buffer. Default: the number of threads."
     )
     values: Literal["uniform", "zeros", "sorted", "index"] = Field(
         "uniform",
@@ -175,14 +175,18 @@ class KernelRequest(_Message):
         description="Executions of loop bodies by label, source line or `default`.",
     )
     registers_per_thread: int | None = Field(
-        None, strict=True, ge=1, le=255, description="As the compiler reports; else estimated."
+        None,
+        strict=True,
+        ge=1,
+        le=255,
+        description="As the compiler reports it; default: estimated.",
     )
     static_shared_bytes: int | None = Field(
         None,
         strict=True,
         ge=0,
         le=2**31 - 1,
-        description="Static shared memory per block; else taken from the PTX declarations.",
+        description="Static shared memory per block. Default: from the PTX declarations.",
     )
     analysis: Mode = Field(
         "auto",
@@ -240,13 +244,13 @@ class KnownRequest(_Message):
         "the predicted power.",
     )
     clocks: Clocks | None = Field(
-        None, description="What it was measured at; the request's clocks where not given."
+        None, description="Clocks it was measured at. Default: the request's."
     )
 
     @model_validator(mode="after")
     def _measured(self) -> KnownRequest:
         if self.time_seconds is None and self.power_watts is None:
-            raise ValueError("a known launch tells time_seconds, power_watts or both")
+            raise ValueError("a known launch needs time_seconds, power_watts or both")
         return self
 
 
@@ -264,7 +268,7 @@ class _Interval(BaseModel):
     low: float = Field(description="Lower end of the interval.")
     high: float = Field(description="Upper end of the interval.")
     level: float = Field(description="Nominal coverage of [low, high], 0 to 1.")
-    basis: Basis = Field(description="What the interval rests on.")
+    basis: Basis = Field(description="Basis of the interval.")
 
 
 class KernelName(BaseModel):
@@ -287,7 +291,7 @@ class TimeModel(BaseModel):
 
     family: str
     regime: Literal["compute", "memory", "latency", "launch"] | None = Field(
-        description="What bounds the launch; null where the model does not tell."
+        description="What limits the launch; null if the model has no regimes."
     )
     parts: dict[str, float] = Field(
         description="Seconds of the model's own terms: bounds of which the largest counts "
@@ -351,7 +355,7 @@ class LoopTrips(BaseModel):
     trips: float
     how: str
     line: int = Field(description="Line in the PTX.")
-    source_line: int | None = Field(description="Line in the CUDA source, where PTX tells it.")
+    source_line: int | None = Field(description="Line in the CUDA source, if the PTX has it.")
 
 
 class WarningLine(BaseModel):
@@ -397,8 +401,8 @@ class KernelParameter(BaseModel):
 
     position: int
     ptx_name: str
-    c_name: str | None = Field(None, description="Null where the CUDA source does not tell it.")
-    type: str = Field(description="Its PTX type, `u64` say.")
+    c_name: str | None = Field(None, description="Null if the CUDA source does not show it.")
+    type: str = Field(description="Its PTX type, e.g. `u64`.")
 
 
 def field_problems(errors: Sequence[Any]) -> list[dict[str, str]]:

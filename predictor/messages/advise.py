@@ -62,11 +62,11 @@ class Advice(BaseModel):
         "launch_shape",
         "lower_clocks",
     ]
-    detail: str = Field(description="What was found, in the numbers of this launch.")
+    detail: str = Field(description="What was found, with the numbers of this launch.")
     remedy: str = Field(description="What to change.")
     places: list[AdvicePlace]
     activity: list[ChangedQuantity] = Field(
-        description="What the remedy changes in the launch's activity; empty where it changes the "
+        description="What the remedy changes in the launch's activity; empty if it changes the "
         "request."
     )
     request: dict[str, Any] | None = Field(

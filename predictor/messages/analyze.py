@@ -52,7 +52,7 @@ class AnalyzedArgument(KernelParameter):
     """A parameter of the kernel and what the request says of it."""
 
     given: int | float | dict[str, int | float | str | None] | None = Field(
-        None, description="Null where nothing was given; what stands in is among the warnings."
+        None, description="Null if not given; the warnings say what was assumed."
     )
 
 
@@ -82,17 +82,17 @@ class ObservedTrips(BaseModel):
     mean: float
     lowest: int
     highest: int
-    entries: float = Field(description="Entries of threads, over the whole launch.")
-    extrapolated: bool = Field(description="Iterations that repeat, or were cut off.")
+    entries: float = Field(
+        description="Times that a thread enters the loop, over the whole launch."
+    )
+    extrapolated: bool = Field(description="Iterations that repeat or were cut off.")
 
 
 class AnalyzedLoop(LoopTrips):
     """One natural loop."""
 
     depth: int = Field(description="1 for an outermost loop.")
-    observed: ObservedTrips | None = Field(
-        None, description="Null where the loop was not executed."
-    )
+    observed: ObservedTrips | None = Field(None, description="Null if the loop was not executed.")
 
 
 class AnalyzedAccess(BaseModel):
@@ -101,9 +101,7 @@ class AnalyzedAccess(BaseModel):
     function: str
     position: int = Field(description="Index of the instruction in its function.")
     line: int = Field(description="Line in the PTX.")
-    source_line: int | None = Field(
-        None, description="Line in the CUDA source, where PTX tells it."
-    )
+    source_line: int | None = Field(None, description="Line in the CUDA source, if the PTX has it.")
     opcode: str
     space: str
     is_load: bool
@@ -284,7 +282,7 @@ class AnalyzeAnswer(BaseModel):
 
     gpu: str
     kernel: KernelName
-    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
+    compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
     launch: AnalyzedLaunch
     how: Literal["executed", "symbolic"] = Field(description="Where the activity comes from.")
     occupancy: AnalyzedOccupancy
@@ -295,9 +293,9 @@ class AnalyzeAnswer(BaseModel):
     accesses: list[AnalyzedAccess]
     activity: list[Quantity] = Field(description="The quantities of schema `activity1`.")
     lines: list[AnalyzedLine] = Field(description="The most machine instructions first.")
-    sampling: Sampling | None = Field(None, description="Null where nothing was executed.")
+    sampling: Sampling | None = Field(None, description="Null if nothing was executed.")
     needs: list[Need] = Field(
-        default_factory=list, description="Arguments to give first, the weightiest first."
+        default_factory=list, description="Arguments to give first, the most important one first."
     )
     coverage: Coverage
     warnings: list[WarningLine]

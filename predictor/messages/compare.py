@@ -118,7 +118,7 @@ class Comparison(BaseModel):
         "that of the energy. Null where the model does not tell components."
     )
     exceeded: list[Literal["max_energy_percent", "max_time_percent", "max_power_percent"]] = Field(
-        description="Limits that are broken."
+        description="Limits that are exceeded."
     )
 
 
@@ -126,8 +126,8 @@ class CompareAnswer(BaseModel):
     """Answer of ``POST /compare``: kernels in the order of the new code, each on every GPU."""
 
     comparisons: list[Comparison]
-    added: list[KernelName] = Field(description="Kernels of the new code alone.")
-    removed: list[KernelName] = Field(description="Kernels of the old code alone.")
-    passed: bool = Field(description="No limit is broken.")
+    added: list[KernelName] = Field(description="Kernels of the new code only.")
+    removed: list[KernelName] = Field(description="Kernels of the old code only.")
+    passed: bool = Field(description="No limit is exceeded.")
     markdown: str = Field(description="The same as a Markdown table, for a pull request.")
     warnings: list[WarningLine] = Field(description="Those of the new code.")

@@ -38,7 +38,7 @@ class Tariff(_Message):
 
     price_per_kwh: Amount
     currency: Annotated[str, StringConstraints(min_length=1, max_length=16)] = Field(
-        description="Told back as given."
+        description="As given in the request."
     )
 
 
@@ -68,9 +68,9 @@ class CostRequest(_Message):
     clocks: Clocks | None = None
     model: ModelChoice = "auto"
     kernels: Annotated[list[ApplicationKernel], Field(min_length=1, max_length=MOST_KERNELS)]
-    tariff: Tariff | None = Field(None, description="Without it no price is told.")
+    tariff: Tariff | None = Field(None, description="Without it, the price is null.")
     grams_co2_per_kwh: Amount | None = Field(
-        None, description="Carbon intensity of the grid; without it no CO2 is told."
+        None, description="Carbon intensity of the grid; without it, CO2 is null."
     )
 
     @model_validator(mode="before")
@@ -127,9 +127,9 @@ class CostAnswer(BaseModel):
 
     gpu: str
     covers: Literal["gpu_board_while_kernels_run"] = Field(
-        description="Host, transfers, cooling and the GPU's idling between launches are not in it."
+        description="Host, transfers, cooling and idle time between launches are not included."
     )
-    kernels: list[KernelCost] = Field(description="In the order asked.")
+    kernels: list[KernelCost] = Field(description="In the order of the request.")
     time: Time = Field(description="One launch after the other.")
     energy: Energy
     kwh: float

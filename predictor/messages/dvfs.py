@@ -39,7 +39,7 @@ class ClockRange(_Message):
     """Every core clock of one range with every memory clock of another."""
 
     core: Steps
-    memory: Steps | None = Field(None, description="The GPU's default clock alone if not given.")
+    memory: Steps | None = Field(None, description="Default: only the GPU's default clock.")
 
 
 class ConstraintsRequest(_Message):
@@ -47,7 +47,7 @@ class ConstraintsRequest(_Message):
 
     max_slowdown: Annotated[
         Positive | None,
-        Field(description="Time over that at the reference, at most; 1.1 is a tenth longer."),
+        Field(description="Longest time relative to the reference; 1.1 is 10 % longer."),
     ] = None
     max_power_watts: Positive | None = None
     deadline_seconds: Positive | None = None
@@ -77,7 +77,7 @@ class DvfsRequest(KernelTiming):
         "lists. The default clocks alone where not given.",
     )
     reference: Clocks | None = Field(
-        None, description="Pair that factors refer to; the GPU's highest where not given."
+        None, description="Clock pair that ratios refer to. Default: the GPU's highest."
     )
     constraints: ConstraintsRequest = ConstraintsRequest()
     model: ModelChoice = "physical"
@@ -113,8 +113,8 @@ class OperatingPoint(BaseModel):
     energy: Energy
     edp_joule_seconds: float
     regime: Literal["compute", "memory", "latency", "launch"] | None
-    pareto: bool = Field(description="No other point is both faster and thriftier.")
-    feasible: bool = Field(description="It keeps to every constraint.")
+    pareto: bool = Field(description="No other point is both faster and uses less energy.")
+    feasible: bool = Field(description="It satisfies all constraints.")
     extrapolated: bool = Field(description="The GPU's profile does not list this pair.")
 
 
@@ -154,7 +154,7 @@ class Assumptions(BaseModel):
     voltage_curve: Literal["fitted", "typical"] = Field(
         description="`fitted` to this GPU's measurements, or `typical` of other GPUs."
     )
-    one_memory_clock: bool = Field(description="Only the core clock of this GPU can be chosen.")
+    one_memory_clock: bool = Field(description="Only the core clock of this GPU can be set.")
     time_model: str
 
 
@@ -163,7 +163,7 @@ class DvfsAnswer(BaseModel):
 
     gpu: str
     kernel: KernelName
-    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
+    compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
     model: ModelReference
     reference: Reference
     points: list[OperatingPoint]

@@ -15,7 +15,7 @@ class _Explained(BaseModel):
 
     feature: str
     value: float | None = Field(description="The feature's value; null is missing.")
-    meaning: str = Field(description="What it is, in a sentence for people.")
+    meaning: str = Field(description="What it is, in one sentence.")
     changeable: bool = Field(description="Whether the programmer can change it.")
 
 
@@ -127,7 +127,7 @@ class TimeShapAnswer(BaseModel):
     target: Literal["time"]
     model: TimeModelReference
     prediction_seconds: float
-    base_seconds: float = Field(description="Of nothing at all: 0.")
+    base_seconds: float = Field(description="0 if there is no work.")
     contributions: list[TimeShare] = Field(description="Largest first.")
 
 

@@ -66,7 +66,7 @@ class FeaturesAnswer(BaseModel):
     schema_id: str = Field(alias="schema")
     gpu: str
     kernel: KernelName
-    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
+    compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
     features: list[FeatureValue]
     occupancy: Occupancy
     registers: Registers

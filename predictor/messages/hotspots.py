@@ -23,9 +23,9 @@ class Hotspot(Cost):
 
     rank: int = Field(description="1 costs the most energy.")
     line: int = Field(description="Line in the PTX, or in the source for `source_lines`.")
-    warp_executions: float = Field(description="Warp instructions executed there.")
+    warp_executions: float = Field(description="Warp instructions executed at this place.")
     machine_instructions: float = Field(description="The same after expansion to machine code.")
-    active_lane_fraction: float = Field(description="Lanes at work, 0 to 1.")
+    active_lane_fraction: float = Field(description="Share of active lanes, 0 to 1.")
     components: dict[str, float] = Field(
         description="Joules by component of the GPU, largest first."
     )
@@ -90,10 +90,12 @@ class HotspotsAnswer(BaseModel):
     gpu: str
     kernel: KernelName
     clocks: ClocksAnswer
-    seconds: float = Field(description="Of the launch, as predicted.")
-    joules: float = Field(description="Of the launch, as predicted.")
-    shares_by: ModelReference = Field(description="The physical model that shares out.")
-    start: Cost = Field(description="Starting the launch and its blocks: no instruction's.")
+    seconds: float = Field(description="Predicted, of the launch.")
+    joules: float = Field(description="Predicted, of the launch.")
+    shares_by: ModelReference = Field(description="The physical model that gives the shares.")
+    start: Cost = Field(
+        description="Starting the launch and its blocks; belongs to no instruction."
+    )
     blocks: Blocks
     lines: Lines
     source_lines: SourceLines

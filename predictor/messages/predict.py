@@ -41,7 +41,7 @@ class WorkRequest(_Message):
     int_ops: Count = Field(description="Thread-level integer instructions.")
     flops_sp: Count = Field(0.0, description="Single precision; a fused multiply-add is two.")
     flops_dp: Count = Field(0.0, description="Double precision.")
-    runtime: Runtime = Field("unknown", description="How the kernel was made, where known.")
+    runtime: Runtime = Field("unknown", description="How the kernel was compiled, if known.")
 
 
 _OF_A_KERNEL = (
@@ -98,15 +98,15 @@ class PredictRequest(KernelTiming):
     )
     known: Annotated[list[KnownRequest], Field(max_length=64)] = Field(
         default_factory=list[KnownRequest],
-        description="Measured launches of this kernel: they correct the predicted time and power, "
-        "the more the more alike they are.",
+        description="Measured launches of this kernel. They correct the predicted time and power, "
+        "and more so the more similar they are.",
     )
     gpu: Name | None = Field(None, description="GPU id or alias; see GET /gpus.")
     gpus: Annotated[list[Name], Field(min_length=1)] | None = Field(
-        None, description="Several GPUs; the answer then holds one prediction for each."
+        None, description="Several GPUs; the answer then has one prediction for each."
     )
     clocks: Clocks | None = Field(
-        None, description="Clocks to predict for; the GPU's default ones where not given."
+        None, description="Clocks to predict for. Default: the GPU's own."
     )
     model: ModelChoice = Field(
         "auto",
@@ -144,7 +144,9 @@ class PredictRequest(KernelTiming):
         if self.launch.arguments:
             given.append("launch.arguments")
         if given:
-            raise ValueError(f"{', '.join(given)}: measured work knows no kernel")
+            raise ValueError(
+                f"{', '.join(given)}: not allowed with measured work, which has no kernel"
+            )
         return self
 
 
@@ -172,10 +174,10 @@ class PredictAnswer(BaseModel):
     id: UUID = Field(description="For GET /explain and GET /predictions/{id}.")
     gpu: str
     kernel: KernelName | None = Field(description="Null for measured work.")
-    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
+    compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
     clocks: ClocksAnswer
-    power: Power | None = Field(description="Null where no model can answer; see the warnings.")
-    time: Time | None = Field(description="Null where no time model applies.")
+    power: Power | None = Field(description="Null if no model can answer; see the warnings.")
+    time: Time | None = Field(description="Null if no time model applies.")
     energy: Energy | None
     model: ModelReference | None
     components: dict[str, float] | None = Field(
@@ -190,7 +192,7 @@ class PredictAnswer(BaseModel):
     registers: Registers | None = Field(description="Null for measured work.")
     trip_counts: list[LoopTrips]
     needs: list[Need] = Field(
-        default_factory=list, description="Arguments to give first, the weightiest first."
+        default_factory=list, description="Arguments to give first, the most important one first."
     )
     coverage: Coverage | None = Field(
         None, description="Null where nothing rests on counts of activity."

@@ -49,7 +49,7 @@ class SweepRequest(KernelTiming):
     gpus: Annotated[list[Name], Field(min_length=1)] | None = None
     blocks: Annotated[list[Dimension | Dimensions], Field(min_length=1)] | None = Field(
         None,
-        description="Blocks to try; usual ones of as many axes as the launch has if not given.",
+        description="Blocks to try. Default: common sizes with as many axes as the launch.",
     )
     grids: Annotated[list[Dimension | Dimensions], Field(min_length=1)] | None = Field(
         None,
@@ -75,7 +75,7 @@ class SweepRequest(KernelTiming):
         if self.registers is not None and self.registers_per_thread is not None:
             raise ValueError("give either registers or registers_per_thread")
         if self.grid_stride and self.grids is None:
-            raise ValueError("grid_stride says what to make of grids: give those too")
+            raise ValueError("grid_stride needs grids: give both")
         return self
 
 
@@ -86,7 +86,7 @@ class Shape(BaseModel):
     grid: list[int]
     block: list[int]
     registers_per_thread: int | None = Field(
-        description="As asked for by `registers`; null where the kernel's own count stands."
+        description="As requested by `registers`; null: the kernel's own count."
     )
 
 
@@ -105,10 +105,10 @@ class SweepPoint(Shape):
     time_saved_percent: float = Field(description="Against the reference.")
     regime: Literal["compute", "memory", "latency", "launch"] | None
     spills: bool = Field(
-        description="Fewer registers than the kernel needs: it would spill, which is not predicted."
+        description="Too few registers: the kernel would spill; the cost is not predicted."
     )
-    pareto: bool = Field(description="No other point is both faster and thriftier.")
-    feasible: bool = Field(description="It keeps to every constraint.")
+    pareto: bool = Field(description="No other point is both faster and uses less energy.")
+    feasible: bool = Field(description="It satisfies all constraints.")
 
 
 class InfeasibleShape(Shape):
@@ -160,7 +160,7 @@ class SweepAnswer(BaseModel):
     """Answer of ``POST /sweep``. Points are in the order of GPUs, blocks, grids, registers."""
 
     kernel: KernelName
-    compiled: Compiled | None = Field(None, description="Null where the request brought PTX.")
+    compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
     models: list[SweepModel]
     reference: SweepReference
     points: list[SweepPoint]

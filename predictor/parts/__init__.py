@@ -265,7 +265,7 @@ def warnings(
     found += _each_once((analysis.diagnostics, *groups), lines)
     if len(found) > MOST_WARNINGS:
         left_out = len(found) - MOST_WARNINGS
-        more = Diagnostic("more_warnings", f"{left_out} more warnings are left out")
+        more = Diagnostic("more_warnings", f"{left_out} more warnings are not listed")
         found = [*found[:MOST_WARNINGS], _warning(more, None, None)]
     return found
 

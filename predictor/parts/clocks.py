@@ -19,6 +19,7 @@ def clocks_of(asked: Clocks | None, gpu: GpuProfile) -> tuple[ClockPair, Sequenc
     if is_supported(pair, gpu):
         return pair, ()
     detail = (
-        f"{pair.core_mhz:g}/{pair.memory_mhz:g} MHz is no pair that {gpu.id} is known to run at"
+        f"{gpu.id} is not known to run at {pair.core_mhz:g}/{pair.memory_mhz:g} MHz; the "
+        "prediction is extrapolated"
     )
     return pair, (Diagnostic("clocks_extrapolated", detail),)

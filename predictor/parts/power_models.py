@@ -106,7 +106,9 @@ class PowerModels:
             found = None if (gpu, board) in own else serving.missing.get((target, gpu, ""))
         if found is None or choice not in ("auto", found.family):
             return ()
-        detail = f"the promoted model of {target} cannot be loaded, another stands in: {found.why}"
+        detail = (
+            f"the promoted {target} model cannot be loaded, so another one answered: {found.why}"
+        )
         return (Diagnostic("promoted_model_missing", detail),)
 
     def model_for(

@@ -115,24 +115,27 @@ def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Dia
     other_clocks = [name for name in found.outside if name in CLOCKS]
     busier = [name for name in found.outside if name not in CLOCKS]
     if busier:
-        detail = f"busier than in any training row: {', '.join(busier)}"
+        detail = (
+            f"rates above those of any training row: {', '.join(busier)}; the power is extrapolated"
+        )
         notes.append(Diagnostic("outside_training_range", detail))
     if other_clocks:
-        detail = f"no training row ran at such clocks: {', '.join(other_clocks)}"
+        detail = f"no training row ran at these clocks; extrapolated: {', '.join(other_clocks)}"
         notes.append(Diagnostic("outside_training_range", detail))
     if model.pooled:
         notes.append(
             Diagnostic(
                 "gpu_uncalibrated",
-                f"nobody measured power on {model.gpu.id}: weights of other GPUs and datasheet "
-                "facts",
+                f"power was never measured on {model.gpu.id}; weights of other GPUs and datasheet "
+                "facts were used. Measurements make it better: wattcast onboard or POST /retrain",
             )
         )
     if found.breakdown.limited:
         notes.append(
             Diagnostic(
                 "power_limit",
-                "more than the board may draw: it would lower its clocks, and take longer",
+                "the prediction exceeds the power limit of the board; it would lower its "
+                "clocks and take longer",
             )
         )
     return tuple(notes)
@@ -197,13 +200,14 @@ def _boosted(
 def _unlike_training(model: BoostedPowerModel, inputs: NDArray[np.float32]) -> Diagnostic:
     outside = model.outside_training_range(inputs.reshape(1, -1))[0]
     if outside:
-        detail = f"beyond what the model was trained on: {', '.join(outside)}"
+        detail = f"outside the training range; extrapolated: {', '.join(outside)}"
         return Diagnostic("outside_training_range", detail)
     novelty = float(model.novelty(inputs.reshape(1, -1))[0])
     return Diagnostic(
         "unlike_training",
-        f"no feature leaves its range, but together they are {novelty:.1f} times as far from "
-        "anything in training as is usual there",
+        f"each feature is within its training range, but this combination is {novelty:.1f} times "
+        "as far from the training rows as they usually are from each other; the power is "
+        "extrapolated",
     )
 
 
@@ -236,8 +240,8 @@ def _at_other_clocks(
     )
     note = Diagnostic(
         "power_scaled",
-        f"the model knows {base.core_mhz:g}/{base.memory_mhz:g} MHz alone; its answer is scaled "
-        f"by {ratio:.3f}, the physical model's ratio",
+        f"the model was trained at {base.core_mhz:g}/{base.memory_mhz:g} MHz only; its power was "
+        f"scaled by {ratio:.3f}, the ratio that the physical model predicts",
     )
     return replace(found, estimate=scaled, diagnostics=(*found.diagnostics, note))
 

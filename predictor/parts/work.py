@@ -64,7 +64,7 @@ def predict_work(
     power model is asked for: those look at a kernel's code.
     """
     if request.model not in ("auto", "physical"):
-        raise ModelError(f"measured work goes with model physical, not {request.model}")
+        raise ModelError(f"measured work needs model physical, not {request.model}")
     measured = Work(request.launch.launch(), **work.model_dump())
     clocks, beside = clocks_of(request.clocks, gpu)
     duration = predictor.work_time.of(gpu.id).predict(measured, gpu, clocks)
@@ -75,8 +75,8 @@ def predict_work(
     both = energy(power, duration.estimate)
     note = Diagnostic(
         "power_from_work",
-        "loads and stores, L2 hits, texture and tensor cores are not among measured work: "
-        "the true power is rather higher",
+        "measured work holds no loads and stores, L2 hits, texture or tensor operations; they were "
+        "taken as zero, so the true power is likely higher",
     )
     reference = reference_of(model.card)
     answer: dict[str, Any] = {

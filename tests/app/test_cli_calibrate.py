@@ -42,7 +42,7 @@ def test_the_choice_its_errors_and_the_watts_are_told(
     monkeypatch.setattr(calibrate, "calibrate", calibrated)
     out, _ = run("known.csv", "--predict", "asked.csv")
     assert out.splitlines() == [
-        "5 measured launches; mean error on each left out in turn:",
+        "5 measured launches; mean error, leaving out one at a time:",
         "  median            12.5 W",
         "  rank               7.2 W  <- chosen",
         "launch 1: 80.0 W",

@@ -70,7 +70,7 @@ def test_onboarding_without_what_it_fits_with_says_so_before_it_measures() -> No
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     (line,) = done.stderr.splitlines()
-    assert "onboarding lacks scipy" in line
+    assert "onboarding needs scipy" in line
     assert "wattcast[measure,train]" in line
 
 
@@ -88,11 +88,11 @@ def test_measure_then_onboard_then_pack(
     assert "power sensor: new value every 100 ms" in err
     assert (gpu.core_mhz, gpu.limit_watts) == (1380.0, 250.0)
     _, out, _ = run("measure", path)
-    assert "0 measured, 5 known before" in out
+    assert "0 measured, 5 already there" in out
 
     code, out, err = run("onboard", "--replay", path)
     assert code == 0, err
-    assert "Simulated GPU is known as simulated-gpu" in out
+    assert "Simulated GPU is now known as simulated-gpu" in out
     assert (tmp_path / "home" / "gpus" / "simulated-gpu.toml").is_file()
     _, out, _ = run("gpus", "show", "simulated-gpu")
     assert json.loads(out)["id"] == "simulated-gpu"
@@ -113,12 +113,12 @@ def test_measuring_within_given_minutes_stops_between_configurations_and_goes_on
     first = len(read_recording(path).configurations)
     assert 1 <= first < 5
     assert f"{first} measured" in out
-    assert f"{5 - first} left: run it again to go on" in out
+    assert f"{5 - first} left; run it again to continue" in out
     # What was begun is ended: at most one configuration more than the time given.
     assert 30 <= gpu.now() < 30 + 40
     assert "the time is over" in err
     _, out, _ = run("measure", path)
-    assert f"{5 - first} measured, {first} known before" in out
+    assert f"{5 - first} measured, {first} already there" in out
     assert "left" not in out
 
 
@@ -150,7 +150,7 @@ def test_an_interrupt_keeps_the_recording(
     path = tmp_path / "r.jsonl"
     code, _, err = run("measure", path, "--hold-power-limit", 200)
     assert code == 130
-    assert "run it again to go on" in err.splitlines()[-1]
+    assert "run it again to continue" in err.splitlines()[-1]
     assert gpu.limit_watts == 250.0
     assert 1 <= len(read_recording(path).configurations) < 5
 

@@ -174,7 +174,7 @@ def test_divisors_make_the_grid(vector_add: str) -> None:
     problem = TuningProblem((1000, 100), (("block_size_x", "tile"), ("4",), ()))
     launch = problem.launch({"block_size_x": 32, "tile": 4})
     assert launch == {"grid": [8, 25], "block": [32, 1, 1]}
-    with pytest.raises(DataError, match="no tunable parameter"):
+    with pytest.raises(DataError, match="is not a tunable parameter"):
         TuningProblem((1000,), (("unroll",), (), ())).launch({"block_size_x": 32})
 
 

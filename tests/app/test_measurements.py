@@ -331,7 +331,7 @@ def test_a_parquet_bomb_ends_only_the_process_that_reads_it(tmp_path: Path) -> N
 def test_names_that_leave_the_archive_are_refused(service: httpx.Client, name: str) -> None:
     answer = upload(service, zipped({name: as_csv(vectors(1))}), schema="alavani2023")
     assert answer.status_code == 422, answer.text
-    assert "inadmissible name" in answer.json()["detail"]
+    assert "forbidden name" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(

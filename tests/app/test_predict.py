@@ -324,5 +324,5 @@ def test_a_time_model_that_cannot_answer_says_so(
     assert response.status_code == 422, response.text
     answer = response.json()
     assert answer["type"].endswith("/model")
-    assert f"{model} cannot tell the time of this launch" in answer["detail"]
+    assert f"{model} cannot predict the time of this launch" in answer["detail"]
     assert "bottleneck" in answer["detail"]

@@ -223,7 +223,7 @@ def test_over_http(client: httpx.Client, services: Services, vector_add: str) ->
     assert answer.json()["points"] == json.loads(json.dumps(here["points"]))
     for changes, told in (
         ({"gpus": ["v100"]}, "either gpu or gpus"),
-        ({"grid_stride": True}, "give those too"),
+        ({"grid_stride": True}, "grid_stride needs grids"),
         ({"registers": [32], "registers_per_thread": 16}, "either registers or"),
     ):
         refused = problem(client.post("/sweep", json={**body, **changes}), 422, "validation")

@@ -70,8 +70,14 @@ def test_more_work_takes_longer_and_slower_clocks_too(client: httpx.Client) -> N
     [
         ({"work": WORK, "ptx": "x"}, "exactly one of ptx and cuda and work"),
         ({}, "exactly one of ptx and cuda and work"),
-        ({"work": WORK, "kernel": "k", "loops": {"default": 3}}, "kernel, loops: measured work"),
-        ({"work": WORK, "launch": {**LAUNCH, "arguments": {"0": 1}}}, "launch.arguments: measured"),
+        (
+            {"work": WORK, "kernel": "k", "loops": {"default": 3}},
+            "kernel, loops: not allowed with measured work",
+        ),
+        (
+            {"work": WORK, "launch": {**LAUNCH, "arguments": {"0": 1}}},
+            "launch.arguments: not allowed with measured work",
+        ),
         ({"work": {"int_ops": 1.0}}, "dram_bytes"),
         ({"work": {**WORK, "flops_sp": -1}}, "greater than or equal to 0"),
         ({"work": {**WORK, "flops_sp": "nan"}}, "finite"),
@@ -88,7 +94,7 @@ def test_bad_work_is_told_precisely(
 def test_boosted_power_models_need_code(client: httpx.Client) -> None:
     body = {"gpu": "tesla-k20", "launch": LAUNCH, "work": WORK, "model": "xgboost"}
     found = problem(client.post("/predict", json=body), 422, "model")
-    assert found["detail"] == "measured work goes with model physical, not xgboost"
+    assert found["detail"] == "measured work needs model physical, not xgboost"
 
 
 def test_a_launch_the_gpu_refuses_is_refused_for_work_too(client: httpx.Client) -> None:

@@ -25,7 +25,8 @@ from unittest.mock import patch
 
 DOCS = Path(__file__).parents[2] / "docs"
 ROOT = DOCS.parent
-PAGES = (DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md")))
+README = ROOT / "README.md"
+PAGES = (README, DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md")))
 
 _FENCE = re.compile(r'^```(\w+)(?: title="([\w.-]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _HEAD = re.compile(r"(.*) \| head -(\d+)")
@@ -110,7 +111,8 @@ def _python(script: Path) -> None:
 
 @contextlib.contextmanager
 def _workplace() -> Iterator[None]:
-    """An empty folder, a ``WATTCAST_HOME`` of its own, and no setting from outside."""
+    """A folder with nothing but the link ``app``, a ``WATTCAST_HOME`` of its own, and no setting
+    from outside."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -125,6 +127,7 @@ def _workplace() -> Iterator[None]:
             clear=True,
         ),
     ):
+        Path("app").symlink_to(ROOT / "app")  # the README's example reads a file of the demo
         yield
 
 

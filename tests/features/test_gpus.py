@@ -430,7 +430,7 @@ def test_a_broken_capability_table_names_row_and_capability() -> None:
     broken["fp32_lanes"]["values"]["8.0"] = 0
     del broken["int_lanes"]["unit"]
     assert check_capability_rows(broken) == [
-        "fp32_lanes.values.8.0: 0 is no whole number >= 1",
+        "fp32_lanes.values.8.0: 0 is not a whole number >= 1",
         "int_lanes.unit: missing",
         "sfu_lanes.source: 'hearsay' is not in [sources]",
         "lsu_lanes.values: capabilities differ from the first row's",

@@ -80,7 +80,7 @@ def refusal(text: str | bytes) -> PtxError | None:
         (kernel(".reg .b32 %r<4>"), 6, 1, "no semicolon"),
         (kernel(".reg .b32 %r<4>\nadd.s32 %r1, %r2, %r3;"), 6, 1, "semicolon missing"),
         (kernel("ret; /* no end"), 6, 6, "no end"),
-        (kernel("= <<<<\nret;"), 6, 1, "no PTX statement"),
+        (kernel("= <<<<\nret;"), 6, 1, "is not a PTX statement"),
         (kernel("{" * 2000 + "}" * 2000), 6, 1001, "nested deeper"),
     ],
 )  # fmt: skip

@@ -206,7 +206,7 @@ def _no_licence(folder: Path) -> None:
     [
         (_without_card, "no model card"),
         (_broken_card, "Invalid JSON"),
-        (_changed_file, "'model.onnx' has another checksum"),
+        (_changed_file, "'model.onnx' does not match the checksum"),
         (_missing_file, "'model.onnx' is missing"),
         (_unknown_file, "'extra.bin' is not in the card"),
         (_linked_file, "'model.onnx' is missing or no plain file"),
@@ -260,7 +260,7 @@ def test_an_average_pins_its_members(tmp_path: Path) -> None:
     folder = write(tmp_path)
     _average(tmp_path)
     _edit(folder, code_revision="other")
-    with pytest.raises(ModelError, match=r"member .* has another checksum"):
+    with pytest.raises(ModelError, match=r"member .* does not match its checksum"):
         find(store(tmp_path), "average")
 
 
@@ -269,7 +269,7 @@ def test_an_average_pins_its_members(tmp_path: Path) -> None:
     [
         ({"version": 2}, "no model card"),
         ({"family": "average"}, "names itself"),
-        ({"card_sha256": "f" * 64}, "another checksum"),
+        ({"card_sha256": "f" * 64}, "does not match its checksum"),
     ],
 )
 def test_a_wrong_member_is_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

@@ -120,7 +120,7 @@ def test_the_kernels_with_measured_times() -> None:
 
 
 def test_nothing_to_do_is_no_launch_of_0_seconds() -> None:
-    with pytest.raises(ModelError, match="volkov cannot tell the time"):
+    with pytest.raises(ModelError, match="volkov cannot predict the time"):
         MODEL.predict_work(replace(VECTOR_ADD, code=code_of("empty.ptx")), K20)
 
 

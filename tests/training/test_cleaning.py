@@ -105,7 +105,7 @@ def test_a_failed_formula_in_a_model_input_drops_the_row(tmp_path: Path, cell: s
 @pytest.mark.parametrize(
     ("cells", "message", "column"),
     [
-        ({"branch": "many"}, r"row 2, column 'branch': 'many' is no number", "branch"),
+        ({"branch": "many"}, r"row 2, column 'branch': 'many' is not a number", "branch"),
         ({"Power": "-3"}, r"row 2, column 'Power': -3.0 does not fit \(greater_than\(0\)", "Power"),
         ({"Power": "0"}, r"row 2, column 'Power': 0.0 does not fit", "Power"),
         ({"grid_size": ""}, r"row 2, column 'grid_size': nothing does not fit", "grid_size"),

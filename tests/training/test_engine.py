@@ -224,7 +224,7 @@ def test_bulk_predicts_a_folder_on_the_cluster_as_it_does_here(
                  "--block", "256", "--out", str(out), *where]  # fmt: skip
         ended = CliRunner().invoke(app, words)
         assert ended.exit_code == 0, ended.output
-        assert "4 predicted, 2 not" in ended.output
+        assert "4 predicted, 2 failed" in ended.output
         tables.append(out.read_text())
     assert tables[0] == tables[1]
     found = list(csv.DictReader(tables[0].splitlines()))

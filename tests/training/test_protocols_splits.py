@@ -112,8 +112,8 @@ def test_a_seed_decides_everything(seed: int, protocol: AnyProtocol) -> None:
 @pytest.mark.parametrize(
     ("protocol", "missing", "shots", "message"),
     [
-        ("family", "families", 0, "do not tell their families"),
-        ("gpu", "gpus", 0, "do not tell their GPUs"),
+        ("family", "families", 0, "do not give their families"),
+        ("gpu", "gpus", 0, "do not give their GPUs"),
         ("known", "", 0, "does not go with 0 known rows"),
         ("grouped", "", 3, "does not go with 3 known rows"),
     ],

@@ -285,7 +285,7 @@ def _to_numbers(text: pd.DataFrame, names: dict[str, str], raw: RawTable) -> pd.
         if wrong.any():
             line = _first_line(wrong)
             raise DataError(
-                f"{raw.path.name}, row {line}, column {given!r}: {cells[line]!r} is no number",
+                f"{raw.path.name}, row {line}, column {given!r}: {cells[line]!r} is not a number",
                 file=raw.path.name,
                 row=line,
                 column=given,

@@ -56,7 +56,7 @@ def address_of(source: SourceFile, base: str | None = None) -> str:
     """Where a file is had from: ``<base>/<commit>/<path>``, the path quoted."""
     root = (base or sources().raw_address).rstrip("/")
     if not root.startswith(("https://", "http://")):
-        raise FetchError(f"{root} is no http or https address", address=root)
+        raise FetchError(f"{root} is not an http or https address", address=root)
     return f"{root}/{source.commit}/{quote(source.path)}"
 
 

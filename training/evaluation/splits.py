@@ -264,5 +264,5 @@ def _dealt(labels: Indices, what: str, folds: int, generator: np.random.Generato
 
 def _label(label: Label | None, what: str) -> Label:
     if label is None:
-        raise ValueError(f"these rows do not tell their {what}")
+        raise ValueError(f"these rows do not give their {what}")
     return label

@@ -64,7 +64,7 @@ def from_tuning(
             )
         )
     if not made:
-        raise DataError("the file holds no measured configuration")
+        raise DataError("the file has no measured configurations")
     return made
 
 
@@ -94,7 +94,7 @@ def from_zeus(text: str) -> list[Configuration]:
             _configuration(f"{_name(name)}-{row - 2}", name, seconds, joules, "Zeus window")
         )
     if not made:
-        raise DataError("the log holds no window")
+        raise DataError("the log has no windows")
     return made
 
 

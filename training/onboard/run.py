@@ -76,7 +76,7 @@ def onboard(
     if recording.provenance == "imported":
         raise DataError("an imported recording has no probes to onboard with", file=path.name)
     if not recording.configurations:
-        raise DataError(f"{path.name} holds no measured configuration", file=path.name)
+        raise DataError(f"{path.name} has no measured configurations", file=path.name)
     notes = [*recording.sensor.notes, *_failures(recording)]
     notes += [f"{one.key}: {note}" for one in recording.configurations for note in one.result.notes]
     if recording.torn:

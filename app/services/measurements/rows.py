@@ -47,7 +47,7 @@ def _no_bool(value: object) -> object:
 
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("holds characters that cannot be printed")
+        raise ValueError("contains characters that cannot be printed")
     return text
 
 
@@ -79,7 +79,7 @@ def _json(value: object) -> object:
     try:
         return from_json(value)
     except ValueError as error:
-        raise ValueError(f"is no JSON: {error}") from error
+        raise ValueError(f"is not JSON: {error}") from error
 
 
 Text = Annotated[
@@ -191,7 +191,7 @@ class FeatureColumns:
             value = cells.get(name)
             number = math.nan if value is None else _number(value)
             if number is None:
-                wrong.append(Rejection(0, name, f"{str(value)[:60]!r} is no number"))
+                wrong.append(Rejection(0, name, f"{str(value)[:60]!r} is not a number"))
             elif value is None and name in self.schema.model_fields:
                 wrong.append(Rejection(0, name, f"is missing; {self.schema.id} needs it"))
             elif abs(number) > LARGEST_FEATURE:

@@ -104,7 +104,7 @@ def _csv_rows(table: IO[bytes]) -> Iterator[RawRow]:
             found = {name: cell for name, cell in zip(header, stripped, strict=True) if cell}
             yield RawRow(number, found)
     except csv.Error as error:
-        raise DataError(f"row {number + 1} is no CSV: {error}", row=number + 1) from error
+        raise DataError(f"row {number + 1} is not CSV: {error}", row=number + 1) from error
 
 
 def _json_rows(lines: Iterator[str]) -> Iterator[RawRow]:
@@ -116,7 +116,7 @@ def _json_rows(lines: Iterator[str]) -> Iterator[RawRow]:
         try:
             found = from_json(line)
         except ValueError as error:
-            yield RawRow(number, {}, f"is no JSON: {error}")
+            yield RawRow(number, {}, f"is not JSON: {error}")
             continue
         if not isinstance(found, dict):
             yield RawRow(number, {}, "is no JSON object")

@@ -131,7 +131,7 @@ def _unzip(file: IO[bytes], table: IO[bytes], budget: _Budget, limits: Limits) -
             raise _too_many(limits)
         names = [_checked_name(member) for member in members]
         if len(set(names)) < len(names):
-            raise DataError("the zip holds two files of the same name")
+            raise DataError("the zip has two files of the same name")
         tables = [name for name in names if _TABLE.search(name)]
         if len(tables) != 1:
             raise DataError(
@@ -149,7 +149,7 @@ def _unzip(file: IO[bytes], table: IO[bytes], budget: _Budget, limits: Limits) -
             elif name.lower().endswith(".ptx"):
                 ptx[name] = _text(archive, member, budget, limits)
             else:
-                raise DataError(f"the zip holds {name[:100]!r}, which is neither PTX nor a table")
+                raise DataError(f"{name[:100]!r} in the zip is neither PTX nor a table")
         return ptx
 
 
@@ -196,7 +196,7 @@ def _checked_name(member: zipfile.ZipInfo) -> str:
         or "\\" in name
         or ":" in name
     ):
-        raise DataError(f"the zip holds a file of the inadmissible name {name[:100]!r}")
+        raise DataError(f"the zip has a file with the forbidden name {name[:100]!r}")
     if member.flag_bits & 0x1:
         raise DataError("the zip is encrypted")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

@@ -157,7 +157,7 @@ class Champions:
             with self._lock:
                 model = self._model(names[ModelName(*name)])
             if not isinstance(model, BoostedPowerModel):
-                raise ModelError(f"{model.card.folder.as_posix()} is no boosted model")
+                raise ModelError(f"{model.card.folder.as_posix()} is not a boosted model")
             return model
 
         times = self._corrections(snapshot, before.times)

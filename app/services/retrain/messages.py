@@ -51,7 +51,7 @@ class RetrainOptions(BaseModel):
         "Mode `new_gpu` and target `time` look at `activity1`.",
     )
     promote: bool = Field(
-        True, description="False leaves even a better model a candidate, to be promoted by hand."
+        True, description="False: even a better model stays a candidate, to be promoted by hand."
     )
 
     @model_validator(mode="after")
@@ -59,7 +59,7 @@ class RetrainOptions(BaseModel):
         if len(set(self.targets)) < len(self.targets):
             raise ValueError("targets: one is named twice")
         if self.families and (self.mode == "new_gpu" or "power" not in self.targets):
-            raise ValueError("families: neither mode new_gpu nor target time takes any")
+            raise ValueError("families: not allowed with mode new_gpu or target time")
         return self
 
 
@@ -77,7 +77,7 @@ class JobAnswer(BaseModel):
     state: Literal["queued", "running", "done", "failed", "cancelled"]
     stage: str
     progress: float = Field(ge=0, le=1)
-    attempts: int = Field(description="How often it was started: more than once if workers died.")
+    attempts: int = Field(description="Number of starts: more than one if workers died.")
     created: str
     started: str | None
     finished: str | None

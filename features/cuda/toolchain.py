@@ -75,7 +75,8 @@ def find_host_compiler() -> Path | None:
 @lru_cache(maxsize=8)
 def shared_libraries(*programs: Path) -> tuple[Path, ...]:
     """The loader and the shared libraries of programs, as ``ldd`` lists them (ldd(1))."""
-    listed = _said("ldd", *map(str, programs))
+    ldd = shutil.which("ldd", path="/usr/bin:/bin")
+    listed = _said(ldd, *map(str, programs)) if ldd is not None else ""
     return tuple(sorted({Path(path) for path in re.findall(r"(/\S+) \(0x", listed)}))
 
 

@@ -12,6 +12,10 @@ from wattcast.features.errors import MissingExtraError, WattcastError
 STUDIES = {
     "report": ("report", "accuracy reports of time, power and clocks, as pages (docs/reports.md)"),
     "accuracy": ("accuracy", "docs/accuracy.md, from the cards of the shipped models"),
+    "reference": (
+        "pages.reference",
+        "docs/reference, from the code: commands, calls, settings",
+    ),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
     "work": ("time.work_tables", "time from measured work: trains the shipped model, its scores"),

@@ -22,6 +22,7 @@ STUDIES = {
     "clocks": ("clocks.scaling", "scaling over clocks: fits the shipped models, their scores"),
     "power": ("power.holds", "what the power models must hold on published rows"),
     "physical": ("power.physical_tables", "the physical power model with programs left out"),
+    "fit-physical": ("power.physical_artifacts", "fits the shipped physical power models"),
     "baselines": ("power.power_baselines", "what knowing next to nothing of a kernel scores"),
     "thesis": ("thesis.command", "the thesis' power study, part by part (docs/study.md)"),
     "calibration": ("calibration", "every GPU in turn is new, with a few measured launches"),

@@ -89,7 +89,7 @@ def check(
 
     Exit status 1 if a table is defective; missing ones are listed.
     """
-    from wattcast.app.cli import tables as report
+    from wattcast.app.cli import output as report
     from wattcast.training.data.inventory import data_folder, inventory
 
     tables = [asdict(each) for each in inventory(data_folder(folder))]

@@ -33,7 +33,7 @@ def models_default(context: typer.Context, as_json: AsJson = False) -> None:
 @models.command("list")
 def models_list(as_json: AsJson = False) -> None:
     """Trained models and their error on kernels they were not trained on."""
-    from wattcast.app.cli import tables as report
+    from wattcast.app.cli import output as report
     from wattcast.app.cli.output import console, print_json
     from wattcast.app.services import Services
     from wattcast.predictor import catalog

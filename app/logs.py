@@ -95,6 +95,11 @@ def configure(settings: Settings) -> None:
         logger.propagate = False
 
 
+# Commands that configure nothing print their answers on stdout, and must have it to themselves.
+if not structlog.is_configured():
+    structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
+
+
 def log() -> structlog.typing.FilteringBoundLogger:
     """The service's logger."""
     logger: structlog.typing.FilteringBoundLogger = structlog.get_logger("wattcast")

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field, SecretStr
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits
+from wattcast.features.effort import DEFAULT_EFFORT, DEFAULT_LIMITS, SizeLimits
 
 MEBIBYTE = 1024 * 1024
 
@@ -258,16 +258,17 @@ class Settings(BaseSettings):
     analysis_seconds: float = Field(
         default=30.0,
         gt=0,
-        description="Longest time a request waits for its analysis; then it gets 503.",
+        description="Longest time a request waits for its analysis; then it gets 503. A request "
+        "may ask for less.",
     )
-    execution_seconds: float = Field(
-        default=1.0,
-        gt=0,
-        description="Time cap of an executed analysis for requests that name no "
-        "analysis_seconds; what it cuts short is extrapolated.",
+    analysis_effort: int = Field(
+        default=DEFAULT_EFFORT,
+        ge=1,
+        description="Budget of an executed analysis for requests that name no analysis_effort, in "
+        "instructions times lanes; what is beyond is extrapolated, which the answer tells.",
     )
-    max_execution_seconds: float = Field(
-        default=10.0, gt=0, description="Largest analysis_seconds a request may ask for."
+    max_analysis_effort: int = Field(
+        default=10 * DEFAULT_EFFORT, ge=1, description="Largest analysis_effort a request may name."
     )
     cache_bytes: int = Field(
         default=256 * MEBIBYTE,

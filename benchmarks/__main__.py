@@ -11,10 +11,21 @@ import psutil
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks import analysis, execution, explain, launches, load, page, service, symbolic
+from benchmarks import (
+    analysis,
+    execution,
+    explain,
+    install,
+    launches,
+    load,
+    page,
+    service,
+    symbolic,
+)
 from benchmarks.measure import Row
 
 PARTS: dict[str, Callable[[], Iterator[Row]]] = {
+    "install": install.rows,
     "analysis": analysis.rows,
     "execution": execution.rows,
     "symbolic": symbolic.rows,

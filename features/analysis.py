@@ -28,9 +28,10 @@ from wattcast.features.activity.cases import Floats
 from wattcast.features.assembled import assembled, spill_warning
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg
-from wattcast.features.counted import LaunchCounts
+from wattcast.features.counted import Coverage, LaunchCounts
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
-from wattcast.features.effort import checkpoint
+from wattcast.features.directives import check_directives
+from wattcast.features.effort import DEFAULT_EFFORT, checkpoint
 from wattcast.features.errors import AnalysisError, LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
@@ -52,19 +53,21 @@ from wattcast.features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, Trip
 
 if TYPE_CHECKING:
     from wattcast.features.execution import ExecutionResult
+    from wattcast.features.needs import Need
     from wattcast.features.symbolic import BlockChain, SymbolicResult
+
+MOST_MISSED = 0.05
+"""Share of a launch's work or sectors that a budget may leave unreached before counts are worked
+out instead: symbols do not follow reuse, which what ran tells of."""
 
 Mode = Literal["auto", "symbolic", "executed"]
 """How trip counts and activity are found out. ``symbolic`` never runs the kernel, ``executed``
 runs sampled blocks. ``auto`` works trip counts out and runs the kernel only for what that
 leaves open if the request gives arguments; activity is executed."""
 
-DEFAULT_TIME_CAP_SECONDS = 1.0
-"""Time cap of the executed analysis (docs/design.md, analysis modes)."""
-
 __all__ = [
     "ASSUMED_TRIP_RANGE",
-    "DEFAULT_TIME_CAP_SECONDS",
+    "DEFAULT_EFFORT",
     "DEFAULT_TRIP_COUNT",
     "KernelAnalysis",
     "KernelStatics",
@@ -200,6 +203,13 @@ class KernelAnalysis:
             for trip in self.trip_counts
         )
 
+    def _source_trips(self, assumed: float | None) -> tuple[float, ...]:
+        """The same as the user gave them for the loops of the source."""
+        return tuple(
+            known if trip.source_count is None or trip.how != "given" else trip.source_count
+            for trip, known in zip(self.trip_counts, self.trips(assumed), strict=True)
+        )
+
     @property
     def symbolic(self) -> SymbolicResult:
         """The symbolic analysis, made when first asked for."""
@@ -214,8 +224,8 @@ class KernelAnalysis:
     def activity_how(self) -> Literal["executed", "symbolic"]:
         """Which analysis ``activity`` comes from.
 
-        In mode ``auto`` counts worked out are preferred to lower bounds: a busy machine may reach
-        the time cap of the executed analysis before a kernel's first load.
+        In mode ``auto`` counts worked out are preferred to lower bounds, and where the budget ended
+        before parts of the kernel that symbols count exactly.
         """
         if self.mode == "symbolic" or (self.mode == "auto" and self._worked_out_better):
             return "symbolic"
@@ -223,17 +233,27 @@ class KernelAnalysis:
 
     @cached_property
     def _worked_out_better(self) -> bool:
-        if not self.executed.lower_bounds:
+        executed = self.executed
+        if executed.sampling.completed:
             return False
         try:
-            return self.symbolic.complete
+            if not self.symbolic.complete:
+                return False
+            known = self.symbolic.functions[self.function.name]
         except AnalysisError:
             return False
+        ran = executed.functions[self.function.name].warp_executions
+        behind = known.counts_known & (ran == 0)
+        return executed.lower_bounds or any(
+            bool(counts[behind].sum() > MOST_MISSED * counts.sum())
+            for counts in (known.warp_executions, known.sectors)
+        )
 
     @property
     def cut_short(self) -> bool:
-        """Whether ``activity`` was extrapolated from an execution that did not end."""
-        return self.activity_how == "executed" and not self.executed.sampling.completed
+        """Whether the budget ended before the execution did: ``activity`` was extrapolated from
+        what ran, or worked out without the reuse that only an execution tells of."""
+        return self.mode != "symbolic" and not self.executed.sampling.completed
 
     @cached_property
     def counts(self) -> LaunchCounts:
@@ -252,6 +272,18 @@ class KernelAnalysis:
     @cached_property
     def _factors(self) -> Floats | None:
         return self.counts.factors()
+
+    @cached_property
+    def needs(self) -> tuple[Need, ...]:
+        """Arguments that were not given and decide trips, guards or addresses, weightiest first."""
+        from wattcast.features.needs import missing
+
+        return missing(self.module, self.function, self.launch, self.trip_counts)
+
+    @cached_property
+    def coverage(self) -> Coverage:
+        """How the launch's work is known: executed, extrapolated, worked out or assumed."""
+        return self.counts.coverage(self._factors)
 
     @cached_property
     def activity(self) -> Activity:
@@ -379,7 +411,7 @@ class KernelAnalysis:
     ) -> KernelFacts:
         labelled = {
             label: trips
-            for loop, trips in zip(self.loops.loops, self.trips(assumed_trips), strict=True)
+            for loop, trips in zip(self.loops.loops, self._source_trips(assumed_trips), strict=True)
             for label in self.cfg.blocks[loop.header].labels
         }
         # A self loop that cannot be reached is in no natural loop; the authors count it too.
@@ -409,7 +441,7 @@ def analyse(
     static_shared_bytes: int | None = None,
     ptxas: bool = False,
     analysis: Mode = "auto",
-    time_cap_seconds: float = DEFAULT_TIME_CAP_SECONDS,
+    effort: float = DEFAULT_EFFORT,
 ) -> KernelAnalysis:
     """Analyse one launch of one kernel on one GPU.
 
@@ -417,10 +449,11 @@ def analyse(
     trip counts (see ``features.trips``), ``registers_per_thread`` and ``static_shared_bytes``
     replace what is estimated; ``ptxas`` lets the compiler of the extra ``cuda`` count the
     registers where it is installed and takes the PTX. ``analysis`` says how what is not given
-    is found out (``Mode``), within ``time_cap_seconds`` for the executed one. Raises PtxError,
-    KernelError, and LaunchError for what the GPU refuses.
+    is found out (``Mode``), within ``effort`` units of work for the executed one. Raises PtxError,
+    KernelError, LaunchError for what the GPU refuses, and GivenUpError (``features.effort``).
     """
     function = kernel if isinstance(kernel, Function) else module.kernel(kernel)
+    check_directives(module, function, launch)
     static = statics(module, function)
     diagnostics = list(static.diagnostics)
     shared = static.static_shared_bytes if static_shared_bytes is None else static_shared_bytes
@@ -444,7 +477,7 @@ def analyse(
     check_launch(gpu, launch, shared, registers.registers_per_thread)
     resident = occupancy(gpu, launch, registers.registers_per_thread, shared)
     trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
-    runs = Runs(module, function, launch, gpu, loops or {}, time_cap_seconds)
+    runs = Runs(module, function, launch, gpu, loops or {}, effort)
     may_execute = analysis == "executed" or (analysis == "auto" and bool(launch.arguments))
     trips, found = runs.infer(trips, static.cfg, static.loops, may_execute=may_execute)
     guessed = {trip.line for trip in trips if trip.how == "assumed"}

@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import numpy as np
+import numpy.typing as npt
+
 from wattcast.features.activity.cases import (
     Floats,
     ScaledCounts,
@@ -23,6 +26,7 @@ from wattcast.features.activity.counts import Counted
 from wattcast.features.activity.extras import Atomics, AtomicUse
 from wattcast.features.activity.memory import Traffic
 from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.errors import WattcastError
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest
@@ -33,7 +37,33 @@ from wattcast.features.trips import TripCount
 if TYPE_CHECKING:
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.symbolic import SymbolicResult
+    from wattcast.features.symbolic.results import SymbolicCounts
     from wattcast.features.values import Node
+
+
+SAME = 0.01
+"""Relative difference up to which symbols confirm what was counted."""
+
+
+def _ratio(known: Floats, counted: Floats, where: npt.NDArray[np.bool_]) -> Floats:
+    """How much more there is than was counted; 1 elsewhere."""
+    return np.divide(known, counted, out=np.ones(known.size), where=where)
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How the work of a launch (executed warp instructions) is known; shares that sum to 1.
+
+    ``executed`` was carried out, ``worked_out`` follows exactly from the text, ``extrapolated``
+    from other blocks or iterations, ``assumed`` from trip counts or branches that nobody knows.
+    ``error`` is the half width, relative, of a 90 % interval for what is extrapolated.
+    """
+
+    executed: float
+    extrapolated: float
+    worked_out: float
+    assumed: float
+    error: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,24 +94,96 @@ class LaunchCounts:
                 wanted[index] = trip.count
             elif trip.how == "assumed":
                 wanted[index] = trip.count if assumed is None else assumed
+        beyond = self._beyond_the_budget()
         if all(count is None for count in wanted):
-            return None
+            return beyond
         if self.executed:
             counted = executed_trips(self.runs.executed, self.function, self.cfg, self.loops)
         else:
             counted = {info.loop: info.count for info in self.runs.symbolic.loops}
         factors = loop_factors(self.cfg, self.loops, counted, wanted)
+        if beyond is not None:
+            factors = np.where(factors == 1.0, beyond, factors)
         return None if (factors == 1.0).all() else factors
+
+    def _beyond_the_budget(self) -> Floats | None:
+        """What an execution that its budget ended left out, where symbols know it exactly."""
+        if not self.executed or self.runs.executed.sampling.completed:
+            return None
+        try:
+            known = self.runs.symbolic.functions[self.function.name]
+        except WattcastError:
+            return None
+        ran = self.runs.executed.functions[self.function.name].warp_executions
+        exact = known.counts_known & (ran > 0) & (known.warp_executions > 0)
+        factors = _ratio(known.warp_executions, ran, exact)
+        return None if (factors == 1.0).all() else factors
+
+    def coverage(self, factors: Floats | None) -> Coverage:
+        """How the launch's executed warp instructions are known, as shares of them all."""
+        shares = np.zeros(4)
+        symbolic = self._symbolic_functions()
+        for name, counts in self.functions(factors).items():
+            work = np.asarray(counts.warp_executions, dtype=np.float64)
+            assumed = np.zeros(work.size, dtype=np.bool_)
+            if name == self.function.name:
+                for trip in self.trip_counts:
+                    for block in (
+                        self.loops.loops[trip.loop].blocks if trip.how == "assumed" else ()
+                    ):
+                        part = self.cfg.blocks[block]
+                        assumed[part.start : part.end] = True
+            worked_out = np.zeros(work.size, dtype=np.bool_)
+            known = symbolic.get(name)
+            if known is not None:
+                near = np.abs(known.warp_executions - work) <= SAME * work
+                worked_out = known.counts_known & near
+                if not self.executed:
+                    assumed |= ~known.counts_known
+            done = np.zeros(work.size)
+            if self.executed:
+                done = np.minimum(self.runs.executed.carried_out[name], work)
+            left = work - done
+            shares += (
+                done.sum(),
+                left[~assumed & ~worked_out].sum(),
+                left[~assumed & worked_out].sum(),
+                left[assumed].sum(),
+            )
+        total = shares.sum()
+        parts = shares / total if total else np.array([0.0, 0.0, 1.0, 0.0])
+        error = 0.0
+        if self.executed:
+            rest = 1.645 * self.runs.executed.sampling.relative_standard_error
+            error = float(rest * (parts[1] + parts[3] > 0))
+        one, two, three, four = (float(part) for part in parts)
+        return Coverage(one, two, three, four, error)
+
+    def _symbolic_functions(self) -> Mapping[str, SymbolicCounts]:
+        try:
+            return self.runs.symbolic.functions
+        except WattcastError:
+            return {}
 
     def functions(self, factors: Floats | None) -> Mapping[str, Counted]:
         """Counts by function name."""
         found: Mapping[str, Counted] = (
             self.runs.executed.functions if self.executed else self.runs.symbolic.functions
         )
+        if self.executed and not self.runs.executed.sampling.completed:
+            found = {name: self._completed(name, counts) for name, counts in found.items()}
         if factors is None:
             return found
         name = self.function.name
         return {**found, name: ScaledCounts(found[name], factors)}
+
+    def _completed(self, name: str, counts: Counted) -> Counted:
+        """Counts of a called function that the budget cut, as symbols know them exactly."""
+        known = self._symbolic_functions().get(name)
+        if name == self.function.name or known is None:
+            return counts
+        exact = known.counts_known & (counts.warp_executions > 0)
+        return ScaledCounts(counts, _ratio(known.warp_executions, counts.warp_executions, exact))
 
     def traffic(self, factors: Floats | None) -> Traffic:
         """Traffic of global memory."""

@@ -18,7 +18,38 @@ from time import monotonic
 
 from wattcast.features.errors import GivenUpError, TooComplexError
 
-__all__ = ["DEFAULT_LIMITS", "Clock", "SizeLimits", "checkpoint", "giving_up"]
+__all__ = [
+    "DEFAULT_EFFORT",
+    "DEFAULT_LIMITS",
+    "Clock",
+    "Effort",
+    "SizeLimits",
+    "checkpoint",
+    "giving_up",
+]
+
+DEFAULT_EFFORT = 700_000_000
+"""Budget of an executed analysis in units of ``Effort``: 1 to 3 s of one core. The fixture kernels
+do at most 800 M units a second, so everything ends which a cap of one second let end."""
+
+
+class Effort:
+    """Work counted: one unit is one instruction carried out for one lane.
+
+    ``limit`` is the budget (``None``: no end). The count depends on code, launch and arguments
+    alone, so what a budget cuts short it always cuts at the same place.
+    """
+
+    __slots__ = ("limit", "spent")
+
+    def __init__(self, limit: float | None = None) -> None:
+        self.limit = float("inf") if limit is None else float(limit)
+        self.spent = 0
+
+    @property
+    def gone(self) -> bool:
+        """Whether the budget is spent."""
+        return self.spent > self.limit
 
 
 class Clock:

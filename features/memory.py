@@ -110,12 +110,13 @@ def distinct(values: Integers) -> Integers:
 class SectorLog:
     """Which sectors an instruction touched, by block slot; compacted as it grows."""
 
-    __slots__ = ("_merged", "_pending", "_pending_size", "limit", "overflow")
+    __slots__ = ("_compacted", "_merged", "_pending", "_pending_size", "limit", "overflow")
 
     def __init__(self, limit: int = 4_000_000) -> None:
         self._merged: Integers = np.empty(0, dtype=np.int64)
         self._pending: list[Integers] = []
         self._pending_size = 0
+        self._compacted = 0
         self.limit = limit
         self.overflow = False
 
@@ -133,8 +134,21 @@ class SectorLog:
             self._merged = distinct(np.concatenate([self._merged, *self._pending]))
             self._pending.clear()
             self._pending_size = 0
+            self._compacted += 1
             if self._merged.size > self.limit:
                 self.overflow = True
+
+    @property
+    def mark(self) -> tuple[int, int]:
+        """Where the next keys will be added."""
+        return self._compacted, len(self._pending)
+
+    def since(self, mark: tuple[int, int]) -> Integers | None:
+        """Sorted distinct keys added since a mark; ``None`` if they were compacted meanwhile."""
+        if mark[0] != self._compacted or self.overflow:
+            return None
+        added = self._pending[mark[1] :]
+        return distinct(np.concatenate(added)) if added else np.empty(0, dtype=np.int64)
 
     @property
     def keys(self) -> Integers:

@@ -14,15 +14,16 @@ import numpy as np
 
 from wattcast.features.activity.counts import Access
 from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.deciding import deciding
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
-from wattcast.features.launch import Launch
+from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.loops import Loop, LoopForest
 from wattcast.features.ptx.ir import Function, Instruction, Module
 from wattcast.features.reuse import Stream, stream_without_reuse
-from wattcast.features.trips import TripCount
+from wattcast.features.trips import How, TripCount, resolve_trips
 
 if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
     from wattcast.features.execution import ExecutionResult
@@ -68,12 +69,12 @@ class Runs:
         launch: Launch,
         gpu: GpuProfile,
         loops: Mapping[str, float],
-        time_cap_seconds: float,
+        effort: float,
     ) -> None:
         self._module, self._function = module, function
         self._launch, self._gpu = launch, gpu
         self._loops = dict(loops)
-        self._cap = time_cap_seconds
+        self._effort = effort
 
     @cached_property
     def symbolic(self) -> SymbolicResult:
@@ -85,20 +86,65 @@ class Runs:
                 self._module, self._function, self._launch, loops=self._loops
             )
 
-    @cached_property
+    @property
     def executed(self) -> ExecutionResult:
         """Sampled blocks run over arrays. Raises LaunchError for arguments that do not fit."""
+        return self._execution[0]
+
+    @cached_property
+    def _execution(self) -> tuple[ExecutionResult, frozenset[int]]:
+        """The execution, and the loops whose trips it was told.
+
+        Those are given ones that made-up data would decide, and assumed ones that the data
+        never led into.
+        """
         from wattcast.features.execution import execute, plan_blocks
 
-        with _degrading("executed"):
+        def run(forced: Mapping[int, float]) -> ExecutionResult:
             return execute(
                 self._function,
                 self._module,
                 self._launch,
                 self._gpu,
                 plan=plan_blocks(self._launch, cuts=self._cuts),
-                time_cap_seconds=self._cap,
+                effort=self._effort,
+                forced=forced,
             )
+
+        with _degrading("executed"):
+            known = deciding(self._function)
+            trips, _ = resolve_trips(known.cfg, known.forest, self._loops)
+            on_data = [trip for trip in trips if self.made_up(trip.loop)]
+            forced = {trip.loop: trip.count for trip in on_data if trip.how == "given"}
+            found = run(forced)
+            entered = {info.loop for info in found.loops if info.function == self._function.name}
+            missed = {t.loop: t.count for t in on_data if t.loop not in entered and t.count}
+            if not missed.keys() <= forced.keys():
+                forced = {**missed, **forced}
+                found = run(forced)
+            return found, frozenset(forced)
+
+    def made_up(self, loop: int) -> bool:
+        """Whether data that nobody described decide a loop of the kernel: trips found by running
+        it on made-up data are no knowledge."""
+        origin = deciding(self._function).loops[loop]
+        described = set()
+        for index, parameter in enumerate(self._function.parameters):
+            given = self._launch.arguments
+            hint = given.get(parameter.name, given.get(str(index)))
+            if isinstance(hint, PointerHint) and hint != PointerHint(hint.elements):
+                described.add(parameter.name)
+        return origin.loaded and not (origin.data and origin.data <= described)
+
+    def _missing(self, loop: int) -> bool:
+        """Whether an argument that nobody gave decides a loop."""
+        given = self._launch.arguments
+        return any(
+            parameter.name in deciding(self._function).loops[loop].arguments
+            and parameter.name not in given
+            and str(index) not in given
+            for index, parameter in enumerate(self._function.parameters)
+        )
 
     @property
     def _cuts(self) -> tuple[tuple[int, ...], ...]:
@@ -146,8 +192,14 @@ class Runs:
             return tuple(better), (failed,)
         ran = executed_trips(executed, self._function, cfg, forest)
         for index, trip in enumerate(better):
-            if trip.how == "assumed" and trip.loop in ran:
-                better[index] = replace(trip, count=ran[trip.loop], how="executed")
+            if trip.how != "assumed" or trip.loop not in ran or self._missing(trip.loop):
+                continue
+            if trip.loop in self._execution[1]:
+                continue
+            how: How = "assumed" if self.made_up(trip.loop) else "executed"
+            if how == "executed" and deciding(self._function).loops[trip.loop].loaded:
+                how = "given"  # by what the launch tells of the data
+            better[index] = replace(trip, count=ran[trip.loop], how=how)
         return tuple(better), executed.diagnostics
 
 

@@ -16,6 +16,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
 from wattcast.features.loops import Loop, LoopForest
 from wattcast.features.schemas.counting import ASSUMED_N_LOOP
+from wattcast.features.unrolled import shared, unrolled
 
 How = Literal["constant", "inferred", "executed", "given", "assumed"]
 """How a trip count is known (docs/design.md, KernelAnalysis)."""
@@ -34,7 +35,8 @@ class TripCount:
     """How often a loop's body runs each time the loop is entered.
 
     ``loop`` indexes ``LoopForest.loops``; ``line`` is the PTX line of the header and
-    ``source_line`` the ``.loc`` line there (``None`` without line information).
+    ``source_line`` the ``.loc`` line there (``None`` without line information). ``source_count``
+    is what was given for the loop of the source; an unrolled one goes round less often.
     """
 
     loop: int
@@ -43,6 +45,7 @@ class TripCount:
     source_line: int | None
     count: float
     how: How
+    source_count: float | None = None
 
 
 def resolve_trips(
@@ -50,7 +53,9 @@ def resolve_trips(
 ) -> tuple[tuple[TripCount, ...], tuple[Diagnostic, ...]]:
     """A trip count for every loop, in the order of ``forest.loops``.
 
-    A line means the innermost loops that hold it. A label wins over a line, a line over
+    A line means the innermost loops that hold it. Lines and ``default`` count trips of the source:
+    loops that the compiler made of one (``unrolled``) share the number. A label is one loop of the
+    PTX. A label wins over a line, a line over
     ``default``. Raises LaunchError (field ``loops``) for a count that is negative or not
     finite, and for a key that names no loop.
     """
@@ -62,9 +67,17 @@ def resolve_trips(
     for key in lines:
         for loop in _at_line(by_line, key, forest):
             chosen.setdefault(loop.index, counts[key])
+    if "default" in counts:
+        for loop in forest.loops:
+            chosen.setdefault(loop.index, counts["default"])
+    source = dict(chosen)
+    for parts in dict.fromkeys(unrolled(cfg, forest).values()) if chosen else ():
+        numbers = {chosen.get(loop) for loop, _ in parts}
+        if len(numbers) == 1 and (number := numbers.pop()) is not None:
+            chosen.update(shared(parts, number))
     for key, count in counts.items():
         if key in labels:
-            chosen[labels[key].index] = count
+            chosen[labels[key].index] = source[labels[key].index] = count
         elif key != "default" and not key.isdecimal():
             names = sorted(labels)
             raise LaunchError(
@@ -76,7 +89,7 @@ def resolve_trips(
     trips: list[TripCount] = []
     diagnostics: list[Diagnostic] = []
     for loop in forest.loops:
-        known = chosen.get(loop.index, counts.get("default"))
+        known = chosen.get(loop.index)
         how: How = "assumed" if known is None else "given"
         count = DEFAULT_TRIP_COUNT if known is None else known
         if known is None:
@@ -89,7 +102,8 @@ def resolve_trips(
                 )
             )
         source_line = loop.location.line if loop.location else None
-        trips.append(TripCount(loop.index, loop.label, loop.line, source_line, count, how))
+        trips.append(TripCount(loop.index, loop.label, loop.line, source_line, count, how,
+                               source.get(loop.index)))  # fmt: skip
     return tuple(trips), tuple(diagnostics)
 
 

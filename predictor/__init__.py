@@ -41,8 +41,9 @@ class Limits(Protocol):
     cache_bytes: int
     compile_seconds: float
     compile_memory_bytes: int
-    execution_seconds: float
-    max_execution_seconds: float
+    analysis_effort: int
+    max_analysis_effort: int
+    analysis_seconds: float
     unsafe_compile: bool
 
     @property

@@ -100,6 +100,7 @@ def advice(predictor: Predictor, prediction_id: UUID) -> dict[str, Any]:
     return {"prediction_id": str(prediction_id), **found}
 
 
+@parts.within_asked_seconds
 def advise(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
     """The same for a request with one GPU; its ``model`` and ``time_model`` do not matter.
 

@@ -23,6 +23,7 @@ MOST_ROWS = 2000
 """Accesses and source lines of one answer; a warning tells how many are left out."""
 
 
+@parts.within_asked_seconds
 def analyze(predictor: Predictor, request: AnalyzeRequest) -> dict[str, Any]:
     """``AnalyzeAnswer``.
 
@@ -70,8 +71,10 @@ def analyze(predictor: Predictor, request: AnalyzeRequest) -> dict[str, Any]:
             "launch_blocks": executed.sampling.launch_blocks,
             "relative_standard_error": executed.sampling.relative_standard_error,
             "completed": executed.sampling.completed,
-            "seconds": executed.sampling.seconds,
+            "effort": executed.sampling.effort,
         },
+        "needs": parts.needs(source, analysis),
+        "coverage": asdict(analysis.coverage),
         "warnings": parts.warnings(
             source,
             analysis,

@@ -122,8 +122,8 @@ def _side(
     gpu: GpuProfile,
 ) -> dict[str, Any]:
     """What one side takes, with components, model and warnings."""
-    with _named(side):
-        asked: KernelTiming = code.model_copy(update={"kernel": kernel.name})
+    asked: KernelTiming = code.model_copy(update={"kernel": kernel.name})
+    with _named(side), parts.asked_seconds(predictor, asked):
         source: Source = predictor.sources.read(asked, gpu)
         analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
         clocks, beside = clocks_of(request.clocks, gpu)

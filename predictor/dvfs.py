@@ -66,6 +66,7 @@ class _AtClocks:
         }
 
 
+@parts.within_asked_seconds
 def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
     """``DvfsAnswer``.
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from wattcast.predictor import Predictor
 
 
+@parts.within_asked_seconds
 def features(predictor: Predictor, request: FeaturesRequest) -> dict[str, Any]:
     """``FeaturesAnswer``.
 

@@ -59,6 +59,7 @@ def hotspots(predictor: Predictor, prediction_id: UUID, rows: int = DEFAULT_ROWS
     return {"prediction_id": str(prediction_id), **found}
 
 
+@parts.within_asked_seconds
 def hotspots_of(
     predictor: Predictor,
     request: PredictRequest,

@@ -17,8 +17,10 @@ from pydantic_core import from_json, to_json
 from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.plausible import check_measured
-from wattcast.features.schemas import FeatureVector
+from wattcast.features.schemas import FeatureVector, activity_schema
 from wattcast.models.estimate import energy
+from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.registry import DEFAULT
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.arguments import by_position
@@ -42,6 +44,7 @@ LONG_PTX = 2**20
 """Characters beyond which looking a text up takes more than a moment of the event loop."""
 
 
+@parts.within_asked_seconds
 def predict(
     predictor: Predictor, request: PredictRequest, rows: list[Future[None]] | None = None
 ) -> dict[str, Any]:
@@ -138,6 +141,8 @@ def _predict_one(
         "schema": power.vector.schema_id if power.vector else None,
         "features": dict(power.vector.values) if power.vector else {},
         **parts.facts(analysis),
+        "needs": parts.needs(source, analysis),
+        "coverage": parts.coverage(analysis) if _rests_on_activity(power, duration) else None,
         "warnings": parts.warnings(
             source,
             analysis,
@@ -155,6 +160,13 @@ def _predict_one(
         rows.append(predictor.store.add(record))
     source.known.took(_kind(request, request.gpu or gpu.id), time.perf_counter() - start)
     return answer
+
+
+def _rests_on_activity(power: Watts, duration: TimePrediction | None) -> bool:
+    """Whether counts of the launch's activity are in the answer: published schemas need none."""
+    timed_by_it = duration is not None and duration.family == DEFAULT
+    schema = power.vector.schema_id if power.vector else None
+    return timed_by_it or schema == activity_schema().id
 
 
 def _explained(power: Watts, answer: dict[str, Any]) -> dict[str, Any]:

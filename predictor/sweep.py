@@ -80,6 +80,7 @@ class _Predicted:
         }
 
 
+@parts.within_asked_seconds
 def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
     """``SweepAnswer``.
 

@@ -32,7 +32,7 @@ from wattcast.app.cli.rank import rank
 from wattcast.app.cli.serve import serve, settings
 from wattcast.app.cli.sweep import sweep
 from wattcast.app.cli.train import calibrate, train
-from wattcast.features.errors import MissingExtraError, WattcastError
+from wattcast.features.errors import GivenUpError, MissingExtraError, WattcastError
 
 app = typer.Typer(
     name="wattcast",
@@ -66,6 +66,9 @@ for command in (
 for group, name in ((gpus, "gpus"), (keys, "keys"), (models, "models"), (data, "data")):
     app.add_typer(group, name=name)
 
+GIVEN_UP = 4
+"""Exit status where ``--analysis-seconds`` ended before the answer: nothing is wrong with it."""
+
 
 def main() -> NoReturn:
     """Entry point: every foreseen error is one line on stderr and an exit status."""
@@ -73,6 +76,8 @@ def main() -> NoReturn:
         app()
     except ValidationError as error:
         fail(_one_line(error))
+    except GivenUpError as error:
+        fail(str(error), GIVEN_UP)
     except WattcastError as error:
         fail(str(error))
     except ModuleNotFoundError as error:

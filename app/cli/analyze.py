@@ -96,7 +96,7 @@ def _report(out: Console, answer: Answer, most: int = 12) -> None:
     _section(out, "source lines", answer["lines"], _SOURCE_LINE, most)
     _section(out, f"activity, {answer['how']}", answer["activity"], _QUANTITY, most=100)
     if (sampling := answer["sampling"]) is not None:
-        cut = "" if sampling["completed"] else ", cut short by the time cap"
+        cut = "" if sampling["completed"] else ", cut short by the budget"
         line(
             out,
             f"{sampling['sampled_blocks']} of {sampling['launch_blocks']:,} blocks executed{cut}; "

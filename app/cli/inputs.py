@@ -31,7 +31,10 @@ Ptx = Annotated[Path, _FILE]
 MaybePtx = Annotated[Path | None, _FILE]
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU id or alias (wattcast gpus).")]
 Grid = Annotated[str, typer.Option("--grid", help="Blocks: 4096 or 64,64 or 64x64x1.")]
-Block = Annotated[str, typer.Option("--block", help="Threads per block: 256 or 16,16.")]
+Block = Annotated[
+    str,
+    typer.Option("--block", help="Threads per block: 256 or 16,16; auto: as the kernel fixes it."),
+]
 Shared = Annotated[int, typer.Option("--shared", help="Dynamic shared memory, bytes.")]
 Kernel = Annotated[
     str | None, typer.Option("--kernel", help="Name, if the PTX holds several kernels.")
@@ -58,7 +61,12 @@ Analysis = Annotated[
     str, typer.Option("--analysis", help="How trips are found out: auto, symbolic or executed.")
 ]
 Seconds = Annotated[
-    float | None, typer.Option("--analysis-seconds", help="Time cap of the executed analysis.")
+    float | None,
+    typer.Option("--analysis-seconds", help="Give the request up after this long (status 4)."),
+]
+Effort = Annotated[
+    int | None,
+    typer.Option("--analysis-effort", help="Budget of the executed analysis: lanes times steps."),
 ]
 CoreMhz = Annotated[
     float | None, typer.Option("--core-mhz", help="Core clock; default: the GPU's own.")
@@ -152,7 +160,7 @@ def kernel_request(
         "kernel": kernel,
         "launch": {
             "grid": _dimensions("--grid", grid),
-            "block": _dimensions("--block", block),
+            "block": None if block == "auto" else _dimensions("--block", block),
             "dynamic_shared_bytes": shared,
             "arguments": _arguments(arguments or []),
         },
@@ -262,6 +270,7 @@ class LaunchOptions:
     arg: Arguments = None
     analysis: Analysis = "auto"
     analysis_seconds: Seconds = None
+    analysis_effort: Effort = None
 
     def request(self, file: Path, grid: str, block: str) -> dict[str, Any]:
         """The part of a request's body that tells code and launch. Raises as ``kernel_request``."""
@@ -277,7 +286,11 @@ class LaunchOptions:
         return {**work_request(file, work, grid, block), **self._how()}
 
     def _how(self) -> dict[str, Any]:
-        return {"analysis": self.analysis, "analysis_seconds": self.analysis_seconds}
+        return {
+            "analysis": self.analysis,
+            "analysis_seconds": self.analysis_seconds,
+            "analysis_effort": self.analysis_effort,
+        }
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,7 @@ def prediction(out: Console, answer: Answer) -> None:
     kernel = answer["kernel"]
     name = "measured work" if kernel is None else kernel["demangled"]
     out.print(Text.assemble((name, "bold"), " on ", (answer["gpu"], "bold")))
+    needs(out, answer)
     table = plain_table("", "prediction", "interval", "level", "basis")
     for name, key, unit in (
         ("power", "watts", "W"),
@@ -96,6 +97,20 @@ def prediction(out: Console, answer: Answer) -> None:
     if explanation := answer.get("explanation"):
         contributions(out, explanation)
     warnings(out, answer["warnings"])
+
+
+def needs(out: Console, answer: Answer) -> None:
+    """Arguments to give first, before any number that rests on their absence."""
+    for need in answer.get("needs", ()):
+        what = "trips" if need["assumes"] == "trips" else "as its value"
+        out.print(
+            f"give {need['argument']} (argument {need['position']}): it decides the "
+            f"{need['decides']}; {need['effect']}. Assumed: {need['assumed']:,.10g} {what}. "
+            f"Pass --arg {need['position']}=...",
+            style="yellow",
+            highlight=False,
+            markup=False,
+        )
 
 
 def _basis(out: Console, answer: Answer) -> None:

@@ -13,6 +13,7 @@ from wattcast.app.cli.inputs import (
     Analysis,
     Arguments,
     AsJson,
+    Effort,
     Gpu,
     Kernel,
     Loops,
@@ -60,6 +61,7 @@ def rank(
     arg: Arguments = None,
     analysis: Analysis = "auto",
     analysis_seconds: Seconds = None,
+    analysis_effort: Effort = None,
     *,
     models: PhysicalOptions,
     as_json: AsJson = False,
@@ -85,6 +87,7 @@ def rank(
         "gpu": gpu,
         "analysis": analysis,
         "analysis_seconds": analysis_seconds,
+        "analysis_effort": analysis_effort,
         **models.request(),
     }
     if file.suffix in CUDA_SUFFIXES:

@@ -7,7 +7,7 @@ sampling.py  which blocks, and what they say about the launch; arguments.py what
 engine.py    ``execute``, the entrance; summary.py and results.py what comes out
 """
 
-from wattcast.features.execution.engine import ExactMemory, execute
+from wattcast.features.execution.engine import ExactMemory, assumed_integers, execute
 from wattcast.features.execution.results import (
     BufferFootprint,
     ClassCounts,
@@ -29,6 +29,7 @@ __all__ = [
     "MemoryFacts",
     "SamplingInfo",
     "SamplingPlan",
+    "assumed_integers",
     "axis_cuts",
     "execute",
     "plan_blocks",

@@ -5,13 +5,14 @@ Documented defaults for what the user does not give:
 * a pointer (a 64-bit parameter an address is computed from) gets a synthetic buffer, also where
   the address of one is given, which means nothing here;
 * an integer compared with an index built from ``tid``/``ctaid`` is the number of threads
-  launched along the axes of that index;
+  launched along the axes of that index (the most, where several are compared);
 * any other integer is the number of threads launched along x, at most 1024;
 * a floating-point number is 1.0.
 """
 
 from __future__ import annotations
 
+import math
 import re
 import struct
 from collections.abc import Callable, Mapping
@@ -125,22 +126,36 @@ class _Origins:
         self._found[name] = frozenset(reached)
         return self._found[name]
 
-    def axes_compared_with(self, parameter: str) -> set[str]:
-        """Axes of thread indices that are compared with a parameter."""
-        axes: set[str] = set()
+    def axes_compared_with(self, parameter: str) -> list[frozenset[str]]:
+        """Axes of thread indices, for every comparison of one with a parameter."""
+        found = []
         for left, right in self.comparisons:
             for mine, other in ((left, right), (right, left)):
                 if parameter in mine and not any(n.startswith("%") for n in mine):
-                    axes |= {n for n in other if n.startswith("%")}
-        return axes
+                    found.append(frozenset(n for n in other if n.startswith("%")))
+        return [axes for axes in found if axes]
 
 
 def _default_integer(origins: _Origins, parameter: str, launch: Launch) -> int:
     extent = {f"%{a}": launch.grid[i] * launch.block[i] for i, a in enumerate("xyz")}
-    axes = origins.axes_compared_with(parameter)
-    if axes:
-        return int(np.prod([extent[a] for a in sorted(axes)], dtype=object))
+    compared = origins.axes_compared_with(parameter)
+    if compared:
+        return max(math.prod(extent[axis] for axis in axes) for axes in compared)
     return min(extent["%x"], MOST_ASSUMED)
+
+
+def assumed_integers(program: Program, launch: Launch) -> dict[str, int]:
+    """Values that integer parameters get where the launch gives none, by name."""
+    origins, pointing = _Origins(program), {name for name, _ in pointers(program)}
+    found = {}
+    for parameter in program.kernel.parameters:
+        dtype = TYPES.get(parameter.type)
+        if dtype is None or dtype.kind == "f" or parameter.name in pointing:
+            continue
+        if dtype.itemsize == parameter.bytes and not _used_as_float(program, parameter.name):
+            most = (1 << (8 * dtype.itemsize - 1)) - 1
+            found[parameter.name] = min(_default_integer(origins, parameter.name, launch), most)
+    return found
 
 
 def pointers(program: Program) -> dict[tuple[str, int], bool]:
@@ -294,7 +309,7 @@ def bind(
         diagnostics.append(
             Diagnostic(
                 "argument_assumed",
-                f"{parameter.name} is not given; {value:g} is assumed",
+                f"{parameter.name} is not given; {value:,.12g} is assumed",
                 program.kernel.line,
             )
         )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.execution.access import Site
-from wattcast.features.execution.groups import Group
+from wattcast.features.execution.groups import ISSUE_UNITS, Group
 from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
 from wattcast.features.execution.roles import Usage
 from wattcast.features.loops import Loop, LoopForest
@@ -59,6 +59,8 @@ class Run:
     by_position: dict[int, Handler] = field(default_factory=dict)
     gather: Gather | None = None
     finish: Finish = None  # type: ignore[assignment]
+    issue_units: int = ISSUE_UNITS
+    lane_units: int = 1
 
 
 @dataclass(slots=True)

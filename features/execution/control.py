@@ -99,10 +99,14 @@ def _branch(
     assert one.predicate is not None
     slot = context.operands.slots.register(one.predicate, BOOL)
     negated = one.negated
-    row = program._guard_row(context.position)
+    position = context.position
+    row = program._guard_row(position)
 
     def apply(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:
-        taken, rest = group.split(frame[slot], negated)
+        if position in machine.overrides:
+            taken, rest = group.split(machine.overrides[position](machine), False)
+        else:
+            taken, rest = group.split(frame[slot], negated)
         if taken is not None:
             machine.path[-1].taken = taken
             machine.guarded[row] += taken.lanes

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,11 @@ import numpy.typing as npt
 
 from wattcast.features.attached import Attached
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
+from wattcast.features.effort import DEFAULT_EFFORT, Effort
+from wattcast.features.execution import arguments
 from wattcast.features.execution.arguments import Bound, bind
 from wattcast.features.execution.footprints import Ran
+from wattcast.features.execution.forced import overrides
 from wattcast.features.execution.groups import CutShortError
 from wattcast.features.execution.machine import Machine
 from wattcast.features.execution.program import Program
@@ -27,8 +29,6 @@ from wattcast.features.ptx import ir
 
 EXACT_THREADS = 32_768
 """Threads run together in exact mode (memory of registers against numpy's cost per call)."""
-RUNNING_SHARE = 0.85
-"""Share of the time cap for running; the rest is for adding up."""
 ASSUMED_DYNAMIC_SHARED = 48 * 1024
 """Bytes of dynamic shared memory where a kernel uses it and the launch names none: the most a
 block gets without asking for more (CUDA C++ Programming Guide)."""
@@ -67,6 +67,11 @@ def is_compiled(function: ir.Function) -> bool:
     return bool(_PROGRAMS.get(function))
 
 
+def assumed_integers(function: ir.Function, module: ir.Module, launch: Launch) -> dict[str, int]:
+    """Values that integer parameters get where the launch gives none, by name."""
+    return arguments.assumed_integers(compiled(function, module, precise=False), launch)
+
+
 def execute(
     function: ir.Function,
     module: ir.Module,
@@ -75,22 +80,23 @@ def execute(
     *,
     plan: SamplingPlan | None = None,
     exact: ExactMemory | None = None,
-    time_cap_seconds: float | None = 1.0,
+    effort: float | None = DEFAULT_EFFORT,
     seed: int = 0,
     step_limit: int = 50_000_000,
     extrapolate: bool = True,
+    forced: Mapping[int, float] | None = None,
 ) -> ExecutionResult:
     """Run sampled blocks of a launch (all of them with ``exact``) and count what they do.
 
-    ``plan`` replaces ``plan_blocks(launch)``; ``time_cap_seconds`` bounds the whole call
-    (``None``: no bound); ``extrapolate=False`` runs every iteration of every loop. ``gpu`` only
-    tells the number of multiprocessors that ``%smid`` spreads over. Results are deterministic
-    for a ``seed`` unless the time cap cuts them short, which a Diagnostic says.
+    ``plan`` replaces ``plan_blocks(launch)``; ``effort`` is the budget of work (``None``: no
+    bound; see ``Effort``), and a Diagnostic tells where it ended. ``extrapolate=False`` runs every
+    iteration of every loop; ``forced`` tells the trips of loops of the kernel that made-up data
+    would decide (``forced.py``). ``gpu`` only tells the number of multiprocessors that ``%smid``
+    spreads over. Results depend on these arguments alone.
     Raises LaunchError for arguments that do not fit the kernel's parameters, PtxError for a
-    body that is not PTX.
+    body that is not PTX, GivenUpError where the request's clock runs out.
     """
-    began = perf_counter()
-    deadline = began + (RUNNING_SHARE * time_cap_seconds if time_cap_seconds is not None else 1e9)
+    spent = Effort(effort)
     program = compiled(function, module, precise=exact is not None)
     buffers = None
     if exact is not None:
@@ -113,47 +119,47 @@ def execute(
         )
     batches: list[Ran] = []
     cut, told = None, []
-    for first, last in _ranges(chosen, launch, exact is not None):
-        machine = Machine(
-            program,
-            launch,
-            chosen.blocks[first:last],
-            bound.memory,
-            bound.parameters,
-            dynamic_shared_bytes=dynamic,
-            deadline=deadline,
-            step_limit=step_limit,
-            multiprocessors=80 if gpu is None else gpu.sm_count,
-            extrapolate=extrapolate and exact is None,
-            traced=() if exact is not None else chosen.to_trace(),
-        )
-        if exact is not None:
-            machine.textures = exact.textures
-        try:
-            machine.run()
-        except CutShortError as error:
-            cut = str(error)
-        batches.append(Ran(machine, first))
-        if cut:
-            break
-    if cut:
-        told = scale_unfinished(batches[-1].machine) if exact is None else []
-        cap = f"the cap of {time_cap_seconds:g} s" if cut == "time" else f"{step_limit} steps"
-        what = (
-            f"counts were scaled for {', '.join(told)}; what stands behind is missing"
-            if told
-            else "the counts are lower bounds"
-        )
-        diagnostics.append(
-            Diagnostic(
-                CUT_SHORT,
-                f"{cap} was reached before the sampled blocks ended: {what}",
-                function.line,
-            )
-        )
     try:
+        for first, last in _ranges(chosen, launch, exact is not None):
+            machine = Machine(
+                program,
+                launch,
+                chosen.blocks[first:last],
+                bound.memory,
+                bound.parameters,
+                dynamic_shared_bytes=dynamic,
+                effort=spent,
+                step_limit=step_limit,
+                multiprocessors=80 if gpu is None else gpu.sm_count,
+                extrapolate=extrapolate and exact is None,
+                overrides=overrides(program, forced or {}),
+                traced=() if exact is not None else chosen.to_trace(),
+            )
+            if exact is not None:
+                machine.textures = exact.textures
+            batches.append(Ran(machine, first))
+            try:
+                machine.run()
+            except CutShortError as error:
+                cut = str(error)
+                break
+        if cut:
+            told = scale_unfinished(batches[-1].machine) if exact is None else []
+            cap = f"the budget of {effort:.3g} units" if cut == "effort" else f"{step_limit} steps"
+            what = (
+                f"counts were scaled for {', '.join(told)}; what stands behind is missing"
+                if told
+                else "the counts are lower bounds"
+            )
+            diagnostics.append(
+                Diagnostic(
+                    CUT_SHORT,
+                    f"{cap} ended before the sampled blocks did: {what}",
+                    function.line,
+                )
+            )
         result = summarise(
-            program, launch, chosen, batches, bound, diagnostics, began, exact is not None
+            program, launch, chosen, batches, bound, diagnostics, spent.spent, exact is not None
         )
         return replace(result, lower_bounds=cut is not None and not told)
     finally:

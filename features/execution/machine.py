@@ -10,7 +10,6 @@ Threads only ever rest at the start of a run, where groups that meet become one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from time import perf_counter
 from types import MappingProxyType
 from typing import Any
 
@@ -18,9 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.effort import Effort, checkpoint
 from wattcast.features.execution import control
 from wattcast.features.execution.access import Site, Tally
 from wattcast.features.execution.context import FRAME_STEP, Gather, LoopEdge
+from wattcast.features.execution.forced import Override
 from wattcast.features.execution.groups import Counts, CutShortError, Group, Mask
 from wattcast.features.execution.operands import PARAMETERS, Frame
 from wattcast.features.execution.program import Program
@@ -60,7 +61,8 @@ class Machine:
     """The state of all threads of the sampled blocks; ``run`` executes them.
 
     ``blocks`` are linear block numbers (x fastest), ``traced`` the slots whose accesses are noted
-    one by one. ``deadline`` is in ``perf_counter`` time.
+    one by one; ``overrides`` decide branches. What is done is counted in ``effort``, up to its
+    limit; ``skipped`` are executions in ``run_stats`` that were worked out from others.
     """
 
     def __init__(
@@ -72,17 +74,19 @@ class Machine:
         parameters: bytes,
         *,
         dynamic_shared_bytes: int,
-        deadline: float,
+        effort: Effort,
         step_limit: int,
         multiprocessors: int = 80,
         extrapolate: bool = True,
         traced: Sequence[int] = (),
+        overrides: Mapping[int, Override] = MappingProxyType({}),
     ) -> None:
         self.program = program
         self.launch = launch
         self.blocks = blocks
         self.memory = memory
-        self.deadline = deadline
+        self.effort = effort
+        self.overrides = overrides
         self.step_limit = step_limit
         self.multiprocessors = multiprocessors
         self.most_frames = MOST_FRAMES
@@ -105,6 +109,7 @@ class Machine:
         self._parameters = np.frombuffer(parameters.ljust(-(-len(parameters) // 8) * 8 + 8, b"\0"),
                                          dtype=np.uint8)  # fmt: skip
         self.run_stats = np.zeros((len(program.runs), 2, self.slots), dtype=np.int64)
+        self.skipped = np.zeros((len(program.runs), self.slots), dtype=np.int64)
         self.guarded = np.zeros((max(1, len(program.guarded)), self.slots), dtype=np.int64)
         self.tallies = [
             Tally(self.slots, site.number, atomic=site.atomic) for site in program.sites
@@ -437,7 +442,10 @@ class Machine:
     # --- running ---
 
     def run(self) -> None:
-        """Execute until every thread has exited. Raises CutShortError at a cap."""
+        """Execute until every thread has exited.
+
+        Raises CutShortError where the budget ends, GivenUpError where the request is given up.
+        """
         self.put(self.key(self._entry(), 0), self.everyone())
         with np.errstate(all="ignore"):
             while self.pending or self._unblock():
@@ -479,6 +487,7 @@ class Machine:
         """Follow one group for as long as it may run: until it splits, waits or meets another."""
         runs = self.program.runs
         stats = self.run_stats
+        effort = self.effort
         depth = -(key // FRAME_STEP)
         shift = depth * FRAME_STEP
         position = key + shift
@@ -489,9 +498,11 @@ class Machine:
         self._frame = frame
         while True:
             self.steps += 1
-            if perf_counter() > self.deadline:
+            checkpoint()
+            effort.spent += run.issue_units + run.lane_units * group.count
+            if effort.spent > effort.limit:
                 self.put(key, group)
-                raise CutShortError("time")
+                raise CutShortError("effort")
             if self.steps > self.step_limit:
                 self.put(key, group)
                 raise CutShortError("steps")

@@ -26,7 +26,13 @@ from wattcast.features.execution.context import (
     is_barrier,
 )
 from wattcast.features.execution.decode import decode
-from wattcast.features.execution.groups import Group
+from wattcast.features.execution.groups import (
+    ACCESS_UNITS,
+    ATOMIC_UNITS,
+    ISSUE_UNITS,
+    MATRIX_UNITS,
+    Group,
+)
 from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
 from wattcast.features.execution.roles import Usage
 from wattcast.features.execution.spaces import CODE_BASE, SYMBOL_BASE
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[A-Za-z_$%][\w$]*")
 _ENDS = frozenset({"bra", "brx", "ret", "exit", "trap", "call"})
+_MATRIX = frozenset({"mma", "wmma", "wgmma"})
 
 
 @dataclass(slots=True)
@@ -259,6 +266,7 @@ class Program:
         for start, end in zip(ordered, ends, strict=True):
             run = Run(len(self.runs), linked.base + start, linked.base + end, linked.index)
             handlers = []
+            sites = len(self.sites)
             for one in body.instructions[start:end]:
                 context.position = linked.base + one.position
                 context.instruction = one
@@ -269,6 +277,10 @@ class Program:
                     handlers.append(handler)
                     run.by_position[context.position] = handler
             run.handlers = tuple(handlers)
+            run.issue_units = (1 + len(handlers)) * ISSUE_UNITS
+            run.lane_units = 1 + len(handlers) + sum(map(_units, self.sites[sites:]))
+            matrices = sum(one.base in _MATRIX for one in body.instructions[start:end])
+            run.lane_units += matrices * MATRIX_UNITS
             if is_collective(body.instructions[start]):
                 run.gather = _gather(context, body.instructions[start])
             last = body.instructions[end - 1]
@@ -365,3 +377,7 @@ def _layout(parameters: tuple[ir.Parameter, ...]) -> dict[str, int]:
         offsets[parameter.name] = place
         place += parameter.bytes
     return offsets
+
+
+def _units(site: Site) -> int:
+    return ATOMIC_UNITS if site.atomic else ACCESS_UNITS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -77,7 +77,7 @@ class LoopTrips:
 
     ``back_edges`` counts coming round again (``mean`` less one per entry). ``entries`` are
     thread entries of the whole launch. ``extrapolated``: iterations were skipped because
-    they repeat, or cut off by the time cap.
+    they repeat, or cut off where the budget ended.
     """
 
     function: str
@@ -171,7 +171,8 @@ class AtomicFacts:
 class SamplingInfo:
     """What was run. ``relative_standard_error`` is that of the launch's warp executions.
 
-    ``completed`` tells that every sampled block ran to its end.
+    ``completed`` tells that every sampled block ran to its end. ``effort`` is the work it took, in
+    instructions times lanes (``features.effort.Effort``).
     """
 
     plan: SamplingPlan
@@ -179,7 +180,7 @@ class SamplingInfo:
     relative_standard_error: float
     completed: bool
     steps: int
-    seconds: float
+    effort: int
 
 
 @dataclass(frozen=True)
@@ -198,6 +199,8 @@ class ExecutionResult:
     """Exact mode: the buffers' bytes afterwards, by base address; empty otherwise."""
     lower_bounds: bool = False
     """Cut short outside any loop whose counts could be scaled: what lies behind is missing."""
+    carried_out: Mapping[str, Floats] = field(default_factory=dict)
+    """By function: executions of each instruction by warps that were really carried out."""
 
     @property
     def warp_executions(self) -> float:

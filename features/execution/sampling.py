@@ -4,9 +4,9 @@ The grid is cut into strata: along each axis the first block, the last block and
 are classes of their own (edges behave differently: halos, partial tiles), so a 2-D grid has
 up to 4 corners, 4 edges and one interior. Where it is known at which blocks behaviour changes
 (a guard that few blocks pass), the axes are cut there too. Every stratum gets at least one
-block while the budget lasts, the interior gets the rest, spread evenly over its linear order
-(systematic sampling with a seeded offset). Some interior blocks bring their neighbours in x
-and y, for the overlap of footprints.
+block while the budget lasts, the interior gets the rest, spread evenly over
+every axis (``_spread``). Some blocks amid the interior bring their neighbours in x and y, for the
+overlap of footprints.
 """
 
 from __future__ import annotations
@@ -185,6 +185,7 @@ def plan_blocks(
             owner.append(number)
     taken = set(blocks)
     main = [b for b, s in zip(blocks, owner, strict=True) if s == 0]
+    main.sort(key=lambda block: _from_centre(block, strata[kept[0]], launch))
     added = 0
     for block in main:
         for step, axis in ((1, 0), (launch.grid[0], 1)):
@@ -232,18 +233,40 @@ def _stratum(
 def _spread(
     box: tuple[tuple[int, int], ...], count: int, launch: Launch, generator: np.random.Generator
 ) -> list[int]:
-    """``count`` different blocks of a box: one at random from each of ``count`` equal parts."""
+    """``count`` different blocks of a box: one from each of ``count`` equal parts of every axis.
+
+    Parts of the axes are paired at random, places in them drawn in pairs that mirror each other:
+    what grows linearly along an axis (a triangular loop) has its true mean in the sample
+    (Latin hypercube with antithetic points: Owen, Monte Carlo theory, methods and examples, 8.5).
+    """
     dims = [hi - lo for lo, hi in box]
-    size = math.prod(dims)
-    found = []
-    for part in range(count):
-        low, high = size * part // count, size * (part + 1) // count
-        index = low + int(generator.integers(high - low))
-        x = box[0][0] + index % dims[0]
-        y = box[1][0] + index // dims[0] % dims[1]
-        z = box[2][0] + index // (dims[0] * dims[1])
-        found.append(x + launch.grid[0] * (y + launch.grid[1] * z))
-    return found
+    columns: list[list[int]] = []
+    for number, size in enumerate(dims):
+        along = [0] * count
+        for part in range((count + 1) // 2):
+            mirror = count - 1 - part
+            jitter = 0.5 if mirror == part else float(generator.random())
+            along[part] = min(size - 1, int(size * (part + jitter) / count))
+            along[mirror] = size - 1 - along[part] if mirror != part else (size - 1) // 2
+        if number:
+            along = [along[place] for place in generator.permutation(count)]
+        columns.append(along)
+    found: dict[tuple[int, ...], None] = {}
+    for place in zip(*columns, strict=True):
+        while place in found:  # a small box: the next one that is free
+            index = (place[0] + dims[0] * (place[1] + dims[1] * place[2]) + 1) % math.prod(dims)
+            place = (index % dims[0], index // dims[0] % dims[1], index // (dims[0] * dims[1]))
+        found[place] = None
+    wide, high, _ = launch.grid
+    return [box[0][0] + x + wide * (box[1][0] + y + high * (box[2][0] + z)) for x, y, z in found]
+
+
+def _from_centre(block: int, box: tuple[tuple[int, int], ...], launch: Launch) -> float:
+    """How far a block lies from the middle of a box: neighbours there keep a linear mean true."""
+    place = _position(block, launch)
+    return sum(
+        abs(p - (lo + hi - 1) / 2) / (hi - lo) for p, (lo, hi) in zip(place, box, strict=True)
+    )
 
 
 def _pairs(

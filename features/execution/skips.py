@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from time import perf_counter
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.effort import checkpoint
 from wattcast.features.execution.context import LoopEdge, Run
-from wattcast.features.execution.groups import Counts, CutShortError, Group
+from wattcast.features.execution.groups import SLICE_UNITS, Counts, CutShortError, Group
 from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Branch, Guard, Path, keeps_for, step_of
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
@@ -66,7 +66,7 @@ class Watch:
 
     __slots__ = (
         "addresses", "counters", "frames", "group", "guarded", "inner", "marks", "path", "rounds",
-        "run_stats", "steps",
+        "run_stats", "seen", "steps",
     )  # fmt: skip
 
     def __init__(self, group: Group, steps: list[Step]) -> None:
@@ -81,6 +81,7 @@ class Watch:
         self.addresses: list[dict[int, Offsets | None]] = []
         self.inner: list[dict[int, tuple[Counts, Counts]]] = []
         self.marks: list[int] = []
+        self.seen: list[dict[int, tuple[tuple[int, int], Counts]]] = []  # footprint mark, extra
 
     def matches(self, group: Group, steps: list[Step]) -> bool:
         """Whether the loop was gone round as before."""
@@ -107,6 +108,7 @@ class Skip:
         self.path = path
         self.skipped = 0
         self.retraced = 0.0  # windows added to the trace
+        self._instructions = 1 + sum(len(handlers) for handlers in path.steps)
         self._branches: list[list[Branch]] = [[] for _ in path.runs]
         for branch in path.branches:
             self._branches[branch.place].append(branch)
@@ -171,7 +173,7 @@ class Skip:
                 return before, deviation if self._can_leave(deviation, frame) else None
             first = False
             self.skipped += 1
-            if self.skipped % 64 == 0 and perf_counter() > self.machine.deadline:
+            if self._spend(SLICE_UNITS):
                 break
             history = [*history[-1:], before]
             if self.skipped % 32 == 16 and len(history) == 2:
@@ -180,6 +182,12 @@ class Skip:
                     self.skipped += jump
                     history = []
         return self._carried(frame), None
+
+    def _spend(self, units: int) -> bool:
+        """Count an iteration of the slice; whether the budget is spent."""
+        checkpoint()
+        self.machine.effort.spent += self._instructions * units
+        return self.machine.effort.gone
 
     def _iterate(self, frame: Frame, first: bool) -> Branch | None:
         """One iteration of the slice by everyone; the branch where some thread deviates.
@@ -273,7 +281,9 @@ class Skip:
     def _count(self, iterations: int) -> None:
         """Counters of whole iterations, as in the window."""
         machine, group, path, watch = self.machine, self.group, self.path, self.watch
-        machine.run_stats += iterations * (watch.run_stats[-1] - watch.run_stats[0])
+        each = watch.run_stats[-1] - watch.run_stats[0]
+        machine.run_stats += iterations * each
+        machine.skipped += iterations * each[:, 0]
         machine.guarded += iterations * (watch.guarded[-1] - watch.guarded[0])
         rounds = len(watch.counters) - 1
         for number in path.sites:
@@ -327,11 +337,19 @@ class Skip:
 
     def _footprint(self, number: int, iterations: int) -> None:
         """Sectors of the skipped iterations of an access that moves by one constant stride."""
-        tally = self.machine.tallies[number]
-        stride, keys = self._stride(number), tally.last_keys()
-        if keys is None:
+        tally, stride = self.machine.tallies[number], self._stride(number)
+        (before, _), (mark, extra) = (seen[number] for seen in self.watch.seen[-3:-1])
+        keys, both = tally.log.since(mark), tally.log.since(before)
+        if keys is None or both is None:  # a round of hundreds of thousands of sectors
+            keys = both = tally.last_keys()
+        if stride == 0 or keys is None or both is None or not keys.size:
             return
-        if not stride:
+        tally.extra += iterations * (tally.extra - extra)
+        if stride is None:  # lanes go different ways: as many new sectors as in the last round
+            if self.watch.addresses[-1][number] is not None:
+                tally.extra += iterations * per_slot(
+                    np.setdiff1d(both, keys, assume_unique=True), tally.extra.size
+                )
             return
         every = max(1, 32 // abs(stride))
         moves = iterations // every
@@ -410,11 +428,13 @@ class Skip:
                     handler(frame, group)
             rounds += group.mask
             beyond += group.stat
-            if iteration % 64 == 0 and perf_counter() > machine.deadline:
+            if self._spend(SLICE_UNITS + group.count):
                 late = True
                 break
         for place, run in enumerate(path.runs):
-            machine.run_stats[run.index] += upto if place <= branch.place else beyond
+            added = upto if place <= branch.place else beyond
+            machine.run_stats[run.index] += added
+            machine.skipped[run.index] += added[0]
         machine.guarded[branch.row] += beyond[1] if by_jump else upto[1] - beyond[1]
         self._partial(marks, whole, iteration, upto)
         for slot in path.carried:
@@ -430,7 +450,7 @@ class Skip:
         )
         machine.forget_path()
         if late:
-            raise CutShortError("time")
+            raise CutShortError("effort")
         shift = path.runs[0].start - self.key
         return machine.move(out - shift, self.group, edge)
 

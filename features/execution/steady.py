@@ -70,6 +70,9 @@ class Steady:
         return following
 
     def _path(self, steps: list[Step]) -> Path | None:
+        overrides = self._machine.overrides
+        if overrides and any(step.run.end - 1 in overrides for step in steps):
+            return None  # what is told decides there, not what the slice computes
         paths = self._machine.program.paths
         name = tuple(step.run.index for step in steps)
         if name not in paths:
@@ -83,6 +86,8 @@ class Steady:
         watch.addresses = [*watch.addresses[-2:], {n: tallies[n].last for n in path.sites}]
         counters = {n: [c.copy() for c in tallies[n].counters()] for n in path.sites}
         watch.counters = [*watch.counters[-WINDOW:], counters]
+        seen = {n: (tallies[n].log.mark, tallies[n].extra.copy()) for n in path.sites}
+        watch.seen = [*watch.seen[-2:], seen]
         mark = 0 if machine.trace is None else machine.trace.mark
         watch.marks = [*watch.marks[-WINDOW:], mark]
         watch.run_stats = [*watch.run_stats[-1:], machine.run_stats.copy()]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +51,7 @@ def _site_counts(
 
 def summarise(
     program: Program, launch: Launch, plan: SamplingPlan, batches: list[Ran], bound: Bound,
-    diagnostics: list[Diagnostic], began: float, exact: bool,
+    diagnostics: list[Diagnostic], effort: int, exact: bool,
 ) -> ExecutionResult:  # fmt: skip
     """Put together what the sampled blocks did and what it means for the launch."""
     blocks = len(plan.blocks)
@@ -95,12 +94,27 @@ def summarise(
             error,
             all(m.finished for m in machines),
             sum(m.steps for m in machines),
-            perf_counter() - began,
+            effort,
         ),
         diagnostics=(*diagnostics, *found),
         shared_bytes=machines[0].shared_bytes,
+        carried_out=_carried_out(program, machines),
         contents=contents,
     )
+
+
+def _carried_out(program: Program, machines: list[Machine]) -> dict[str, npt.NDArray[np.float64]]:
+    found = {
+        linked.function.name: np.zeros(len(linked.body.instructions))
+        for linked in program.functions
+    }
+    for machine in machines:
+        real = machine.run_stats[:, 0].sum(axis=1) - machine.skipped.sum(axis=1)
+        for run in program.runs.values():
+            linked = program.functions[run.function]
+            where = slice(run.start - linked.base, run.end - linked.base)
+            found[linked.function.name][where] += real[run.index]
+    return found
 
 
 def _run_lengths(program: Program) -> list[int]:

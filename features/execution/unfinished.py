@@ -69,19 +69,27 @@ def _around(linked: Linked, position: int) -> list[Loop]:
     return found[::-1]
 
 
+def _leaving(linked: Linked, loop: Loop) -> list[ir.Instruction]:
+    """Conditional branches that leave the loop."""
+    found = []
+    for index in sorted(loop.blocks):
+        block = linked.cfg.blocks[index]
+        last = linked.body.instructions[block.end - 1]
+        leaves = any(s not in loop.blocks for s in block.successors)
+        if last.base == "bra" and last.predicate is not None and leaves:
+            found.append(last)
+    return found
+
+
 def _ends(linked: Linked, loop: Loop) -> list[Compare]:
     """Comparisons that decide whether the loop is left."""
     definitions: dict[str, list[ir.Instruction]] = {}
-    exits = []
+    exits = [one.predicate for one in _leaving(linked, loop) if one.predicate is not None]
     for index in sorted(loop.blocks):
         block = linked.cfg.blocks[index]
         for one in linked.cfg.instructions(block):
             for name in writes(one):
                 definitions.setdefault(name, []).append(one)
-        last = linked.body.instructions[block.end - 1]
-        leaves = any(s not in loop.blocks for s in block.successors)
-        if last.base == "bra" and last.predicate is not None and leaves:
-            exits.append(last.predicate)
     found = [comparison(linked, name, definitions) for name in exits]
     return [one for one in found if one is not None]
 
@@ -89,6 +97,8 @@ def _ends(linked: Linked, loop: Loop) -> list[Compare]:
 def _factors(machine: Machine, linked: Linked, loop: Loop, group: Group) -> Factors | None:
     """By how much each block's counts in the loop fall short; ``None`` if nobody knows."""
     count = machine.trips.counts[linked.first_loop + loop.index]
+    if any(linked.base + one.position in machine.overrides for one in _leaving(linked, loop)):
+        return None
     if count is None or len(count.frames) < 2:
         return None
     before, latest = count.frames
@@ -132,7 +142,9 @@ def _scale(machine: Machine, linked: Linked, loop: Loop, factors: Factors) -> No
         inside.update(range(linked.base + block.start, linked.base + block.end))
     for run in machine.program.runs.values():
         if run.start in inside:
+            before = machine.run_stats[run.index, 0].copy()
             grow(machine.run_stats[run.index])
+            machine.skipped[run.index] += machine.run_stats[run.index, 0] - before
     for position, row in machine.program.guarded.items():
         if position in inside:
             grow(machine.guarded[row])

@@ -26,6 +26,7 @@ from wattcast.features.ptx.ir import (
     Special,
     Symbol,
 )
+from wattcast.features.symbolic.elected import elected
 from wattcast.features.symbolic.scheme import (
     Access,
     Call,
@@ -69,6 +70,7 @@ class _Builder:
         self.passed: dict[str, dict[int, Node]] = {}
         self.calls: dict[int, list[Call]] = {}
         self.nested = self._nested()
+        self.elected = elected(body)
         self.block = 0
         self.line = 0
         self.written: dict[Operand, Node] = {}
@@ -348,6 +350,8 @@ class _Builder:
             node = None
         if base == "cvta" and node is not None and node.op == "param":
             self.pointers.add(node.value[0])
+        if one.position in self.elected:
+            node = self._elected(one)
         for name in names:
             value = self.written.get(Register(name)) if self.written else node
             if value is None:
@@ -363,6 +367,19 @@ class _Builder:
                     pair = (old, value) if one.negated else (value, old)
                     value = self.graph.make("select", value.bits, (guard, *pair))
             self.carried[name] = value
+
+    def _elected(self, one: Instruction) -> Node:
+        """A value that only one block of the grid finds: the last, for all we know."""
+        graph, chosen = self.graph, self.graph.constant(1, 1)
+        for axis in "xyz":
+            size = graph.make("sub", 32, (self.special(f"%nctaid.{axis}"), graph.constant(1, 32)))
+            at = graph.make("eq.s", 1, (self.special(f"%ctaid.{axis}"), size))
+            chosen = graph.make("and", 1, (chosen, at))
+        yes, no = self.elected[one.position]
+        name = destinations(one)[0]
+        bits = 1 if one.base == "setp" else self.widths.get(name.rstrip("0123456789"), 32)
+        values = (graph.constant(yes, bits), graph.constant(no, bits))
+        return graph.make("select", bits, (chosen, *values))
 
     def _pass(self, one: Instruction) -> None:
         """st.param: a value for the next call."""

@@ -286,10 +286,11 @@ class BottleneckTimeModel:
         seconds = combined_seconds(resources) + start
         cases = [predicted_seconds(case, gpu, pair, more=more) for case in analysis.activity_cases]
         width, basis = interval_of(gpu)
+        unsure = 1.0 + analysis.coverage.error
         estimate = Estimate(
             seconds,
-            min([seconds, *cases]) * width.low_factor,
-            max([seconds, *cases]) * width.high_factor,
+            min([seconds, *cases]) * width.low_factor / unsure,
+            max([seconds, *cases]) * width.high_factor * unsure,
             level_of(gpu),
             basis,
         )

@@ -19,6 +19,7 @@ from pydantic import (
 )
 
 from wattcast.features.analysis import Mode
+from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.models.clocks import ClockPair, default_clocks
@@ -121,8 +122,11 @@ class LaunchRequest(_Message):
     grid: Dimension | Dimensions = Field(
         description="Blocks, 1 to 3 dimensions.", examples=[[4096]]
     )
-    block: Dimension | Dimensions = Field(
-        description="Threads per block, 1 to 3 dimensions.", examples=[[256]]
+    block: Dimension | Dimensions | None = Field(
+        None,
+        description="Threads per block, 1 to 3 dimensions; may be left out where the kernel fixes "
+        "it (`.reqntid`).",
+        examples=[[256]],
     )
     dynamic_shared_bytes: Dimension = Field(0, description="Dynamic shared memory per block.")
     arguments: dict[str, ArgumentNumber | FiniteNumber | PointerArgument] = Field(
@@ -141,6 +145,8 @@ class LaunchRequest(_Message):
             else value
             for name, value in self.arguments.items()
         }
+        if self.block is None:
+            raise LaunchError("launch.block is not given, and nothing fixes it", field="block")
         return Launch.of(self.grid, self.block, self.dynamic_shared_bytes, hints)
 
 
@@ -185,7 +191,13 @@ class KernelRequest(_Message):
     )
     analysis_seconds: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
         None,
-        description="Time cap of the executed analysis; what it cuts short is extrapolated.",
+        description="Longest the request may take; beyond, it is given up (503). It never changes "
+        "an answer.",
+    )
+    analysis_effort: Annotated[int, Field(strict=True, gt=0)] | None = Field(
+        None,
+        description="Budget of the executed analysis in instructions times lanes; what is beyond "
+        "is extrapolated, counted in `coverage` and part of the interval.",
     )
 
     @model_validator(mode="after")
@@ -352,6 +364,32 @@ class WarningLine(BaseModel):
     line: int | None = Field(None, description="Line in the PTX.")
     column: int | None = None
     source_line: int | None = Field(None, description="Line in the CUDA source of the request.")
+
+
+class Need(BaseModel):
+    """An argument that was not given and decides the answer: give it first."""
+
+    argument: str = Field(description="Its C name where known, else its name in the PTX.")
+    position: int = Field(description="Among the kernel's parameters, from 0.")
+    decides: str = Field(description="Loop, guard or address, with its line.")
+    effect: str = Field(description="What it does to the answer.")
+    assumed: float = Field(description="What stands in for it.")
+    assumes: Literal["trips", "value"] = Field(
+        description="Whether `assumed` is the trips of the loops it decides, or its value."
+    )
+
+
+class Coverage(BaseModel):
+    """How the launch's work (executed warp instructions) is known; shares that sum to 1."""
+
+    executed: float = Field(description="Carried out by the executed analysis.")
+    extrapolated: float = Field(description="Taken from other blocks or iterations.")
+    worked_out: float = Field(description="Exact, from the text, the launch and its arguments.")
+    assumed: float = Field(description="Rests on trip counts or branches that nobody knows.")
+    error: float = Field(
+        description="Relative half width of a 90 % interval for what is extrapolated; it widens "
+        "the interval of the time."
+    )
 
 
 class KernelParameter(BaseModel):

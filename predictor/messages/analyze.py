@@ -12,11 +12,13 @@ from wattcast.predictor.messages import (
     EXAMPLE_CUDA,
     EXAMPLE_PTX,
     Compiled,
+    Coverage,
     KernelName,
     KernelParameter,
     KernelRequest,
     LoopTrips,
     Name,
+    Need,
     Occupancy,
     Registers,
     WarningLine,
@@ -161,7 +163,7 @@ class Sampling(BaseModel):
     launch_blocks: int
     relative_standard_error: float = Field(description="Of the launch's warp executions.")
     completed: bool = Field(description="Every sampled block ran to its end.")
-    seconds: float = Field(description="Time the execution took.")
+    effort: int = Field(description="Work executed, in instructions times lanes.")
 
 
 _FILE = Path(__file__).with_name("analyze_example.json")
@@ -190,4 +192,8 @@ class AnalyzeAnswer(BaseModel):
     activity: list[Quantity] = Field(description="The quantities of schema `activity1`.")
     lines: list[AnalyzedLine] = Field(description="The most machine instructions first.")
     sampling: Sampling | None = Field(None, description="Null where nothing was executed.")
+    needs: list[Need] = Field(
+        default_factory=list, description="Arguments to give first, the weightiest first."
+    )
+    coverage: Coverage
     warnings: list[WarningLine]

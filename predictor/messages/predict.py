@@ -15,6 +15,7 @@ from wattcast.predictor.messages import (
     ClocksAnswer,
     Compiled,
     Count,
+    Coverage,
     KernelName,
     KernelTiming,
     KnownRequest,
@@ -22,6 +23,7 @@ from wattcast.predictor.messages import (
     ModelChoice,
     ModelReference,
     Name,
+    Need,
     Occupancy,
     Registers,
     TimeModel,
@@ -47,6 +49,7 @@ _OF_A_KERNEL = (
     "loops",
     "analysis",
     "analysis_seconds",
+    "analysis_effort",
     "registers_per_thread",
     "static_shared_bytes",
     "time_model",
@@ -186,6 +189,12 @@ class PredictAnswer(BaseModel):
     occupancy: Occupancy | None = Field(description="Null for measured work.")
     registers: Registers | None = Field(description="Null for measured work.")
     trip_counts: list[LoopTrips]
+    needs: list[Need] = Field(
+        default_factory=list, description="Arguments to give first, the weightiest first."
+    )
+    coverage: Coverage | None = Field(
+        None, description="Null where nothing rests on counts of activity."
+    )
     warnings: list[WarningLine]
     explanation: ShapExplanation | None = None
 

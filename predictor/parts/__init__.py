@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import wraps
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import ServiceError
+from wattcast.features.directives import fixed_block
+from wattcast.features.effort import giving_up
+from wattcast.features.errors import LaunchError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.estimate import Estimate
 from wattcast.models.time.base import TimePrediction
 from wattcast.predictor.messages import KernelRequest
-from wattcast.predictor.parts.arguments import by_position
+from wattcast.predictor.parts.arguments import by_position, c_names
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 
 if TYPE_CHECKING:
     from wattcast.predictor import Limits, Predictor
+
+MOST_LINES = 5
+"""Lines named of what one cause does elsewhere."""
+
+P = ParamSpec("P")
+R = TypeVar("R", bound=KernelRequest)
+T = TypeVar("T")
 
 MOST_WARNINGS = 200
 """Warnings of one answer; hostile PTX could bring one for every line."""
@@ -35,7 +47,7 @@ def analysed(
     """The analysis of the requested kernel; the very same one if it was asked for before.
 
     ``ptxas`` asks the compiler for registers that nobody gives, where settings allow it.
-    Raises PtxError, KernelError, LaunchError, and ServiceError for a time cap over the limit.
+    Raises PtxError, KernelError, LaunchError, and ServiceError for a budget over the limit.
     """
     module = source.known.module
     function = module.kernel(request.kernel)
@@ -43,7 +55,7 @@ def analysed(
     if launch.arguments:
         kernels = source.cuda.kernels if source.cuda is not None else ()
         launch = replace(launch, arguments=by_position(function, launch.arguments, kernels))
-    cap = cap_seconds(predictor.settings, request)
+    effort = effort_of(predictor.settings, request)
     ptxas = ptxas and predictor.settings.ptxas == "auto" and request.registers_per_thread is None
     ptxas = ptxas and predictor.sources.may_compile
     key = (
@@ -57,7 +69,7 @@ def analysed(
         request.registers_per_thread,
         request.static_shared_bytes,
         request.analysis,
-        cap,
+        effort,
         ptxas,
         # Profiles of the user may change. The analysis holds this one, so its id stays its own.
         id(gpu),
@@ -74,7 +86,7 @@ def analysed(
             static_shared_bytes=request.static_shared_bytes,
             ptxas=ptxas,
             analysis=request.analysis,
-            time_cap_seconds=cap,
+            effort=effort,
         )
 
     # An analysis holds its module, and is weighed without it.
@@ -83,19 +95,76 @@ def analysed(
     return predictor.analysed.get_or_make(key, make)
 
 
-def cap_seconds(settings: Limits, request: KernelRequest) -> float:
-    """Time cap of the executed analysis: the request's, else the settings'. Raises ServiceError."""
-    asked = request.analysis_seconds
+def effort_of(settings: Limits, request: KernelRequest) -> int:
+    """Budget of the executed analysis: the request's, else the settings'. Raises ServiceError."""
+    asked = request.analysis_effort
     if asked is None:
-        return min(settings.execution_seconds, settings.max_execution_seconds)
-    if asked > settings.max_execution_seconds:
+        return min(settings.analysis_effort, settings.max_analysis_effort)
+    if asked > settings.max_analysis_effort:
         raise ServiceError(
             "validation",
-            f"analysis_seconds: {asked:g} asked; at most {settings.max_execution_seconds:g} "
-            "are given (WATTCAST_MAX_EXECUTION_SECONDS)",
-            field="analysis_seconds",
+            f"analysis_effort: {asked:,} asked; at most {settings.max_analysis_effort:,} is given "
+            "(WATTCAST_MAX_ANALYSIS_EFFORT)",
+            field="analysis_effort",
         )
     return asked
+
+
+@contextmanager
+def asked_seconds(predictor: Predictor, request: KernelRequest) -> Iterator[None]:
+    """Work inside is given up after the request's ``analysis_seconds``, if it names any.
+
+    Raises ServiceError for more than the settings give, and GivenUpError from within.
+    """
+    asked, most = request.analysis_seconds, predictor.settings.analysis_seconds
+    if asked is None:
+        yield
+        return
+    if asked > most:
+        raise ServiceError(
+            "validation",
+            f"analysis_seconds: {asked:g} asked; at most {most:g} are given "
+            "(WATTCAST_ANALYSIS_SECONDS)",
+            field="analysis_seconds",
+        )
+    with giving_up(asked):
+        yield
+
+
+def within_asked_seconds(
+    answer: Callable[Concatenate[Predictor, R, P], T],
+) -> Callable[Concatenate[Predictor, R, P], T]:
+    """A use case whose request may name ``analysis_seconds``, held to them, and need not name
+    the block size that its kernel fixes."""
+
+    @wraps(answer)
+    def within(predictor: Predictor, request: R, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with asked_seconds(predictor, request):
+            return answer(predictor, with_block(predictor, request), *args, **kwargs)
+
+    return within
+
+
+def with_block(predictor: Predictor, request: R) -> R:
+    """The request with the block size that its kernel fixes, where it names none.
+
+    Raises LaunchError where the kernel fixes none, and what reading the kernel raises.
+    """
+    names = [getattr(request, "gpu", None), *(getattr(request, "gpus", None) or ())]
+    gpu = next((name for name in names if name is not None), None)
+    if request.launch.block is not None or gpu is None or not (request.ptx or request.cuda):
+        return request
+    source = predictor.sources.read(request, predictor.gpus.load(gpu))
+    function = source.known.module.kernel(request.kernel)
+    block = fixed_block(function)
+    if block is None:
+        raise LaunchError(
+            f"launch.block is not given, and no .reqntid of {function.demangled} fixes it: "
+            "give the threads of a block",
+            field="block",
+        )
+    launch = request.launch.model_copy(update={"block": list(block)})
+    return request.model_copy(update={"launch": launch})
 
 
 def estimate(part: Estimate, unit: str) -> dict[str, Any]:
@@ -142,6 +211,21 @@ def facts(analysis: KernelAnalysis) -> dict[str, Any]:
             for trip in analysis.trip_counts
         ],
     }
+
+
+def coverage(analysis: KernelAnalysis) -> dict[str, Any]:
+    """``wattcast.predictor.messages.Coverage``."""
+    return asdict(analysis.coverage)
+
+
+def needs(source: Source, analysis: KernelAnalysis) -> list[dict[str, Any]]:
+    """``predictor.messages.Need``: arguments to give first, by their C names where known."""
+    kernels = source.cuda.kernels if source.cuda is not None else ()
+    names = c_names(analysis.function, kernels)
+    return [
+        {**asdict(need), "argument": names[need.position] or need.argument}
+        for need in analysis.needs
+    ]
 
 
 def time_model(found: TimePrediction | None) -> dict[str, Any] | None:
@@ -194,10 +278,44 @@ def plain_warnings(*groups: Iterable[Diagnostic]) -> list[dict[str, Any]]:
 def _each_once(
     groups: Iterable[Iterable[Diagnostic]], source_lines: Mapping[int, int]
 ) -> list[dict[str, Any]]:
-    return [
-        _warning(each, each.line, source_lines.get(each.line) if each.line is not None else None)
-        for each in dict.fromkeys(each for group in groups for each in group)
-    ]
+    causes: dict[tuple[str, str], list[Diagnostic]] = {}
+    for each in dict.fromkeys(each for group in groups for each in group):
+        causes.setdefault(_cause(each), []).append(each)
+    found = []
+    for same in causes.values():
+        first = next((d for d in same if d.code in _ARGUMENT), same[0])
+        line = first.line
+        warning = _warning(first, line, source_lines.get(line) if line is not None else None)
+        others = [d.line for d in same if d is not first and d.line is not None]
+        if len(same) > 1:
+            warning["detail"] += _and_more(len(same) - 1, [source_lines.get(n, n) for n in others])
+        found.append(warning)
+    return found
+
+
+_ARGUMENT = ("argument_assumed", "argument_missing")
+_NOT_GIVEN = re.compile(r"argument (\S+) is not given")
+_PARTICULAR = re.compile(r"[$%]?[\w.$]*\d[\w.$]*")
+"""What tells warnings of one cause apart: lines, labels, numbers, types of an opcode."""
+
+
+def _cause(found: Diagnostic) -> tuple[str, str]:
+    """Warnings with equal ones are one line of an answer."""
+    missing = _NOT_GIVEN.search(found.detail)
+    if missing is not None:
+        return "argument", missing[1]
+    if found.code in _ARGUMENT and found.detail.startswith("pointer "):
+        return found.code, "data"
+    if found.code in _ARGUMENT:
+        return "argument", found.detail.split(" ")[0]
+    return found.code, _PARTICULAR.sub("#", found.detail)
+
+
+def _and_more(count: int, lines: list[int]) -> str:
+    told = ", ".join(str(line) for line in sorted(set(lines))[:MOST_LINES])
+    where = f" in line{'s' * (len(set(lines)) > 1)} {told}" if told else ""
+    cut = ", ..." if len(set(lines)) > MOST_LINES else ""
+    return f" ({count} more of this cause{where}{cut})"
 
 
 def _warning(found: Diagnostic, line: int | None, source_line: int | None) -> dict[str, Any]:

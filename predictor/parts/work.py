@@ -96,6 +96,8 @@ def predict_work(
         "occupancy": None,
         "registers": None,
         "trip_counts": [],
+        "needs": [],
+        "coverage": None,
         "warnings": parts.plain_warnings(
             (note,),
             physical_notes(model, found),

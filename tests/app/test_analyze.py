@@ -163,7 +163,7 @@ def test_the_same_launch_is_analysed_once(tmp_path: Path, vector_add: str) -> No
         {"registers_per_thread": 40},
         {"static_shared_bytes": 16},
         {"analysis": "symbolic"},
-        {"analysis_seconds": 0.5},
+        {"analysis_effort": 10**6},
     ):
         assert analysed(**different) not in made[:-1], different
 
@@ -259,7 +259,10 @@ def test_activity1_of_every_gpu(client: httpx.Client, vector_add: str) -> None:
         {"analysis_seconds": 0},
         {"analysis_seconds": -1},
         {"analysis_seconds": "soon"},
-        {"analysis_seconds": 11},
+        {"analysis_seconds": 31},
+        {"analysis_effort": 0},
+        {"analysis_effort": 1.5},
+        {"analysis_effort": 10**12},
     ],
 )
 def test_analysis_that_is_not_offered(
@@ -270,21 +273,36 @@ def test_analysis_that_is_not_offered(
     assert next(iter(change)) in members["detail"]
 
 
-def test_the_cap_is_the_settings_or_the_requests(tmp_path: Path, vector_add: str) -> None:
-    settings = settings_at(tmp_path, execution_seconds=0.25, max_execution_seconds=2)
+def test_the_budget_is_the_settings_or_the_requests(tmp_path: Path, vector_add: str) -> None:
+    settings = settings_at(tmp_path, analysis_effort=10**8, max_analysis_effort=10**9)
     with running(settings) as client:
-        assert ask(client, vector_add, analysis_seconds=2)["sampling"]["completed"] is True
-        body = {"ptx": vector_add, "gpu": "v100", "launch": LAUNCH, "analysis_seconds": 2.5}
+        assert ask(client, vector_add, analysis_effort=10**9)["sampling"]["completed"] is True
+        assert ask(client, vector_add, analysis_effort=1)["how"] == "symbolic"
+        body = {"ptx": vector_add, "gpu": "v100", "launch": LAUNCH, "analysis_effort": 10**9 + 1}
         members = problem(client.post("/analyze", json=body), 422, "validation")
-        assert "WATTCAST_MAX_EXECUTION_SECONDS" in members["detail"]
-        assert members["field"] == "analysis_seconds"
+        assert "WATTCAST_MAX_ANALYSIS_EFFORT" in members["detail"]
+        assert members["field"] == "analysis_effort"
     services = Services(settings)
     request = PredictRequest.model_validate(
         {k: v for k, v in body.items() if k in ("ptx", "gpu", "launch")}
     )
     gpu = services.gpus.load("v100")
-    assert parts.cap_seconds(settings, request) == 0.25
+    assert parts.effort_of(settings, request) == 10**8
     assert parts.analysed(services, request, services.sources.read(request, gpu), gpu)
+
+
+def test_seconds_give_a_request_up_and_change_no_answer(client: httpx.Client) -> None:
+    ptx = (FIXTURES / "nbody.sm_80.ptx").read_text()
+    launch = {"grid": [512], "block": [128], "arguments": {"2": 65536}}
+    body = {"ptx": ptx, "gpu": "v100", "launch": launch, "analysis": "executed"}
+    problem(client.post("/predict", json={**body, "analysis_seconds": 1e-4}), 503, "time-limit")
+    answers = [
+        client.post("/predict", json={**body, **more}).json()
+        for more in ({}, {"analysis_seconds": 29})
+    ]
+    for answer in answers:
+        del answer["id"]
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.skipif(find_ptxas() is None, reason="the extra cuda (ptxas) is not installed")
@@ -308,3 +326,70 @@ def test_without_ptxas_registers_are_estimated(client: httpx.Client, vector_add:
     assert answer["registers"]["how"] == "liveness"
     assert answer["registers"]["low"] < answer["registers"]["high"]
     assert "registers_estimated" in {warning["code"] for warning in answer["warnings"]}
+
+
+def test_a_launch_that_the_kernel_refuses_and_a_block_it_fixes(client: httpx.Client) -> None:
+    fixed = (
+        ".version 8.0\n.target sm_70\n.address_size 64\n.visible .entry k(.param .u64 p)\n"
+        ".reqntid 256\n{\nret;\n}\n"
+    )
+    body = {"ptx": fixed, "gpu": "v100", "launch": {"grid": [8], "block": [128]}}
+    members = problem(client.post("/predict", json=body), 422, "launch")
+    assert (members["directive"], members["line"], members["wanted"]) == (
+        ".reqntid",
+        5,
+        [256, 1, 1],
+    )
+    for path in ("/analyze", "/predict", "/features"):
+        extra = {"schema": "activity1"} if path == "/features" else {}
+        answer = client.post(path, json={**body, **extra, "launch": {"grid": [8]}})
+        assert answer.status_code == 200, answer.text
+    loose = fixed.replace(".reqntid 256\n", "")
+    refused = client.post("/predict", json={**body, "ptx": loose, "launch": {"grid": [8]}})
+    assert problem(refused, 422, "launch")["field"] == "block"
+
+
+EFFORT_PTX = Path(__file__).parents[1] / "fixtures" / "ptx" / "effort" / "kernels.ptx"
+
+
+def test_what_decides_is_asked_for_first_and_warnings_tell_causes(client: httpx.Client) -> None:
+    ptx = EFFORT_PTX.read_text(encoding="utf-8")
+    launch: dict[str, Any] = {"grid": [128, 128], "block": [32, 32]}
+    body = {"ptx": ptx, "kernel": "product", "gpu": "v100", "launch": launch}
+    for analysis in ("auto", "symbolic"):
+        answer = client.post("/predict", json={**body, "analysis": analysis}).json()
+        (first,) = answer["needs"]
+        assert (first["argument"], first["position"]) == ("product_param_3", 3)
+        assert first["decides"] == "loop in line 99"
+        assert "linearly" in first["effect"]
+        assert (first["assumed"], first["assumes"]) == (32, "trips")
+        causes = [(w["code"], w["detail"].split(" (")[0]) for w in answer["warnings"]]
+        assert len(causes) == len(set(causes)) <= 9
+        shares = answer["coverage"]
+        parts_of_it = [shares[n] for n in ("executed", "extrapolated", "worked_out", "assumed")]
+        assert sum(parts_of_it) == pytest.approx(1)
+        assert shares["assumed"] > 0.9
+    launch["arguments"] = {"3": 4096}
+    answer = client.post("/predict", json=body).json()
+    assert answer["needs"] == []
+    assert answer["coverage"]["assumed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("kernel", "given", "argument", "decides"),
+    [
+        ("csr_rows", {"5": 262144}, "csr_rows_param_1", "loop in line 30, by the data"),
+        ("csr_rows", {}, "csr_rows_param_1", "loop in line 30, by the data"),
+        ("causal", {}, "causal_param_3", "address"),
+        ("ragged", {}, "ragged_param_1", "loop in line 39, by the data"),
+    ],
+)
+def test_what_else_may_decide(
+    client: httpx.Client, kernel: str, given: dict[str, int], argument: str, decides: str
+) -> None:
+    launch = {"grid": [1024], "block": [256], "arguments": given}
+    body = {"ptx": EFFORT_PTX.read_text(encoding="utf-8"), "kernel": kernel, "gpu": "v100",
+            "launch": launch}  # fmt: skip
+    needs = client.post("/analyze", json=body).json()["needs"]
+    assert needs[0]["argument"] == argument
+    assert decides in needs[0]["decides"]

@@ -87,7 +87,7 @@ def test_bodies_that_are_no_request(
     ("changes", "where"),
     [
         ({"launch": None}, "launch"),
-        ({"launch": {"grid": [1]}}, "launch.block"),
+        ({"launch": {"block": [1]}}, "launch.grid"),
         ({"launch": {"grid": [1, 1, 1, 1], "block": 1}}, "launch.grid"),
         ({"launch": {"grid": [], "block": 1}}, "launch.grid"),
         ({"launch": {"grid": 1.5, "block": 1}}, "launch.grid"),

@@ -64,7 +64,7 @@ def test_what_names_no_product_tells_none(opcode: str) -> None:
 def analysed(body: str, mode: Any = "executed", **launch: Any) -> KernelAnalysis:
     module = read_module(kernel(body + "\nret;", declarations=launch.pop("declarations", "")))
     shape = Launch.of(launch.pop("grid", 100), launch.pop("block", 128), 0, {"n": 0, **launch})
-    return analyse(module, None, shape, load_gpu("tesla-v100"), analysis=mode, time_cap_seconds=30)
+    return analyse(module, None, shape, load_gpu("tesla-v100"), analysis=mode, effort=None)
 
 
 @pytest.mark.parametrize("mode", ["executed", "symbolic"])

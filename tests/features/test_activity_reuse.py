@@ -75,7 +75,7 @@ def compare(name: str) -> tuple[list[Errors], float]:
     }
     module = read_module(ptx)
     launch = Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments)
-    memory = execute(module.kernel(kernel.entry), module, launch, time_cap_seconds=None).memory
+    memory = execute(module.kernel(kernel.entry), module, launch, effort=None).memory
     found = []
     for scale in SCALES:
         blocks = max(1, scale.threads_per_sm // launch.threads_per_block)

@@ -85,7 +85,7 @@ def histogram(values: str, low: float, high: float) -> dict[str, AtomicCounts]:
     module = read_module(text)
     arguments = {"n": 0, "data": PointerHint(THREADS, values, low, high)}
     launch = Launch.of(5000, 256, 0, arguments)
-    found = execute(module.kernel("k"), module, launch, time_cap_seconds=60).atomics.sites
+    found = execute(module.kernel("k"), module, launch, effort=None).atomics.sites
     return {site.space: site for site in found}
 
 
@@ -158,7 +158,7 @@ def test_skipped_iterations_hit_what_they_would_have_hit(
 ) -> None:
     loop = LOOP.format(before=before, body=body)
     quick = one(loop, n=300, grid=100, block=64)
-    full = one(loop, n=300, grid=100, block=64, extrapolate=False, time_cap_seconds=60)
+    full = one(loop, n=300, grid=100, block=64, extrapolate=False, effort=None)
     assert (quick.passes, quick.operations) == (full.passes, full.operations)
     assert quick.hottest_operations == hottest
     assert full.hottest_operations == pytest.approx(hottest)

@@ -137,7 +137,7 @@ def test_both_interpreters_agree(body: str, block: int) -> None:
         module,
         Launch.of(2, block, 0, {"out": BASE, "n": 5}),
         exact=ExactMemory({BASE: out}),
-        time_cap_seconds=None,
+        effort=None,
     )
     assert result.sampling.completed
     counts = result.functions["k"]

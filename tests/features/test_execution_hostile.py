@@ -17,13 +17,13 @@ def codes(result) -> set[str]:
     return {d.code for d in result.diagnostics}
 
 
-def test_an_infinite_loop_ends_at_the_step_limit_and_at_the_time_cap() -> None:
+def test_an_infinite_loop_ends_at_the_step_limit_and_at_the_budget() -> None:
     body = "$loop: add.u32 %r6, %r6, 1; ld.global.u32 %r7, [%rd3]; bra $loop;"
     result, _ = run(body, step_limit=2000)
     assert not result.sampling.completed
     assert "execution_cut_short" in codes(result)
     began = perf_counter()
-    result, _ = run(body, grid=1000, block=256, exact=False, time_cap_seconds=0.2)
+    result, _ = run(body, grid=1000, block=256, exact=False, effort=100_000_000)
     assert perf_counter() - began < 5  # it ended: not a measure of speed
     assert not result.sampling.completed
     assert "execution_cut_short" in codes(result)
@@ -31,7 +31,7 @@ def test_an_infinite_loop_ends_at_the_step_limit_and_at_the_time_cap() -> None:
 
 
 def test_an_empty_endless_loop_ends() -> None:
-    result, _ = run("$loop: bra $loop;", exact=False, time_cap_seconds=0.1)
+    result, _ = run("$loop: bra $loop;", exact=False, effort=10_000_000)
     assert not result.sampling.completed
 
 
@@ -138,7 +138,7 @@ def test_warps_that_wait_for_a_later_warp_see_its_store() -> None:
         $end: ret;
         """,
         block=64,
-        time_cap_seconds=30,
+        effort=None,
     )
     assert out[0] == 77
     assert result.sampling.completed
@@ -147,7 +147,7 @@ def test_warps_that_wait_for_a_later_warp_see_its_store() -> None:
 def test_missing_arguments_are_assumed_and_said() -> None:
     module = read_module(kernel("setp.ge.u32 %p1, %r5, %r1; @%p1 ret; "
                                 "ld.global.f32 %f1, [%rd3]; ret;"))  # fmt: skip
-    result = execute(module.kernel("k"), module, Launch.of(1000, 128), time_cap_seconds=60)
+    result = execute(module.kernel("k"), module, Launch.of(1000, 128), effort=None)
     assumed = [d.detail for d in result.diagnostics if d.code == "argument_assumed"]
     assert len(assumed) == 2
     assert any("128000" in detail for detail in assumed)  # n: compared with the global index
@@ -174,9 +174,7 @@ def test_hints_say_what_is_read(values: str) -> None:
     $low: add.u32 %r3, %r2, 1; ret; $high: add.u32 %r3, %r2, 2; ret; }}"""
     module = read_module(text)
     hint = PointerHint(elements=256, values=values, low=10, high=20)
-    result = execute(
-        module.kernel("g"), module, Launch.of(1, 256, 0, {"a": hint}), time_cap_seconds=60
-    )
+    result = execute(module.kernel("g"), module, Launch.of(1, 256, 0, {"a": hint}), effort=None)
     lanes = result.functions["g"].active_lanes
     low, high = lanes[10], lanes[12]
     assert high == 0
@@ -190,7 +188,7 @@ def test_a_loop_cut_off_is_scaled_to_the_rounds_it_had_to_go() -> None:
         setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;
         ret;"""
     result, _ = run(
-        body, n=100_000, grid=2, exact=False, step_limit=1000, time_cap_seconds=None,
+        body, n=100_000, grid=2, exact=False, step_limit=1000, effort=None,
         extrapolate=False,
     )  # fmt: skip
     assert not result.sampling.completed

@@ -53,7 +53,7 @@ def run_exact(
         exact=ExactMemory(
             {places[n]: made[n] for n in places}, textures=textures, parameters=by_value
         ),
-        time_cap_seconds=None,
+        effort=None,
     )
     after = {
         name: result.contents[place].view(made[name].dtype).reshape(made[name].shape)

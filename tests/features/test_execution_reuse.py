@@ -131,7 +131,9 @@ def test_neighbours_share_a_halo() -> None:
 def test_random_reads_tell_from_how_many_they_draw() -> None:
     # 64 of 2048 lines of a table, wherever a hash of the thread's number leads.
     body = """
-        mul.lo.u32 %r8, %r5, 0x9E3779B1; shr.u32 %r8, %r8, 21; mul.wide.u32 %rd4, %r8, 128;
+        mul.lo.u32 %r8, %r5, 0x9E3779B1; shr.u32 %r9, %r8, 15; xor.b32 %r8, %r8, %r9;
+        mul.lo.u32 %r8, %r8, 0x85EBCA77; shr.u32 %r9, %r8, 13; xor.b32 %r8, %r8, %r9;
+        mul.lo.u32 %r8, %r8, 0xC2B2AE3D; shr.u32 %r8, %r8, 21; mul.wide.u32 %rd4, %r8, 128;
         add.u64 %rd5, %rd1, %rd4; ld.global.u32 %r9, [%rd5]; ret;"""
     stream = stream_of(body, grid=5000, block=64)
     assert stream.sharing.everyone < 0.1

@@ -63,7 +63,7 @@ UNIFORM = {
 
 def both(body: str, n: int, **options: Any) -> tuple[ExecutionResult, ExecutionResult]:
     options |= {"declarations": ".shared .align 4 .b8 s[1024];"} if "shared" in body else {}
-    options |= {"n": n, "grid": 6, "block": 64, "exact": False, "time_cap_seconds": 60}
+    options |= {"n": n, "grid": 6, "block": 64, "exact": False, "effort": None}
     quick, _ = run(body + "\nret;", **options)
     full, _ = run(body + "\nret;", extrapolate=False, **options)
     return quick, full
@@ -109,7 +109,7 @@ def test_lanes_that_leave_one_after_another() -> None:
 
 def test_a_loop_of_a_thousand_million_iterations_is_counted() -> None:
     result, _ = run(
-        UNIFORM["tested at the top"] + "\nret;", n=10**9, grid=100, exact=False, time_cap_seconds=5
+        UNIFORM["tested at the top"] + "\nret;", n=10**9, grid=100, exact=False, effort=10_000_000
     )
     assert result.sampling.completed
     assert result.loops[0].highest == 10**9 + 1

@@ -26,7 +26,7 @@ def test_mutated_ptx_is_analysed_or_refused(mode):
         ptx = mutated(rng)
         try:
             analysis = analyse(
-                read_module(ptx), None, launch, gpu, analysis=mode, time_cap_seconds=0.1
+                read_module(ptx), None, launch, gpu, analysis=mode, effort=20_000_000
             )
             values = analysis.activity.values()
             assert all(value >= 0 for value in values.values())

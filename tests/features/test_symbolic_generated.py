@@ -26,7 +26,7 @@ def check(text: str, block: int, n: int, words: int) -> bool:
     launch = Launch.of(2, block, 0, {"out": BASE, "n": n})
     executed = execute(
         function, module, launch, exact=ExactMemory({BASE: np.zeros(words, np.uint32)}),
-        time_cap_seconds=None, step_limit=200_000,
+        effort=None, step_limit=200_000,
     )  # fmt: skip
     if not executed.sampling.completed:
         return False

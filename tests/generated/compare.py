@@ -43,7 +43,7 @@ def executed(program: Generated) -> ExecutionResult:
     module = read_module(program.ptx)
     launch = Launch(program.grid, program.block, program.dynamic_shared_bytes, values)
     exact = ExactMemory({addresses[name]: arguments[name] for name in addresses})
-    return execute(module.kernel("k"), module, launch, exact=exact, time_cap_seconds=None)
+    return execute(module.kernel("k"), module, launch, exact=exact, effort=None)
 
 
 def differences(program: Generated, expected: ReferenceResult) -> list[str]:

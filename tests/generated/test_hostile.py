@@ -21,7 +21,7 @@ from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 
 GPU = "tesla-v100"
-CAP_SECONDS = 0.4
+EFFORT = 150_000_000
 HANG_SECONDS = 60
 """Far beyond any cap: what takes this long has hung. No measure of speed."""
 
@@ -50,7 +50,7 @@ def test_the_executed_analysis_ends_and_is_right_or_says_what_it_lacks(name: str
     with no_hang():
         analysis = analyse(
             read_module(program.ptx), None, program.launch, load_gpu(GPU), analysis="executed",
-            time_cap_seconds=CAP_SECONDS,
+            effort=EFFORT,
         )  # fmt: skip
         vector = analysis.vector("activity1")
         result = analysis.executed
@@ -82,7 +82,7 @@ def test_a_few_steps_are_enough_to_end_it(name: str) -> None:
     module = read_module(program.ptx)
     with no_hang():
         result = execute(
-            module.kernel(None), module, program.launch, time_cap_seconds=None, step_limit=300,
+            module.kernel(None), module, program.launch, effort=None, step_limit=300,
             extrapolate=False,
         )  # fmt: skip
     codes = {d.code for d in result.diagnostics}
@@ -102,7 +102,7 @@ def test_what_ends_by_itself_is_counted_as_the_reference_counts_it(name: str) ->
     address = next(iter(place_buffers({"out": 256}).values()))
     result = execute(
         module.kernel(None), module, Launch.of(1, 40, 0, {"0": address}),
-        exact=ExactMemory({address: np.zeros(64, "u4")}), time_cap_seconds=None,
+        exact=ExactMemory({address: np.zeros(64, "u4")}), effort=None,
     )  # fmt: skip
     assert result.warp_executions == sum(row.warp_executions for row in wanted.per_instruction)
     assert result.active_lanes == sum(row.active_lanes for row in wanted.per_instruction)

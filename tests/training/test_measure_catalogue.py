@@ -150,7 +150,7 @@ def test_every_kernel_of_the_sources_has_several_launches() -> None:
 @pytest.mark.parametrize("one", SMALLEST, ids=lambda one: one.id)
 def test_an_application_is_understood(one: Workload) -> None:
     analysis = analyse(
-        module(one.ptx), one.kernel, one.launch(), GPU, analysis="auto", time_cap_seconds=0.5
+        module(one.ptx), one.kernel, one.launch(), GPU, analysis="auto", effort=200_000_000
     )
     symbols = {d.code for d in analysis.diagnostics}
     assert not symbols & {"unknown_opcode", "argument_assumed"}

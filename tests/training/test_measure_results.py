@@ -66,7 +66,7 @@ def run(ptx: str, kernel: str, shape: Shape) -> tuple[list[Any], list[Array | No
         module(ptx),
         Launch(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments),
         exact=ExactMemory(buffers),
-        time_cap_seconds=None,
+        effort=None,
     )
     after = [
         result.contents[(at + 1) << 32].view(TYPES[given.element])

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.analysis import DEFAULT_EFFORT, KernelAnalysis, analyse
 from wattcast.features.errors import AnalysisError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch, PointerHint
@@ -178,8 +178,8 @@ def _hint(argument: Buffer | Scalar, pattern: Pattern) -> PointerHint | int | fl
     return PointerHint(argument.elements, values, argument.low, argument.high)
 
 
-TIME_CAP_SECONDS = 600.0
-"""Far more than a workload of ours takes: a fit must not depend on how busy the machine is."""
+EFFORT = 600 * DEFAULT_EFFORT
+"""Far more than a workload of ours takes."""
 
 
 def executed(workload: Workload, gpu: GpuProfile, pattern: Pattern = "uniform") -> KernelAnalysis:
@@ -191,7 +191,7 @@ def executed(workload: Workload, gpu: GpuProfile, pattern: Pattern = "uniform") 
         workload.launch(pattern),
         gpu,
         analysis="executed",
-        time_cap_seconds=TIME_CAP_SECONDS,
+        effort=EFFORT,
     )
     for one in analysis.activity_diagnostics:
         if one.code == "execution_cut_short":

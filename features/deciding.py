@@ -1,0 +1,164 @@
+"""What loops, guards and addresses of a kernel are decided by: arguments, and data in memory.
+
+Flow-insensitive over one function: a register stands for everything it is ever computed from.
+Nothing here depends on a launch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+from wattcast.features.cfg import ControlFlowGraph, build_cfg
+from wattcast.features.dataflow import reads, writes
+from wattcast.features.loops import Loop, LoopForest, natural_loops
+from wattcast.features.ptx.ir import Address, Function, Instruction, Symbol
+
+MOST_FOLLOWED = 4096
+"""Registers followed for one origin; beyond, everything may decide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """``arguments``: parameters whose value counts; ``data``: parameters whose memory does.
+
+    ``loaded``: it rests on data, of those parameters or of memory that nobody names.
+    """
+
+    arguments: frozenset[str] = frozenset()
+    data: frozenset[str] = frozenset()
+    loaded: bool = False
+
+
+class Guard(NamedTuple):
+    """A conditional branch in front of a loop: ``enters`` tells whether the loop lies where it
+    jumps to (else behind it)."""
+
+    position: int
+    enters: bool
+
+
+class Deciding:
+    """Origins of one function's registers, loops, guards and addresses."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.cfg: ControlFlowGraph = build_cfg(function.body)
+        self.forest: LoopForest = natural_loops(self.cfg)
+        self._pointers = {p.name for p in function.parameters if p.bytes == 8}
+        self._parameters = {p.name for p in function.parameters}
+        self._made: dict[str, list[Instruction]] = {}
+        for one in function.body.instructions:
+            for name in writes(one):
+                self._made.setdefault(name, []).append(one)
+
+    def of(self, *names: str) -> Origin:
+        """What some registers are computed from."""
+        arguments: set[str] = set()
+        data: set[str] = set()
+        loaded = False
+        seen = {(name, False) for name in names}
+        waiting = list(seen)
+        while waiting:
+            name, behind = waiting.pop()
+            for one in self._made.get(name, ()):
+                place = _parameter(one)
+                if place in self._parameters:
+                    if behind and place in self._pointers:
+                        data.add(place)
+                    elif not behind:
+                        arguments.add(place)
+                    continue
+                read = one.base in ("ld", "ldu", "atom", "tex", "tld4", "suld")
+                loaded |= read
+                for other in reads(one):
+                    state = (other, behind or read)
+                    if state not in seen and len(seen) < MOST_FOLLOWED:
+                        seen.add(state)
+                        waiting.append(state)
+        return Origin(frozenset(arguments - data), frozenset(data), loaded)
+
+    def exits(self, loop: Loop) -> tuple[Instruction, ...]:
+        """Conditional branches that leave a loop."""
+        found = []
+        for index in sorted(loop.blocks):
+            block = self.cfg.blocks[index]
+            last = self.function.body.instructions[block.end - 1]
+            leaves = any(after not in loop.blocks for after in block.successors)
+            if last.base == "bra" and last.predicate is not None and leaves:
+                found.append(last)
+        return tuple(found)
+
+    @cached_property
+    def loops(self) -> tuple[Origin, ...]:
+        """What decides how often each loop goes round: its exits."""
+        return tuple(
+            self.of(*(one.predicate for one in self.exits(loop) if one.predicate is not None))
+            for loop in self.forest.loops
+        )
+
+    @cached_property
+    def guards(self) -> tuple[tuple[Guard, ...], ...]:
+        """For each loop, the branches on data that may lead past it, within the loop around it."""
+        return tuple(tuple(self._guards(loop)) for loop in self.forest.loops)
+
+    def _guards(self, loop: Loop) -> list[Guard]:
+        around = None if loop.parent is None else self.forest.loops[loop.parent].blocks
+        found = []
+        for block in self.cfg.blocks:
+            if block.index in loop.blocks or len(block.successors) != 2:
+                continue
+            if around is not None and block.index not in around:
+                continue
+            last = self.function.body.instructions[block.end - 1]
+            if last.base != "bra" or last.predicate is None or not self.of(last.predicate).loaded:
+                continue
+            target = self.cfg.block_of[self._target(last)]
+            ways = [self._reaches(after, loop.header, block.index) for after in block.successors]
+            if ways[0] != ways[1]:
+                into = block.successors[ways.index(True)]
+                found.append(Guard(last.position, into == target))
+        return found
+
+    def _target(self, one: Instruction) -> int:
+        label = one.operands[0]
+        for each in self.function.body.labels:
+            if isinstance(label, Symbol) and each.name == label.name:
+                return min(each.target, len(self.function.body.instructions) - 1)
+        return 0
+
+    def _reaches(self, start: int, goal: int, avoiding: int) -> bool:
+        seen = {start, avoiding}
+        waiting = [start]
+        while waiting:
+            block = waiting.pop()
+            if block == goal:
+                return True
+            for after in self.cfg.blocks[block].successors:
+                if after not in seen:
+                    seen.add(after)
+                    waiting.append(after)
+        return False
+
+
+def _parameter(one: Instruction) -> str | None:
+    """The parameter that an instruction reads."""
+    if not one.opcode.startswith("ld.param") or len(one.operands) < 2:
+        return None
+    place = one.operands[1]
+    if isinstance(place, Address) and isinstance(place.base, Symbol):
+        return place.base.name
+    return None
+
+
+_known: WeakKeyDictionary[Function, Deciding] = WeakKeyDictionary()
+
+
+def deciding(function: Function) -> Deciding:
+    """``Deciding`` of a function, made once."""
+    found = _known.get(function)
+    if found is None:
+        found = _known[function] = Deciding(function)
+    return found

@@ -1,0 +1,127 @@
+"""Which missing arguments matter most: those that decide trips, guards or what is touched."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from wattcast.features.deciding import Deciding, deciding
+from wattcast.features.execution import assumed_integers
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx.ir import Address, Function, Module, Register
+from wattcast.features.trips import TripCount
+
+MOST_LINES = 3
+"""Lines named of what an argument decides."""
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """An argument that was not given and matters. ``argument`` is its name in the PTX.
+
+    ``decides`` names the place, ``effect`` what it does to the answer, ``assumed`` what stands in
+    for it: a value, or (``assumes`` is ``trips``) the trips of the loops it decides.
+    """
+
+    argument: str
+    position: int
+    decides: str
+    effect: str
+    assumed: float
+    assumes: str
+
+
+def missing(
+    module: Module, function: Function, launch: Launch, trips: Sequence[TripCount]
+) -> tuple[Need, ...]:
+    """What to ask for, the most consequential first: loops (the deepest), data that loops rest on,
+    guards, addresses. Loops whose trips are given need no argument."""
+    known = deciding(function)
+    open_loops = [trip for trip in trips if trip.how in ("assumed", "executed")]
+    found: list[tuple[tuple[int, int], Need]] = []
+    values: Mapping[str, int] | None = None
+    for position, parameter in enumerate(function.parameters):
+        name = parameter.name
+        given = launch.arguments.get(name, launch.arguments.get(str(position)))
+        described = isinstance(given, PointerHint) and given != PointerHint(given.elements)
+        if described or (given is not None and not isinstance(given, PointerHint)):
+            continue
+        loops = [t for t in open_loops if name in known.loops[t.loop].arguments]
+        on_data = [t for t in open_loops if name in known.loops[t.loop].data]
+        if loops and given is None:
+            depth = _nesting(known, loops)
+            grows = "linearly with" if depth == 1 else f"with power {depth} of"
+            need = Need(name, position, _loops(loops), f"time grows about {grows} it",
+                        loops[0].count, "trips")  # fmt: skip
+            found.append(((0, -depth), need))
+        elif on_data:
+            need = Need(name, position, f"{_loops(on_data)}, by the data it points to",
+                        "trips follow from the data: describe them, or give the loop's trips",
+                        on_data[0].count, "trips")  # fmt: skip
+            found.append(((1, 0), need))
+        elif given is None and not parameter.is_pointer and parameter.type[:1] in "sub":
+            place = _place(function, known, name)
+            if place is None:
+                continue
+            if values is None:
+                values = assumed_integers(function, module, launch)
+            if name not in values:
+                continue
+            rank, decides, effect = place
+            found.append(((rank, 0), Need(name, position, decides, effect, values[name], "value")))
+    return tuple(need for _, need in sorted(found, key=lambda one: (one[0], one[1].position)))
+
+
+def _nesting(known: Deciding, trips: Sequence[TripCount]) -> int:
+    """How many of the loops lie in each other."""
+    wanted = {trip.loop for trip in trips}
+    deepest = 0
+    for loop in wanted:
+        depth = 0
+        around: int | None = loop
+        while around is not None:
+            depth += around in wanted
+            around = known.forest.loops[around].parent
+        deepest = max(deepest, depth)
+    return deepest
+
+
+def _loops(trips: Sequence[TripCount]) -> str:
+    lines = sorted({trip.source_line or trip.line for trip in trips})
+    return _lines("loop", lines)
+
+
+def _lines(what: str, lines: Sequence[int]) -> str:
+    if len(lines) == 1:
+        return f"{what} in line {lines[0]}"
+    told = ", ".join(str(line) for line in lines[:MOST_LINES])
+    return f"{what}s in lines {told}" + (" and more" if len(lines) > MOST_LINES else "")
+
+
+def _place(function: Function, known: Deciding, name: str) -> tuple[int, str, str] | None:
+    """Rank, place and effect of a guard or an address that an argument decides."""
+    guards: set[int] = set()
+    addresses: set[int] = set()
+    origins: dict[str, bool] = {}
+
+    def decided(register: str) -> bool:
+        if register not in origins:
+            origins[register] = name in known.of(register).arguments
+        return origins[register]
+
+    for one in function.body.instructions:
+        line = one.location.line if one.location else one.line
+        if one.predicate is not None and decided(one.predicate):
+            guards.add(line)
+        elif not one.opcode.startswith(("ld.param", "st.param")):
+            for operand in one.operands:
+                base = operand.base if isinstance(operand, Address) else None
+                if isinstance(base, Register) and decided(base.name):
+                    addresses.add(line)
+    if guards:
+        effect = "it tells which threads work"
+        return 2, _lines("guard", sorted(guards)), effect
+    if addresses:
+        effect = "it tells which memory is touched, and how far apart"
+        return 3, _lines("address", sorted(addresses)).replace("addresss", "addresses"), effect
+    return None

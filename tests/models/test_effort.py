@@ -1,0 +1,185 @@
+"""What an analysis of bounded effort answers: nothing missing, and no made-up data as knowledge.
+
+The kernels are in ``fixtures/ptx/effort``; every case here was once answered wrong.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.effort import giving_up
+from wattcast.features.errors import GivenUpError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx import read_module
+from wattcast.models.time.registry import get_time_model
+
+PTX = Path(__file__).parents[1] / "fixtures" / "ptx" / "effort" / "kernels.ptx"
+MODULE = read_module(PTX.read_text(encoding="utf-8"))
+GPU = load_gpu("tesla-v100")
+SECTOR = 32
+
+
+def found(
+    kernel: str, grid: Any, block: Any, given: dict[str, Any], **options: Any
+) -> KernelAnalysis:
+    launch = Launch.of(grid, block, 0, given)
+    return analyse(MODULE, kernel, launch, GPU, **options)
+
+
+def executed(analysis: KernelAnalysis) -> float:
+    return analysis.activity.values()["warp_instructions_ptx"]
+
+
+def dram(analysis: KernelAnalysis) -> float:
+    """Bytes between L2 and device memory."""
+    values = analysis.activity.values()
+    return SECTOR * (values["dram_read_sectors"] + values["dram_write_sectors"])
+
+
+@pytest.mark.parametrize("analysis", ["executed", "symbolic"])
+def test_skipped_rounds_of_an_outer_loop_leave_all_their_traffic(analysis: str) -> None:
+    made = found("dot_rows", 128, 256, {"3": 65536, "4": 4096}, analysis=analysis)
+    assert dram(made) == pytest.approx(2 * 65536 * 4096 * 4, rel=0.02)
+
+
+@pytest.mark.parametrize("analysis", ["executed", "symbolic"])
+def test_the_last_blocks_loop_is_one_blocks(analysis: str) -> None:
+    one, two = (
+        found("last_block_sums", blocks, 256, {"3": blocks * 2560}, analysis=analysis)
+        for blocks in (8192, 16384)
+    )
+    assert 1.9 < dram(two) / dram(one) < 2.1
+    assert 1.9 < executed(two) / executed(one) < 2.1
+
+
+def test_given_trips_take_effect_where_made_up_data_would_not_let_them() -> None:
+    counts = [
+        executed(found("csr_rows", 1024, 256, {"5": 262144}, loops={"default": trips}))
+        for trips in (1, 8, 64, 1000)
+    ]
+    assert 4 < counts[2] / counts[1] < 8.5
+    assert counts == sorted(counts)
+    slope = (counts[3] - counts[2]) / (counts[2] - counts[1])
+    assert slope == pytest.approx((1000 - 64) / (64 - 8), rel=0.05)
+    none = executed(found("csr_rows", 1024, 256, {"5": 262144}, loops={"default": 0}))
+    assert none < counts[0]
+
+
+def test_trips_from_made_up_data_are_assumed_and_from_described_data_given() -> None:
+    made_up = found("ragged", 256, 256, {"3": 65536})
+    assert {trip.how for trip in made_up.trip_counts} == {"assumed"}
+    few, many = (executed_case(case) for case in made_up.activity_cases[-2:])
+    assert few < executed(made_up) < many
+    hint = PointerHint(65536, "uniform", 0, 64)
+    described = found("ragged", 256, 256, {"3": 65536, "1": hint})
+    assert {trip.how for trip in described.trip_counts} == {"given"}
+    assert described.trip_counts[0].count * 4 == pytest.approx(32, rel=0.1)
+
+
+def executed_case(case: Any) -> float:
+    return float(case.values()["warp_instructions_ptx"])
+
+
+@pytest.mark.parametrize("analysis", ["executed", "symbolic"])
+@pytest.mark.parametrize("blocks", [64, 256])
+def test_a_loop_as_long_as_the_blocks_number_has_its_true_mean(analysis: str, blocks: int) -> None:
+    made = found("causal", (blocks, 32), 64, {"3": blocks}, analysis=analysis)
+    assert made.trip_counts[0].count == pytest.approx((blocks + 1) / 2, rel=0.02)
+    counts = made.counts.functions(None)["causal"].warp_executions
+    assert counts.max() == pytest.approx(2 * 32 * blocks * (blocks + 1) / 2, rel=0.02)
+
+
+def test_windows_that_few_blocks_clip_are_not_clipped_for_all() -> None:
+    samples, channels, step, rows = 2048 * 256, 1024, 4, 64
+    made = found("windows", (2048, rows), 256, {"2": samples, "3": channels, "4": step},
+                 analysis="executed")  # fmt: skip
+    true = sum(
+        -(-max(0, samples - row * step * channel) // 32)
+        for row in range(rows)
+        for channel in range(channels)
+    )
+    assert made.activity.values()["global_load_requests"] == pytest.approx(true, rel=0.02)
+
+
+def test_the_budget_alone_decides_where_an_execution_ends() -> None:
+    shape = ("causal", (64, 32), 64, {"3": 64})
+    whole = found(*shape, analysis="executed")
+    ends = [found(*shape, analysis="executed", effort=10**6).executed for _ in range(2)]
+    assert whole.executed.sampling.completed
+    assert not ends[0].sampling.completed
+    assert ends[0].sampling.effort == ends[1].sampling.effort > 10**6
+    assert ends[0].warp_executions == ends[1].warp_executions
+
+
+def test_a_request_is_given_up_and_leaves_nothing_behind() -> None:
+    made = found("dot_rows", 128, 256, {"3": 65536, "4": 4096}, analysis="executed")
+    with giving_up(0), pytest.raises(GivenUpError):
+        _ = made.activity
+    assert dram(made) == pytest.approx(2 * 65536 * 4096 * 4, rel=0.02)
+
+
+@pytest.mark.parametrize("key", ["line", "default"])
+def test_loops_that_unrolling_made_of_one_share_its_trips(key: str) -> None:
+    def counted(trips: float) -> tuple[dict[int, float], float]:
+        line = str(found("unrolled_sum", 256, 256, {}).trip_counts[0].source_line)
+        made = found("unrolled_sum", 256, 256, {}, loops={line if key == "line" else key: trips})
+        assert {trip.how for trip in made.trip_counts} == {"given"}
+        assert {trip.source_count for trip in made.trip_counts} == {trips}
+        loads = made.activity.values()["global_load_requests"]
+        return {trip.line: trip.count for trip in made.trip_counts}, loads
+
+    trips, loads = counted(131)
+    assert sorted(trips.values()) == [3, 32]
+    warps = 256 * 256 / 32
+    assert loads == pytest.approx(warps * (131 + 1), rel=0.02)
+    assert counted(8)[1] == pytest.approx(warps * (8 + 1), rel=0.02)
+
+
+def test_a_label_is_one_loop_of_the_ptx() -> None:
+    first, _ = found("unrolled_sum", 256, 256, {}).trip_counts
+    made = found("unrolled_sum", 256, 256, {}, loops={str(first.label): 7.0, "default": 131.0})
+    assert made.trip_counts[0].count == 7
+    assert made.trip_counts[1].count in (3, 32)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "grid", "block", "given"),
+    [
+        ("dot_rows", 128, 256, {"3": 65536, "4": 4096}),
+        ("causal", (256, 32), 64, {"3": 256}),
+        ("product", (128, 128), (32, 32), {"3": 4096}),
+        ("last_block_sums", 8192, 256, {"3": 1 << 26}),
+        ("windows", (2048, 64), 256, {"2": 2048 * 256, "3": 1024, "4": 4}),
+    ],
+)
+def test_a_small_budget_answers_as_a_large_one_within_what_it_says(
+    kernel: str, grid: Any, block: Any, given: dict[str, Any]
+) -> None:
+    whole = found(kernel, grid, block, given)
+    cut = found(kernel, grid, block, given, effort=5_000_000)
+    assert whole.executed.sampling.completed
+    assert not cut.executed.sampling.completed
+    assert cut.cut_short
+    assert executed(cut) == pytest.approx(executed(whole), rel=0.1)
+    assert dram(cut) == pytest.approx(dram(whole), rel=0.2)
+    model = get_time_model("bottleneck")
+    told, true = model.predict(cut, GPU).estimate, model.predict(whole, GPU).estimate
+    assert told.low < true.value < told.high
+    shares = cut.coverage
+    total = shares.executed + shares.extrapolated + shares.worked_out + shares.assumed
+    assert total == pytest.approx(1)
+
+
+def test_what_is_extrapolated_widens_the_interval() -> None:
+    made = found("windows", (2048, 64), 256, {"2": 2048 * 256, "3": 1024, "4": 4})
+    exact = found("dot_rows", 128, 256, {"3": 65536, "4": 4096})
+    assert made.coverage.extrapolated > 0.1
+    assert made.coverage.error > exact.coverage.error == 0
+    model = get_time_model("bottleneck")
+    wide, narrow = (model.predict(one, GPU).estimate for one in (made, exact))
+    assert wide.high / wide.low > 1.02 * narrow.high / narrow.low

@@ -8,27 +8,19 @@ from contextlib import asynccontextmanager
 from fastapi import FastAPI
 
 from wattcast.app import logs, metrics, problems
-from wattcast.app.api import advise as advice
 from wattcast.app.api import (
-    analyze,
     catalog,
-    compare,
-    docs,
-    documented_access,
-    dvfs,
     explain,
-    features,
     health,
     history,
-    hotspots,
     jobs,
+    kernels,
     measurements,
-    measurements_check,
     models,
     pages,
     predict,
     retrain,
-    sweep,
+    scopes,
 )
 from wattcast.app.api.access import Access
 from wattcast.app.api.guard import Guard
@@ -83,30 +75,22 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     # The busiest first: routes are tried in order.
     for router in (
         predict.router,
-        features.router,
-        analyze.router,
-        dvfs.router,
-        sweep.router,
-        compare.router,
+        kernels.router,
         explain.router,
-        hotspots.router,
-        advice.router,
-        hotspots.costs,
+        kernels.kept,
         predict.stored,
         history.router,
         catalog.router,
         measurements.router,
-        measurements_check.router,
         retrain.router,
         jobs.router,
         models.router,
         health.router,
-        docs.router,
         pages.router,
     ):
         app.include_router(router)
     problems.describe(app)
-    documented_access.describe(app)
+    scopes.describe(app)
     return app
 
 

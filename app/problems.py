@@ -2,7 +2,7 @@
 
     type        status  raised by
     ptx-syntax  422     wattcast.features.errors.PtxError (line, column)
-    ...         ...     the registry below; ``GET /problems`` prints it
+    ...         ...     problems.toml; ``GET /problems`` prints it
 
 A problem never carries internals: what went wrong inside is logged with the request's id.
 """
@@ -10,7 +10,8 @@ A problem never carries internals: what went wrong inside is logged with the req
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -23,6 +24,7 @@ from starlette.exceptions import HTTPException
 
 from wattcast.app.disk import is_full
 from wattcast.app.logs import REQUEST_ID, log
+from wattcast.features.checked import PositiveInt, Strict, Text, read_toml
 from wattcast.features.errors import (
     GpuError,
     MissingExtraError,
@@ -36,150 +38,18 @@ from wattcast.predictor.messages import KernelParameter, field_problems
 MEDIA_TYPE = "application/problem+json"
 
 
-class ProblemType(NamedTuple):
+class ProblemType(Strict):
     """One kind of problem. ``slug`` is the tail of its ``type`` and never changes."""
 
-    slug: str
-    status: int
-    title: str
-    description: str
+    slug: Text
+    status: PositiveInt
+    title: Text
+    description: Text
 
 
+_FILE = Path(__file__).with_name("problems.toml")
 TYPES: dict[str, ProblemType] = {
-    kind.slug: kind
-    for kind in (
-        ProblemType("ptx-syntax", 422, "Not PTX", "The text is not PTX; see line and column."),
-        ProblemType(
-            "cuda-compile",
-            422,
-            "CUDA source does not compile",
-            "Each entry of errors holds a line of the source and the compiler's message.",
-        ),
-        ProblemType(
-            "kernel", 422, "No such kernel", "The PTX holds no kernel, or not the one asked for."
-        ),
-        ProblemType(
-            "launch", 422, "Impossible launch", "The GPU would refuse this launch; see field."
-        ),
-        ProblemType(
-            "clocks",
-            422,
-            "Clocks out of range",
-            "The GPU does not run near these clocks; see field.",
-        ),
-        ProblemType(
-            "constraints",
-            422,
-            "Constraints cannot be met",
-            "No operating point satisfies all of them; the detail names the nearest values.",
-        ),
-        ProblemType("gpu", 422, "Unknown GPU", "No profile of this GPU; known ids are listed."),
-        ProblemType(
-            "schema", 422, "Unknown schema", "No such feature schema, or none for this GPU."
-        ),
-        ProblemType(
-            "analysis",
-            422,
-            "Kernel cannot be analysed",
-            "The dynamic analysis failed on this kernel; published schemas may still work.",
-        ),
-        ProblemType(
-            "too-complex",
-            422,
-            "Too complex",
-            "The kernel or text exceeds a size limit; the detail names the setting and the line.",
-        ),
-        ProblemType(
-            "model",
-            422,
-            "No such model",
-            "No model of this kind for the GPU, or the one asked for cannot answer for the kernel.",
-        ),
-        ProblemType("data", 422, "Defective data", "A row or column is not valid."),
-        ProblemType("no-explanation", 422, "Nothing to explain", "The prediction has no power."),
-        ProblemType("validation", 422, "Invalid request", "Each entry of errors names a path."),
-        ProblemType("json", 400, "Not JSON", "The body is not a JSON document in UTF-8."),
-        ProblemType("bad-request", 400, "Bad request", "The request could not be read."),
-        ProblemType(
-            "unauthorized",
-            401,
-            "API key needed",
-            "Send Authorization: Bearer <key>; an operator makes keys with wattcast keys create.",
-        ),
-        ProblemType(
-            "forbidden", 403, "Not allowed", "The key lacks the scope that this call needs."
-        ),
-        ProblemType("unknown-job", 404, "Unknown job", "No job of this id."),
-        ProblemType("unknown-batch", 404, "Unknown batch", "No measurements of this id."),
-        ProblemType("unknown-gpu", 404, "Unknown GPU", "No profile of this GPU."),
-        ProblemType("unknown-schema", 404, "Unknown schema", "No such feature schema."),
-        ProblemType("unknown-model", 404, "No such model", "No model for this GPU and target."),
-        ProblemType("unknown-prediction", 404, "Unknown prediction", "No prediction of this id."),
-        ProblemType("not-found", 404, "Not found", "There is nothing at this path."),
-        ProblemType("method", 405, "Method not allowed", "The Allow header lists those that are."),
-        ProblemType(
-            "no-rollback", 409, "Nothing to roll back", "No model was promoted for this GPU."
-        ),
-        ProblemType(
-            "conflict", 409, "Changed meanwhile", "Somebody else changed it first; read it again."
-        ),
-        ProblemType(
-            "idempotency-key",
-            409,
-            "Idempotency key used before",
-            "The key was sent with another request.",
-        ),
-        ProblemType("slow-body", 408, "Too slow", "The request did not arrive in time."),
-        ProblemType(
-            "too-large", 413, "Too large", "The body, PTX or CUDA source exceeds the limit."
-        ),
-        ProblemType(
-            "media-type",
-            415,
-            "Unsupported media type",
-            "Send application/json; files, multipart/form-data.",
-        ),
-        ProblemType(
-            "busy",
-            429,
-            "Too many requests",
-            "Too many analyses are waiting; retry after the time in Retry-After.",
-        ),
-        ProblemType(
-            "rate",
-            429,
-            "Too many requests",
-            "This caller sends too many requests or holds too many at once; see Retry-After.",
-        ),
-        ProblemType("internal", 500, "Internal error", "This is a bug; it has been logged."),
-        ProblemType(
-            "compiler-missing",
-            501,
-            "No CUDA compiler",
-            "Compiling CUDA source needs the extra cuda: pip install 'wattcast[cuda]'.",
-        ),
-        ProblemType(
-            "missing-extra",
-            501,
-            "Not installed",
-            "A package of an extra is missing; the detail has the pip command.",
-        ),
-        ProblemType(
-            "compiler-not-isolated",
-            501,
-            "CUDA source is off here",
-            "This machine cannot isolate a compiler from its files; send PTX instead.",
-        ),
-        ProblemType("time-limit", 503, "Time limit", "The analysis took longer than allowed."),
-        ProblemType("not-ready", 503, "Not ready", "The service cannot answer predictions yet."),
-        ProblemType("store", 503, "Store unavailable", "The database is too slow or unavailable."),
-        ProblemType(
-            "disk-full",
-            507,
-            "Disk full",
-            "There is no room for temporary files or in the database; nothing was stored.",
-        ),
-    )
+    slug: ProblemType(slug=slug, **described) for slug, described in read_toml(_FILE).items()
 }
 
 _BY_STATUS = {

@@ -12,12 +12,17 @@ from wattcast.features.errors import MissingExtraError, WattcastError
 STUDIES = {
     "report": ("report", "accuracy reports of time, power and clocks, as pages (docs/reports.md)"),
     "accuracy": ("accuracy", "docs/accuracy.md, from the cards of the shipped models"),
+    "reference": (
+        "pages.reference",
+        "docs/reference, from the code: commands, calls, settings",
+    ),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
     "work": ("time.work_tables", "time from measured work: trains the shipped model, its scores"),
     "clocks": ("clocks.scaling", "scaling over clocks: fits the shipped models, their scores"),
     "power": ("power.holds", "what the power models must hold on published rows"),
     "physical": ("power.physical_tables", "the physical power model with programs left out"),
+    "fit-physical": ("power.physical_artifacts", "fits the shipped physical power models"),
     "baselines": ("power.power_baselines", "what knowing next to nothing of a kernel scores"),
     "thesis": ("thesis.command", "the thesis' power study, part by part (docs/study.md)"),
     "calibration": ("calibration", "every GPU in turn is new, with a few measured launches"),

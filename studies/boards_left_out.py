@@ -18,6 +18,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from studies.power.physical_artifacts import watts_of
+from studies.power.physical_fit import Averaged, Fits, cached_choice, pooled_parameters
+from studies.power.physical_rows import GpuRows, all_rows
 from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import ModelCard
 from wattcast.models.power.physical import POOLED, parameters_for
@@ -36,9 +39,6 @@ from wattcast.training.data.activity_tables import (
     read_activity_table,
 )
 from wattcast.training.evaluation.splits import Indices, Rows
-from wattcast.training.physical.physical_artifacts import watts_of
-from wattcast.training.physical.physical_fit import Averaged, Fits, cached_choice, pooled_parameters
-from wattcast.training.physical.physical_rows import GpuRows, all_rows
 from wattcast.training.retrain.gate import BASELINE
 from wattcast.training.retrain.inputs import Order, Uploads
 from wattcast.training.retrain.launch_time import DEFAULT, calibrate_time

@@ -1,4 +1,7 @@
-"""``wattcast train``: train the packaged power models, search settings, print scores of cards."""
+"""``wattcast train``: train the packaged boosted models, search settings, print scores of cards.
+
+The physical power models come from ``python -m studies fit-physical``, out of a checkout.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="wattcast train", description=__doc__)
     gpus = sorted({gpu for _, files in SOURCES.values() for gpu in files})
-    parser.add_argument("--all", action="store_true", help="every source, and the physical models")
+    parser.add_argument("--all", action="store_true", help="every published source")
     parser.add_argument("--source", choices=list(SOURCES), help=f"published rows; else {SOURCE}")
     parser.add_argument("--gpu", action="append", choices=gpus)
     parser.add_argument("--family", action="append", choices=list(ALL_FAMILIES))
@@ -117,10 +120,6 @@ def _trained(options: argparse.Namespace, engine: Engine) -> list[ModelCard]:
             gpus = [gpu for gpu in gpus if gpu in files]
         families = options.family or ALL_FAMILIES
         cards += train(gpus, families, options.out, say, plan=plan, source=source)
-    if options.all and not options.gpu and not options.family:
-        from wattcast.training.physical.physical_artifacts import train as train_physical
-
-        cards += train_physical(options.out, say)
     return cards
 
 

@@ -25,26 +25,14 @@ from sklearn.ensemble import ExtraTreesRegressor
 
 from wattcast.features.errors import DataError
 from wattcast.features.plausible import check_measured
+from wattcast.training.data.cleaning import MODEL_INPUTS
 from wattcast.training.data.tables import FIRST_ROW, number, read_table
 from wattcast.training.evaluation.splits import Floats, Indices, Predict, Rows
 from wattcast.training.power_rows import power_rows
 
 COLUMNS = (
-    "avg_comp_lat",
-    "avg_glob_lat",
-    "avg_shar_lat",
-    "branch",
-    "comp_inst_kernel",
-    "glob_inst_kernel",
-    "glob_load_sm",
-    "glob_store_sm",
-    "misc_inst_kernel",
-    "inst_issue_cycles",
-    "cache_penalty",
-    "reg_thread",
-    "block_size",
-    "grid_size",
-    "total_threads",
+    *(name for name in MODEL_INPUTS if name not in ("occupancy", "shmem_block")),
+    *("grid_size", "total_threads"),
 )
 """Features that every power file has (occupancy and shared memory are the thesis' alone)."""
 

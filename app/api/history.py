@@ -15,7 +15,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from wattcast.app import problems
 from wattcast.app.api.route import json_response
 from wattcast.app.services import Services, services_of
-from wattcast.app.store.history import Past, latest
+from wattcast.app.store.predictions import Past, latest
 from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.stored import is_compiled, record_of, request_of

@@ -28,6 +28,20 @@ T = TypeVar("T")
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
+READING = (
+    "bad-request",
+    "too-large",
+    "media-type",
+    "data",
+    "validation",
+    "gpu",
+    "schema",
+    "busy",
+    "time-limit",
+)
+"""Problems of a call that brings a table of measurements."""
+
+
 class RejectedRow(BaseModel):
     """Why a row was not taken."""
 
@@ -58,24 +72,21 @@ class BatchAnswer(BatchSummary):
     )
 
 
+class CheckAnswer(BaseModel):
+    """What would become of an upload."""
+
+    accepted: int
+    rejected: int
+    rejections: list[RejectedRow] = Field(description="The first of the rejected rows.")
+
+
 @router.post(
     "",
     status_code=201,
     response_model=BatchAnswer,
     responses={
         200: {"model": BatchAnswer, "description": "The same rows were uploaded before."},
-        **problems.documented(
-            "bad-request",
-            "too-large",
-            "media-type",
-            "data",
-            "validation",
-            "gpu",
-            "schema",
-            "busy",
-            "time-limit",
-            "store",
-        ),
+        **problems.documented(*READING, "store"),
     },
     summary="Upload measurements",
 )
@@ -111,6 +122,26 @@ async def post_measurements(
     answer = json_response(_answer(batch), 201 if is_new else 200)
     answer.headers["Location"] = f"/measurements/{batch.id}"
     return answer
+
+
+@router.post(
+    "/check",
+    response_model=CheckAnswer,
+    responses=problems.documented(*READING),
+    summary="Check measurements before they are uploaded",
+)
+async def check_measurements(
+    request: Request,
+    file: Annotated[UploadFile, File(description="As `POST /measurements` takes it.")],
+    gpu: Annotated[Name | None, Form(description="GPU of rows without one.")] = None,
+    board: Annotated[Label | None, Form(description="Board of rows without one.")] = None,
+    schema_id: Annotated[Name | None, Form(alias="schema")] = None,
+) -> Response:
+    """The same rules as for an upload. Nothing is stored, and a table none of whose rows would be
+    accepted is answered like any other."""
+    services = services_of(request)
+    options = UploadOptions(gpu, board, schema_id)
+    return json_response(await services.uploads.run(services.readers.check, file.file, options))
 
 
 @router.get(

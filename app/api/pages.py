@@ -1,4 +1,4 @@
-"""The page under ``/`` and the files it loads."""
+"""The pages under ``/`` and ``/docs`` and the files they load."""
 
 from __future__ import annotations
 
@@ -29,6 +29,21 @@ async def get_file(request: Request, version: str, name: str) -> Response:
     if found is None:
         raise ServiceError("not-found", f"the page has no file {name[:100]!r}")
     return sent(request, found, _FOR_GOOD if version == pages.version() else REVALIDATE)
+
+
+@router.get("/docs")
+async def get_docs(request: Request) -> Response:
+    """Swagger UI, all of it served by us, nothing inline."""
+    return sent(request, pages.docs_page(), REVALIDATE)
+
+
+@router.get("/docs/{name}")
+async def get_docs_file(request: Request, name: str) -> Response:
+    """A file that it loads."""
+    found = await run_in_threadpool(pages.docs_file, name)
+    if found is None:
+        raise ServiceError("not-found", f"the documentation has no file {name[:100]!r}")
+    return sent(request, found, REVALIDATE)
 
 
 def sent(request: Request, asset: pages.Asset, caching: str) -> Response:

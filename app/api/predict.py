@@ -10,7 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from wattcast.app import metrics, problems
-from wattcast.app.api.features import BODY_PROBLEMS
+from wattcast.app.api.kernels import BODY_PROBLEMS
 from wattcast.app.api.route import JsonRoute, json_response
 from wattcast.app.services import services_of
 from wattcast.features.errors import ServiceError

@@ -14,6 +14,7 @@ from starlette.datastructures import FormData, UploadFile
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.jobs import job_answer
+from wattcast.app.api.measurements import READING
 from wattcast.app.api.route import json_response
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.measurements.rows import Label
@@ -55,21 +56,7 @@ _LISTS = ("families", "targets", "batches")
     response_model=JobAnswer,
     responses={
         200: {"model": JobAnswer, "description": "The idempotency key named this job already."},
-        **problems.documented(
-            "bad-request",
-            "json",
-            "idempotency-key",
-            "too-large",
-            "media-type",
-            "data",
-            "validation",
-            "gpu",
-            "schema",
-            "unknown-batch",
-            "busy",
-            "time-limit",
-            "store",
-        ),
+        **problems.documented(*READING, "json", "idempotency-key", "unknown-batch", "store"),
     },
     openapi_extra={
         "requestBody": {

@@ -7,22 +7,26 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from wattcast.app.cli.inputs import (
     AsJson,
     Block,
-    CoreMhz,
+    Gpus,
     Grid,
-    MemoryMhz,
-    PowerModel,
-    TimeModel,
-    clock_request,
+    LaunchOptions,
+    PhysicalOptions,
     fail,
+    with_options,
 )
-from wattcast.app.cli.launch import LaunchOptions, with_options
-from wattcast.app.cli.output import console, predictor, print_json
+from wattcast.app.cli.output import (
+    console,
+    plain_table,
+    predictor,
+    print_json,
+    warnings,
+)
+from wattcast.models.estimate import quantity
 
 EXCEEDED = 3
 """Exit status where a limit is broken; 1 and 2 are errors, as everywhere."""
@@ -48,7 +52,7 @@ def diff(
             metavar="NEW", help="PTX or CUDA source after it; - reads PTX from standard input."
         ),
     ],
-    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias. Repeatable.")],
+    gpu: Gpus,
     grid: Grid,
     block: Block,
     max_energy: Percent = None,
@@ -56,10 +60,7 @@ def diff(
     max_power: Percent = None,
     *,
     launch: LaunchOptions,
-    core_mhz: CoreMhz = None,
-    memory_mhz: MemoryMhz = None,
-    time_model: TimeModel = "auto",
-    model: PowerModel = "physical",
+    models: PhysicalOptions,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown for a pull request.")
     ] = False,
@@ -72,11 +73,11 @@ def diff(
     if str(old) == str(new) == "-":
         fail("only one of OLD and NEW can be standard input", 2)
     body: dict[str, Any] = {
-        "old": {**launch.request(old, grid, block), "time_model": time_model},
-        "new": {**launch.request(new, grid, block), "time_model": time_model},
+        "old": {**launch.request(old, grid, block), "time_model": models.time_model},
+        "new": {**launch.request(new, grid, block), "time_model": models.time_model},
         "gpus": gpu,
-        "clocks": clock_request(core_mhz, memory_mhz),
-        "model": model,
+        "clocks": models.request()["clocks"],
+        "model": models.model,
         "limits": {
             "max_energy_percent": _percent("--max-energy", max_energy),
             "max_time_percent": _percent("--max-time", max_time),
@@ -104,12 +105,7 @@ def _percent(option: str, text: str | None) -> float | None:
 
 
 def _report(answer: dict[str, Any]) -> None:
-    from wattcast.app.cli.tables import warnings
-    from wattcast.models.estimate import quantity
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("kernel", "GPU", "energy", "", "time", "", "power", "", ""):
-        table.add_column(heading)
+    table = plain_table("kernel", "GPU", "energy", "", "time", "", "power", "", "")
     for each in answer["comparisons"]:
         cells = [Text(each["new"]["kernel"]["demangled"]), Text(each["gpu"])]
         for name, unit, symbol in (

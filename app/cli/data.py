@@ -90,7 +90,7 @@ def check(
 
     The exit status is 1 if a table is defective. Missing tables are listed.
     """
-    from wattcast.app.cli import tables as report
+    from wattcast.app.cli import output as report
     from wattcast.training.data.inventory import data_folder, inventory
 
     tables = [asdict(each) for each in inventory(data_folder(folder))]

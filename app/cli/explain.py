@@ -3,33 +3,36 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from wattcast.app.cli.inputs import (
     AsJson,
     Block,
-    CoreMhz,
     Gpu,
     Grid,
     Known,
+    LaunchOptions,
     MaybePtx,
-    MemoryMhz,
-    PowerModel,
-    TimeModel,
+    ModelOptions,
     Work,
-    clock_request,
     fail,
     known_request,
+    with_options,
 )
-from wattcast.app.cli.launch import LaunchOptions, with_options
-from wattcast.app.cli.output import console, predictor, print_json
+from wattcast.app.cli.output import (
+    Answer,
+    console,
+    plain_table,
+    predictor,
+    print_json,
+    warnings,
+)
+from wattcast.models.estimate import quantity
 
 FORMATS = ("svg", "png", "html")
 BAR = 20
@@ -65,10 +68,7 @@ def explain(
     known: Known = None,
     *,
     launch: LaunchOptions,
-    core_mhz: CoreMhz = None,
-    memory_mhz: MemoryMhz = None,
-    time_model: TimeModel = "auto",
-    model: PowerModel = "auto",
+    models: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
     """Explain the predicted power or time of a launch, part by part."""
@@ -93,9 +93,7 @@ def explain(
         **launch.request_or_work(file, work, grid, block),
         "known": known_request(known),
         "gpu": gpu,
-        "clocks": clock_request(core_mhz, memory_mhz),
-        "time_model": time_model,
-        "model": model,
+        **models.request(),
     }
     opened = predictor()
     prediction = predict(opened, PredictRequest.model_validate(body))
@@ -120,9 +118,7 @@ def _format(given: str | None, output: Path | None) -> str | None:
     return wanted
 
 
-def _drawn(
-    answer: Mapping[str, Any], prediction: Mapping[str, Any], wanted: str, chart: str
-) -> bytes:
+def _drawn(answer: Answer, prediction: Answer, wanted: str, chart: str) -> bytes:
     from wattcast.predictor.explain.page import chart_of, page
     from wattcast.predictor.explain.pictures import draw, png, svg
 
@@ -142,11 +138,7 @@ def _write(output: Path, content: bytes) -> None:
         fail(f"{output}: {error.strerror}")
 
 
-def _report(
-    out: Console, answer: Mapping[str, Any], prediction: Mapping[str, Any], most: int
-) -> None:
-    from wattcast.app.cli.tables import warnings
-    from wattcast.models.estimate import quantity
+def _report(out: Console, answer: Answer, prediction: Answer, most: int) -> None:
     from wattcast.predictor.explain.page import QUANTITIES, chart_of, label, sentence
 
     amount, unit = QUANTITIES[answer["target"]]
@@ -156,7 +148,7 @@ def _report(
         out.print(line, highlight=False, markup=False)
     parts = [part for part in answer["contributions"] if part[amount]]
     longest = max((abs(part[amount]) for part in parts), default=1.0)
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = plain_table()
     table.add_column(answer["target"], justify="right", no_wrap=True)
     table.add_column("", no_wrap=True)
     table.add_column("part", overflow="fold")
@@ -176,6 +168,4 @@ def _report(
 
 
 def _signed(value: float, unit: str) -> str:
-    from wattcast.models.estimate import quantity
-
     return f"{'+' if value > 0 else ''}{quantity(value, unit)}"

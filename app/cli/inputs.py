@@ -1,13 +1,20 @@
 """What the commands take: their common options, and how words become a request.
 
-A word that cannot be read ends the program with one line on stderr and status 2.
+A command decorated by ``with_options`` that has a parameter of a class such as ``LaunchOptions``
+gets the options of that class on the command line, where the parameter stands. A word that cannot
+be read ends the program with one line on stderr and status 2.
 """
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, get_type_hints
 
 import typer
 
@@ -104,6 +111,7 @@ Known = Annotated[
         "--known", help="JSON file with measured launches of this kernel, as in POST /predict."
     ),
 ]
+Gpus = Annotated[list[str], typer.Option("--gpu", help="GPU id or alias. Repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the HTTP service answers.")]
 
 
@@ -262,3 +270,109 @@ def _number(value: str, text: str, option: str = "--arg") -> int | float:
         return float(value)
     except ValueError:
         fail(f"{option} {text!r}: {value!r} is not a number", 2)
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """Of a launch, beside its code, grid and block."""
+
+    shared: Shared = 0
+    kernel: Kernel = None
+    loops: Loops = None
+    registers: Registers = None
+    static_shared: StaticShared = None
+    arg: Arguments = None
+    analysis: Analysis = "auto"
+    analysis_seconds: Seconds = None
+    analysis_effort: Effort = None
+
+    def request(self, file: Path, grid: str, block: str) -> dict[str, Any]:
+        """The part of a request's body that tells code and launch. Raises as ``kernel_request``."""
+        code = (self.shared, self.kernel, self.loops, self.registers, self.static_shared, self.arg)
+        return {**kernel_request(file, grid, block, *code), **self._how()}
+
+    def request_or_work(
+        self, file: Path | None, work: str | None, grid: str, block: str
+    ) -> dict[str, Any]:
+        """The same, or measured ``work`` in the place of code; one of them has to be given."""
+        if file is not None and work is None:
+            return self.request(file, grid, block)
+        return {**work_request(file, work, grid, block), **self._how()}
+
+    def _how(self) -> dict[str, Any]:
+        return {
+            "analysis": self.analysis,
+            "analysis_seconds": self.analysis_seconds,
+            "analysis_effort": self.analysis_effort,
+        }
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """At which clocks, and by which models."""
+
+    core_mhz: CoreMhz = None
+    memory_mhz: MemoryMhz = None
+    time_model: TimeModel = "auto"
+    model: PowerModel = "auto"
+
+    def request(self) -> dict[str, Any]:
+        """The part of a request's body that names clocks and models."""
+        clocks = clock_request(self.core_mhz, self.memory_mhz)
+        return {"clocks": clocks, "time_model": self.time_model, "model": self.model}
+
+
+@dataclass(frozen=True)
+class PhysicalOptions(ModelOptions):
+    """The same where differences count: by the physical model, if none is named."""
+
+    model: PowerModel = "physical"
+
+
+@dataclass(frozen=True)
+class Constraints:
+    """What the best has to keep to."""
+
+    max_slowdown: Annotated[
+        float | None,
+        typer.Option(help="Longest time allowed, relative to the reference, e.g. 1.1."),
+    ] = None
+    max_power_watts: Annotated[
+        float | None, typer.Option(help="Highest power allowed, in watts.")
+    ] = None
+    deadline_seconds: Annotated[
+        float | None, typer.Option(help="Longest time allowed, in seconds.")
+    ] = None
+
+
+def with_options(command: Callable[..., None]) -> Callable[..., None]:
+    """``command`` as typer takes it: each class of options stands as the options in it."""
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[Parameter] = []
+    groups: dict[str, Any] = {}
+    for parameter in signature.parameters.values():
+        kind = parameter.annotation
+        if not is_dataclass(kind):
+            parameters.append(parameter.replace(kind=Parameter.KEYWORD_ONLY))
+            continue
+        groups[parameter.name] = kind
+        hints = get_type_hints(kind, include_extras=True)
+        parameters += [
+            Parameter(
+                field.name,
+                Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=hints[field.name],
+            )
+            for field in fields(kind)
+        ]
+
+    @functools.wraps(command)
+    def told(**given: Any) -> None:
+        for name, kind in groups.items():
+            given[name] = kind(**{field.name: given.pop(field.name) for field in fields(kind)})
+        command(**given)
+
+    told.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    told.__annotations__ = {each.name: each.annotation for each in parameters}
+    return told

@@ -31,7 +31,7 @@ def models_default(context: typer.Context, as_json: AsJson = False) -> None:
 @models.command("list")
 def models_list(as_json: AsJson = False) -> None:
     """List trained models and their error on unseen kernels."""
-    from wattcast.app.cli import tables as report
+    from wattcast.app.cli import output as report
     from wattcast.app.cli.output import console, print_json
     from wattcast.app.services import Services
     from wattcast.predictor import catalog

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from wattcast.app.cli.inputs import (
@@ -15,22 +13,26 @@ from wattcast.app.cli.inputs import (
     Analysis,
     Arguments,
     AsJson,
-    CoreMhz,
     Effort,
     Gpu,
     Kernel,
     Loops,
-    MemoryMhz,
-    PowerModel,
+    PhysicalOptions,
     Ptx,
     Seconds,
     Shared,
-    TimeModel,
-    clock_request,
     fail,
     kernel_request,
+    with_options,
 )
-from wattcast.app.cli.output import console, predictor, print_json
+from wattcast.app.cli.output import (
+    Answer,
+    console,
+    plain_table,
+    predictor,
+    print_json,
+)
+from wattcast.models.estimate import quantity
 
 Divisors = Annotated[
     str | None,
@@ -38,6 +40,7 @@ Divisors = Annotated[
 ]
 
 
+@with_options
 def rank(
     tuning: Annotated[
         Path, typer.Argument(metavar="TUNING", help="T4 results or cache file of Kernel Tuner.")
@@ -59,10 +62,8 @@ def rank(
     analysis: Analysis = "auto",
     analysis_seconds: Seconds = None,
     analysis_effort: Effort = None,
-    core_mhz: CoreMhz = None,
-    memory_mhz: MemoryMhz = None,
-    time_model: TimeModel = "auto",
-    model: PowerModel = "physical",
+    *,
+    models: PhysicalOptions,
     as_json: AsJson = False,
 ) -> None:
     """Rank Kernel Tuner configurations before running them.
@@ -90,9 +91,7 @@ def rank(
         "analysis": analysis,
         "analysis_seconds": analysis_seconds,
         "analysis_effort": analysis_effort,
-        "clocks": clock_request(core_mhz, memory_mhz),
-        "time_model": time_model,
-        "model": model,
+        **models.request(),
     }
     if file.suffix in CUDA_SUFFIXES:
         request["kernel"] = kernel or found.kernel
@@ -105,8 +104,8 @@ def rank(
     answer = run(predictor(), found, problem, by, top)  # type: ignore[arg-type]
     if as_json:
         print_json(answer)
-        return
-    _report(answer, top)
+    else:
+        _report(answer, top)
 
 
 def _size(text: str | None) -> tuple[int, ...] | None:
@@ -121,14 +120,11 @@ def _size(text: str | None) -> tuple[int, ...] | None:
     return parts
 
 
-def _report(answer: Mapping[str, Any], top: int) -> None:
-    from wattcast.models.estimate import quantity
-
+def _report(answer: Answer, top: int) -> None:
     out = console()
     out.print(Text.assemble((answer["kernel"], "bold"), " on ", answer["gpu"]))
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for heading in ("rank", "configuration", "energy", "time", "measured energy", "measured time"):
-        table.add_column(heading)
+    headings = ("rank", "configuration", "energy", "time", "measured energy", "measured time")
+    table = plain_table(*headings)
     for row in answer["configurations"][:top]:
         measured = (row["measured_joules"], "J"), (row["measured_seconds"], "s")
         named = ", ".join(f"{name}={value}" for name, value in row["configuration"].items())

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from wattcast.app.cli.inputs import (
     AsJson,
     Block,
-    CoreMhz,
+    Constraints,
+    Gpus,
     Grid,
-    MemoryMhz,
-    PowerModel,
+    LaunchOptions,
+    PhysicalOptions,
     Ptx,
-    TimeModel,
-    clock_request,
     fail,
+    with_options,
 )
-from wattcast.app.cli.launch import LaunchOptions, with_options
-from wattcast.app.cli.output import console, predictor, print_json
+from wattcast.app.cli.output import (
+    Answer,
+    plain_table,
+    predictor,
+    show,
+    warnings,
+)
+from wattcast.models.estimate import quantity
 
 MOST_LINES = 40
 """Points shown to people; --json prints all."""
@@ -32,7 +37,7 @@ MOST_LINES = 40
 @with_options
 def sweep(
     file: Ptx,
-    gpu: Annotated[list[str], typer.Option("--gpu", help="GPU id or alias. Repeatable.")],
+    gpu: Gpus,
     grid: Grid,
     block: Block,
     blocks: Annotated[
@@ -54,20 +59,8 @@ def sweep(
     ] = None,
     *,
     launch: LaunchOptions,
-    core_mhz: CoreMhz = None,
-    memory_mhz: MemoryMhz = None,
-    max_slowdown: Annotated[
-        float | None,
-        typer.Option(help="Longest time allowed, relative to the given launch, e.g. 1.1."),
-    ] = None,
-    max_power_watts: Annotated[
-        float | None, typer.Option(help="Highest power allowed, in watts.")
-    ] = None,
-    deadline_seconds: Annotated[
-        float | None, typer.Option(help="Longest time allowed, in seconds.")
-    ] = None,
-    time_model: TimeModel = "auto",
-    model: PowerModel = "physical",
+    constraints: Constraints,
+    models: PhysicalOptions,
     as_json: AsJson = False,
 ) -> None:
     """Predict many launch shapes and GPUs, and pick the best.
@@ -84,20 +77,11 @@ def sweep(
         "grids": _shapes("--grids", grids),
         "grid_stride": grid_stride,
         "registers": _numbers("--try-registers", try_registers),
-        "clocks": clock_request(core_mhz, memory_mhz),
-        "constraints": {
-            "max_slowdown": max_slowdown,
-            "max_power_watts": max_power_watts,
-            "deadline_seconds": deadline_seconds,
-        },
-        "time_model": time_model,
-        "model": model,
+        "constraints": asdict(constraints),
+        **models.request(),
     }
     answer = run(predictor(), SweepRequest.model_validate(body))
-    if as_json:
-        print_json(answer)
-        return
-    report(console(), answer)
+    show(answer, as_json, report)
 
 
 def _shapes(option: str, text: str | None) -> list[list[int]] | None:
@@ -118,11 +102,8 @@ def _numbers(option: str, text: str | None) -> list[int] | None:
         fail(f"{option} {text!r}: expected whole numbers separated by commas, as in 24,32", 2)
 
 
-def report(out: Console, answer: Mapping[str, Any]) -> None:
+def report(out: Console, answer: Answer) -> None:
     """The cheapest points beside the reference, the best by each objective, what is refused."""
-    from wattcast.app.cli.tables import warnings
-    from wattcast.models.estimate import quantity
-
     out.print(Text(answer["kernel"]["demangled"], "bold"))
     base = answer["reference"]
     out.print(
@@ -130,7 +111,7 @@ def report(out: Console, answer: Mapping[str, Any]) -> None:
         f"{quantity(base['power']['watts'], 'W')}, {quantity(base['energy']['joules'], 'J')}",
         highlight=False,
     )
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table = plain_table()
     for heading, justify in (
         ("shape", "left"), ("occupancy", "right"), ("waves", "right"), ("time", "right"),
         ("power", "right"), ("energy", "right"), ("saved", "right"), ("", "left"),
@@ -163,7 +144,7 @@ def report(out: Console, answer: Mapping[str, Any]) -> None:
     warnings(out, answer["warnings"])
 
 
-def _named(shape: Mapping[str, Any]) -> str:
+def _named(shape: Answer) -> str:
     registers = shape["registers_per_thread"]
     capped = "" if registers is None else f", {registers} registers"
     return f"{shape['gpu']} {_dims(shape['grid'])} blocks of {_dims(shape['block'])}{capped}"
@@ -175,7 +156,7 @@ def _dims(sizes: list[int]) -> str:
     return "x".join(str(size) for size in sizes)
 
 
-def _marks(point: Mapping[str, Any]) -> str:
+def _marks(point: Answer) -> str:
     marks = ("pareto", point["pareto"]), ("spills", point["spills"])
     told = [name for name, holds in marks if holds]
     return ", ".join(told if point["feasible"] else [*told, "breaks a constraint"])

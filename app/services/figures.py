@@ -21,7 +21,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app.jobs.worker import KINDS
 from wattcast.app.metrics import PREFIX
-from wattcast.app.store.job_figures import JobFigures, job_figures
+from wattcast.app.store.jobs import JobFigures, job_figures
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services

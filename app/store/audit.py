@@ -16,7 +16,7 @@ from pydantic_core import from_json, to_json
 from sqlalchemy.engine import Connection, Engine
 
 from wattcast.app.logs import REQUEST_ID
-from wattcast.app.store.access_tables import AUDIT_LOG
+from wattcast.app.store.tables import AUDIT_LOG
 
 
 @dataclass(frozen=True, slots=True)

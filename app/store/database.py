@@ -7,10 +7,13 @@ import fcntl
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.functions import FunctionElement
 
 from wattcast.app.store.postgres import (
     DATABASE_SECONDS,
@@ -186,3 +189,42 @@ def _alone(engine: Engine) -> Iterator[Connection]:
             lock = locks.enter_context(path.open("w"))
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield connection
+
+
+_UNIX_EPOCH_JULIAN_DAY = 2440587.5
+"""1970-01-01T00:00Z as a Julian day number."""
+
+
+class database_now(FunctionElement[float]):  # noqa: N801 - reads as the SQL function it is
+    """Seconds since 1970 when the statement runs."""
+
+    type = sa.Float()
+    inherit_cache = True
+
+
+@compiles(database_now, "sqlite")
+def _sqlite_now(element: Any, compiler: Any, **more: Any) -> str:
+    return f"((julianday('now') - {_UNIX_EPOCH_JULIAN_DAY}) * 86400.0)"
+
+
+@compiles(database_now, "postgresql")
+def _postgresql_now(element: Any, compiler: Any, **more: Any) -> str:
+    return "(extract(epoch from clock_timestamp())::double precision)"
+
+
+class seconds_since_1970(sa.sql.functions.GenericFunction[float]):  # noqa: N801 - as above
+    """A column's time as ``database_now`` counts it."""
+
+    type = sa.Float()
+    inherit_cache = True
+
+
+@compiles(seconds_since_1970, "sqlite")
+def _sqlite_seconds(element: Any, compiler: Any, **more: Any) -> str:
+    time = compiler.process(element.clauses, **more)
+    return f"((julianday({time}) - {_UNIX_EPOCH_JULIAN_DAY}) * 86400.0)"
+
+
+@compiles(seconds_since_1970, "postgresql")
+def _postgresql_seconds(element: Any, compiler: Any, **more: Any) -> str:
+    return f"(extract(epoch from {compiler.process(element.clauses, **more)})::double precision)"

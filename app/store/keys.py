@@ -22,9 +22,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine, Row
 from sqlalchemy.exc import SQLAlchemyError
 
-from wattcast.app.store.access_tables import API_KEYS
 from wattcast.app.store.audit import aware, record
 from wattcast.app.store.database import StoreError
+from wattcast.app.store.tables import API_KEYS
 
 Scope = Literal["read", "write", "train"]
 """``read`` predicts and looks, ``write`` uploads and deletes measurements, ``train`` makes and

@@ -14,9 +14,8 @@ from pydantic_core import from_json, to_json
 from sqlalchemy.engine import Engine, Row
 
 from wattcast.app.store.audit import aware, record
-from wattcast.app.store.measurement_tables import MEASUREMENT_BATCHES, MEASUREMENTS
 from wattcast.app.store.predictions import insert_or_leave, ptx_row
-from wattcast.app.store.tables import PTX
+from wattcast.app.store.tables import MEASUREMENT_BATCHES, MEASUREMENTS, PTX
 
 Form = Literal["ptx", "features"]
 

@@ -18,7 +18,7 @@ from pydantic_core import from_json, to_json
 from sqlalchemy.engine import Connection, Engine, Row
 
 from wattcast.app.store.audit import aware, record
-from wattcast.app.store.registry_tables import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS, REGISTRY
+from wattcast.app.store.tables import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS, REGISTRY
 from wattcast.features.errors import ServiceError
 
 Origin = Literal["packaged", "retrained"]

@@ -7,7 +7,7 @@
 f and f_m are clocks over the reference pair's, V the core voltage over that at the reference, a_j
 the units' activities (``models.power.activities``). All weights are >= 0, so a busier unit or a
 higher core clock at the same activities never draws less. One set of weights per GPU, fitted by
-``training/physical/physical_fit.py``; the pooled set serves GPUs nobody measured. docs/physical.md.
+``studies/power/physical_fit.py``; the pooled set serves GPUs nobody measured. docs/physical.md.
 """
 
 from __future__ import annotations

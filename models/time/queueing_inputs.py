@@ -1,17 +1,16 @@
-"""What one launch is to Wang and Chu's model: from an analysed kernel, or from profiler counters.
+"""What one launch is to Wang and Chu's model, from an analysed kernel.
 
-The paper takes its inputs from NVIDIA's profiler. ``counters_to_inputs`` does so too;
+The paper takes its inputs from NVIDIA's profiler, as ``studies/time/queueing_counters.py`` does;
 ``launch_of`` takes the same quantities from the analysis of PTX (docs/frequency.md has the table
 of which replaces which).
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from math import ceil, isnan, prod
+from math import ceil
 from typing import NamedTuple
 
 from wattcast.features.activity import Activity
@@ -19,7 +18,7 @@ from wattcast.features.activity.counts import Counted
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cfg import BasicBlock
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import DataError, ModelError
+from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.sections import DramQueueing
 from wattcast.features.isa import OpcodeFacts, classify
@@ -176,12 +175,6 @@ arXiv:1804.06826, 2018: 9 on Kepler, 6 on Maxwell and Pascal, 4 on Volta, and si
 
 LATEST_INSTRUCTION_LATENCY = 4.0
 
-LANES_OF_A_QUAD = 4
-"""nvprof counts a texture access as one transaction for each four lanes."""
-
-WARPS_PER_BLOCK_UNKNOWN = 8
-"""256 threads, the commonest block of the paper's kernels, where a table has no launch."""
-
 
 # --- from an analysis ---------------------------------------------------------------------------
 
@@ -219,7 +212,7 @@ def launch_of_activity(activity: Activity, gpu: GpuProfile) -> QueueingLaunch:
     instructions = max(0.0, activity.warp_instructions_sass - memory_instructions) / warps
     return QueueingLaunch(
         instructions=instructions,
-        **_traffic(
+        **traffic_shares(
             activity.l2_sectors / warps,
             (activity.dram_read_sectors + activity.dram_write_sectors) / warps,
         ),
@@ -232,7 +225,7 @@ def launch_of_activity(activity: Activity, gpu: GpuProfile) -> QueueingLaunch:
     )
 
 
-def _traffic(transactions: float, dram: float) -> dict[str, float]:
+def traffic_shares(transactions: float, dram: float) -> dict[str, float]:
     """g and the hit rate. What reaches device memory has passed L2, whatever was counted there."""
     most = max(transactions, dram)
     return {"transactions": most, "hit_rate": 1 - dram / most if most else 0.0}
@@ -330,121 +323,3 @@ def outer_iterations(analysis: KernelAnalysis) -> float:
 def _functions(analysis: KernelAnalysis) -> Mapping[str, Counted]:
     executed = analysis.activity_how == "executed"
     return analysis.executed.functions if executed else analysis.symbolic.functions
-
-
-# --- from counters -------------------------------------------------------------------------------
-
-
-def counters_to_inputs(counters: Mapping[str, object], gpu: GpuProfile) -> QueueingLaunch:
-    """One launch from nvprof's counters, totals of the launch unless their name says otherwise.
-
-    Needed: ``inst_per_warp``, ``achieved_occupancy``, ``l2_read_transactions``,
-    ``l2_write_transactions``, ``dram_read_transactions``, ``dram_write_transactions``, and
-    ``blocks`` ("(grid) (block)") or ``warps``. Used where given: the transactions of shared and
-    global memory with those per request, ``inst_fp_64`` (else ``flop_count_dp`` and
-    ``flop_count_dp_fma``), ``inst_fp_32``, ``inst_integer``, ``flop_count_sp_special``,
-    ``tex_cache_transactions``, ``warp_execution_efficiency``. A missing or empty value counts as
-    not given.
-
-    Counters tell nothing of dependences and loops: no latency floor, and the case form leaves
-    shared memory out. Raises DataError naming the column.
-    """
-    row = _Counters(counters)
-    blocks, warps_per_block = _shape(row)
-    warps = blocks * warps_per_block
-    shared = row.sum("shared_load_transactions", "shared_store_transactions")
-    # nvprof counts instructions of threads; lanes that are off hold a pipe as well.
-    efficiency = row.get("warp_execution_efficiency", 1.0) or 1.0
-    sm = gpu.capability
-    instructions = max(0.0, row.need("inst_per_warp") - row.memory_requests() / warps)
-    lanes = max(
-        row.get("inst_fp_32", 0.0) / sm.fp32_lanes, row.get("inst_integer", 0.0) / sm.int_lanes
-    )
-    slow = (
-        row.double_precision() / sm.fp64_lanes
-        + row.get("flop_count_sp_special", 0.0) / sm.sfu_lanes
-    )
-    issue = instructions / gpu.warp_schedulers
-    quads = row.get("tex_cache_transactions", 0.0)
-    return QueueingLaunch(
-        instructions=instructions,
-        **_traffic(
-            (row.need("l2_read_transactions") + row.need("l2_write_transactions")) / warps,
-            (row.need("dram_read_transactions") + row.need("dram_write_transactions")) / warps,
-        ),
-        resident_warps=row.need("achieved_occupancy") * gpu.max_warps_per_sm,
-        warps_per_block=warps_per_block,
-        blocks=blocks,
-        shared_transactions=shared / warps,
-        extra_cycles=slow / efficiency / warps + max(0.0, lanes / efficiency / warps - issue),
-        texture_cycles=quads * LANES_OF_A_QUAD / sm.texture_lanes / warps,
-    )
-
-
-class _Counters:
-    """Counters by name; an absent, empty or not-a-number value is not given."""
-
-    def __init__(self, values: Mapping[str, object]) -> None:
-        self._values = values
-
-    def find(self, name: str) -> float | None:
-        value = self._values.get(name)
-        if value is None or value == "":
-            return None
-        try:
-            number = float(str(value))
-        except ValueError as error:
-            raise DataError(f"{name} is {value!r}, no number", column=name) from error
-        if isnan(number):
-            return None
-        if not 0 <= number < float("inf"):
-            raise DataError(f"{name} is {number:g}; a counter is not negative", column=name)
-        return number
-
-    def text(self, name: str) -> str | None:
-        value = self._values.get(name)
-        return value if isinstance(value, str) and value.strip() else None
-
-    def get(self, name: str, otherwise: float) -> float:
-        found = self.find(name)
-        return otherwise if found is None else found
-
-    def need(self, name: str) -> float:
-        found = self.find(name)
-        if found is None:
-            raise DataError(f"the counter {name} is missing", column=name)
-        return found
-
-    def sum(self, *names: str) -> float:
-        return sum(self.get(name, 0.0) for name in names)
-
-    def memory_requests(self) -> float:
-        """Memory instructions of all warps: transactions over transactions per request."""
-        total = 0.0
-        for kind in ("gld", "gst", "shared_load", "shared_store"):
-            each = self.get(f"{kind}_transactions_per_request", 0.0)
-            if each:
-                total += self.get(f"{kind}_transactions", 0.0) / each
-        return total
-
-    def double_precision(self) -> float:
-        """FP64 instructions of threads; flop_count_dp counts a multiply-add as two."""
-        instructions = self.find("inst_fp_64")
-        if instructions is not None:
-            return instructions
-        return max(0.0, self.get("flop_count_dp", 0.0) - self.get("flop_count_dp_fma", 0.0))
-
-
-def _shape(row: _Counters) -> tuple[float, float]:
-    """Blocks and warps of a block. A partial warp is a warp: threads / 32 would lose it."""
-    text = row.text("blocks")
-    if text is None:
-        return row.need("warps") / WARPS_PER_BLOCK_UNKNOWN, float(WARPS_PER_BLOCK_UNKNOWN)
-    axes = [
-        tuple(int(n) for n in re.findall(r"\d+", part)) for part in re.findall(r"\([^)]*\)", text)
-    ]
-    if len(axes) != 2 or any(len(each) != 3 or not all(each) for each in axes):
-        raise DataError(
-            f"blocks is {text!r}; it must be '(x y z) (x y z)', grid and block", column="blocks"
-        )
-    return float(prod(axes[0])), float(ceil(prod(axes[1]) / WARP_SIZE))

@@ -4,15 +4,14 @@
 
 Source: S. Williams, A. Waterman, D. Patterson, "Roofline: an insightful visual performance model
 for multicore architectures", Communications of the ACM 52(4), 2009. Nothing waits and nothing
-starts: the result is a lower bound, as far as the counts are right. ``instruction_roofline`` is
-the variant of the thesis' appendix (G. Alavani, BITS Pilani, 2023, "Efficacy of Global Memory
-Throughput Model"). docs/time.md says what each counts.
+starts: the result is a lower bound, as far as the counts are right. docs/time.md says what it
+counts; the variant of the thesis' appendix is ``studies/time/instruction_roofline.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from wattcast.features.activity import Activity
 from wattcast.features.activity.counts import Counted
@@ -146,67 +145,3 @@ def roofline_parts(
     }
     parts["memory"] = dram_bytes(activity) / bandwidth_bytes_per_second(gpu, clocks.memory_mhz)
     return parts
-
-
-# --- the variant of the thesis' appendix -----------------------------------------------------
-
-APPENDIX_BYTES = 128
-"""Bytes of one warp's memory instruction, as the appendix converts GB/s to instructions."""
-
-_COMPUTE = ("compute", "move", "convert")
-_MEMORY = (
-    *("global_load", "global_store", "global_atomic"),
-    *("generic_load", "generic_store", "generic_atomic"),
-    "shared_copy",  # from global memory
-)
-
-
-class InstructionRoofline(NamedTuple):
-    """``intensity`` compute per memory instruction, ``beta`` memory instructions a second,
-    ``peak`` and ``performance`` compute instructions a second, all of warps; ``seconds`` of
-    the launch's compute instructions at that performance.
-    """
-
-    intensity: float
-    beta: float
-    peak: float
-    performance: float
-    seconds: float
-
-
-def attainable(peak: float, intensity: float, beta: float) -> float:
-    """P = min(pi, I beta): the appendix' roofline; ``intensity`` may be infinite."""
-    return min(peak, intensity * beta)
-
-
-def instruction_roofline(
-    analysis: KernelAnalysis,
-    gpu: GpuProfile,
-    clocks: ClockPair | None = None,
-    beta: Literal["vendor", "thesis"] = "vendor",
-) -> InstructionRoofline:
-    """The appendix' roofline of a launch: I = compute over memory instructions.
-
-    ``beta`` is the vendor's bandwidth or the thesis' throughput curve (Table 4.5, at the number
-    of load/store batches of the launch, as in ``penalties.global_penalty_seconds``), over 128
-    bytes an instruction. pi is one instruction a lane and cycle. Raises ModelError for a GPU
-    without a curve and for a kernel that computes nothing.
-    """
-    pair = checked(clocks or default_clocks(gpu))
-    mix = analysis.mix
-    computes = sum(mix.get(name, 0.0) for name in _COMPUTE)
-    accesses = sum(mix.get(name, 0.0) for name in _MEMORY)
-    if not computes:
-        raise ModelError("a kernel without compute instructions has no intensity")
-    bandwidth: float | None = bandwidth_bytes_per_second(gpu, pair.memory_mhz)
-    if beta == "thesis":
-        megabytes = gpu.global_throughput(max(1.0, accesses * WARP_SIZE / gpu.lsu_lanes))
-        if megabytes is None:
-            raise ModelError(f"no global memory throughput is published for {gpu.id}", gpu=gpu.id)
-        bandwidth = megabytes * 1e6
-    assert bandwidth is not None
-    per_second = bandwidth / APPENDIX_BYTES
-    peak = gpu.fp32_lanes / WARP_SIZE * gpu.sm_count * pair.core_hz
-    intensity = computes / accesses if accesses else float("inf")
-    performance = attainable(peak, intensity, per_second)
-    return InstructionRoofline(intensity, per_second, peak, performance, computes / performance)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -162,114 +164,8 @@ class Sampling(BaseModel):
     effort: int = Field(description="Work executed, in instructions times lanes.")
 
 
-EXAMPLE: dict[str, Any] = {
-    "gpu": "tesla-v100",
-    "kernel": {"mangled": "scale_by_two", "demangled": "scale_by_two"},
-    "compiled": None,
-    "launch": {
-        "grid": [4096, 1, 1],
-        "block": [256, 1, 1],
-        "blocks": 4096,
-        "threads": 1048576,
-        "warps_per_block": 8,
-        "dynamic_shared_bytes": 0,
-        "static_shared_bytes": 0,
-        "arguments": [
-            {
-                "position": 0,
-                "ptx_name": "scale_by_two_param_0",
-                "c_name": None,
-                "type": "u64",
-                "given": None,
-            }
-        ],
-    },
-    "how": "executed",
-    "occupancy": {
-        "occupancy": 1.0,
-        "resident_blocks_per_sm": 8,
-        "resident_warps_per_sm": 64,
-        "limiter": "warps",
-        "limits": {"blocks": 32, "warps": 8, "registers": 16},
-        "waves": 7,
-    },
-    "registers": {"value": 12, "low": 12, "high": 12, "how": "given"},
-    "loops": [],
-    "mix": {
-        "compute": 131072.0,
-        "move": 98304.0,
-        "control": 32768.0,
-        "convert": 32768.0,
-        "global_load": 32768.0,
-        "global_store": 32768.0,
-        "param_load": 32768.0,
-    },
-    "blocks": [
-        {
-            "block": 0,
-            "label": None,
-            "line": 9,
-            "instructions": 12,
-            "longest_chain": 7,
-            "ilp": 12 / 7,
-        }
-    ],
-    "accesses": [
-        {
-            "function": "scale_by_two",
-            "position": 8,
-            "line": 17,
-            "source_line": None,
-            "opcode": "ld.global.f32",
-            "space": "global",
-            "is_load": True,
-            "is_store": False,
-            "requests": 32768.0,
-            "sectors_per_request": 4.0,
-            "transactions_per_request": None,
-            "stride_bytes": 4,
-            "affine": True,
-            "address": "(scale_by_two_param_0 + (((ctaid.x * ntid.x) + tid.x) * 4))",
-        }
-    ],
-    "activity": [
-        {
-            "name": "global_load_sectors",
-            "value": 131072.0,
-            "unit": "sectors",
-            "description": "32-byte sectors read after coalescing",
-        }
-    ],
-    "lines": [
-        {
-            "file": None,
-            "line": 17,
-            "warp_instructions_ptx": 32768.0,
-            "warp_instructions_sass": 32768.0,
-            "active_lane_fraction": 1.0,
-            "global_sectors": 131072.0,
-            "global_requests": 32768.0,
-            "shared_transactions": 0.0,
-            "shared_requests": 0.0,
-        }
-    ],
-    "sampling": {
-        "sampled_blocks": 24,
-        "launch_blocks": 4096,
-        "relative_standard_error": 0.0,
-        "completed": True,
-        "effort": 294_912,
-    },
-    "needs": [],
-    "coverage": {
-        "executed": 0.005859375,
-        "extrapolated": 0.0,
-        "worked_out": 0.994140625,
-        "assumed": 0.0,
-        "error": 0.0,
-    },
-    "warnings": [],
-}
+_FILE = Path(__file__).with_name("analyze_example.json")
+EXAMPLE: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
 
 
 """What the service answers to the first example of ``AnalyzeRequest``; lists show one row."""

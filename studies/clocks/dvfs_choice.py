@@ -9,6 +9,7 @@ import numpy as np
 
 from studies.clocks.dvfs_counters import short_name, title
 from studies.clocks.dvfs_judged import JUDGED, MEAN_CURVE, DvfsChapter, Judged
+from studies.clocks.scaling_rows import Floats
 from studies.clocks.scaling_studies import (
     ChoiceScores,
     Scored,
@@ -21,7 +22,6 @@ from studies.pages.page import Section, Table
 from studies.pages.targets import Target
 from studies.time.queueing_errors import DATA_SETS, FAMILIES, predict, read_data_set
 from wattcast.models.choice import Point
-from wattcast.training.scaling_rows import Floats
 
 SHARE_BOUNDS: Mapping[str, float] = {
     "wang_gtx_980_high": 95.0,

@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from studies.clocks.scaling_rows import Floats
 from studies.pages.page import Section, Table
 from studies.pages.targets import Target
-from wattcast.training.scaling_rows import Floats
 
 JUDGED = "hybrid"
 """The model that targets are judged by: the physical one, with trees where they help kernels left

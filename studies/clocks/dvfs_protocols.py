@@ -12,10 +12,10 @@ from studies.clocks.dvfs_counters import campaign_title, title
 from studies.clocks.dvfs_judged import MEAN_CURVE, DvfsChapter
 from studies.clocks.scaling_parts import parts_table
 from studies.clocks.scaling_protocols import predict
+from studies.clocks.scaling_rows import Floats, Integers, ScalingRows, scaling_rows
 from studies.clocks.scaling_studies import STUDIES, Scored, Study, scale_scores
 from studies.clocks.scaling_trees import TreeSettings
 from studies.pages.page import Section, Table
-from wattcast.training.scaling_rows import Floats, Integers, ScalingRows, scaling_rows
 
 RANDOM_FOLDS = 5
 SEED = 0

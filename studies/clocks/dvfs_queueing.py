@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from studies.clocks.dvfs_judged import DvfsChapter, Judged
+from studies.clocks.scaling_rows import Floats
 from studies.pages.page import Section, Table
 from studies.pages.targets import Target
 from studies.time.queueing_errors import DATA_SETS, FORMS, DataSet, Predicted, predict
 from studies.time.time_counters import ABSOLUTE_BOUNDS, SCALING_BOUNDS, CounterErrors
-from wattcast.training.scaling_rows import Floats
 
 MAX_FORM = next(form for form in FORMS if form.name.startswith("max form"))
 """The larger of memory's and the SM's work, and one latency: counters alone, nothing fitted."""

@@ -18,10 +18,10 @@ from studies.clocks.abe_regression import (
     micro_to_real,
 )
 from studies.clocks.dvfs_judged import DvfsChapter, Judged
+from studies.clocks.scaling_rows import Floats
 from studies.pages.page import Section, Table
 from studies.pages.targets import Target
 from studies.pages.uninformed import median_of_others
-from wattcast.training.scaling_rows import Floats
 
 SLACK = 1.5
 """Points by which a row may be above the first attempt's."""

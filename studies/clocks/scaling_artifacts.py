@@ -19,6 +19,7 @@ from studies.clocks.scaling_protocols import (
     fit_physical,
     log_ratios,
 )
+from studies.clocks.scaling_rows import Floats, ScalingRows, scaling_rows
 from studies.clocks.scaling_studies import Progress, ScaleScores, Scored
 from studies.clocks.scaling_trees import (
     CANDIDATES,
@@ -53,7 +54,6 @@ from wattcast.models.dvfs.physical import PARAMETERS_NAME, ScalingParameters
 from wattcast.training.data.frequency import read_frequency
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, today, write_artifact
-from wattcast.training.scaling_rows import Floats, ScalingRows, scaling_rows
 
 VERSION = 1
 INTERVAL_LEVEL = 0.9

@@ -6,7 +6,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from studies.clocks.scaling_fits import PowerSettings, TimePrior
 from studies.clocks.scaling_protocols import PhysicalFit, fit_physical, log_ratios
+from studies.clocks.scaling_rows import Bools, Floats, ScalingRows, scaling_rows
 from studies.clocks.scaling_studies import (
     DCGM_CAMPAIGNS,
     NVPROF_CAMPAIGNS,
@@ -16,8 +18,6 @@ from studies.clocks.scaling_studies import (
 from studies.clocks.scaling_trees import CANDIDATES, Library, ResidualRows, inner_errors
 from wattcast.models.clocks import ClockPair
 from wattcast.training.card_tables import table
-from wattcast.training.scaling_fits import PowerSettings, TimePrior
-from wattcast.training.scaling_rows import Bools, Floats, ScalingRows, scaling_rows
 
 Fit = Callable[[Sequence[ScalingRows]], list[PhysicalFit]]
 _FIXED = 1e-3

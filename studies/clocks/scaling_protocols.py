@@ -19,6 +19,15 @@ from functools import partial
 
 import numpy as np
 
+from studies.clocks.scaling_fits import (
+    PowerSettings,
+    TimePrior,
+    fit_power,
+    fit_power_and_time,
+    fit_times,
+    row_weights,
+)
+from studies.clocks.scaling_rows import Bools, Floats, ScalingRows
 from studies.clocks.scaling_trees import (
     CANDIDATES,
     ResidualRows,
@@ -29,15 +38,6 @@ from studies.clocks.scaling_trees import (
 from wattcast.models.dvfs.power import PowerParameters, power_watts
 from wattcast.models.dvfs.residual import power_vectors, time_vectors
 from wattcast.models.dvfs.timing import TimeParameters, relative_time, unfitted_time
-from wattcast.training.scaling_fits import (
-    PowerSettings,
-    TimePrior,
-    fit_power,
-    fit_power_and_time,
-    fit_times,
-    row_weights,
-)
-from wattcast.training.scaling_rows import Bools, Floats, ScalingRows
 
 MODELS = ("mean curve", "unfitted", "physical", "hybrid")
 FEW_KERNELS = CANDIDATES[:3]

@@ -19,10 +19,10 @@ from studies.clocks.scaling_protocols import (
     leave_programs_out,
     micro_to_real,
 )
+from studies.clocks.scaling_rows import Bools, Floats, Integers, scaling_rows
 from wattcast.models.clocks import ClockPair
 from wattcast.models.dvfs.card import ScalingProtocol
 from wattcast.training.card_tables import table
-from wattcast.training.scaling_rows import Bools, Floats, Integers, scaling_rows
 
 CLOSE_POINTS = 10.0
 """A prediction off by less counts as close (Guerreiro et al., figure 6)."""

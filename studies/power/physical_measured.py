@@ -7,7 +7,7 @@ Not what serves, but what the physical form is worth where nothing about the ker
     which of them, or their geometric mean, and how much microbenchmarks weigh is chosen for each
     program over the others left out in turn.
 -   ``titan_x``: GTX Titan X, fitted on microbenchmarks, read on real programs, by the scaling
-    model's terms (``wattcast.training.scaling_fits``) with residuals of watts alone.
+    model's terms (``studies.clocks.scaling_fits``) with residuals of watts alone.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from sklearn.linear_model import Ridge
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import PolynomialFeatures, StandardScaler
 
+from studies.clocks.scaling_fits import PowerSettings, fit_power_and_time
+from studies.clocks.scaling_rows import scaling_rows
+from studies.power.physical_fit import Fits
+from studies.power.physical_rows import Bools, Floats, GpuRows, served_rows
 from wattcast.models.clocks import ClockPair
 from wattcast.models.dvfs.power import power_watts
 from wattcast.models.dvfs.timing import relative_time
 from wattcast.models.power.physical import VoltageCurve
 from wattcast.training.data.activity_tables import MeasuredProgram, read_activity_table
 from wattcast.training.evaluation.scores import mape_percent
-from wattcast.training.physical.physical_fit import Fits
-from wattcast.training.physical.physical_rows import Bools, Floats, GpuRows, served_rows
-from wattcast.training.scaling_fits import PowerSettings, fit_power_and_time
-from wattcast.training.scaling_rows import scaling_rows
 
 SHARES = ("sm_active", "fp32_active", "fp64_active", "dram_active")
 """DCGM's profiling fields, 0 to 1, measured at every clock (``dcgm_*`` of the activity tables)."""

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattcast.models.clocks import ClockPair
-from wattcast.models.power.activities import UnitActivities
-from wattcast.models.power.physical import PhysicalParameters
-from wattcast.models.power.recalibration import MeasuredLaunch, recalibrated
-from wattcast.training.physical.physical_artifacts import priors, watts_of
-from wattcast.training.physical.physical_fit import (
+from studies.power.physical_artifacts import priors, watts_of
+from studies.power.physical_fit import (
     Averaged,
     Fits,
     error_percent,
     scored_programs,
 )
-from wattcast.training.physical.physical_rows import Floats, GpuRows
+from studies.power.physical_rows import Floats, GpuRows
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import PhysicalParameters
+from wattcast.models.power.recalibration import MeasuredLaunch, recalibrated
 
 SHOTS = (0, 1, 3, 5, 10)
 """Measured launches of the new GPU, each of another program."""

@@ -16,14 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from sklearn.ensemble import GradientBoostingRegressor
 
-from studies.power.physical_measured import TITAN_X_DOMAINS, dcgm_left_out, titan_x
-from studies.power.physical_shots import shot_errors
-from studies.power.physical_tokens import CAMPAIGNS, tokens_left_out
-from wattcast.features.errors import WattcastError
-from wattcast.models.store import ArtifactStore
-from wattcast.training.card_tables import table
-from wattcast.training.physical.physical_artifacts import served_costs
-from wattcast.training.physical.physical_fit import (
+from studies.power.physical_artifacts import served_costs
+from studies.power.physical_fit import (
     Choice,
     Fits,
     LeftOut,
@@ -35,7 +29,13 @@ from wattcast.training.physical.physical_fit import (
     predict,
     scored_programs,
 )
-from wattcast.training.physical.physical_rows import Floats, all_rows, served_rows
+from studies.power.physical_measured import TITAN_X_DOMAINS, dcgm_left_out, titan_x
+from studies.power.physical_rows import Floats, all_rows, served_rows
+from studies.power.physical_shots import shot_errors
+from studies.power.physical_tokens import CAMPAIGNS, tokens_left_out
+from wattcast.features.errors import WattcastError
+from wattcast.models.store import ArtifactStore
+from wattcast.training.card_tables import table
 
 TREES, DEPTH, RATE = 60, 2, 0.1
 """Few and shallow: there are some fifteen programs to learn from."""

@@ -15,9 +15,9 @@ import numpy as np
 from sklearn.ensemble import ExtraTreesRegressor
 
 from studies.power.physical_measured import Measured
+from studies.power.physical_rows import Bools, Floats
 from wattcast.training.data.frequency import read_frequency, read_opcode_counts
 from wattcast.training.evaluation.scores import mape_percent
-from wattcast.training.physical.physical_rows import Bools, Floats
 
 CAMPAIGNS = {"quadro-rtx-8000": "wang_dcgm_quadro_rtx_8000", "tesla-v100": "wang_dcgm_tesla_v100"}
 MICRO_WEIGHT = 0.1

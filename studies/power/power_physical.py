@@ -10,9 +10,7 @@ import numpy as np
 from studies.pages.figures import Points, cumulative, scatter
 from studies.pages.page import Section, Table
 from studies.pages.targets import Target
-from studies.power.power_models import Held
-from wattcast.training.evaluation.scores import ape_percent, mae_watts, r2
-from wattcast.training.physical.physical_fit import (
+from studies.power.physical_fit import (
     Averaged,
     Fits,
     LeftOut,
@@ -20,7 +18,9 @@ from wattcast.training.physical.physical_fit import (
     error_percent,
     leave_program_out,
 )
-from wattcast.training.physical.physical_rows import all_rows
+from studies.power.physical_rows import all_rows
+from studies.power.power_models import Held
+from wattcast.training.evaluation.scores import ape_percent, mae_watts, r2
 
 BOUNDS: Mapping[str, float] = {"quadro-rtx-8000": 14.0, "tesla-v100": 17.0}
 """Targets: mean absolute percentage error over all clocks, programs left out."""

@@ -24,13 +24,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from studies.time.bottleneck_errors import TimeErrors, summary, time_errors
+from studies.time.queueing_counters import counters_to_inputs
 from wattcast.features.errors import DataError, WattcastError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import conformal_factors
 from wattcast.models.time.queueing import QueueingGpu, QueueingLaunch, max_form, network_form
 from wattcast.models.time.queueing_inputs import (
-    counters_to_inputs,
     gpu_parameters,
     launch_of_activity,
 )

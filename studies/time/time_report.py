@@ -11,7 +11,7 @@ from studies.time.time_activity import activity_chapter
 from studies.time.time_counters import counters_chapter
 from studies.time.time_thesis import thesis_chapter
 from studies.time.time_work import Progress, work_chapter
-from wattcast.training.work_artifact import ASSIGNMENTS
+from studies.time.work_artifact import ASSIGNMENTS
 
 _LEAD = """\
 How near Wattcast's time models come to measured times, each beside predictions that know nothing

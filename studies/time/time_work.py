@@ -11,13 +11,8 @@ from numpy.typing import NDArray
 from studies.pages.figures import Points, cumulative, scatter
 from studies.pages.page import Section, Table
 from studies.pages.targets import Chapter, Target
-from studies.time.work_known import known_table, pairs_of, repeats_table
-from studies.time.work_tables import interval_table, score_table
-from studies.time.work_transfer import transfer_table
-from wattcast.models.time.calibration import TimeProtocol
-from wattcast.training.data.launches import MeasuredLaunch, read_launches
-from wattcast.training.work_artifact import ASSIGNMENTS, calibrated
-from wattcast.training.work_folds import (
+from studies.time.work_artifact import ASSIGNMENTS, calibrated
+from studies.time.work_folds import (
     MEDIAN,
     MODEL,
     NEAREST,
@@ -29,6 +24,11 @@ from wattcast.training.work_folds import (
     WorkTable,
     leave_out,
 )
+from studies.time.work_known import known_table, pairs_of, repeats_table
+from studies.time.work_tables import interval_table, score_table
+from studies.time.work_transfer import transfer_table
+from wattcast.models.time.calibration import TimeProtocol
+from wattcast.training.data.launches import MeasuredLaunch, read_launches
 
 Floats = NDArray[np.float64]
 Progress = Callable[[str], None]

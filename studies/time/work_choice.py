@@ -12,17 +12,17 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.models.time.calibration import TimeProtocol
-from wattcast.training.card_tables import table as markdown
-from wattcast.training.evaluation.splits import Rows, fold_assignment
-from wattcast.training.work_folds import (
+from studies.time.work_folds import (
     FOLDS,
     RESIDUAL_SHRINKAGE,
     WorkTable,
     folds_of,
     predict,
-    time_scores,
 )
+from wattcast.models.time.calibration import TimeProtocol
+from wattcast.training.card_tables import table as markdown
+from wattcast.training.evaluation.scores import time_scores
+from wattcast.training.evaluation.splits import Rows, fold_assignment
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]

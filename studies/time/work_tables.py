@@ -19,7 +19,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.time.work_artifact import ASSIGNMENTS, Trained, train
 from studies.time.work_choice import nested_scores
+from studies.time.work_folds import (
+    MODEL,
+    OTHERS,
+    WorkTable,
+    fitted_constants,
+)
 from studies.time.work_known import known_table, pairs_of, repeats_table
 from studies.time.work_transfer import transfer_table
 from wattcast.features.errors import WattcastError
@@ -39,14 +46,7 @@ from wattcast.training.data.launches import (
     groups_of,
     read_launches,
 )
-from wattcast.training.work_artifact import ASSIGNMENTS, Trained, train
-from wattcast.training.work_folds import (
-    MODEL,
-    OTHERS,
-    WorkTable,
-    fitted_constants,
-    time_scores,
-)
+from wattcast.training.evaluation.scores import time_scores
 
 Floats = NDArray[np.float64]
 Progress = Callable[[str], None]

@@ -22,8 +22,7 @@ from wattcast.app.jobs import worker as jobs
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
 from wattcast.app.store.jobs import Claim
-from wattcast.app.store.measurement_tables import MEASUREMENTS
-from wattcast.app.store.registry_tables import MODEL_VERSIONS
+from wattcast.app.store.tables import MEASUREMENTS, MODEL_VERSIONS
 from wattcast.models.trees import NATIVE_NAMES
 
 SPOOLED_BYTES = 1024 * 1024

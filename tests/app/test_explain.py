@@ -14,8 +14,7 @@ import pytest
 
 from tests.app.conftest import Run
 from tests.app.test_problems import problem
-from wattcast.app.api.explain import MEDIA
-from wattcast.app.api.negotiation import chosen
+from wattcast.app.api.explain import MEDIA, chosen
 from wattcast.predictor.explain.pictures import Chart, Rectangle, draw, png, svg
 from wattcast.predictor.messages.explain import (
     LimeAnswer,

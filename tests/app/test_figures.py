@@ -21,8 +21,8 @@ from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
 from wattcast.app.store.database import open_database
-from wattcast.app.store.job_tables import JOBS
 from wattcast.app.store.jobs import Job, JobStore
+from wattcast.app.store.tables import JOBS
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.background import Background

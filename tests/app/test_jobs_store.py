@@ -12,10 +12,9 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Engine
 
 from tests.app.databases import KINDS, database
-from wattcast.app.store.clock import database_now
-from wattcast.app.store.database import open_database
-from wattcast.app.store.job_tables import JOBS
+from wattcast.app.store.database import database_now, open_database
 from wattcast.app.store.jobs import Claim, Job, JobStore, LeaseLostError
+from wattcast.app.store.tables import JOBS
 from wattcast.features.errors import ServiceError
 
 KIND = ("retrain",)

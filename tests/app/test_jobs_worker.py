@@ -19,8 +19,8 @@ from wattcast.app.jobs import worker as module
 from wattcast.app.jobs.worker import TOKEN_VARIABLE, Worker
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
-from wattcast.app.store.job_tables import JOBS
 from wattcast.app.store.jobs import Claim, Job, JobStore
+from wattcast.app.store.tables import JOBS
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from sqlalchemy.exc import IntegrityError
 from tests.app.databases import KINDS, database
 from wattcast.app.store.audit import entries
 from wattcast.app.store.database import open_database
-from wattcast.app.store.measurement_tables import MEASUREMENTS
 from wattcast.app.store.measurements import Measurement, MeasurementStore, NewBatch, Rejection
+from wattcast.app.store.tables import MEASUREMENTS
 
 PTX_TEXT = "// a kernel"
 PTX_SHA = "ab" * 32

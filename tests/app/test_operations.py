@@ -102,7 +102,7 @@ def test_a_saturated_service_is_not_ready(
         assert leave.wait(30)
         return {}
 
-    monkeypatch.setattr("wattcast.app.api.analyze.analyze", slow)
+    monkeypatch.setattr("wattcast.predictor.analyze.analyze", slow)
     body = {"ptx": vector_add, "gpu": "v100", "launch": {"grid": [64], "block": [128]}}
     settings = settings_at(tmp_path, analyses_at_once=1, waiting_analyses=0)
     with running(settings) as client, ThreadPoolExecutor() as pool:

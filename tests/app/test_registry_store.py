@@ -19,7 +19,7 @@ from wattcast.app.store.registry import (
     Place,
     RegistryStore,
 )
-from wattcast.app.store.registry_tables import MODEL_ALIASES
+from wattcast.app.store.tables import MODEL_ALIASES
 from wattcast.features.errors import ServiceError
 
 PLACE = Place("tesla-k20", "", "power")

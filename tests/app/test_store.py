@@ -20,7 +20,6 @@ from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from tests.app.databases import KINDS, database
-from wattcast.app.store.all_tables import METADATA
 from wattcast.app.store.database import (
     HEAD,
     MIGRATIONS,
@@ -30,7 +29,7 @@ from wattcast.app.store.database import (
     revision,
 )
 from wattcast.app.store.predictions import PredictionStore
-from wattcast.app.store.tables import PREDICTIONS, PTX
+from wattcast.app.store.tables import METADATA, PREDICTIONS, PTX
 from wattcast.predictor.parts.kept import Memory
 from wattcast.predictor.parts.stored import PredictionRecord
 

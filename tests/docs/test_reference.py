@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wattcast.app.reference import main, pages, write
+from studies.pages.reference import main, pages, write
 
 FOLDER = Path(__file__).parents[2] / "docs" / "reference"
 
@@ -24,7 +24,7 @@ def made() -> Mapping[str, str]:
 def test_the_committed_pages_are_those_of_the_code(made: Mapping[str, str]):
     assert {path.name for path in FOLDER.iterdir()} == set(made)
     old = [name for name, text in made.items() if (FOLDER / name).read_text("utf-8") != text]
-    assert not old, "python -m wattcast.app.reference docs/reference writes them anew"
+    assert not old, "python -m studies reference docs/reference writes them anew"
 
 
 def test_pages_are_written_into_a_folder(made: Mapping[str, str], tmp_path: Path):

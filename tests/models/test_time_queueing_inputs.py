@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from studies.time.queueing_counters import counters_to_inputs
 from tests.models.time_works import KERNELS
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import DataError, ModelError
@@ -17,7 +18,6 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.time.queueing import delays
 from wattcast.models.time.queueing_inputs import (
     chain_of,
-    counters_to_inputs,
     gpu_parameters,
     launch_of,
 )

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from studies.time.instruction_roofline import attainable, instruction_roofline
 from tests.models.time_works import K20, KERNELS
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import LaunchError, ModelError
@@ -19,8 +20,6 @@ from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.time.roofline import (
     RooflineTimeModel,
-    attainable,
-    instruction_roofline,
     matrix_flops,
     peaks_per_second,
     roofline_parts,

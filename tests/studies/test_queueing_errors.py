@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from studies.time import queueing_errors as queueing
+from studies.time.queueing_counters import counters_to_inputs
 from studies.time.queueing_errors import (
     DATA_SETS,
     FAMILIES,
@@ -28,7 +29,7 @@ from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.queueing import max_form
-from wattcast.models.time.queueing_inputs import counters_to_inputs, gpu_parameters
+from wattcast.models.time.queueing_inputs import gpu_parameters
 from wattcast.models.time.queueing_model import ANY_GPU, SPREAD_FILE
 from wattcast.training.data.datasets import find_data
 

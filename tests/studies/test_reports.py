@@ -42,13 +42,13 @@ from studies.time import time_work
 from studies.time.time_activity import activity_chapter
 from studies.time.time_report import time_report
 from studies.time.time_thesis import KERNELS, by_dwarf, errors_of, thesis_chapter
+from studies.time.work_folds import MODEL, OTHERS, LeftOut, WorkTable
 from wattcast.features.errors import MissingExtraError
 from wattcast.models.choice import Point
 from wattcast.models.time.calibration import TimeProtocol
 from wattcast.models.time.spread import published_pairs
 from wattcast.training.data.activity_tables import read_activity_table
 from wattcast.training.data.datasets import find_data
-from wattcast.training.work_folds import MODEL, OTHERS, LeftOut, WorkTable
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no training data: set WATTCAST_DATA (docs/reports.md)"

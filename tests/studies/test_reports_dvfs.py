@@ -29,15 +29,15 @@ from studies.clocks.dvfs_judged import (
 )
 from studies.clocks.dvfs_protocols import random_errors
 from studies.clocks.scaling_protocols import Predictions
+from studies.clocks.scaling_rows import Floats, ScalingRows
 from studies.clocks.scaling_studies import Scored, Study, run_studies
 from studies.pages.page import Page, Table, write_page
 from studies.pages.targets import Target
+from studies.power.physical_fit import Averaged, Fits, LeftOut
+from studies.power.physical_rows import GpuRows, all_rows
 from studies.time.queueing_errors import DATA_SETS
 from tests.studies.test_scaling import synthetic
 from wattcast.training.data.datasets import find_data
-from wattcast.training.physical.physical_fit import Averaged, Fits, LeftOut
-from wattcast.training.physical.physical_rows import GpuRows, all_rows
-from wattcast.training.scaling_rows import Floats, ScalingRows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA (docs/reports.md)"

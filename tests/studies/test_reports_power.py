@@ -20,6 +20,8 @@ from studies.power import (
 from studies.power import power_report as power
 from studies.power.bounds import BOUNDS, KNOWN_R2
 from studies.power.holds import IntervalGain, blend
+from studies.power.physical_fit import FitSettings
+from studies.power.physical_rows import served_rows
 from studies.power.physical_tables import RouteError
 from studies.power.power_models import (
     Held,
@@ -41,8 +43,6 @@ from tests.studies.test_thesis_models import a_frame
 from wattcast.features.errors import DataError
 from wattcast.training.data.cleaning import MODEL_INPUTS
 from wattcast.training.data.datasets import find_data
-from wattcast.training.physical.physical_fit import FitSettings
-from wattcast.training.physical.physical_rows import served_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no training data: set WATTCAST_DATA (docs/study.md)"

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from studies.clocks.scaling_artifacts import write_campaigns
+from studies.clocks.scaling_fits import fit_power, fit_times
 from studies.clocks.scaling_protocols import fit_physical, leave_programs_out, predict
+from studies.clocks.scaling_rows import ScalingRows, scaling_rows
 from studies.clocks.scaling_studies import (
     MICRO_CAMPAIGNS,
     STUDIES,
@@ -30,8 +32,6 @@ from wattcast.models.dvfs.power import VoltageKnots, power_watts
 from wattcast.models.dvfs.timing import relative_time
 from wattcast.models.dvfs.use import UNITS, UseTable
 from wattcast.training.data.datasets import find_data
-from wattcast.training.scaling_fits import fit_power, fit_times
-from wattcast.training.scaling_rows import ScalingRows, scaling_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from studies.clocks.scaling_rows import scaling_rows
 from wattcast.features.errors import DataError
 from wattcast.models.clocks import ClockPair
 from wattcast.training.data.datasets import find_data
@@ -18,7 +19,6 @@ from wattcast.training.data.frequency import (
     read_frequency,
     read_opcode_counts,
 )
-from wattcast.training.scaling_rows import scaling_rows
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

@@ -1,4 +1,4 @@
-"""The scores of predicted power: one function and one definition each.
+"""The scores of predicted power and time: one function and one definition each.
 
 Arrays are ``[n]``: watts measured, predicted, and the lower and upper end of an interval. Errors
 in percent are of the measured value. The interval scores are ``models.intervals``' own, so that
@@ -21,6 +21,7 @@ from wattcast.models.intervals import (
     interval_bounds,
     measure_coverage,
 )
+from wattcast.models.time.calibration import TimeScoreName
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -198,3 +199,19 @@ def _per_group(values: Floats, groups: ArrayLike) -> Floats:
 
 def _rounded(value: float | np.floating) -> float:
     return round(float(value), _DIGITS)
+
+
+def time_scores(
+    measured: Floats, predicted: Floats, programs: Indices
+) -> dict[TimeScoreName, float]:
+    """Scores of predicted seconds ``[n]``; see ``TimeScoreName``."""
+    ape = np.abs(predicted / measured - 1) * 100
+    within = np.abs(np.log(predicted / measured)) <= np.log(2)
+    members = [programs == program for program in np.unique(programs)]
+    return {
+        "median_ape_percent": float(np.median(ape)),
+        "within_25_percent_share": float(np.mean(ape <= 25)),
+        "within_factor_2_share": float(np.mean(within)),
+        "program_median_ape_percent": float(np.median([np.median(ape[own]) for own in members])),
+        "program_within_factor_2_share": float(np.mean([within[own].mean() for own in members])),
+    }

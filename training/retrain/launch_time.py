@@ -35,13 +35,13 @@ from wattcast.models.time.calibration import (
     TimeWidth,
 )
 from wattcast.models.time.spread import interval_of
+from wattcast.training.evaluation.scores import time_scores
 from wattcast.training.evaluation.splits import Floats, Indices, Rows
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, fingerprint, today, write_artifact
 from wattcast.training.retrain.gate import HoldOut, OldRows, judge
 from wattcast.training.retrain.inputs import SOURCE, Order, Retrained, Uploads
 from wattcast.training.retrain.upload_folds import LEVEL, Plan, Ways, fold_plan
-from wattcast.training.work_folds import time_scores
 
 LEAST_KERNELS = 3
 """Kernels of a regime from which it may have a factor of its own: the least whose median one odd

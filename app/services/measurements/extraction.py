@@ -16,6 +16,7 @@ from pydantic_core import from_json, to_json
 
 from wattcast.app.logs import configure, log
 from wattcast.app.services.measurements.tables import late
+from wattcast.app.settings import Settings
 from wattcast.app.store.measurements import Rejection
 from wattcast.features.errors import (
     AnalysisError,
@@ -27,7 +28,7 @@ from wattcast.features.errors import (
     WattcastError,
 )
 from wattcast.features.schemas import activity_schema, published_schemas
-from wattcast.predictor import parts
+from wattcast.predictor import Predictor, parts
 from wattcast.predictor.messages.analyze import AnalyzeRequest
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def extract_all(
         yield extract(services, launch)
 
 
-def extract(services: Services, launch: Launch) -> Extracted | Rejection:
+def extract(services: Predictor, launch: Launch) -> Extracted | Rejection:
     """``activity1`` and every published schema with a table for the GPU, or why there is nothing.
 
     A kernel that cannot be analysed dynamically has the published schemas alone.
@@ -85,7 +86,7 @@ def extract(services: Services, launch: Launch) -> Extracted | Rejection:
         return Rejection(launch.number, _column_of(error), str(error)[:500])
 
 
-def _extract(services: Services, request: AnalyzeRequest) -> Extracted:
+def _extract(services: Predictor, request: AnalyzeRequest) -> Extracted:
     gpu = services.gpus.load(request.gpu)
     source = services.sources.read(request, gpu)
     analysis = parts.analysed(services, request, source, gpu, ptxas=True)
@@ -168,12 +169,9 @@ def _outcome(said: dict[str, Any]) -> Extracted | Rejection:
 
 def serve(source: IO[bytes], target: IO[bytes]) -> None:
     """Answer the launches that ``_write`` wrote, a line of JSON each."""
-    from wattcast.app.services import Services
-    from wattcast.app.settings import Settings
-
     settings = Settings(**from_json(source.readline())["settings"])
     configure(settings)  # whatever is logged goes to stderr, out of the way of the answers
-    services = Services(settings)
+    services = Predictor(settings)
     texts: dict[str, str] = {}
     for line in source:
         said = from_json(line)
@@ -184,7 +182,6 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
         found = extract(services, Launch(said["number"], said["sha256"], request))
         target.write(to_json(asdict(found), inf_nan_mode="constants") + b"\n")
         target.flush()
-    services.close()
 
 
 if __name__ == "__main__":

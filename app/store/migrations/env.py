@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from wattcast.app.store.all_tables import METADATA
+from wattcast.app.store.tables import METADATA
 
 connection = context.config.attributes["connection"]
 context.configure(

@@ -23,6 +23,8 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.clocks.scaling_fits import fit_power_and_time
+from studies.clocks.scaling_rows import scaling_rows
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
@@ -40,8 +42,6 @@ from wattcast.training.data.activity_tables import (
 )
 from wattcast.training.data.datasets import data_root
 from wattcast.training.data.frequency import kernel_group, read_frequency
-from wattcast.training.scaling_fits import fit_power_and_time
-from wattcast.training.scaling_rows import scaling_rows
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

@@ -27,6 +27,7 @@ from types import MappingProxyType
 import numpy as np
 from scipy.optimize import least_squares
 
+from studies.clocks.scaling_rows import Floats, ScalingRows
 from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
 from wattcast.models.dvfs.power import (
     PUBLISHED_VOLTAGES,
@@ -38,7 +39,6 @@ from wattcast.models.dvfs.power import (
 )
 from wattcast.models.dvfs.timing import TimeForm, TimeParameters, time_by_form
 from wattcast.models.dvfs.use import UNITS, CounterKind
-from wattcast.training.scaling_rows import Floats, ScalingRows
 
 TIME_UNITS: Mapping[CounterKind, tuple[str, ...]] = MappingProxyType(
     {

@@ -15,6 +15,18 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.time.work_folds import (
+    MODEL,
+    PHYSICAL,
+    PROTOCOLS,
+    RESIDUAL_SHRINKAGE,
+    LeftOut,
+    WorkCatboost,
+    WorkTable,
+    fit_residual,
+    inputs_of,
+    leave_out,
+)
 from wattcast.features.gpus import load_gpu
 from wattcast.models.background import BACKGROUND_NAME
 from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
@@ -46,18 +58,6 @@ from wattcast.training.provenance import (
     summarise,
     today,
     write_artifact,
-)
-from wattcast.training.work_folds import (
-    MODEL,
-    PHYSICAL,
-    PROTOCOLS,
-    RESIDUAL_SHRINKAGE,
-    LeftOut,
-    WorkCatboost,
-    WorkTable,
-    fit_residual,
-    inputs_of,
-    leave_out,
 )
 
 Floats = NDArray[np.float64]

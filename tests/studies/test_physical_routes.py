@@ -7,7 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from studies.power.physical_artifacts import (
+    leave_gpu_out,
+    priors,
+    served_costs,
+    watts_of,
+)
+from studies.power.physical_fit import (
+    Fits,
+    FitSettings,
+    error_percent,
+    fitted_parameters,
+    predict,
+)
 from studies.power.physical_measured import DcgmRows
+from studies.power.physical_rows import GpuRows, counter_rows, joined, served_rows
 from studies.power.physical_shots import measured_launches, with_shots
 from studies.power.physical_tables import with_residual
 from studies.power.physical_tokens import GROUPS, token_shares
@@ -15,20 +29,6 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.power.physical import PhysicalParameters
 from wattcast.models.power.recalibration import recalibrated
 from wattcast.training.data.datasets import find_data
-from wattcast.training.physical.physical_artifacts import (
-    leave_gpu_out,
-    priors,
-    served_costs,
-    watts_of,
-)
-from wattcast.training.physical.physical_fit import (
-    Fits,
-    FitSettings,
-    error_percent,
-    fitted_parameters,
-    predict,
-)
-from wattcast.training.physical.physical_rows import GpuRows, counter_rows, joined, served_rows
 
 if find_data() is None:
     pytest.skip("no data: set WATTCAST_DATA", allow_module_level=True)

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from studies.power.physical_rows import VOLTAGES, Floats, GpuRows, scaling
 from wattcast.models.power.physical import (
     IDLE_SHARE,
     POOLED,
@@ -29,7 +30,6 @@ from wattcast.models.power.physical import (
     PhysicalParameters,
     VoltageCurve,
 )
-from wattcast.training.physical.physical_rows import VOLTAGES, Floats, GpuRows, scaling
 
 Programs = frozenset[str]
 NOBODY: Programs = frozenset()

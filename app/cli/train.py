@@ -1,4 +1,4 @@
-"""``wattcast calibrate``: power on a GPU of which only a few launches were measured."""
+"""``wattcast train`` and ``wattcast calibrate``: power models from published or measured rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,13 @@ from typing import Annotated
 import typer
 
 from wattcast.app.cli.inputs import AsJson
+
+
+def train(context: typer.Context) -> None:
+    """Train the power models or search their hyperparameters."""
+    from wattcast.training.__main__ import main as run
+
+    raise typer.Exit(run(context.args))
 
 
 def calibrate(

@@ -33,6 +33,7 @@ from wattcast.models.time.work_model import work_inputs
 from wattcast.models.trees import Float32s
 from wattcast.training.data.launches import CLOCKS, GPU, MeasuredLaunch, groups_of
 from wattcast.training.evaluation.protocols import outside_range
+from wattcast.training.evaluation.scores import time_scores
 from wattcast.training.evaluation.splits import Rows, fold_assignment
 from wattcast.training.families import SEED, Catboost, Hyperparameters
 
@@ -270,22 +271,6 @@ def leave_out(
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(one, tasks))  # each task writes rows of its own
     return LeftOut(protocol, predicted, outside)
-
-
-def time_scores(
-    measured: Floats, predicted: Floats, programs: Indices
-) -> dict[TimeScoreName, float]:
-    """Scores of predicted seconds ``[n]``; see ``TimeScoreName``."""
-    ape = np.abs(predicted / measured - 1) * 100
-    within = np.abs(np.log(predicted / measured)) <= np.log(2)
-    members = [programs == program for program in np.unique(programs)]
-    return {
-        "median_ape_percent": float(np.median(ape)),
-        "within_25_percent_share": float(np.mean(ape <= 25)),
-        "within_factor_2_share": float(np.mean(within)),
-        "program_median_ape_percent": float(np.median([np.median(ape[own]) for own in members])),
-        "program_within_factor_2_share": float(np.mean([within[own].mean() for own in members])),
-    }
 
 
 def _places(works: Sequence[Work]) -> Floats:

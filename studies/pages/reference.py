@@ -1,4 +1,4 @@
-"""``python -m wattcast.app.reference docs/reference``: reference pages from the code.
+"""``python -m studies reference docs/reference``: reference pages from the code.
 
 One page each for the commands, the calls, the features, the GPUs and the settings. A test holds the
 committed pages equal to what this module writes.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,14 +17,14 @@ from unittest.mock import patch
 import typer
 from typer.main import get_command
 
-from wattcast.app.reference_api import api_page
+from studies.pages.reference_calls import api_page
 from wattcast.app.settings import Settings
 from wattcast.features.gpus import GpuProfile, list_gpus
 from wattcast.features.schemas import list_schemas
 from wattcast.predictor.catalog import schema_details
 from wattcast.training.card_tables import table
 
-MADE = "<!-- Written by python -m wattcast.app.reference docs/reference; do not edit. -->\n\n"
+MADE = "<!-- Written by python -m studies reference docs/reference; do not edit. -->\n\n"
 
 
 def pages() -> dict[str, str]:
@@ -180,15 +180,11 @@ def write(folder: Path, made: Mapping[str, str]) -> Iterable[Path]:
         yield path
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Write the pages into the folder that the only argument names."""
     if len(arguments) != 1:
-        print("usage: python -m wattcast.app.reference FOLDER", file=sys.stderr)
+        print("usage: python -m studies reference FOLDER", file=sys.stderr)
         return 2
     for path in write(Path(arguments[0]), pages()):
         print(path)
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -10,6 +10,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from studies.time.work_artifact import calibrated, train
+from studies.time.work_folds import (
+    MODEL,
+    PHYSICAL,
+    LeftOut,
+    WorkCatboost,
+    WorkTable,
+    fit_residual,
+    fitted_constants,
+    folds_of,
+    inputs_of,
+    leave_out,
+)
 from studies.time.work_known import known_table, pairs_of, repeats_table
 from studies.time.work_tables import main, score_table
 from studies.time.work_transfer import transfer_table, work_of_counters
@@ -29,21 +42,8 @@ from wattcast.training.data.launches import (
     launches_path,
     read_launches,
 )
+from wattcast.training.evaluation.scores import time_scores
 from wattcast.training.families import library_versions
-from wattcast.training.work_artifact import calibrated, train
-from wattcast.training.work_folds import (
-    MODEL,
-    PHYSICAL,
-    LeftOut,
-    WorkCatboost,
-    WorkTable,
-    fit_residual,
-    fitted_constants,
-    folds_of,
-    inputs_of,
-    leave_out,
-    time_scores,
-)
 
 DOCS = Path(__file__).parents[2] / "docs" / "work.md"
 STORE = ArtifactStore(kind=TimeCard)

@@ -7,11 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from wattcast.models.clocks import ClockPair
-from wattcast.models.power.activities import UnitActivities
-from wattcast.models.power.physical import WEIGHTS, VoltageCurve, regressors
-from wattcast.training.data.datasets import find_data
-from wattcast.training.physical.physical_fit import (
+from studies.power.physical_fit import (
     Fits,
     FitSettings,
     LeftOut,
@@ -24,7 +20,7 @@ from wattcast.training.physical.physical_fit import (
     row_folds,
     scored_programs,
 )
-from wattcast.training.physical.physical_rows import (
+from studies.power.physical_rows import (
     GpuRows,
     all_rows,
     counter_rows,
@@ -32,6 +28,10 @@ from wattcast.training.physical.physical_rows import (
     scaling,
     served_rows,
 )
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import WEIGHTS, VoltageCurve, regressors
+from wattcast.training.data.datasets import find_data
 
 if find_data() is None:
     pytest.skip("no data: set WATTCAST_DATA", allow_module_level=True)

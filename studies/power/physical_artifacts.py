@@ -1,6 +1,6 @@
 """Artifacts of the physical power model: parameters, scores and intervals with a card each.
 
-    python -m wattcast.training.physical.physical_artifacts  fits, writes, prints
+    python -m studies fit-physical  fits, writes, prints
 
 One artifact for every GPU of ``physical_rows.py``, and ``pooled``, which serves the others with
 their datasheet facts. Scores of the grouped protocol leave whole programs out, settings chosen
@@ -26,6 +26,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.power.physical_fit import (
+    Averaged,
+    Choice,
+    Fits,
+    choose,
+    error_percent,
+    fitted_parameters,
+    leave_program_out,
+    pooled_parameters,
+    predict,
+    row_folds,
+    scored_programs,
+)
+from studies.power.physical_rows import COUNTED_CAMPAIGNS, Floats, GpuRows, all_rows
 from wattcast.features.errors import WattcastError
 from wattcast.features.schemas import get_schema
 from wattcast.models.cards import (
@@ -61,20 +75,6 @@ from wattcast.training.evaluation.protocols import ASSIGNMENTS, outside_range
 from wattcast.training.evaluation.scores import point_scores, spread_of
 from wattcast.training.evaluation.splits import FOLDS, Rows
 from wattcast.training.families import library_versions
-from wattcast.training.physical.physical_fit import (
-    Averaged,
-    Choice,
-    Fits,
-    choose,
-    error_percent,
-    fitted_parameters,
-    leave_program_out,
-    pooled_parameters,
-    predict,
-    row_folds,
-    scored_programs,
-)
-from wattcast.training.physical.physical_rows import COUNTED_CAMPAIGNS, Floats, GpuRows, all_rows
 from wattcast.training.provenance import code_revision, fingerprint, today, write_artifact
 
 
@@ -411,9 +411,9 @@ def _written(card: ModelCard, parameters: PhysicalParameters, out_dir: Path) -> 
     return write_artifact(card, out_dir, write)
 
 
-def main(arguments: list[str] | None = None) -> int:
+def main(arguments: Sequence[str]) -> int:
     """Run the command; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m wattcast.training.physical.physical_artifacts")
+    parser = argparse.ArgumentParser(prog="python -m studies fit-physical")
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     options = parser.parse_args(arguments)
     try:
@@ -430,7 +430,3 @@ def main(arguments: list[str] | None = None) -> int:
                 f"MAE {found.model['mae_watts'].mean:.1f} W"
             )
     return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,143 @@
+"""The questions about a kernel that are answered in one go: each is a function of
+``wattcast.predictor`` with its messages, all under one noun.
+
+    POST /features /analyze /dvfs /sweep /compare /cost     the code in the body
+    GET  /predictions/{prediction_id}/hotspots, .../advice  the code of a prediction kept
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request
+from fastapi.responses import Response
+from pydantic import BaseModel
+
+from wattcast.app import problems
+from wattcast.app.api.route import JsonRoute, json_response
+from wattcast.app.services import services_of
+from wattcast.predictor import advise, analyze, compare, cost, dvfs, features, hotspots, sweep
+from wattcast.predictor.messages.advise import AdviceAnswer
+from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest
+from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
+from wattcast.predictor.messages.cost import CostAnswer, CostRequest
+from wattcast.predictor.messages.dvfs import DvfsAnswer, DvfsRequest
+from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
+from wattcast.predictor.messages.hotspots import HotspotsAnswer
+from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
+
+router = APIRouter(tags=["prediction"], route_class=JsonRoute)
+kept = APIRouter(tags=["prediction"])
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+BODY_PROBLEMS = (
+    "json",
+    "too-large",
+    "media-type",
+    "validation",
+    "ptx-syntax",
+    "too-complex",
+    "cuda-compile",
+    "compiler-missing",
+    "kernel",
+    "launch",
+)
+KEPT_PROBLEMS = (
+    "unknown-prediction",
+    "no-explanation",
+    "analysis",
+    "validation",
+    "busy",
+    "time-limit",
+    "store",
+)
+
+
+async def _run(request: Request, use_case: Callable[..., Any], *asked: object) -> Response:
+    """Answer by a use case, where the analyses of this process run."""
+    services = services_of(request)
+    return json_response(await services.analyses.run(use_case, services, *asked))
+
+
+def _post(path: str, answer: type[BaseModel], summary: str, *kinds: str) -> Callable[[F], F]:
+    """A route whose body brings the code; ``kinds``: its problems beside ``BODY_PROBLEMS``."""
+    documented = problems.documented(*BODY_PROBLEMS, *kinds)
+    return router.post(path, response_model=answer, responses=documented, summary=summary)
+
+
+@_post("/features", FeaturesAnswer, "Feature vector of a kernel launch",
+       "gpu", "schema", "busy", "time-limit")  # fmt: skip
+async def post_features(request: Request, body: FeaturesRequest) -> Response:
+    """The vector of one schema, in its order, with units and sources; null is missing."""
+    return await _run(request, features.features, body)
+
+
+@_post("/analyze", AnalyzeAnswer, "Analysis of a kernel launch", "gpu", "busy", "time-limit")
+async def post_analyze(request: Request, body: AnalyzeRequest) -> Response:
+    """Loops, memory accesses, instruction mix, occupancy, registers, activity, source lines."""
+    return await _run(request, analyze.analyze, body)
+
+
+@_post("/dvfs", DvfsAnswer, "A kernel at many clocks",
+       "analysis", "clocks", "constraints", "gpu", "model", "busy", "time-limit")  # fmt: skip
+async def post_dvfs(request: Request, body: DvfsRequest) -> Response:
+    """Time, power and energy at each clock pair, also relative to a reference pair; the Pareto
+    set of speed and energy; the best pair by energy, EDP, ED2P, speed and power under
+    constraints."""
+    return await _run(request, dvfs.dvfs, body)
+
+
+@_post("/sweep", SweepAnswer, "A kernel at many launch shapes",
+       "analysis", "clocks", "constraints", "gpu", "model", "busy", "time-limit")  # fmt: skip
+async def post_sweep(request: Request, body: SweepRequest) -> Response:
+    """Time, power and energy of each block and grid (total work kept), register count and GPU;
+    the Pareto set, the best by energy, EDP, ED2P, speed and power; shapes that cannot be launched
+    with the reason."""
+    return await _run(request, sweep.sweep, body)
+
+
+@_post("/compare", CompareAnswer, "Compare old and new code",
+       "analysis", "clocks", "gpu", "model", "busy", "time-limit")  # fmt: skip
+async def post_compare(request: Request, body: CompareRequest) -> Response:
+    """How two versions of the code differ in time, power and energy, kernel by kernel and GPU by
+    GPU, whether that is within the limits given, and a table for a pull request."""
+    return await _run(request, compare.compare, body)
+
+
+@_post("/cost", CostAnswer, "Energy, price and CO2 of an application",
+       "analysis", "clocks", "gpu", "model", "busy", "time-limit", "store")  # fmt: skip
+async def post_cost(request: Request, body: CostRequest) -> Response:
+    """Several kernels with their launches; price and CO2 at the tariff and intensity given."""
+    return await _run(request, cost.cost, body)
+
+
+@kept.get(
+    "/predictions/{prediction_id}/hotspots",
+    response_model=HotspotsAnswer,
+    responses=problems.documented(*KEPT_PROBLEMS),
+    summary="Energy and time by place in the code",
+)
+async def get_hotspots(
+    request: Request,
+    prediction_id: UUID,
+    rows: Annotated[
+        int,
+        Query(ge=1, le=hotspots.MOST_ROWS, description="Rows of each ranking; the rest is summed."),
+    ] = hotspots.DEFAULT_ROWS,
+) -> Response:
+    """The predicted joules and seconds by basic block, PTX line and source line, ranked."""
+    return await _run(request, hotspots.hotspots, prediction_id, rows)
+
+
+@kept.get(
+    "/predictions/{prediction_id}/advice",
+    response_model=AdviceAnswer,
+    responses=problems.documented(*KEPT_PROBLEMS),
+    summary="Suggestions for a launch and what each saves",
+)
+async def get_advice(request: Request, prediction_id: UUID) -> Response:
+    """Found in the analysis of the kernel; every saving is the difference of two predictions."""
+    return await _run(request, advise.advice, prediction_id)

@@ -1,0 +1,110 @@
+"""``wattcast dvfs``: a kernel at many clocks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from wattcast.app.cli.inputs import (
+    AsJson,
+    Block,
+    Constraints,
+    Gpu,
+    Grid,
+    LaunchOptions,
+    PowerModel,
+    Ptx,
+    TimeModel,
+    pair_request,
+    with_options,
+)
+from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
+from wattcast.app.cli.predict import megahertz
+from wattcast.models.estimate import quantity
+
+
+@with_options
+def dvfs(
+    file: Ptx,
+    gpu: Gpu,
+    grid: Grid,
+    block: Block,
+    launch: LaunchOptions,
+    clocks: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Clock pair CORE/MEMORY in MHz. Repeatable. Default: all pairs of the GPU."
+        ),
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Clock pair that ratios refer to. Default: the highest.")
+    ] = None,
+    *,
+    constraints: Constraints,
+    time_model: TimeModel = "auto",
+    model: PowerModel = "physical",
+    as_json: AsJson = False,
+) -> None:
+    """Predict a launch at many clocks and pick the best pair.
+
+    Prints the scaling, the Pareto set and the best pair under the constraints.
+    """
+    from wattcast.predictor.dvfs import dvfs as run
+    from wattcast.predictor.messages.dvfs import DvfsRequest
+
+    body = {
+        **launch.request(file, grid, block),
+        "gpu": gpu,
+        "clocks": [pair_request("--clocks", text) for text in clocks] if clocks else "grid",
+        "reference": pair_request("--reference", reference) if reference else None,
+        "constraints": asdict(constraints),
+        "time_model": time_model,
+        "model": model,
+    }
+    answer = run(predictor(), DvfsRequest.model_validate(body))
+    show(answer, as_json, _report)
+
+
+def _report(out: Console, answer: Answer) -> None:
+    """A kernel at many clocks: every pair beside the reference, then the best ones."""
+    out.print(
+        Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", (answer["gpu"], "bold"))
+    )
+    base = answer["reference"]
+    line(
+        out,
+        f"reference {megahertz(base)}: {quantity(base['time']['seconds'], 's')}, "
+        f"{quantity(base['power']['watts'], 'W')}, {quantity(base['energy']['joules'], 'J')}",
+    )
+    headings = ("core/memory MHz", "time", "power", "energy", "x time", "x power", "x energy")
+    table = plain_table(*headings, justify="right")
+    table.add_column("")
+    for point in answer["points"]:
+        scale = point["scale"]
+        table.add_row(
+            megahertz(point, unit=False),
+            quantity(point["time"]["seconds"], "s"),
+            quantity(point["power"]["watts"], "W"),
+            quantity(point["energy"]["joules"], "J"),
+            *(f"{scale[name]:.3f}" for name in ("time", "power", "energy")),
+            _marks(point),
+        )
+    out.print(table)
+    for name, best in answer["best"].items():
+        line(
+            out,
+            f"{name.replace('_', ' ')}: {megahertz(best)}, "
+            f"{best['time_penalty_percent']:+.1f} % time, "
+            f"{-best['energy_saved_percent']:+.1f} % energy",
+        )
+    warnings(out, answer["warnings"])
+
+
+def _marks(point: Answer) -> str:
+    marks = ("pareto", point["pareto"]), ("extrapolated", point["extrapolated"])
+    told = [name for name, holds in marks if holds]
+    return ", ".join(told if point["feasible"] else [*told, "infeasible"])

@@ -1,0 +1,89 @@
+"""``wattcast hotspots``: where a launch spends its energy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from wattcast.app.cli.inputs import (
+    AsJson,
+    Block,
+    Gpu,
+    Grid,
+    LaunchOptions,
+    ModelOptions,
+    Ptx,
+    with_options,
+)
+from wattcast.app.cli.output import Answer, plain_table, predictor, show, warnings
+from wattcast.models.estimate import quantity
+
+Rows = Annotated[int, typer.Option("--rows", min=1, help="Rows shown in each ranking.")]
+
+
+@with_options
+def hotspots(
+    file: Ptx,
+    gpu: Gpu,
+    grid: Grid,
+    block: Block,
+    rows: Rows = 12,
+    *,
+    launch: LaunchOptions,
+    models: ModelOptions,
+    as_json: AsJson = False,
+) -> None:
+    """Rank the blocks and lines of a kernel by energy and time."""
+    from wattcast.features.errors import ServiceError
+    from wattcast.predictor.hotspots import hotspots_of
+    from wattcast.predictor.messages.predict import PredictRequest
+    from wattcast.predictor.predict import predict
+
+    body = {
+        **launch.request(file, grid, block),
+        "gpu": gpu,
+        **models.request(),
+    }
+    opened, request = predictor(), PredictRequest.model_validate(body)
+    prediction = predict(opened, request)
+    if prediction["energy"] is None:
+        raise ServiceError("no-explanation", "the energy of this launch cannot be predicted")
+    show(hotspots_of(opened, request, prediction, rows), as_json, _report)
+
+
+def _report(out: Console, answer: Answer) -> None:
+    out.print(Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", answer["gpu"]))
+    out.print(
+        f"{quantity(answer['joules'], 'J')} in {quantity(answer['seconds'], 's')}; starting the "
+        f"launch {answer['start']['energy_share']:.1%} of the energy",
+        highlight=False,
+    )
+    columns: dict[str, tuple[str, Callable[[Answer], str]]] = {
+        "blocks": ("block", lambda row: f"{row['label'] or row['block']}, from line {row['line']}"),
+        "lines": ("PTX line", lambda row: f"{row['line']}: {row['text']}".expandtabs()),
+        "source_lines": ("source line", lambda row: f"{row['file']}:{row['line']}"),
+    }
+    for name, (heading, told) in columns.items():
+        ranking = answer[name]
+        if not ranking["rows"]:
+            continue
+        out.print()
+        table = plain_table("energy", "time", justify="right")
+        for column in ("mostly", heading):
+            table.add_column(column)
+        for row in ranking["rows"]:
+            table.add_row(
+                f"{row['energy_share']:.1%}",
+                f"{row['time_share']:.1%}",
+                next(iter(row["components"]), ""),
+                Text(told(row)),
+            )
+        out.print(table)
+        if ranking["rest"]["rows"]:
+            share = ranking["rest"]["joules"] / answer["joules"]
+            out.print(f"and {ranking['rest']['rows']} more, {share:.1%} together", highlight=False)
+    warnings(out, answer["warnings"])

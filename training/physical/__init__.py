@@ -1,1 +1,0 @@
-"""The physical power model: rows, fitting, transfer to other GPUs, artifacts."""

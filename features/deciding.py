@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
+from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg
 from wattcast.features.dataflow import reads, writes
 from wattcast.features.loops import Loop, LoopForest, natural_loops
@@ -153,12 +153,9 @@ def _parameter(one: Instruction) -> str | None:
     return None
 
 
-_known: WeakKeyDictionary[Function, Deciding] = WeakKeyDictionary()
+_known: Attached[Function, Deciding] = Attached("deciding")
 
 
 def deciding(function: Function) -> Deciding:
     """``Deciding`` of a function, made once."""
-    found = _known.get(function)
-    if found is None:
-        found = _known[function] = Deciding(function)
-    return found
+    return _known.get(function) or _known.set(function, Deciding(function))

@@ -76,10 +76,10 @@ class Services(Predictor):
         from wattcast.app.store.private import private_folder
         from wattcast.app.store.repositories import Repositories
 
-        private_folder(settings.home)
         memory = Memory(settings.cache_bytes)
         pool = Pool(most=settings.database_connections, seconds=settings.database_seconds)
         engine = open_database(settings.sqlalchemy_url, pool)
+        private_folder(settings.home)
         store = PredictionStore(
             engine,
             memory=memory,

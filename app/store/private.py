@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 
 from wattcast.app.logs import log
@@ -54,5 +55,10 @@ def private_database(database: Path) -> None:
 
 
 def private_file(path: Path) -> None:
-    """Make an empty file of mode 0600 where there is none. Raises OSError."""
-    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    """Make an empty file of mode 0600 where there is none. Raises OSError.
+
+    One that exists is not opened: closing it again would take SQLite's locks from this process
+    (fcntl(2): closing any descriptor of a file releases all of the process's locks on it).
+    """
+    with suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))

@@ -26,6 +26,7 @@ from tests.app.hostile_cuda import PTX, SOURCES
 from tests.app.live import running
 from tests.app.test_problems import problem
 from wattcast.app.services import Services
+from wattcast.app.services.models.promoted import alone
 from wattcast.features.cuda import compile as compiling
 from wattcast.features.cuda import isolation
 from wattcast.features.cuda.isolation import Mode
@@ -209,7 +210,7 @@ def test_without_isolation_cuda_is_off_over_http(
         assert client.post("/predict", json=asked).status_code == 200
         assert "UNSAFE" in client.get("/readyz").json()["checks"]["compilers"]
     # Python and the command line compile their user's own files.
-    own = Services.alone(settings_at(tmp_path / "own"), registry=False)
+    own = alone(settings_at(tmp_path / "own"), registry=False)
     assert own.sources.may_compile
     assert not Services(settings_at(tmp_path / "served")).sources.may_compile
 

@@ -169,7 +169,7 @@ def test_a_full_queue_is_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None
         time.sleep(0.001)
     for _ in range(3):
         store.add(record())
-    with pytest.raises(StoreError, match="keep up"):
+    with pytest.raises(StoreError, match="too slow"):
         store.add(record())
     held.set()
     store.close()

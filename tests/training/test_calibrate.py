@@ -159,5 +159,5 @@ def test_measured_launches_of_a_file_predict_others(
 def test_a_defect_in_the_measured_file_has_a_place(tmp_path: Path) -> None:
     rows = Rows.of(np.ones((3, len(COLUMNS))), [50.0, 0.0, 60.0], ["a", "b", "c"])
     path = write(tmp_path / "measured.csv", rows, watts=True)
-    with pytest.raises(DataError, match="row 3, column 'power_watts'"):
+    with pytest.raises(DataError, match=r"row 3\.power_watts: 0 W is too low"):
         calibrate.calibrate(path)

@@ -86,7 +86,10 @@ class Launches:
         seconds = combined_seconds(resources) + start
         if not (seconds > 0 and math.isfinite(seconds)):
             return "its activity1 is no launch"
-        units = unit_activities(activity, gpu, clocks, seconds, more=more)
+        # Rates are counts over the time it really took, where that was measured: power is answered
+        # at the time that is answered, which a correction of times brings near it.
+        took = row.time_seconds or seconds
+        units = unit_activities(activity, gpu, clocks, took, more=more)
         return MeasuredAt(clocks, seconds, regime(resources, start), units)
 
     def _beside(self, row: Measurement, ptx: str) -> Beside:

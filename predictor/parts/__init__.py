@@ -77,10 +77,10 @@ def analysed(
             time_cap_seconds=cap,
         )
 
-    # An analysis holds its module, and is weighed without it.
+    # An analysis holds its module, and is weighed without it: it goes when the module does.
     if not predictor.modules.keeps(source.known):
         return make()
-    return predictor.analysed.get_or_make(key, make)
+    return predictor.analysed.get_or_make(key, make, predictor.modules.place(source.known))
 
 
 def cap_seconds(settings: Limits, request: KernelRequest) -> float:

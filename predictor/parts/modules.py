@@ -12,7 +12,7 @@ from wattcast.features.errors import PtxError, ServiceError
 from wattcast.features.held import module_bytes
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
-from wattcast.predictor.parts.kept import Kept, Memory
+from wattcast.predictor.parts.kept import Kept, Memory, Place
 
 _MOST_NAMES = 1000
 """Kinds of prediction remembered for one module: a kernel answers to any spacing of its name."""
@@ -88,6 +88,10 @@ class ModuleCache:
     def keeps(self, known: KnownModule) -> bool:
         """Whether this very module is held: it may have been too large, or is gone by now."""
         return self._modules.get(known.module.text) is known
+
+    def place(self, known: KnownModule) -> Place:
+        """Where it is held, for what refers to it: that goes with it."""
+        return self._modules.place(known.module.text)
 
 
 def _held_bytes(known: KnownModule) -> int:

@@ -38,7 +38,8 @@ _WEIGHED_AGAIN = 16
 _COLLECTED_SHARE = 0.25
 """Share of the capacity that is dropped between collections: a function and what is worked out
 about it refer to each other, and the collector alone frees such a ring. The service lets it run
-far too rarely for that (``app/server.py``); a run takes about 0.1 s with 256 MB held."""
+far too rarely for that (``app/server.py``); a run stops every thread for 0.3 to 0.6 s with 256 MB
+held, so modules break their rings themselves (``modules.py``)."""
 
 _COLLECTED_BYTES = 16 * 2**20
 """At the least so many: a run takes its time with little held, too."""
@@ -54,6 +55,7 @@ class _Entry(NamedTuple):
     bytes: int
     grows: bool
     beside: Place | None
+    rings: float = 1.0
 
 
 class _Latest(LRUCache[Place, _Entry]):
@@ -75,7 +77,7 @@ class _Latest(LRUCache[Place, _Entry]):
     def popitem(self) -> tuple[Place, _Entry]:
         key, entry = super().popitem()
         if entry.grows:
-            self.dropped_bytes += entry.bytes
+            self.dropped_bytes += int(entry.rings * entry.bytes)
         return key, entry
 
 
@@ -103,12 +105,15 @@ class Memory:
         with self._lock:
             self._kept.dropped_bytes += size
 
-    def room(self, weigh: Callable[[V], int], *, grows: bool = False) -> Kept[Any, V]:
+    def room(
+        self, weigh: Callable[[V], int], *, grows: bool = False, rings: float = 1.0
+    ) -> Kept[Any, V]:
         """A part of its own keys. ``weigh`` tells about how many bytes a value holds;
-        ``grows``: later perhaps more."""
+        ``grows``: later perhaps more. ``rings``: share of a dropped value that the collector alone
+        frees."""
         with self._lock:
             self._rooms += 1
-            return Kept(self, self._rooms, weigh, grows)
+            return Kept(self, self._rooms, weigh, grows, rings)
 
     def _get(self, key: Place) -> Any:
         with self._lock:
@@ -123,6 +128,7 @@ class Memory:
         *,
         grows: bool,
         beside: Place | None = None,
+        rings: float = 1.0,
     ) -> None:
         with self._lock:
             for each in tuple(self._growing):
@@ -131,7 +137,7 @@ class Memory:
                     self._growing.remove(each)
                 elif (weight := ENTRY_BYTES + entry.weigh(entry.value)) != entry.bytes:
                     self._keep(each, entry._replace(bytes=weight))
-            self._keep(key, _Entry(value, weigh, ENTRY_BYTES + weigh(value), grows, beside))
+            self._keep(key, _Entry(value, weigh, ENTRY_BYTES + weigh(value), grows, beside, rings))
             if grows and key in self._kept:
                 self._growing.append(key)
             rings = max(_COLLECTED_SHARE * self._kept.maxsize, _COLLECTED_BYTES)
@@ -163,7 +169,7 @@ class Memory:
         for follower in followers:
             self._kept.pop(follower, None)
         if entry.grows:
-            self._kept.dropped_bytes += entry.bytes
+            self._kept.dropped_bytes += int(entry.rings * entry.bytes)
 
 
 class Kept(Generic[K, V]):
@@ -173,11 +179,19 @@ class Kept(Generic[K, V]):
     An error is raised to everyone who waits, and not kept.
     """
 
-    def __init__(self, memory: Memory, number: int, weigh: Callable[[V], int], grows: bool) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        number: int,
+        weigh: Callable[[V], int],
+        grows: bool,
+        rings: float,
+    ) -> None:
         self._memory = memory
         self._number = number
         self._weigh = weigh
         self._grows = grows
+        self._rings = rings
         self._making: dict[K, Future[V]] = {}
         self._lock = threading.Lock()
 
@@ -191,7 +205,14 @@ class Kept(Generic[K, V]):
 
         ``beside``: what it refers to without weighing it; once that goes, so does ``value``.
         """
-        self._memory._put((self._number, key), value, self._weigh, grows=self._grows, beside=beside)
+        self._memory._put(
+            (self._number, key),
+            value,
+            self._weigh,
+            grows=self._grows,
+            beside=beside,
+            rings=self._rings,
+        )
 
     def place(self, key: K) -> Place:
         """Where ``key`` is kept, for what is kept beside it."""

@@ -103,6 +103,30 @@ def test_a_module_is_freed_though_its_analyses_were_asked_for(tmp_path: Path) ->
     assert sum(module() is not None for module in modules) <= 1
 
 
+def test_what_is_known_of_a_dropped_module_is_freed_without_the_collector(tmp_path: Path) -> None:
+    """A collection with 256 MB held stops every thread for half a second."""
+    predictor = Predictor(Settings(home=tmp_path))
+    ptx = kernel(1000)
+    asked = {"ptx": ptx, "gpu": "tesla-v100", "launch": {"grid": [64], "block": [128]}}
+    request = PredictRequest.model_validate({**asked, "loops": {"default": 4}})
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        predict(predictor, request)
+        held = len(gc.get_objects()) - before
+        known = predictor.modules.known(ptx)
+        assert known is not None
+        module = weakref.ref(known.module)
+        del known
+        predictor.modules._modules.drop(ptx)
+        left = len(gc.get_objects()) - before
+        assert module() is None
+        assert left < 0.5 * held
+    finally:
+        gc.enable()
+
+
 def test_other_kernels_of_a_module_stay_unread(tmp_path: Path) -> None:
     """Parsed they take ten times the memory of their text."""
     predictor = Predictor(Settings(home=tmp_path))

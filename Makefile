@@ -26,8 +26,8 @@ run: $(STAMP)  ## build the environment, start the service, print one real predi
 test: $(CUDA_STAMP) lint  ## everything CI runs: lint, types, layers, tests
 	$(BIN)/python -m pytest -n 2
 
-test-slow: $(CUDA_STAMP)  ## what takes minutes: hostile PTX over HTTP, signals, kills, memory, every fixture
-	$(BIN)/python -m pytest -n 0 -m slow
+test-slow: $(CUDA_STAMP)  ## what takes minutes: hostile PTX over HTTP, signals, kills, memory (HOSTILE_TEST_CASES=all MEMORY_TEST_KERNELS=5000: everything)
+	$(BIN)/python -m pytest -n 0 -s -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -20,7 +20,7 @@ from wattcast.features.effort import SizeLimits
 from wattcast.features.held import analysis_bytes
 from wattcast.predictor.parts.drift import DriftWatch
 from wattcast.predictor.parts.kept import Kept, Memory
-from wattcast.predictor.parts.modules import ModuleCache
+from wattcast.predictor.parts.modules import RINGS, ModuleCache
 from wattcast.predictor.parts.power_models import PowerModels
 from wattcast.predictor.parts.profiles import Gpus
 from wattcast.predictor.parts.sources import Sources
@@ -76,7 +76,9 @@ class Predictor:
         self.memory = memory or Memory(settings.cache_bytes)
         self.modules = ModuleCache(self.memory, settings.max_ptx_bytes, settings.size_limits)
         self.sources = Sources(settings, self.modules, self.memory, own=own)
-        self.analysed: Kept[Hashable, KernelAnalysis] = self.memory.room(analysis_bytes, grows=True)
+        self.analysed: Kept[Hashable, KernelAnalysis] = self.memory.room(
+            analysis_bytes, grows=True, rings=RINGS
+        )
         self.power = PowerModels(settings.home)
         self.work_time = WorkTimeModels(settings.home)
         self.drift = DriftWatch()

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.effort import checkpoint
 from wattcast.features.errors import LaunchError, PtxError
 from wattcast.features.integers import wrap
 from wattcast.features.launch import Launch, PointerHint
-from wattcast.features.ptx.ir import Function, Module, Variable
+from wattcast.features.ptx.ir import Function, Instruction, Module, Symbol, Variable
 from wattcast.features.symbolic.arith import Missing, Val, Value
 from wattcast.features.symbolic.build import scheme
 from wattcast.features.symbolic.calls import Calls
@@ -50,7 +51,7 @@ def analyse_symbolically(
     arguments = _Arguments(made, launch)
     sampling = choose_blocks(made, launch, arguments.constant)
     lanes = Lanes(launch, np.array(sampling.blocks, dtype=np.int64))
-    evaluator = Evaluator(made, lanes, arguments.value, _symbols(module))
+    evaluator = Evaluator(made, lanes, arguments.value, _symbols(module, function))
     weights = np.repeat(np.array(sampling.weights), launch.warps_per_block)
     walker = Walker(evaluator, shape, weights)
     calls = Calls(module, lanes, weights, evaluator.symbols, loops or {})
@@ -128,11 +129,11 @@ class _Arguments:
         ]
 
 
-def _symbols(module: Module) -> dict[str, int]:
+def _symbols(module: Module, function: Function) -> dict[str, int]:
     """Addresses of variables. Only their alignment matters, so each space is filled in order."""
     found: dict[str, int] = {}
     place: dict[str, int] = {}
-    inner = [v for f in module.functions if not f.declaration for v in _variables(f)]
+    inner = [v for one in _called(module, function) for v in _variables(one)]
     for variable in (*module.variables, *inner):
         least = 16 if variable.space == "shared" and variable.elements == 0 else 1
         least = 256 if variable.space in ("global", "const") else least
@@ -141,6 +142,30 @@ def _symbols(module: Module) -> dict[str, int]:
         found[variable.name] = start
         place[variable.space] = start + variable.bytes
     return found
+
+
+def _called(module: Module, function: Function) -> list[Function]:
+    """The kernel and what it may call by name. Other kernels of the module stay unread: parsed
+    they take ten times the memory of their text."""
+    found, waiting = {function.name: function}, [function]
+    while waiting:
+        for instruction in _instructions(waiting.pop()):
+            if instruction.base != "call":
+                continue
+            checkpoint()
+            for operand in instruction.operands:
+                callee = module.function(operand.name) if isinstance(operand, Symbol) else None
+                if callee is not None and not callee.declaration and callee.name not in found:
+                    found[callee.name] = callee
+                    waiting.append(callee)
+    return list(found.values())
+
+
+def _instructions(function: Function) -> tuple[Instruction, ...]:
+    try:
+        return function.body.instructions
+    except PtxError:
+        return ()
 
 
 def _variables(function: Function) -> tuple[Variable, ...]:

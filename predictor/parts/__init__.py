@@ -89,10 +89,10 @@ def analysed(
             effort=effort,
         )
 
-    # An analysis holds its module, and is weighed without it.
+    # An analysis holds its module, and is weighed without it: it goes when the module does.
     if not predictor.modules.keeps(source.known):
         return make()
-    return predictor.analysed.get_or_make(key, make)
+    return predictor.analysed.get_or_make(key, make, predictor.modules.place(source.known))
 
 
 def effort_of(settings: Limits, request: KernelRequest) -> int:

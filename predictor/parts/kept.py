@@ -38,10 +38,15 @@ _WEIGHED_AGAIN = 16
 _COLLECTED_SHARE = 0.25
 """Share of the capacity that is dropped between collections: a function and what is worked out
 about it refer to each other, and the collector alone frees such a ring. The service lets it run
-far too rarely for that (``app/server.py``); a run takes about 0.1 s with 256 MB held."""
+far too rarely for that (``app/server.py``); a run stops every thread for 0.3 to 0.6 s with 256 MB
+held, so modules break their rings themselves (``modules.py``)."""
 
 _COLLECTED_BYTES = 16 * 2**20
 """At the least so many: a run takes its time with little held, too."""
+
+
+Place = tuple[int, Hashable]
+"""Number of a room, and a key in it."""
 
 
 class _Entry(NamedTuple):
@@ -49,17 +54,30 @@ class _Entry(NamedTuple):
     weigh: Callable[[Any], int]
     bytes: int
     grows: bool
+    beside: Place | None
+    rings: float = 1.0
 
 
-class _Latest(LRUCache[tuple[int, Hashable], _Entry]):
-    """Counts the bytes of growing entries that went."""
+class _Latest(LRUCache[Place, _Entry]):
+    """Counts the bytes of growing entries that went, and lets those go that hold them."""
 
-    dropped_bytes = 0
+    def __init__(self, capacity_bytes: int) -> None:
+        super().__init__(capacity_bytes, getsizeof=lambda entry: entry.bytes)
+        self.dropped_bytes = 0
+        self.followers: dict[Place, set[Place]] = {}
 
-    def popitem(self) -> tuple[tuple[int, Hashable], _Entry]:
+    def __delitem__(self, key: Place) -> None:
+        beside = self[key].beside
+        super().__delitem__(key)
+        if beside is not None and (others := self.followers.get(beside)) is not None:
+            others.discard(key)
+        for follower in self.followers.pop(key, ()):
+            self.pop(follower, None)
+
+    def popitem(self) -> tuple[Place, _Entry]:
         key, entry = super().popitem()
         if entry.grows:
-            self.dropped_bytes += entry.bytes
+            self.dropped_bytes += int(entry.rings * entry.bytes)
         return key, entry
 
 
@@ -71,8 +89,8 @@ class Memory:
     """
 
     def __init__(self, capacity_bytes: int) -> None:
-        self._kept = _Latest(capacity_bytes, getsizeof=lambda entry: entry.bytes)
-        self._growing: deque[tuple[int, Hashable]] = deque(maxlen=_WEIGHED_AGAIN)
+        self._kept = _Latest(capacity_bytes)
+        self._growing: deque[Place] = deque(maxlen=_WEIGHED_AGAIN)
         self._rooms = 0
         self._lock = threading.RLock()
 
@@ -87,20 +105,30 @@ class Memory:
         with self._lock:
             self._kept.dropped_bytes += size
 
-    def room(self, weigh: Callable[[V], int], *, grows: bool = False) -> Kept[Any, V]:
+    def room(
+        self, weigh: Callable[[V], int], *, grows: bool = False, rings: float = 1.0
+    ) -> Kept[Any, V]:
         """A part of its own keys. ``weigh`` tells about how many bytes a value holds;
-        ``grows``: later perhaps more."""
+        ``grows``: later perhaps more. ``rings``: share of a dropped value that the collector alone
+        frees."""
         with self._lock:
             self._rooms += 1
-            return Kept(self, self._rooms, weigh, grows)
+            return Kept(self, self._rooms, weigh, grows, rings)
 
-    def _get(self, key: tuple[int, Hashable]) -> Any:
+    def _get(self, key: Place) -> Any:
         with self._lock:
             found = self._kept.get(key)
             return None if found is None else found.value
 
     def _put(
-        self, key: tuple[int, Hashable], value: V, weigh: Callable[[V], int], *, grows: bool
+        self,
+        key: Place,
+        value: V,
+        weigh: Callable[[V], int],
+        *,
+        grows: bool,
+        beside: Place | None = None,
+        rings: float = 1.0,
     ) -> None:
         with self._lock:
             for each in tuple(self._growing):
@@ -109,7 +137,7 @@ class Memory:
                     self._growing.remove(each)
                 elif (weight := ENTRY_BYTES + entry.weigh(entry.value)) != entry.bytes:
                     self._keep(each, entry._replace(bytes=weight))
-            self._keep(key, _Entry(value, weigh, ENTRY_BYTES + weigh(value), grows))
+            self._keep(key, _Entry(value, weigh, ENTRY_BYTES + weigh(value), grows, beside, rings))
             if grows and key in self._kept:
                 self._growing.append(key)
             rings = max(_COLLECTED_SHARE * self._kept.maxsize, _COLLECTED_BYTES)
@@ -119,16 +147,29 @@ class Memory:
         if collect:
             gc.collect()
 
-    def _drop(self, key: tuple[int, Hashable]) -> None:
+    def _drop(self, key: Place) -> None:
         with self._lock:
             self._kept.pop(key, None)
 
-    def _keep(self, key: tuple[int, Hashable], entry: _Entry) -> None:
+    def _keep(self, key: Place, entry: _Entry) -> None:
+        followers = self._kept.followers.pop(key, set())
         self._kept.pop(key, None)
-        if entry.bytes <= self._kept.maxsize:
+        alone = entry.beside is not None and entry.beside not in self._kept
+        if entry.bytes <= self._kept.maxsize and not alone:
+            if followers:
+                self._kept.followers[key] = followers  # they go with it
             self._kept[key] = entry
-        elif entry.grows:
-            self._kept.dropped_bytes += entry.bytes
+            # What had to make room for it may be what it stands beside.
+            if entry.beside is not None:
+                if entry.beside in self._kept:
+                    self._kept.followers.setdefault(entry.beside, set()).add(key)
+                else:
+                    del self._kept[key]
+            return
+        for follower in followers:
+            self._kept.pop(follower, None)
+        if entry.grows:
+            self._kept.dropped_bytes += int(entry.rings * entry.bytes)
 
 
 class Kept(Generic[K, V]):
@@ -138,11 +179,19 @@ class Kept(Generic[K, V]):
     An error is raised to everyone who waits, and not kept.
     """
 
-    def __init__(self, memory: Memory, number: int, weigh: Callable[[V], int], grows: bool) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        number: int,
+        weigh: Callable[[V], int],
+        grows: bool,
+        rings: float,
+    ) -> None:
         self._memory = memory
         self._number = number
         self._weigh = weigh
         self._grows = grows
+        self._rings = rings
         self._making: dict[K, Future[V]] = {}
         self._lock = threading.Lock()
 
@@ -151,16 +200,33 @@ class Kept(Generic[K, V]):
         found: V | None = self._memory._get((self._number, key))
         return found
 
-    def put(self, key: K, value: V) -> None:
-        """Keep ``value``, unless it is larger than the whole memory."""
-        self._memory._put((self._number, key), value, self._weigh, grows=self._grows)
+    def put(self, key: K, value: V, beside: Place | None = None) -> None:
+        """Keep ``value``, unless it is larger than the whole memory.
+
+        ``beside``: what it refers to without weighing it; once that goes, so does ``value``.
+        """
+        self._memory._put(
+            (self._number, key),
+            value,
+            self._weigh,
+            grows=self._grows,
+            beside=beside,
+            rings=self._rings,
+        )
+
+    def place(self, key: K) -> Place:
+        """Where ``key`` is kept, for what is kept beside it."""
+        return self._number, key
 
     def drop(self, key: K) -> None:
         """Forget what is kept under ``key``, if anything is."""
         self._memory._drop((self._number, key))
 
-    def get_or_make(self, key: K, make: Callable[[], V]) -> V:
-        """What is kept under ``key``, else what ``make`` returns. Raises what ``make`` raises."""
+    def get_or_make(self, key: K, make: Callable[[], V], beside: Place | None = None) -> V:
+        """What is kept under ``key``, else what ``make`` returns; ``beside`` as for ``put``.
+
+        Raises what ``make`` raises.
+        """
         while True:
             with self._lock:
                 found = self.get(key)
@@ -183,7 +249,7 @@ class Kept(Generic[K, V]):
             raise
         with self._lock:
             del self._making[key]
-            self.put(key, value)
+            self.put(key, value, beside)
         made.set_result(value)
         return value
 

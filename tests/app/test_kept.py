@@ -7,10 +7,17 @@ import threading
 import tracemalloc
 import weakref
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
+from benchmarks.ptx_text import kernel
+from wattcast.app.settings import Settings
+from wattcast.features.ptx.ir import Module
+from wattcast.predictor import Predictor
+from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.kept import ENTRY_BYTES, Memory
+from wattcast.predictor.predict import predict
 
 
 @dataclass
@@ -57,6 +64,80 @@ def test_what_grew_is_weighed_again() -> None:
     plain.put("c", Thing(0))
     assert growing.get("a") is None
     assert memory.held_bytes == 2 * ENTRY_BYTES
+
+
+def test_what_refers_to_something_goes_with_it() -> None:
+    """Else an analysis would keep its module, which is weighed alone, for ever."""
+    memory = Memory(10_000)
+    modules, analyses = memory.room(weigh, grows=True), memory.room(weigh, grows=True)
+    module = modules.get_or_make("module", lambda: Thing(1000))
+    for number in range(3):
+        analyses.put(number, Thing(100), beside=modules.place("module"))
+    module.weight = 2000
+    analyses.put(3, Thing(0), beside=modules.place("module"))  # weighs the module again
+    assert [analyses.get(number) is None for number in range(4)] == [False] * 4
+    assert memory.held_bytes == 5 * ENTRY_BYTES + 2300
+    module.weight = 20_000
+    modules.put("another", Thing(0))
+    assert [analyses.get(number) for number in range(4)] == [None] * 4
+    assert memory.held_bytes == ENTRY_BYTES
+    analyses.put(0, Thing(0), beside=modules.place("module"))
+    assert analyses.get(0) is None
+    analyses.put(0, Thing(7000), beside=modules.place("another"))  # it would drive that out
+    modules.put("third", Thing(3000))
+    assert modules.get("another") is None
+    assert analyses.get(0) is None
+
+
+def test_a_module_is_freed_though_its_analyses_were_asked_for(tmp_path: Path) -> None:
+    """Also where it grew beyond all there is after it was kept."""
+    predictor = Predictor(Settings(home=tmp_path, cache_bytes=700_000))
+    modules: list[weakref.ref[Module]] = []
+    for number in range(4):
+        ptx = f"// {number}\n{kernel(200)}"
+        asked = {"ptx": ptx, "gpu": "tesla-v100", "launch": {"grid": [64], "block": [128]}}
+        modules.append(weakref.ref(predictor.modules.read(ptx).module))
+        predict(predictor, PredictRequest.model_validate({**asked, "loops": {"default": 4}}))
+    gc.collect()
+    assert predictor.memory.held_bytes < 700_000
+    assert sum(module() is not None for module in modules) <= 1
+
+
+def test_what_is_known_of_a_dropped_module_is_freed_without_the_collector(tmp_path: Path) -> None:
+    """A collection with 256 MB held stops every thread for half a second."""
+    predictor = Predictor(Settings(home=tmp_path))
+    ptx = kernel(1000)
+    asked = {"ptx": ptx, "gpu": "tesla-v100", "launch": {"grid": [64], "block": [128]}}
+    request = PredictRequest.model_validate({**asked, "loops": {"default": 4}})
+    gc.collect()
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        predict(predictor, request)
+        held = len(gc.get_objects()) - before
+        known = predictor.modules.known(ptx)
+        assert known is not None
+        module = weakref.ref(known.module)
+        del known
+        predictor.modules._modules.drop(ptx)
+        left = len(gc.get_objects()) - before
+        assert module() is None
+        assert left < 0.5 * held
+    finally:
+        gc.enable()
+
+
+def test_other_kernels_of_a_module_stay_unread(tmp_path: Path) -> None:
+    """Parsed they take ten times the memory of their text."""
+    predictor = Predictor(Settings(home=tmp_path))
+    one = kernel(50)
+    ptx = one + one[one.index(".visible") :].replace("synthetic", "other")
+    asked = {"ptx": ptx, "kernel": "synthetic", "gpu": "tesla-v100"}
+    launch = {"grid": [64], "block": [128]}
+    predict(predictor, PredictRequest.model_validate({**asked, "launch": launch}))
+    known = predictor.modules.known(ptx)
+    assert known is not None
+    assert ["body" in vars(function) for function in known.module.functions] == [True, False]
 
 
 def test_nothing_is_made_twice_at_once_and_errors_reach_everyone() -> None:

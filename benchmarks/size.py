@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("app", "features", "models", "predictor", "training")
-MOST_LINES = 69_000
+MOST_LINES = 71_500
 MOST_FILES = 390
 
 

@@ -57,9 +57,10 @@ def _function_bytes(function: Function) -> int:
 def analysis_bytes(analysis: KernelAnalysis) -> int:
     """Bytes of an analysis by now, without its module, which its launches share."""
     held = ANALYSIS_BYTES + COUNTED_BYTES * len(analysis.function.body.instructions)
-    executed = vars(analysis.runs).get("executed")
-    if executed is None:
+    execution = vars(analysis.runs).get("_execution")  # the cached property, if it was asked for
+    if execution is None:
         return held
+    executed = execution[0]
     arrays = (
         getattr(counts, field.name)
         for counts in executed.functions.values()

@@ -14,6 +14,7 @@ from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.dvfs.use import UNITS, CounterKind, KernelUse, UseTable, nvprof_use
+from wattcast.training.data.datasets import data_root
 from wattcast.training.data.frequency import (
     NVPROF_COUNTS,
     NVPROF_INSTRUCTIONS,
@@ -109,7 +110,6 @@ class ScalingRows:
         return np.asarray(1 / np.bincount(group)[group])
 
 
-@lru_cache(maxsize=32)
 def scaling_rows(
     campaign: str,
     root: Path | None = None,
@@ -122,6 +122,16 @@ def scaling_rows(
     ``memory_mhz`` keeps rows at these memory clocks only. Raises DataError where no row lies at
     the reference.
     """
+    return _scaling_rows(campaign, root or data_root(), reference, memory_mhz)
+
+
+@lru_cache(maxsize=32)
+def _scaling_rows(
+    campaign: str,
+    root: Path,
+    reference: ClockPair | None,
+    memory_mhz: tuple[float, ...] | None,
+) -> ScalingRows:
     table = read_frequency(campaign, root)
     frame = table.frame
     if memory_mhz is not None:

@@ -6,8 +6,8 @@ committed pages equal to what this module writes.
 
 from __future__ import annotations
 
+import argparse
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -182,9 +182,8 @@ def write(folder: Path, made: Mapping[str, str]) -> Iterable[Path]:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the pages into the folder that the only argument names."""
-    if len(arguments) != 1:
-        print("usage: python -m studies reference FOLDER", file=sys.stderr)
-        return 2
-    for path in write(Path(arguments[0]), pages()):
+    parser = argparse.ArgumentParser(prog="python -m studies reference", description=__doc__)
+    parser.add_argument("folder", type=Path)
+    for path in write(parser.parse_args(arguments).folder, pages()):
         print(path)
     return 0

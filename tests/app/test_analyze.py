@@ -171,10 +171,10 @@ def test_the_same_launch_is_analysed_once(tmp_path: Path, vector_add: str) -> No
 def test_a_launch_seen_before_is_not_executed_again(
     tmp_path: Path, vector_add: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import features.execution
+    from wattcast.features import execution
 
     runs: list[object] = []
-    execute = features.execution.execute
+    execute = execution.execute
 
     def counting(*given: Any, **named: Any) -> Any:
         runs.append(given)

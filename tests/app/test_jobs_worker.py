@@ -212,7 +212,8 @@ def test_settings_reach_a_child_as_they_are(
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="no idle priority on this system")
 def test_an_idle_job_is_scheduled_behind_everything_else(settings: Settings) -> None:
     program = (
-        "import os; from app.jobs.__main__ import _stand_back; from app.settings import Settings;"
+        "import os; from wattcast.app.jobs.__main__ import _stand_back;"
+        "from wattcast.app.settings import Settings;"
         "_stand_back(Settings()); print(os.sched_getscheduler(0) == os.SCHED_IDLE, os.nice(0))"
     )
     nicer = os.nice(0) + 10

@@ -238,7 +238,7 @@ def test_what_cannot_be_had_is_said(
     assert names_in(tmp_path / "raw") == set()
     upstream.encoding = "gzip"
     assert "compressed" in refused()
-    assert "no http or https address" in refused(base="file:///etc")
+    assert "is not an http or https address" in refused(base="file:///etc")
     assert "404" in refused(base=f"{upstream.url}/elsewhere")
     assert "3 times" in refused(base="http://127.0.0.1:9")  # port 9: nobody listens
     (tmp_path / "file").write_text("")

@@ -205,7 +205,7 @@ class Arithmetic:
         return self._elementwise(op, bits, given, values)
 
     def _unsigned(self, value: Val, bits: int) -> Value:
-        if value.low >= 0 or value.origin:
+        if value.low >= 0 or value.origin or bits == 64:  # lanes hold no more than 64 bits
             return value
         mask = (1 << bits) - 1
         if value.terms:

@@ -259,7 +259,7 @@ def test_values_that_only_ptxas_spills_are_warned_of():
         return [each.detail for each in found if each.code == "registers_spilled"]
 
     (detail,) = told(wide(40, ".maxnreg 24"), ptxas=True)
-    assert "at 24 registers" in detail
+    assert "at 24 a thread" in detail
     assert not told(wide(40), ptxas=True)
     assert not told(wide(40, ".maxnreg 24"))  # nobody was asked
     # The number that somebody measured is believed: what ptxas would do is not asked.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import tracemalloc
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 from wattcast.features.analysis import KernelAnalysis, Mode, analyse
 from wattcast.features.gpus import load_gpu
@@ -37,23 +36,17 @@ def analysed(module: Module, mode: Mode, blocks: int = 64) -> KernelAnalysis:
     return found
 
 
-@pytest.fixture
-def traced() -> Iterator[None]:
-    for mode in MODES:  # tables and opcodes that stay for good
-        for name in MEASURED:
-            analysed(read_module(text_of(name)), mode)
-    tracemalloc.start()
-    yield
-    tracemalloc.stop()
-
-
 def held() -> int:
     gc.collect()
     return tracemalloc.get_traced_memory()[0]
 
 
-@pytest.mark.usefixtures("traced")
-def test_the_estimates_hold() -> None:
+def estimates_that_are_off() -> dict[tuple[str, str], tuple[float, float]]:
+    """Estimated over traced bytes of module and analysis, where they differ too much."""
+    for mode in MODES:  # tables and opcodes that stay for good
+        for name in MEASURED:
+            analysed(read_module(text_of(name)), mode)
+    tracemalloc.start()
     off = {}
     for name in MEASURED:
         for mode in MODES:
@@ -70,7 +63,14 @@ def test_the_estimates_hold() -> None:
             if not all(1 / FACTOR < ratio < FACTOR for ratio in ratios):
                 off[name, mode] = ratios
             del first, second, module
-    assert not off
+    return off
+
+
+def test_the_estimates_hold() -> None:
+    """In a process of its own: other tests' threads allocate, too."""
+    code = "from tests.features import test_held; print(test_held.estimates_that_are_off())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "{}"
 
 
 def test_only_what_was_parsed_counts() -> None:

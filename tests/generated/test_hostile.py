@@ -15,10 +15,20 @@ from tests.generated.hostile import PROGRAMS
 from tests.reference.machine import run
 from tests.reference.memory import place_buffers
 from wattcast.features.analysis import analyse
+from wattcast.features.effort import SizeLimits
 from wattcast.features.execution import ExactMemory, execute
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
-from wattcast.features.ptx import read_module
+from wattcast.features.ptx import read_module as read
+from wattcast.features.ptx.ir import Module
+
+NESTING = SizeLimits(max_loop_nesting=256)
+"""Beyond what is served by default: what the analyses make of it is the question here."""
+
+
+def read_module(text: str) -> Module:
+    return read(text, NESTING)
+
 
 GPU = "tesla-v100"
 EFFORT = 150_000_000

@@ -3,7 +3,7 @@
     in_force()     "namespaces", "landlock" or None: the first that this kernel keeps, tried once
     run_limited()  one run in that mode; where there is none, with limits alone
 
-Whoever runs sources of others asks ``in_force`` first (``app.services.sources``). The doors are
+Whoever runs sources of others asks ``in_force`` first (``predictor.parts.sources``). The doors are
 closed by ``jail.py``, in a process between us and the compiler: nothing is set between fork and
 exec of a threaded service. Namespaces need Linux 5.12, Landlock 5.13 (docs/operations.md).
 """

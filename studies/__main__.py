@@ -24,6 +24,10 @@ STUDIES = {
     "power": ("power.holds", "what the power models must hold on published rows"),
     "physical": ("power.physical_tables", "the physical power model with programs left out"),
     "fit-physical": ("power.physical_artifacts", "fits the shipped physical power models"),
+    "fit-all": (
+        "fit_all",
+        "every shipped model anew, boosted and physical",
+    ),
     "baselines": ("power.power_baselines", "what knowing next to nothing of a kernel scores"),
     "thesis": ("thesis.command", "the thesis' power study, part by part (docs/study.md)"),
     "calibration": ("calibration", "every GPU in turn is new, with a few measured launches"),

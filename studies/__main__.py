@@ -16,6 +16,7 @@ STUDIES = {
         "pages.reference",
         "docs/reference, from the code: commands, calls, settings",
     ),
+    "end-to-end": ("end_to_end", "public programs asked as users ask, beside measured times"),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
     "work": ("time.work_tables", "time from measured work: trains the shipped model, its scores"),

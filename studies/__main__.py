@@ -17,6 +17,7 @@ STUDIES = {
         "docs/reference, from the code: commands, calls, settings",
     ),
     "tables": ("data.tables", "every published table read and counted, those of studies too"),
+    "end-to-end": ("end_to_end", "public programs asked as users ask, beside measured times"),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
     "work": ("time.work_tables", "time from measured work: trains the shipped model, its scores"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import NamedTuple, Protocol
@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.activity.memory import Traffic, memory_levels
+from wattcast.features.attached import Attached
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.launch import WARP_SIZE, Launch
@@ -19,6 +20,7 @@ from wattcast.features.occupancy import Occupancy
 from wattcast.features.ptx.ir import Body, Module
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.intp]
 
 WORD_BYTES = 4
 """Local memory is interleaved by words of the lanes (CUDA C++ Programming Guide)."""
@@ -282,36 +284,35 @@ class _Totals:
         self.pipes = Pipes()
 
     def add(self, body: Body, counts: Counted) -> None:
-        executed = counts.warp_executions
+        facts, executed = _facts_of(body), counts.warp_executions
         self.ptx += float(executed.sum())
         self.lanes += float(counts.active_lanes.sum())
-        self.shared_requests += float(counts.shared_requests.sum())
+        requests, shared = counts.requests, counts.shared_requests
+        self.shared_requests += float(shared.sum())
         self.shared_transactions += float(counts.shared_transactions.sum())
         constants = getattr(counts, "constant_transactions", None)
         self.constants += 0.0 if constants is None else float(constants.sum())
-        sums = np.zeros(len(Pipes._fields))
-        for instruction in body.instructions:
-            at = instruction.position
-            times = float(executed[at])
-            if not times:
-                continue
-            facts = classify(instruction.opcode)
-            self.sass += times * facts.sass_expansion
-            sums += np.multiply(pipes_of(instruction.opcode), times)
-            self._memory(facts, counts, at)
-            if facts.category == "control":
-                self.branches += times * (facts.entry in ("bra", "brx", "brx.idx"))
-            elif facts.category == "barrier":
-                self.barriers += times * (facts.entry in ("bar", "barrier"))
-        self.pipes = Pipes(*(np.array(self.pipes) + sums).tolist())
+        self.sass = _added(self.sass, executed * facts.expansion)
+        self.branches = _added(self.branches, executed[facts.branches])
+        self.barriers = _added(self.barriers, executed[facts.barriers])
+        if executed.size:
+            sums = np.add.accumulate(facts.pipes * executed[:, None])[-1]
+            self.pipes = Pipes(*(np.array(self.pipes) + sums).tolist())
+        if facts.memory:
+            at = facts.memory_positions
+            local = getattr(counts, "local_sectors", None)
+            each = requests if local is None else local
+            table = np.stack([executed[at], requests[at], shared[at], each[at]], axis=1).tolist()
+            for one, (times, asked, asked_shared, moved) in zip(facts.memory, table, strict=True):
+                if times:
+                    self._memory(one, asked, asked_shared, None if local is None else moved)
 
-    def _memory(self, facts: OpcodeFacts, counts: Counted, at: int) -> None:
-        requests, shared = float(counts.requests[at]), float(counts.shared_requests[at])
+    def _memory(
+        self, facts: OpcodeFacts, requests: float, shared: float, local: float | None
+    ) -> None:
         if facts.category in ("texture", "surface"):
             self.textures += requests
             self.loads += requests
-            return
-        if facts.space in ("param", "const") or not facts.accesses_memory:
             return
         # A copy from global to shared memory is one request of the load/store unit.
         self.lsu += max(requests, shared)
@@ -319,12 +320,11 @@ class _Totals:
         if facts.category == "atomic":
             self.atomics += max(requests, shared)
         if facts.space == "local":
-            local = getattr(counts, "local_sectors", None)
             words = max(1, facts.bytes_per_lane // WORD_BYTES)
             # Who has not looked takes every lane to use the same variable, as spills do: its
             # words of 32 lanes lie side by side.
             whole = requests * words * (WARP_SIZE * WORD_BYTES // SECTOR_BYTES)
-            self.local_sectors += whole if local is None else float(local[at])
+            self.local_sectors += whole if local is None else local
         elif requests:
             if loads:
                 self.load_requests += requests
@@ -332,6 +332,58 @@ class _Totals:
                 self.store_requests += requests
         if loads and requests:
             self.loads += requests
+
+
+def _added(start: float, terms: Floats) -> float:
+    """``start`` and the terms added one after another, in their order."""
+    if terms.size:
+        terms[0] += start
+        return float(np.add.accumulate(terms)[-1])
+    return start
+
+
+class _BodyFacts(NamedTuple):
+    """What the opcodes of a body tell, by position: the same in every launch."""
+
+    expansion: Floats
+    pipes: Floats
+    branches: Integers
+    barriers: Integers
+    memory: tuple[OpcodeFacts, ...]
+    memory_positions: Integers
+
+
+_body_facts: Attached[Body, _BodyFacts] = Attached("opcodes")
+
+
+def _facts_of(body: Body) -> _BodyFacts:
+    known = _body_facts.get(body)
+    if known is not None:
+        return known
+    facts = [classify(instruction.opcode) for instruction in body.instructions]
+
+    def where(category: str, entries: Sequence[str]) -> Integers:
+        found = [n for n, f in enumerate(facts) if f.category == category and f.entry in entries]
+        return np.array(found, dtype=np.intp)
+
+    memory = [
+        number
+        for number, one in enumerate(facts)
+        if one.category in ("texture", "surface")
+        or (one.accesses_memory and one.space not in ("param", "const"))
+    ]
+    pipes = [pipes_of(instruction.opcode) for instruction in body.instructions]
+    return _body_facts.set(
+        body,
+        _BodyFacts(
+            np.array([one.sass_expansion for one in facts], dtype=np.float64),
+            np.array(pipes, dtype=np.float64).reshape(-1, len(Pipes._fields)),
+            where("control", ("bra", "brx", "brx.idx")),
+            where("barrier", ("bar", "barrier")),
+            tuple(facts[number] for number in memory),
+            np.array(memory, dtype=np.intp),
+        ),
+    )
 
 
 def measure_mix(module: Module, functions: Mapping[str, Counted]) -> dict[str, float]:

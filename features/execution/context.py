@@ -63,7 +63,7 @@ class Run:
     lane_units: int = 1
 
 
-@dataclass(slots=True)
+@dataclass
 class Linked:
     """A function in the program. ``base`` is the global number of its first instruction."""
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import Effort, checkpoint
 from wattcast.features.execution import control
-from wattcast.features.execution.access import Site, Tally
+from wattcast.features.execution.access import COUNTED, Site, Tally
 from wattcast.features.execution.context import FRAME_STEP, Gather, LoopEdge
 from wattcast.features.execution.forced import Override
 from wattcast.features.execution.groups import Counts, CutShortError, Group, Mask
@@ -111,8 +111,10 @@ class Machine:
         self.run_stats = np.zeros((len(program.runs), 2, self.slots), dtype=np.int64)
         self.skipped = np.zeros((len(program.runs), self.slots), dtype=np.int64)
         self.guarded = np.zeros((max(1, len(program.guarded)), self.slots), dtype=np.int64)
+        self.counted = np.zeros((len(program.sites), len(COUNTED), self.slots), dtype=np.int64)
         self.tallies = [
-            Tally(self.slots, site.number, atomic=site.atomic) for site in program.sites
+            Tally(self.counted[site.number], site.number, atomic=site.atomic)
+            for site in program.sites
         ]
         self.trace = Trace(self.slots, traced) if traced else None
         self.trips = Trips(self, len(program.loops))

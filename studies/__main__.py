@@ -16,6 +16,7 @@ STUDIES = {
         "pages.reference",
         "docs/reference, from the code: commands, calls, settings",
     ),
+    "machine-code": ("machine_code", "instructions as counted beside what ptxas makes of them"),
     "tables": ("data.tables", "every published table read and counted, those of studies too"),
     "end-to-end": ("end_to_end", "public programs asked as users ask, beside measured times"),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),

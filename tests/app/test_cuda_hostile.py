@@ -127,8 +127,8 @@ def test_nvrtc_tells_nothing(send: Send, home: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "name"),
     [
-        # nvcc takes seconds under Landlock: a quarter of the sources there, the rest among the slow
-        pytest.param(held, name, marks=[pytest.mark.slow] * (held == "landlock" and at % 4 > 0))
+        # nvcc takes half a second: a quarter of the sources here, the rest among the slow tests
+        pytest.param(held, name, marks=[pytest.mark.slow] * (at % 4 > 0))
         for held in _HELD
         for at, name in enumerate(SOURCES)
     ],

@@ -25,8 +25,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, ove
 import numpy as np
 from pydantic_core import to_json
 
-from wattcast.app.services.models.promoted import alone
-from wattcast.app.settings import Settings
 from wattcast.features.analysis import KernelAnalysis, Mode
 from wattcast.features.errors import MissingExtraError
 from wattcast.predictor import Predictor, parts
@@ -269,6 +267,10 @@ def analyze(
 
 @cache
 def _predictor(registry: bool = True) -> Predictor:
+    # Here: pydantic-settings and the registry take a third of the time to import everything.
+    from wattcast.app.services.models.promoted import alone
+    from wattcast.app.settings import Settings
+
     return alone(Settings(), registry=registry)
 
 

@@ -84,6 +84,19 @@ class Linked:
         self.labels = {label.name: label.target for label in reversed(self.body.labels)}
         self.headers = {loop.header: loop for loop in self.loops.loops}
 
+    def around(self, position: int) -> list[Loop]:
+        """The loops around a position (the last for one behind the end), outermost first."""
+        position = min(position, len(self.body.instructions) - 1)
+        if position < 0:
+            return []
+        found = []
+        index: int | None = self.loops.innermost[self.cfg.block_of[position]]
+        while index is not None and index >= 0:
+            loop = self.loops.loops[index]
+            found.append(loop)
+            index = loop.parent
+        return found[::-1]
+
 
 @dataclass(slots=True)
 class CallSite:

@@ -103,7 +103,7 @@ def named(source: str, path: Path) -> str:
 
 def unnamed(answer: str, path: Path) -> str:
     """An answer without the file's name and what differs each time."""
-    answer = re.sub(r'"(id|request_id|created|source_sha256)": ?"[^"]*"', "", answer)
+    answer = re.sub(r'"(id|request_id|created|\w+_sha256)": ?"[^"]*"', "", answer)
     return answer.replace(path.name, "file")
 
 

@@ -315,6 +315,34 @@ def read_global(
     return [_expanded(v, group) for v in values] if compact else values
 
 
+def touch_global(
+    site: Site, tally: Tally, addresses: Offsets, group: Group, dtype: DType, count: int
+) -> list[Array]:
+    """Complains of addresses as reading and writing there does; what is there stays unknown."""
+    machine = group.machine
+    size = dtype.itemsize
+    addresses = _aligned(machine, site, addresses, size * count, group)
+    if addresses.shape[0] > 1 and not group.everyone:
+        addresses = addresses[group.index]
+    if _regions(machine, site, tally, addresses, size * count) is None:
+        for where in (addresses + size * k for k in range(count)):
+            outside = machine.memory.sort_out(where) < 0
+            if outside.any():
+                consequence = "read as 0" if site.loads else "not written"
+                machine.complain_address(site, int(where[outside][0]), consequence)
+    return [np.zeros(1, dtype=dtype)] * count
+
+
+def touch_private(
+    site: Site, memory: PrivateMemory, addresses: Offsets, group: Group, dtype: DType, count: int
+) -> list[Array]:
+    """The same for shared and local memory."""
+    width = dtype.itemsize * count
+    addresses = _aligned(group.machine, site, addresses, width, group)
+    private_positions(site, memory, addresses, group, width)
+    return [np.zeros(1, dtype=dtype)] * count
+
+
 def _expanded(values: Array, group: Group) -> Array:
     full = np.zeros(group.machine.count, dtype=values.dtype)
     full[group.index] = values

@@ -114,6 +114,7 @@ class Context:
 
     ``parameters`` maps a kernel's parameter names to their byte offsets (empty for device
     functions); ``roles`` says how loaded registers are used; ``sites`` grows over the program.
+    ``idle``: what the instruction being built loads or stores decides no count.
     """
 
     operands: Operands
@@ -121,6 +122,7 @@ class Context:
     roles: Mapping[str, str]
     sites: list[Site]
     precise: bool
+    idle: bool = False
     position: int = 0
     instruction: ir.Instruction = field(
         default_factory=lambda: ir.Instruction(0, 0, 0, "", (), None, False, None)

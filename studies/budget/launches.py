@@ -103,13 +103,15 @@ def long_running() -> Iterator[Asked]:
     yield _larger("wmma_shared", 65536, 32, _of(16 * MI), _of(MI), _of(MI), 65536)
     yield _larger("mma_inline", 65536, 32, _of(8 * MI), _of(2**32), _of(32 * KI), 4096)
     yield _larger("histogram", 2048, 256, _of(64, values="zeros"), _of(64 * MI, 0, 64), 64 * MI)
-    yield _own("histogram_bytes", 480, 256, _of(256, values="zeros"), _of(64 * MI, 0, word), 64 * MI)
+    yield _own(
+        "histogram_bytes", 480, 256, _of(256, values="zeros"), _of(64 * MI, 0, word), 64 * MI
+    )
     yield _larger("nbody", 256, 256, _of(256 * KI), _of(256 * KI), 65536)
     yield _own("stencil_steps", 4096, 256, _of(MI), _of(MI), 1000)
     yield _own("stencil_steps", 256, 256, _of(64 * KI), _of(64 * KI), 100_000, name="stencil_100k")
     yield _own(
-        "dedisperse", (98, 512), 256, _of(12_800_000), _of(1536 * 33_192), _of(1536, 0, 1024, "sorted"),
-        1536, 25_000, 33_192,
+        "dedisperse", (98, 512), 256, _of(12_800_000), _of(1536 * 33_192),
+        _of(1536, 0, 1024, "sorted"), 1536, 25_000, 33_192,
     )  # fmt: skip
     yield _own("sliding_max", 4096, 256, _of(MI), _of(MI + 4096), 4096, MI)
     yield _own("causal_scores", 4096, 128, _of(512 * KI), _of(256 * KI), _of(256 * KI), 64)

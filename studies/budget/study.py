@@ -202,4 +202,3 @@ def main(arguments: list[str] | None = None) -> int:
     )  # fmt: skip
     print(page(list(found)))
     return 0
-

@@ -281,8 +281,13 @@ class _Footprints:
         return tuple(buffers), tuple(streams)
 
     def beyond(self, number: int) -> int:
-        """Sectors of a buffer if a budget ended: what was seen is no bound of what is touched."""
-        if not number or all(batch.machine.finished for batch in self.batches):
+        """Sectors of a buffer where what is listed does not bound what is touched, else 0: the
+        budget ended, or the list was full."""
+        whole = all(
+            machine.finished and not any(tally.log.overflow for tally in machine.tallies)
+            for machine, _ in self.batches
+        )
+        if not number or whole:
             return 0
         return int(self.places.ends[number] - self.places.starts[number])
 

@@ -64,10 +64,10 @@ def summarise(
         "shared_requests": lambda t: t.shared_requests,
         "shared_transactions": lambda t: t.transactions,
         "constant_transactions": lambda t: t.constants,
-        "unique_sectors": lambda t: per_slot(t.log.keys, t.requests.size) + t.extra,
+        "unique_sectors": lambda t: per_slot(t.log.keys, t.requests.size) + t.unlisted,
     }
     sites = {name: _site_counts(program, batches, blocks, pick) for name, pick in picks.items()}
-    extra = _site_counts(program, batches, blocks, lambda t: t.extra)
+    extra = _site_counts(program, batches, blocks, lambda t: t.unlisted)
     functions = {
         linked.function.name: _function(program, linked, runs, guarded, sites, plan)
         for linked in program.functions

@@ -12,11 +12,20 @@ import pytest
 QUICK = ("tests/docs/test_map.py", "tests/docs/test_size.py", "tests/features/", "tests/models/")
 """Beginnings of the ids of quick tests."""
 
+NOT_QUICK = ("tests/features/test_hostile_ptx.py", "tests/models/test_boosted.py")
+"""Those among them that would take a third of the time."""
+
 SLOW = (
     "tests/app/test_database_restart.py",
     "tests/app/test_disk_full.py::test_no_room_for_a_model",
     "tests/app/test_fuzz.py::test_mutated_ptx_is_answered_or_refused",
     "tests/app/test_jobs_kills.py",
+    "tests/app/test_kept.py::test_rings_of_what_was_dropped_are_freed",
+    "tests/app/test_retrain.py::test_a_shift_is_learned_promoted_served_and_rolled_back",
+    "tests/app/test_retrain.py::test_measurements_may_come_with_the_request_and_boards_have",
+    "tests/app/test_retrain_new_gpu.py::test_garbage_leaves_a_gpu_as_it_was",
+    "tests/app/test_retrain_new_gpu.py::test_power_and_time_are_calibrated_promoted_served",
+    "tests/app/test_retrain_new_gpu.py::test_rows_may_hold_the_features_themselves",
     "tests/docker/test_wheel.py",
     "tests/features/test_activity_reuse.py::test_reuse_distances_tell_what_passes_the_caches",
     "tests/features/test_held.py::test_nothing_outlives_its_module",
@@ -52,7 +61,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.nodeid.startswith(SLOW):
             item.add_marker(pytest.mark.slow)
         if item.get_closest_marker("slow") is None:
-            if item.nodeid.startswith(QUICK):
+            if item.nodeid.startswith(QUICK) and not item.nodeid.startswith(NOT_QUICK):
                 item.add_marker(pytest.mark.quick)
         elif item.nodeid.startswith(ALONE):
             item.add_marker(pytest.mark.alone)

@@ -9,7 +9,6 @@ held by ``WEIGHT_PULL``. docs/physical.md says what N rows gain.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,34 +28,6 @@ WEIGHT_PULL = 1.0
 """Pull of each weight to its scaled prior, in the squared units of the regressors of one row."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredLaunch:
-    """Activities of a launch at the PREDICTED time at ``clocks``, and the watts it drew there."""
-
-    activities: UnitActivities
-    clocks: ClockPair
-    power_watts: float
-
-
-def recalibrated(
-    parameters: PhysicalParameters,
-    measured: Sequence[MeasuredLaunch],
-    *,
-    factor_pull: float = FACTOR_PULL,
-    weight_pull: float = WEIGHT_PULL,
-) -> PhysicalParameters:
-    """The parameters drawn to measured launches of their GPU; all weights stay >= 0.
-
-    ``parameters`` are those of ``models.power.physical.parameters_for`` or fitted ones. Without
-    rows they come back as they are. Raises DataError for a reading that is not positive.
-    """
-    if not measured:
-        return parameters
-    watts = np.array([one.power_watts for one in measured])
-    rows = design(parameters, [(one.activities, one.clocks) for one in measured])
-    return refitted(parameters, rows, watts, factor_pull=factor_pull, weight_pull=weight_pull)
-
-
 def refitted(
     parameters: PhysicalParameters,
     regressors_of_rows: Floats,
@@ -65,7 +36,12 @@ def refitted(
     factor_pull: float = FACTOR_PULL,
     weight_pull: float = WEIGHT_PULL,
 ) -> PhysicalParameters:
-    """``recalibrated`` for rows whose ``design`` ``[n, k]`` is known; ``watts`` ``[n]``, n > 0."""
+    """The parameters drawn to measured launches of their GPU; all weights stay >= 0.
+
+    ``regressors_of_rows`` is the launches' ``design`` ``[n, k]``, ``watts`` ``[n]``, n > 0, what
+    they drew. ``parameters`` are those of ``models.power.physical.parameters_for`` or fitted ones.
+    Raises DataError for a reading that is not positive.
+    """
     if not np.all(np.isfinite(watts) & (watts > 0)):
         raise DataError("a measured power is not positive", column="power_watts")
     idle, scale = parameters.idle_watts, parameters.limit_watts - parameters.idle_watts

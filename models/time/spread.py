@@ -1,28 +1,26 @@
 """How far the thesis' predicted times lie from its measured ones, as an interval.
 
-``table_4_8.csv`` holds the published pairs of model 2 (thesis Table 4.8, microseconds, 44 kernels
-on four GPUs), ``table_4_2.csv`` those of model 1 (Table 4.2, 45 kernels on Tesla K20). The spread
-of ln(measured / predicted) is the only published error of these models; it is that of the
-authors' tools, whose readings of the ambiguous steps are not known to be ours.
+The spread of ln(measured / predicted) over the pairs of the thesis' Tables 4.2 (model 1) and 4.8
+(model 2) is the only published error of these models; it is that of the authors' tools, whose
+readings of the ambiguous steps are not known to be ours. ``studies.time.published`` holds the
+pairs, and ``spread_of`` them gave the factors at 90 % below. A GPU with published times has its
+own (``unseen_kernel``: nothing in the model was fitted to those times); any other gets those of
+all, ``EXTRAPOLATED_WIDENING`` times as wide in logarithms.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
-from math import log
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
-from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.estimate import Basis, Estimate
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
 
-TABLE = Path(__file__).with_name("table_4_8.csv")
-DELAY_TABLE = Path(__file__).with_name("table_4_2.csv")
-GPUS = ("tesla-k20", "quadro-k4200", "tesla-m60", "gtx-1050")
 LEVEL = 0.9
 
 UNCALIBRATED_FACTOR = 4.0
@@ -30,99 +28,40 @@ UNCALIBRATED_FACTOR = 4.0
 of a measurement: about the widest side of the published spreads (Tesla M60, model 2: 4.3)."""
 
 
-class Pair(NamedTuple):
-    """A measured and a predicted kernel time in microseconds (thesis Tables 4.2 and 4.8)."""
-
-    benchmark: str
-    kernel: str
-    gpu: str
-    actual_us: float
-    predicted_us: float
-
-    @property
-    def log_ratio(self) -> float:
-        """ln(measured / predicted)."""
-        return log(self.actual_us / self.predicted_us)
-
-
-def published_pairs(path: Path = TABLE) -> tuple[Pair, ...]:
-    """All pairs of Table 4.8 (model 2). Raises DataError naming file, row and column."""
-    return tuple(
-        Pair(
-            row["benchmark"],
-            row["kernel"],
-            gpu,
-            _microseconds(path, number, row, f"{gpu}_actual_us"),
-            _microseconds(path, number, row, f"{gpu}_predicted_us"),
-        )
-        for number, row in _rows(path)
-        for gpu in GPUS
-    )
+SPREAD: Mapping[str, IntervalWidth] = MappingProxyType(
+    {
+        "tesla-k20": IntervalWidth(low_factor=0.3335042515916763, high_factor=2.208003785574258),
+        "quadro-k4200": IntervalWidth(
+            low_factor=0.45522243713733074, high_factor=2.1932367149758454
+        ),
+        "tesla-m60": IntervalWidth(low_factor=0.2226536790838489, high_factor=4.262420382165605),
+        "gtx-1050": IntervalWidth(low_factor=0.27254707631318137, high_factor=2.9050867174280874),
+    }
+)
+"""Factors of model 2 on the GPUs of Table 4.8."""
+SPREAD_ELSEWHERE = IntervalWidth(low_factor=0.13972656775266648, high_factor=4.951521293720485)
+DELAY_SPREAD: Mapping[str, IntervalWidth] = MappingProxyType(
+    {"tesla-k20": IntervalWidth(low_factor=0.529126213592233, high_factor=2.977453074927514)}
+)
+"""Factors of model 1, of which Table 4.2 has times on Tesla K20 alone."""
+DELAY_SPREAD_ELSEWHERE = IntervalWidth(low_factor=0.38489202836160147, high_factor=5.13768399529143)
 
 
-def published_delay_pairs(path: Path = DELAY_TABLE) -> tuple[Pair, ...]:
-    """All pairs of Table 4.2 (model 1, Tesla K20). Raises DataError naming file, row and column."""
-    return tuple(
-        Pair(
-            row["benchmark"],
-            row["kernel"],
-            "tesla-k20",
-            _microseconds(path, number, row, "actual_us"),
-            _microseconds(path, number, row, "predicted_us"),
-        )
-        for number, row in _rows(path)
-    )
-
-
-def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(enumerate(csv.DictReader(file), start=2))
-
-
-def _microseconds(path: Path, number: int, row: Mapping[str, str], column: str) -> float:
-    try:
-        value = float(row[column])
-    except (KeyError, TypeError, ValueError):
-        value = 0.0
-    if not value > 0:
-        raise DataError(
-            f"{path.name}, row {number}: {column} is no time above 0",
-            file=path.name,
-            row=number,
-            column=column,
-        )
-    return value
-
-
-def spread_of(pairs: Sequence[Pair], gpu_id: str) -> tuple[IntervalWidth, Basis]:
-    """Interval factors at 90 % for a GPU from published pairs, and what they rest on.
-
-    A GPU of the table gets its own spread (``unseen_kernel``: nothing in the model was fitted
-    to those times). Any other gets that of all its GPUs, ``EXTRAPOLATED_WIDENING`` times as wide
-    in logarithms, with basis ``extrapolated``: its latencies are measured, its times are not.
-    Kernels of one benchmark count as one group, as in ``wattcast.models.intervals``.
-    """
-    own = [pair for pair in pairs if pair.gpu == gpu_id]
-    used = own or list(pairs)
-    names = sorted({pair.benchmark for pair in used})
-    groups = [names.index(pair.benchmark) for pair in used]
-    low, high = conformal_factors([pair.log_ratio for pair in used], groups, LEVEL)
-    width = IntervalWidth(low_factor=low, high_factor=high)
-    return (
-        (width, "unseen_kernel") if own else (width.widened(EXTRAPOLATED_WIDENING), "extrapolated")
-    )
-
-
-@lru_cache(maxsize=16)
 def spread(gpu_id: str) -> tuple[IntervalWidth, Basis]:
-    """``spread_of`` Table 4.8: model 2."""
-    return spread_of(published_pairs(), gpu_id)
+    """Factors of model 2 on a GPU, and what they rest on."""
+    return _own_or(SPREAD, gpu_id, SPREAD_ELSEWHERE)
 
 
-@lru_cache(maxsize=16)
 def delay_spread(gpu_id: str) -> tuple[IntervalWidth, Basis]:
-    """``spread_of`` Table 4.2: model 1, measured on Tesla K20 alone."""
-    return spread_of(published_delay_pairs(), gpu_id)
+    """Factors of model 1 on a GPU, and what they rest on."""
+    return _own_or(DELAY_SPREAD, gpu_id, DELAY_SPREAD_ELSEWHERE)
+
+
+def _own_or(
+    widths: Mapping[str, IntervalWidth], gpu_id: str, elsewhere: IntervalWidth
+) -> tuple[IntervalWidth, Basis]:
+    own = widths.get(gpu_id)
+    return (elsewhere, "extrapolated") if own is None else (own, "unseen_kernel")
 
 
 def estimate_within(

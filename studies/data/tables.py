@@ -13,11 +13,14 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
+import pandas as pd
+
 from studies.data.activity_tables import ACTIVITY_GPUS, read_activity_table
 from studies.data.frequency import OPCODE_COUNTS, file_names, read_frequency, read_opcode_counts
 from studies.data.launches import launches_path, read_launches
 from wattcast.features.errors import DataError
 from wattcast.models.cards import Source, sha256_of
+from wattcast.training.data.cleaning import NUMERIC_COLUMNS, SM_COUNT
 from wattcast.training.data.datasets import SOURCES_FILE, data_root, sources
 from wattcast.training.data.inventory import (
     Found,
@@ -27,6 +30,18 @@ from wattcast.training.data.inventory import (
     digest_of_frame,
     inventory,
 )
+from wattcast.training.data.tables import number, read_table, text
+
+TABLES = ("K20", "M60", "V100", *SM_COUNT)
+"""Names of the tables, those of the files they were cleaned from (``sources.toml``)."""
+
+FLAGS = ("idle_power", "iic_zero", "short_run", "time_not_kernel")
+"""What the column ``flag`` may hold, each followed by a semicolon (rule 10)."""
+
+_TEXT = ("benchmark", "kernel", "kernel_id", "family")
+_POSITIVE = frozenset({"grid_size", "block_size", "total_threads", "power_w", "n_repeats"})
+# What wattcast.training.data.cleaning keeps besides: not in these files.
+_NOT_THERE = frozenset({"total_inst", "wtotal", "serial"})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,10 +54,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return int(any(each.state == "defective" for each in tables))
 
 
+def read_clean(name: str, root: Path | None = None) -> pd.DataFrame:
+    """A table of ``power/clean``: published power rows as somebody else cleaned them, checked.
+
+    Columns under their uniform names, blanks as NaN.
+
+    Raises DataError naming file, row and column for what does not fit: text where a number belongs,
+    power that is not positive, a flag nobody knows.
+    """
+    path = (root or data_root()) / "power" / "clean" / f"{name}.csv"
+    flags = rf"^(({'|'.join(FLAGS)});)*$"
+    return read_table(
+        path,
+        {
+            "gpu": text(choices=(name,)),
+            **{column: text() for column in _TEXT},
+            "flag": text(nullable=True, pattern=flags),
+            **{
+                column: number(positive=True)
+                if column in _POSITIVE
+                else number(nullable=True, low=0.0)
+                for column in NUMERIC_COLUMNS
+                if column not in _NOT_THERE
+            },
+        },
+    )
+
+
 def readers(root: Path) -> Readers:
     """Readers of the tables that only studies read, below ``root``."""
     time_table = launches_path(root)
     return {
+        **{f"power/clean/{each}.csv": partial(_clean, each, root) for each in TABLES},
         **{f"dvfs/{each}.csv": partial(_frequency, each, root) for each in file_names(root)},
         f"dvfs/{OPCODE_COUNTS}.csv": partial(_opcodes, root),
         **{f"activity/{gpu}.csv": partial(_activity, gpu, root) for gpu in ACTIVITY_GPUS},
@@ -85,7 +128,14 @@ def _launches(path: Path) -> Found:
 
 
 def _opcodes(root: Path) -> Found:
-    frame = read_opcode_counts(root)
+    return _frame(read_opcode_counts(root))
+
+
+def _clean(table: str, root: Path) -> Found:
+    return _frame(read_clean(table, root))
+
+
+def _frame(frame: pd.DataFrame) -> Found:
     return Found("sound", len(frame), len(frame), digest_of_frame(frame))
 
 

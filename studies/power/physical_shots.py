@@ -21,10 +21,31 @@ from studies.power.physical_rows import Floats, GpuRows
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import PhysicalParameters
-from wattcast.models.power.recalibration import MeasuredLaunch, recalibrated
+from wattcast.models.power.recalibration import design, refitted
 
 SHOTS = (0, 1, 3, 5, 10)
 """Measured launches of the new GPU, each of another program."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredLaunch:
+    """Activities of a launch at the PREDICTED time at ``clocks``, and the watts it drew there."""
+
+    activities: UnitActivities
+    clocks: ClockPair
+    power_watts: float
+
+
+def recalibrated(
+    parameters: PhysicalParameters,
+    measured: Sequence[MeasuredLaunch],
+) -> PhysicalParameters:
+    """``refitted`` to measured launches; without any the parameters come back as they are."""
+    if not measured:
+        return parameters
+    watts = np.array([one.power_watts for one in measured])
+    rows = design(parameters, [(one.activities, one.clocks) for one in measured])
+    return refitted(parameters, rows, watts)
 
 
 @dataclass(frozen=True)

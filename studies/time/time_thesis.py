@@ -20,13 +20,13 @@ from studies.pages.figures import Points, bars, scatter
 from studies.pages.page import Section, Table
 from studies.pages.targets import Chapter
 from studies.pages.uninformed import median_of_others
+from studies.time.published import Pair, published_delay_pairs, published_pairs
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.time.registry import time_models
-from wattcast.models.time.spread import Pair, published_delay_pairs, published_pairs
 
 Floats = NDArray[np.float64]
 

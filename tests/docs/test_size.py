@@ -41,7 +41,7 @@ def test_what_is_installed_is_what_is_counted() -> None:
 
 
 def test_what_is_called_quick_slow_or_alone_is_there() -> None:
-    for start in (*conftest.QUICK, *conftest.SLOW, *conftest.ALONE):
+    for start in (*conftest.QUICK, *conftest.NOT_QUICK, *conftest.SLOW, *conftest.ALONE):
         path, _, name = start.partition("::")
         text = (size.ROOT / path).read_text("utf-8") if path.endswith(".py") else ""
         assert (size.ROOT / path).exists(), start

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from studies.power.physical_shots import MeasuredLaunch, recalibrated
 from tests.models.test_power_physical import NOTHING, REFERENCE, parameters
 from wattcast.features.errors import DataError
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import predicted_power
-from wattcast.models.power.recalibration import MeasuredLaunch, recalibrated
 
 BUSY = NOTHING._replace(issue=0.5, fma=0.6, dram=0.3)
 PRIOR = parameters(base=0.05, clock=0.1, issue=0.2, fma=0.3, dram=0.2)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from studies.time.published import GPUS, published_pairs, spread_of
 from tests.features.test_gpus import published_latency
 from tests.models.time_works import (
     ALL_GPUS,
@@ -43,7 +44,7 @@ from wattcast.models.time.penalties import (
     shared_penalty_seconds,
 )
 from wattcast.models.time.scheduling import KernelWork, SchedulingTimeModel, TimeResult, work_of
-from wattcast.models.time.spread import GPUS, published_pairs, spread
+from wattcast.models.time.spread import spread
 
 MODEL = SchedulingTimeModel()
 
@@ -405,6 +406,11 @@ def test_the_spread_of_a_gpu_holds_nine_in_ten_of_its_pairs(gpu_id: str) -> None
     ]
     assert sum(inside) >= 0.9 * len(pairs)
     assert basis == "unseen_kernel"
+
+
+def test_the_factors_are_those_of_the_pairs() -> None:
+    for gpu_id in (*GPUS, "tesla-v100"):
+        assert spread(gpu_id) == spread_of(published_pairs(), gpu_id)
 
 
 def test_a_gpu_without_times_gets_a_wider_and_weaker_interval() -> None:

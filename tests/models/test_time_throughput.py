@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from studies.time.published import published_pairs
 from tests.models.time_works import (
     K20,
     MATMUL,
@@ -28,7 +29,6 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.time.spread import published_pairs
 from wattcast.models.time.throughput import (
     SmRates,
     Throughput,

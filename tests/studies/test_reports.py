@@ -40,6 +40,7 @@ from studies.report import NEEDED, require
 from studies.time import bottleneck_errors as bottleneck
 from studies.time import queueing_errors as queueing
 from studies.time import time_work
+from studies.time.published import published_pairs
 from studies.time.time_activity import activity_chapter
 from studies.time.time_report import time_report
 from studies.time.time_thesis import KERNELS, by_dwarf, errors_of, thesis_chapter
@@ -47,7 +48,6 @@ from studies.time.work_folds import MODEL, OTHERS, LeftOut, WorkTable
 from wattcast.features.errors import MissingExtraError
 from wattcast.models.choice import Point
 from wattcast.models.time.calibration import TimeProtocol
-from wattcast.models.time.spread import published_pairs
 from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(

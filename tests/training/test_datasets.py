@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from studies.data.tables import TABLES, read_clean
 from studies.power.power_baselines import activity_rows, baseline_lines
 from wattcast.features.errors import DataError
-from wattcast.training.data import inventory
 from wattcast.training.data.cleaning import MODEL_INPUTS, NamingRules, clean, plain_name
 from wattcast.training.data.datasets import KernelName, find_data, read_kernel_names
-from wattcast.training.data.inventory import read_clean
 from wattcast.training.evaluation.protocols import evaluate, median_watts
 from wattcast.training.power_rows import power_rows
 
@@ -111,7 +110,7 @@ def test_the_rule_finds_most_families_without_their_own_spelling() -> None:
 
 
 @needs_data
-@pytest.mark.parametrize("name", inventory.TABLES)
+@pytest.mark.parametrize("name", TABLES)
 def test_cleaned_tables_hold_what_cleaning_gives(name: str) -> None:
     frame, ours = read_clean(name), clean(name).frame
     np.testing.assert_array_equal(frame["power_w"], ours["power_w"])

@@ -3,11 +3,6 @@
 inventory(root)   one ``TableFacts`` for each power table that can be read or should be there
 
 Other tables are ``unread``: only studies read them (``python -m studies tables`` checks those).
-
-``read_clean`` reads ``power/clean``: the published power rows as somebody else cleaned them.
-
-``training.data.cleaning`` makes the same rows from the published files; these are there to hold it
-against, and for users who want no cleaning of their own.
 """
 
 from __future__ import annotations
@@ -24,53 +19,14 @@ import pandas as pd
 
 from wattcast.features.errors import DataError
 from wattcast.models.cards import sha256_of
-from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, SM_COUNT, clean
+from wattcast.training.data.cleaning import MODEL_INPUTS, clean
 from wattcast.training.data.datasets import (
-    data_root,
     find_data,
     read_kernel_names,
     read_raw,
     sources,
 )
-from wattcast.training.data.tables import number, read_table, text
 from wattcast.training.provenance import fingerprint
-
-TABLES = ("K20", "M60", "V100", *SM_COUNT)
-"""Names of the tables, those of the files they were cleaned from (``sources.toml``)."""
-
-FLAGS = ("idle_power", "iic_zero", "short_run", "time_not_kernel")
-"""What the column ``flag`` may hold, each followed by a semicolon (rule 10)."""
-
-_TEXT = ("benchmark", "kernel", "kernel_id", "family")
-_POSITIVE = frozenset({"grid_size", "block_size", "total_threads", "power_w", "n_repeats"})
-# What wattcast.training.data.cleaning keeps besides: not in these files.
-_NOT_THERE = frozenset({"total_inst", "wtotal", "serial"})
-
-
-def read_clean(name: str, root: Path | None = None) -> pd.DataFrame:
-    """One table, checked: its columns under their uniform names, blanks as NaN.
-
-    Raises DataError naming file, row and column for what does not fit: text where a number belongs,
-    power that is not positive, a flag nobody knows.
-    """
-    path = (root or data_root()) / "power" / "clean" / f"{name}.csv"
-    flags = rf"^(({'|'.join(FLAGS)});)*$"
-    return read_table(
-        path,
-        {
-            "gpu": text(choices=(name,)),
-            **{column: text() for column in _TEXT},
-            "flag": text(nullable=True, pattern=flags),
-            **{
-                column: number(positive=True)
-                if column in _POSITIVE
-                else number(nullable=True, low=0.0)
-                for column in NUMERIC_COLUMNS
-                if column not in _NOT_THERE
-            },
-        },
-    )
-
 
 State = Literal["complete", "shortened", "sound", "defective", "missing", "unread"]
 """``complete``: the upstream file, by its checksum; ``shortened``: readable, but not that file;
@@ -140,8 +96,6 @@ def _readers(root: Path) -> Readers:
     readers: dict[str, Callable[[], Found]] = {"power/kernel_names.csv": lambda: _names(root)}
     for source in sources().file:
         readers[f"power/raw/{source.name}"] = partial(_raw, source.id, root)
-    for table in TABLES:
-        readers[f"power/clean/{table}.csv"] = partial(_clean, table, root)
     return readers
 
 
@@ -197,14 +151,6 @@ def _raw(source_id: str, root: Path) -> Found:
 def _names(root: Path) -> Found:
     names = read_kernel_names(root)
     return Found("sound", len(names), len(names), digest(sorted(map(repr, names.items()))))
-
-
-def _clean(table: str, root: Path) -> Found:
-    return _frame(read_clean(table, root))
-
-
-def _frame(frame: pd.DataFrame) -> Found:
-    return Found("sound", len(frame), len(frame), digest_of_frame(frame))
 
 
 def digest_of_frame(frame: pd.DataFrame) -> str:

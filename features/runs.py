@@ -22,7 +22,7 @@ from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.loops import Loop, LoopForest
 from wattcast.features.ptx.ir import Function, Instruction, Module
-from wattcast.features.reuse import Stream, stream_without_reuse
+from wattcast.features.reuse import Stream
 from wattcast.features.trips import How, TripCount, resolve_trips
 
 if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
@@ -224,7 +224,7 @@ def _tested_first(cfg: ControlFlowGraph, loop: Loop) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SymbolicTraffic:
-    """Global memory as the symbolic analysis sees it: sectors, but no reuse between accesses.
+    """Global memory as the symbolic analysis sees it.
 
     Loads and stores both hold the sectors of atomics, which move there and back.
     """
@@ -237,34 +237,35 @@ class SymbolicTraffic:
 
     @property
     def footprint_sectors(self) -> float:
-        """At most this: every sector counts as new."""
+        """Distinct sectors of the launch."""
         return sum(stream.distinct_sectors for stream in self.streams)
 
 
 REUSE_UNKNOWN = Diagnostic(
     "reuse_unknown",
-    "the symbolic analysis does not model reuse between accesses; every sector is assumed to "
-    "reach L2 and memory, so traffic is an upper bound. Use --analysis executed to count reuse",
+    "the symbolic analysis follows reuse only where addresses are sums of multiples of lane, block "
+    "and loop counters; other accesses are taken to fall anywhere in their buffer, or to be new. "
+    "Use --analysis executed to count reuse",
 )
 
 
-def symbolic_traffic(function: Function, launch: Launch, result: SymbolicResult) -> SymbolicTraffic:
+def symbolic_traffic(
+    module: Module, function: Function, launch: Launch, result: SymbolicResult
+) -> SymbolicTraffic:
     """Sectors of global loads and stores of a kernel (functions it calls are not followed)."""
+    from wattcast.features.symbolic.footprints import streams
+
+    found = streams(module, function, launch, result)
+    loads = sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found)
+    stores = sum(s.store_sectors + s.atomic_sectors for s in found)
     counts = result.functions[function.name]
-    loads = stores = atomics = 0.0
-    for instruction in function.body.instructions:
-        facts = classify(instruction.opcode)
-        sectors = float(counts.sectors[instruction.position])
-        if facts.space not in ("global", "generic") and facts.source_space != "global":
-            continue
-        if facts.category == "atomic":
-            atomics += sectors
-        elif facts.category in ("load", "copy"):
-            loads += sectors
-        elif facts.category == "store":
-            stores += sectors
-    stream = stream_without_reuse("(all buffers)", loads, stores, atomics, launch.blocks)
-    return SymbolicTraffic(loads + atomics, stores + atomics, (stream,), launch.blocks)
+    requests = sum(
+        float(counts.requests[one.position])
+        for one in function.body.instructions
+        if classify(one.opcode).space in ("global", "generic")
+        or classify(one.opcode).source_space == "global"
+    )
+    return SymbolicTraffic(loads, stores, found, launch.blocks, requests / launch.blocks)
 
 
 def accesses(

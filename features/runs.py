@@ -255,17 +255,10 @@ def symbolic_traffic(
     """Sectors of global loads and stores of a kernel (functions it calls are not followed)."""
     from wattcast.features.symbolic.footprints import streams
 
-    found = streams(module, function, launch, result)
+    found, requests = streams(module, function, launch, result)
     loads = sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found)
     stores = sum(s.store_sectors + s.atomic_sectors for s in found)
-    counts = result.functions[function.name]
-    requests = sum(
-        float(counts.requests[one.position])
-        for one in function.body.instructions
-        if classify(one.opcode).space in ("global", "generic")
-        or classify(one.opcode).source_space == "global"
-    )
-    return SymbolicTraffic(loads, stores, found, launch.blocks, requests / launch.blocks)
+    return SymbolicTraffic(loads, stores, found, launch.blocks, requests)
 
 
 def accesses(

@@ -61,6 +61,8 @@ class Box:
     def common(self, shift: float, unit: int) -> float:
         """The share of its units that it touches too when moved by some bytes, again and again."""
         share = 1.0
+        if not shift:
+            return share
         for stride, count in reversed(self.repeats):
             steps = round(shift / stride)
             share *= max(0.0, 1.0 - abs(steps) / count)
@@ -68,7 +70,8 @@ class Box:
         if not share or abs(shift) >= self.extent + unit:
             return 0.0
         ours = both = 0.0
-        for turn in range(MOST_PHASES):
+        phases = unit // gcd(int(shift), unit) if shift else 1
+        for turn in range(min(phases, MOST_PHASES)):
             low = self.start + turn * shift
             first, last = low // unit, (low + self.extent - 1) // unit
             low += shift
@@ -214,9 +217,12 @@ class _Measured:
 
 def streams(
     module: Module, function: Function, launch: Launch, result: SymbolicResult
-) -> tuple[Stream, ...]:
-    """What the launch does to each buffer. Accesses whose addresses are no sums of multiples are
-    taken to be all new, or to fall anywhere in their buffer where its size is given."""
+) -> tuple[tuple[Stream, ...], float]:
+    """What the launch does to each buffer, and a block's requests to global memory.
+
+    Accesses whose addresses are no sums of multiples are taken to be all new, or to fall anywhere
+    in their buffer where its size is given.
+    """
     made = scheme(module, function)
     arguments = Arguments(made, launch)
     groups, loose = _grouped(made, launch, result, arguments)
@@ -226,7 +232,7 @@ def streams(
         by_origin.setdefault(group.form.origin, []).append(_Measured(known, group))
     found = [_stream(known, name, members, arguments) for name, members in by_origin.items()]
     found += [_scattered(known, group, arguments) for group in loose]
-    return tuple(found)
+    return tuple(found), known.whole
 
 
 def _grouped(
@@ -362,9 +368,12 @@ def _sharing(known: _Launch, members: list[_Measured], unit: int) -> Sharing:
 
 def _moved(boxes: list[Box], shift: int, unit: int) -> float:
     """The share of some boxes that, moved, they touch too."""
-    return sum(
+    if not shift:
+        return 1.0
+    found = (
         max(other.common(one.start + shift - other.start, unit) for other in boxes) for one in boxes
-    ) / len(boxes)
+    )
+    return sum(found) / len(boxes)
 
 
 def _distinct(known: _Launch, members: list[_Measured], unit: int) -> float:

@@ -191,7 +191,7 @@ class LaunchCounts:
         found: Traffic = (
             self.runs.executed.memory
             if self.executed
-            else symbolic_traffic(self.function, self.launch, self.runs.symbolic)
+            else symbolic_traffic(self.module, self.function, self.launch, self.runs.symbolic)
         )
         if factors is None:
             return found

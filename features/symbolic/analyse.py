@@ -48,7 +48,7 @@ def analyse_symbolically(
     made = scheme(module, function)
     shape = shape_of(made)
     trips, _ = resolve_trips(made.cfg, made.forest, loops or {})
-    arguments = _Arguments(made, launch)
+    arguments = Arguments(made, launch)
     sampling = choose_blocks(made, launch, arguments.constant)
     lanes = Lanes(launch, np.array(sampling.blocks, dtype=np.int64))
     evaluator = Evaluator(made, lanes, arguments.value, _symbols(module, function))
@@ -72,7 +72,7 @@ def analyse_symbolically(
     return summarise(walker, calls.walkers, trips, sampling, diagnostics, calls.complete)
 
 
-class _Arguments:
+class Arguments:
     """Values of kernel parameters; remembers which ones were asked for and are not given."""
 
     def __init__(self, made: Scheme, launch: Launch) -> None:

@@ -112,7 +112,7 @@ class LaunchCounts:
         if not self.executed or self.runs.executed.sampling.completed:
             return None
         try:
-            known = self.runs.symbolic.functions[self.function.name]
+            known = self.runs.flow.functions[self.function.name]
         except WattcastError:
             return None
         ran = self.runs.executed.functions[self.function.name].warp_executions
@@ -162,7 +162,7 @@ class LaunchCounts:
 
     def _symbolic_functions(self) -> Mapping[str, SymbolicCounts]:
         try:
-            return self.runs.symbolic.functions
+            return (self.runs.flow if self.executed else self.runs.symbolic).functions
         except WattcastError:
             return {}
 

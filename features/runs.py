@@ -81,11 +81,23 @@ class Runs:
     @cached_property
     def symbolic(self) -> SymbolicResult:
         """Counts worked out without running. Raises LaunchError for arguments that do not fit."""
+        return self._worked_out(accesses=True)
+
+    @cached_property
+    def flow(self) -> SymbolicResult:
+        """The same but for what accesses do: who executes what, and how often. Raises LaunchError.
+
+        An execution is planned by it and told apart from guesses; what is accessed it counts.
+        """
+        known: SymbolicResult | None = vars(self).get("symbolic")
+        return self._worked_out(accesses=False) if known is None else known
+
+    def _worked_out(self, *, accesses: bool) -> SymbolicResult:
         from wattcast.features.symbolic import analyse_symbolically
 
         with _degrading("symbolic"):
             return analyse_symbolically(
-                self._module, self._function, self._launch, loops=self._loops
+                self._module, self._function, self._launch, loops=self._loops, accesses=accesses
             )
 
     @property
@@ -155,7 +167,7 @@ class Runs:
         from wattcast.features.execution import axis_cuts
 
         try:
-            sampled = self.symbolic.sampling
+            sampled = self.flow.sampling
         except WattcastError:
             return ((), (), ())
         if not sampled.exact:
@@ -177,7 +189,8 @@ class Runs:
         if all(trip.how != "assumed" for trip in trips):
             return trips, ()
         try:
-            found = {info.loop: info for info in self.symbolic.loops if info.exact}
+            worked_out = self.flow if may_execute else self.symbolic
+            found = {info.loop: info for info in worked_out.loops if info.exact}
         except AnalysisError as error:
             return trips, (Diagnostic("analysis_failed", error.detail, self._function.line),)
         better = [

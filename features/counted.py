@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 REPEATED_ERROR = 0.02
 """Relative error of counts where iterations were taken from others: nine in ten of the 189 counts
-(instructions, shared passes, sectors at L1, L2 and DRAM) of 52 launches lie within 1.4 % of those of
-a run to completion (``python -m studies budget``)."""
+(instructions, shared passes, sectors at L1, L2 and DRAM) of 52 launches lie within 1.4 % of those
+of a run to completion (``python -m studies budget``)."""
 
 CUT_SHORT_ERROR = 0.9
 """The same where the budget ended in the few blocks that had it to themselves: four in five of 144

@@ -39,7 +39,6 @@ from wattcast.training.onboard.data import (
     base_data,
     driver_data,
     fact,
-    profile_id,
     profile_of,
     used_sources,
 )
@@ -79,18 +78,16 @@ class FittedProfile:
 
 
 def known_profile(device: Device, gpu: str | None = None) -> GpuProfile | None:
-    """The profile of ``gpu``, or the one whose id, alias or name is the device's.
+    """The profile of ``gpu``, or the one that the device's name finds.
 
     Raises GpuError for a ``gpu`` that is unknown.
     """
     if gpu is not None:
         return load_gpu(gpu)
-    for name in (profile_id(device), f"nvidia-{profile_id(device)}"):
-        try:
-            return load_gpu(name)
-        except GpuError:
-            continue  # another spelling, or none
-    return None
+    try:
+        return load_gpu(device.name)
+    except GpuError:
+        return None  # another spelling, several boards of that name, or none
 
 
 def steady_clocks(configurations: Iterable[Configuration]) -> ClockPair | None:

@@ -62,7 +62,9 @@ def test_features_and_lists(run: Run, file: str, looping: str) -> None:
     assert json.loads(run("gpus", "list", "--json")[0])[0]["id"]
     assert json.loads(run("gpus", "show", "k20")[0])["id"] == "tesla-k20"
     assert "alavani2023" in run("schemas")[0]
-    assert re.fullmatch(r"\d+ profiles are valid, \d+ printed peaks agree\n", run("gpus", "check")[0])
+    assert re.fullmatch(
+        r"\d+ profiles are valid, \d+ printed peaks agree\n", run("gpus", "check")[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,8 @@ def gpus_add(
     A board that has a profile keeps its facts except those that the driver tells otherwise, such
     as power limits. `wattcast onboard` measures what no driver tells.
     """
-    from wattcast.training.onboard.data import known_base, loaded, profile_id, told_data
+    from wattcast.training.measure.device import profile_id
+    from wattcast.training.onboard.data import known_base, loaded, told_data
 
     told, source = _told(dumps or [], device)
     opened = predictor().gpus

@@ -18,6 +18,7 @@ import numpy as np
 from pydantic_core import to_json
 
 from benchmarks.execution import hint
+from studies.end_to_end import programs
 from tests.app.conftest import settings_at
 from tests.fixtures.kernels.data import Buffer, FixtureKernel, Shape, ptx_path, targets
 from tests.fixtures.kernels.manifest import KERNELS
@@ -28,6 +29,9 @@ from wattcast.predictor.predict import predict
 GPU = "a100-sxm4-80gb"
 EFFORT = 30_000_000
 """Small, so that the longest fixtures end where the budget does: that place must not move."""
+
+PUBLIC = "public"
+"""Stands for the public programs among the names."""
 
 
 def body(kernel: FixtureKernel, shape: Shape) -> dict[str, Any]:
@@ -60,6 +64,11 @@ def answers(seed: int, threads: int, names: list[str]) -> dict[str, bytes]:
         if kernel.name in names
         for number, shape in enumerate((*kernel.shapes[1:], kernel.large))
     ]
+    if PUBLIC in names:
+        wanted += [
+            (f"{PUBLIC}/{program.name}", program.request(GPU, analysis_effort=EFFORT))
+            for program in programs()
+        ]
     random.Random(seed).shuffle(wanted)
     with tempfile.TemporaryDirectory() as home, ThreadPoolExecutor(threads) as pool:
         services = Services(settings_at(Path(home)))

@@ -10,7 +10,10 @@ from contextlib import contextmanager
 
 import pytest
 
+from studies.end_to_end import programs
+from tests.app.same_answers import PUBLIC
 from tests.fixtures.kernels.manifest import KERNELS
+from wattcast.features.errors import DataError
 
 FEW = ("matmul_tiled", "triangular")
 
@@ -44,9 +47,9 @@ def asked(names: tuple[str, ...], *, seed: int, threads: int, hashes: int, nice:
     return found.stdout
 
 
-def compare(names: tuple[str, ...], beside: int) -> None:
+def compare(names: tuple[str, ...], beside: int, answers: int) -> None:
     idle = asked(names, seed=1, threads=1, hashes=1, nice=0).split(b"\n")
-    assert len(idle) == 3 * len(names)
+    assert len(idle) == answers
     with busy(beside):
         held_up = asked(names, seed=2, threads=8, hashes=2, nice=19).split(b"\n")
     different = [a.split(b" ")[0] for a, b in zip(idle, held_up, strict=True) if a != b]
@@ -55,9 +58,18 @@ def compare(names: tuple[str, ...], beside: int) -> None:
 
 def test_answers_are_the_same_byte_for_byte() -> None:
     """In another order, by 8 threads, with other hashes, at nice 19 beside busy processes."""
-    compare(FEW, beside=2)
+    compare(FEW, beside=2, answers=3 * len(FEW))
 
 
 @pytest.mark.slow
 def test_answers_about_every_fixture_are_the_same_byte_for_byte() -> None:
-    compare(tuple(kernel.name for kernel in KERNELS), beside=4)
+    compare(tuple(kernel.name for kernel in KERNELS), beside=4, answers=3 * len(KERNELS))
+
+
+@pytest.mark.slow
+def test_answers_about_public_programs_are_the_same_byte_for_byte() -> None:
+    try:
+        count = len(programs())
+    except DataError as reason:
+        pytest.skip(str(reason))
+    compare((PUBLIC,), beside=2, answers=count)

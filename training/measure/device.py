@@ -14,7 +14,8 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from wattcast.features.errors import WattcastError
+from wattcast.features.errors import GpuError, WattcastError
+from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.training.measure.workload import Board, Part, Pattern, Workload
 
 
@@ -76,6 +77,19 @@ class Device(Part):
     memory_bus_bits: int | None = None
     max_memory_mhz: float | None = None
     power_limit_watts: float | None = None
+
+
+def known_profile(device: Device, gpu: str | None = None) -> GpuProfile | None:
+    """The profile of ``gpu``, or the one that the device's name finds.
+
+    Raises GpuError for a ``gpu`` that is unknown.
+    """
+    if gpu is not None:
+        return load_gpu(gpu)
+    try:
+        return load_gpu(device.name)
+    except GpuError:
+        return None  # another spelling, several boards of that name, or none
 
 
 class Batch(NamedTuple):

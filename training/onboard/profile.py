@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from wattcast.features.activity import Activity
-from wattcast.features.errors import GpuError, WattcastError
-from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.errors import WattcastError
+from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair
@@ -30,7 +30,7 @@ from wattcast.models.time.bottleneck import (
     dram_bytes,
     resource_seconds,
 )
-from wattcast.training.measure.device import Device
+from wattcast.training.measure.device import known_profile
 from wattcast.training.measure.lines import Configuration
 from wattcast.training.measure.recording import Recording
 from wattcast.training.measure.workload import Buffer, Probe, executed
@@ -75,19 +75,6 @@ class FittedProfile:
     data: dict[str, Any]
     fitted: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-
-def known_profile(device: Device, gpu: str | None = None) -> GpuProfile | None:
-    """The profile of ``gpu``, or the one that the device's name finds.
-
-    Raises GpuError for a ``gpu`` that is unknown.
-    """
-    if gpu is not None:
-        return load_gpu(gpu)
-    try:
-        return load_gpu(device.name)
-    except GpuError:
-        return None  # another spelling, several boards of that name, or none
 
 
 def steady_clocks(configurations: Iterable[Configuration]) -> ClockPair | None:

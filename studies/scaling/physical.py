@@ -4,9 +4,9 @@
     model.scale(use, ClockPair(900, 3505))         # against the reference pair
     -> Scale(time=1.31, power=0.62, energy=0.81)
 
-``use`` is what a profiler counted at one clock pair (``models.dvfs.use``); the reference defaults
-to the highest pair of the campaign the parameters were fitted on. Forms: ``models.dvfs.timing`` and
-``wattcast.models.dvfs.power``; energy is always time x power. docs/frequency.md.
+``use`` is what a profiler counted at one clock pair (``use.py``); the reference defaults to the
+highest pair of the campaign the parameters were fitted on. Forms: ``timing.py`` and ``power.py``;
+energy is always time x power. docs/frequency.md.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from studies.scaling.power import PowerParameters, power_watts
+from studies.scaling.timing import TimeParameters, relative_time
+from studies.scaling.use import UNITS, CounterKind, Floats, KernelUse, UseTable
 from wattcast.features.errors import ClockError, ModelError
 from wattcast.models.clocks import ABOVE, BELOW, ClockPair, checked
-from wattcast.models.dvfs.power import PowerParameters, power_watts
-from wattcast.models.dvfs.timing import TimeParameters, relative_time
-from wattcast.models.dvfs.use import UNITS, CounterKind, Floats, KernelUse, UseTable
 
 PARAMETERS_NAME = "model.json"
 

@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattcast.features.errors import ClockError, ModelError
-from wattcast.models.clocks import ClockPair
-from wattcast.models.dvfs.card import ScalingCard, load_corrected, load_physical, scaling_store
-from wattcast.models.dvfs.physical import (
+from studies.scaling.card import ScalingCard, load_corrected, load_physical, scaling_store
+from studies.scaling.physical import (
     PhysicalScaling,
     ScalingParameters,
     read_scaling,
     time_bounds,
 )
-from wattcast.models.dvfs.power import PowerParameters, VoltageKnots
-from wattcast.models.dvfs.timing import TimeParameters
-from wattcast.models.dvfs.use import UNITS, KernelUse
+from studies.scaling.power import PowerParameters, VoltageKnots
+from studies.scaling.timing import TimeParameters
+from studies.scaling.use import UNITS, KernelUse
+from wattcast.features.errors import ClockError, ModelError
+from wattcast.models.clocks import ClockPair
 
 NOMINAL = ClockPair(1000.0, 3500.0)
 PARAMETERS = ScalingParameters(

@@ -16,11 +16,11 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from studies.scaling.physical import PARAMETERS_NAME, PhysicalScaling, read_scaling
+from studies.scaling.residual import CorrectedScaling
+from studies.scaling.use import UNITS, CounterKind
 from wattcast.features.errors import ModelError, SchemaError
 from wattcast.models.cards import Card, CardPart, Sha256, TrainingSize
-from wattcast.models.dvfs.physical import PARAMETERS_NAME, PhysicalScaling, read_scaling
-from wattcast.models.dvfs.residual import CorrectedScaling
-from wattcast.models.dvfs.use import UNITS, CounterKind
 from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
 from wattcast.models.trees import TreeModel
 

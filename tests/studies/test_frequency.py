@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from studies.clocks.scaling_rows import scaling_rows
-from wattcast.features.errors import DataError
-from wattcast.models.clocks import ClockPair
-from wattcast.training.data.datasets import find_data
-from wattcast.training.data.frequency import (
+from studies.data.frequency import (
     GPU_IDS,
     file_names,
     kernel_group,
     read_frequency,
     read_opcode_counts,
 )
+from wattcast.features.errors import DataError
+from wattcast.models.clocks import ClockPair
+from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"

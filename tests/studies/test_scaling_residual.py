@@ -10,10 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studies.clocks.scaling_trees import FittedTrees, ResidualRows, TreeSettings, fit_trees
-from tests.models.test_dvfs_physical import PARAMETERS, use
-from wattcast.features.errors import ModelError, SchemaError
-from wattcast.models.clocks import ClockPair
-from wattcast.models.dvfs.card import (
+from studies.scaling.card import (
     SCHEMAS,
     TREES,
     ScalingCard,
@@ -22,10 +19,13 @@ from wattcast.models.dvfs.card import (
     scaling_store,
     schema_hash,
 )
-from wattcast.models.dvfs.physical import PhysicalScaling, time_bounds
-from wattcast.models.dvfs.residual import CorrectedScaling, power_vectors, time_vectors
-from wattcast.models.dvfs.timing import relative_time
-from wattcast.models.dvfs.use import UNITS, KernelUse, UseTable
+from studies.scaling.physical import PhysicalScaling, time_bounds
+from studies.scaling.residual import CorrectedScaling, power_vectors, time_vectors
+from studies.scaling.timing import relative_time
+from studies.scaling.use import UNITS, KernelUse, UseTable
+from tests.studies.test_scaling_physical import PARAMETERS, use
+from wattcast.features.errors import ModelError, SchemaError
+from wattcast.models.clocks import ClockPair
 from wattcast.models.store import ArtifactStore
 from wattcast.models.trees import TreeModel
 

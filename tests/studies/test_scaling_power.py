@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from wattcast.models.clocks import ClockPair
-from wattcast.models.dvfs.power import (
+from studies.scaling.power import (
     PUBLISHED_VOLTAGES,
     PowerParameters,
     VoltageKnots,
     duty,
     power_watts,
 )
-from wattcast.models.dvfs.use import UseTable
+from studies.scaling.use import UseTable
+from wattcast.models.clocks import ClockPair
 
 NOMINAL = ClockPair(1000.0, 2000.0)
 MODEL = PowerParameters(

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from studies.data.launches import groups_of, read_launches
 from wattcast.features.errors import DataError
 from wattcast.features.launch import Launch
-from wattcast.training.data.launches import groups_of, read_launches
 
 HEADER = (
     "gpu,program,kernel,signature,arguments,grid,block,time_ns,dram_bytes,flops_sp,flops_dp,int_ops"

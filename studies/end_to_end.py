@@ -1,0 +1,235 @@
+"""Public programs asked as users ask: code, launch and arguments in, time and power out.
+
+    python -m studies end-to-end                     tables as Markdown
+    python -m studies end-to-end --gpu tesla-v100 --without-hints
+
+Predictions come from the use case that HTTP calls (``wattcast.predictor.predict``), at the
+reference clocks of the campaign that measured the programs. The time model has no constant fitted
+to a program's time. The power models of these boards were fitted to these programs among others,
+so their errors are those of kernels seen.
+
+Programs: ``end_to_end.toml``. Their PTX is looked for where WATTCAST_PUBLIC_PTX says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import sys
+import tempfile
+import tomllib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from studies.data.frequency import FrequencyTable, read_frequency
+from wattcast.app.settings import Settings
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.launch import WARP_SIZE
+from wattcast.models.clocks import ClockPair
+from wattcast.predictor import Predictor
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
+from wattcast.training.card_tables import table
+
+Floats = NDArray[np.float64]
+
+MANIFEST = Path(__file__).with_suffix(".toml")
+FOLDER = "WATTCAST_PUBLIC_PTX"
+CAMPAIGNS = {
+    "tesla-v100": "wang_tesla_v100",
+    "gtx-1080-ti": "wang_gtx_1080_ti",
+    "tesla-p100": "wang_tesla_p100",
+}
+"""Measurements by board."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """One launch of a public program; ``ptx`` is the path of its text."""
+
+    name: str
+    ptx: Path
+    kernel: str
+    launch: Mapping[str, Any]
+
+    def request(self, gpu: str, clocks: ClockPair | None = None, **given: Any) -> dict[str, Any]:
+        """What a user sends."""
+        body = {
+            "ptx": self.ptx.read_text(encoding="utf-8"),
+            "kernel": self.kernel,
+            "gpu": gpu,
+            "launch": self.launch,
+            **given,
+        }
+        return body if clocks is None else {**body, "clocks": clocks._asdict()}
+
+
+@cache
+def manifest() -> Mapping[str, Any]:
+    """``end_to_end.toml``."""
+    return tomllib.loads(MANIFEST.read_text(encoding="utf-8"))
+
+
+def programs(folder: Path | None = None, *, hints: bool = True) -> tuple[Program, ...]:
+    """The programs of the manifest. Raises DataError where their PTX is absent or another."""
+    given = folder or Path(os.environ.get(FOLDER, ""))
+    if folder is None and not os.environ.get(FOLDER):
+        where = f"{manifest()['repository']} at {manifest()['commit']}"
+        raise DataError(
+            f"no PTX of the public programs: set {FOLDER} to a copy of the folder "
+            f"{manifest()['folder']!r} of {where}"
+        )
+    found = []
+    for entry in manifest()["program"]:
+        path = given / entry["ptx"]
+        if not path.is_file():
+            raise DataError(f"{path} is missing ({FOLDER})", file=path.name)
+        if hashlib.sha256(path.read_bytes()).hexdigest() != entry["sha256"]:
+            raise DataError(f"{path} is not the text that was launched", file=path.name)
+        arguments = dict(entry.get("arguments", {}))
+        for position, hint in entry.get("hints", {}).items() if hints else ():
+            arguments[position] = {**arguments[position], **hint}
+        launch = {"grid": entry["grid"], "block": entry["block"], "arguments": arguments}
+        found.append(Program(entry["name"], path, entry["kernel"], launch))
+    return tuple(found)
+
+
+class Outcome(NamedTuple):
+    """One program on one board: seconds and watts measured and predicted, what bounds the time,
+    whether the measured time is inside the predicted interval, and what a user works out by hand:
+    distinct bytes over bandwidth or operations over peak, the longer, in seconds."""
+
+    program: str
+    measured_seconds: float
+    measured_watts: float
+    seconds: float
+    watts: float
+    bound_by: str
+    inside: bool
+    by_hand_seconds: float
+    executed: float
+    warnings: tuple[str, ...]
+
+
+def outcomes(predictor: Predictor, gpu: str, chosen: Iterable[Program]) -> list[Outcome]:
+    """Every program measured on a board, asked of ``predictor``. Raises DataError."""
+    measured, profile, found = read_frequency(CAMPAIGNS[gpu]), load_gpu(gpu), []
+    for program in chosen:
+        seconds, watts = _measured(measured, program.name)
+        body = program.request(gpu, measured.reference)
+        answer = predict(predictor, PredictRequest.model_validate(body))
+        time, power, coverage = answer["time"], answer["power"], answer["coverage"]
+        found.append(
+            Outcome(
+                program.name,
+                seconds,
+                watts,
+                time["seconds"],
+                power["watts"],
+                answer["time_model"]["regime"],
+                time["low"] <= seconds <= time["high"],
+                _by_hand(answer["features"], profile, measured.reference),
+                coverage["executed"] + coverage["worked_out"] if coverage else 0.0,
+                tuple(sorted({warning["code"] for warning in answer["warnings"]})),
+            )
+        )
+    return found
+
+
+def _measured(rows: FrequencyTable, name: str) -> tuple[float, float]:
+    frame = rows.frame
+    chosen = frame[(frame["benchmark"] == name) & frame["is_reference"]]
+    if len(chosen) != 1:
+        raise DataError(f"{rows.name} has {len(chosen)} reference rows of {name}", file=rows.name)
+    return float(chosen["time_seconds"].iloc[0]), float(chosen["power_watts"].iloc[0])
+
+
+def _by_hand(activity: Mapping[str, float], gpu: GpuProfile, clocks: ClockPair) -> float:
+    """The roofline of distinct bytes and of operations at their peak rates, in seconds."""
+    share = clocks.memory_mhz / gpu.memory_mhz
+    lanes = gpu.sm_count * clocks.core_hz / WARP_SIZE
+    return max(
+        activity["footprint_bytes"] / (gpu.bandwidth_bytes_per_second * share),
+        activity["fma_pipe_instructions"] / (lanes * gpu.fp32_lanes),
+        activity["fp64_instructions"] / (lanes * gpu.fp64_lanes),
+    )
+
+
+def percent(predicted: Sequence[float] | Floats, measured: Sequence[float] | Floats) -> Floats:
+    """Absolute errors in percent of what was measured."""
+    found: Floats = np.abs(np.asarray(predicted) / np.asarray(measured) - 1) * 100
+    return found
+
+
+def others_median(values: Sequence[float] | Floats) -> Floats:
+    """For each value, the median of the others (geometric between two)."""
+    logs = np.log(np.asarray(values))
+    return np.exp([np.median(np.delete(logs, place)) for place in range(logs.size)])
+
+
+def tables(gpu: str, found: Sequence[Outcome]) -> str:
+    """Errors by program, and their mean and median beside what needs no model."""
+    seconds = np.array([one.measured_seconds for one in found])
+    watts = np.array([one.measured_watts for one in found])
+    by_hand = np.array([one.by_hand_seconds for one in found])
+    ours = percent([one.seconds for one in found], seconds)
+    power = percent([one.watts for one in found], watts)
+    hand = percent(by_hand * others_median(seconds / by_hand), seconds)
+    nothing = percent(others_median(seconds), seconds)
+    usual = percent(others_median(watts), watts)
+    titles = (
+        "program", "measured ms", "predicted ms", "time error %", "bound by", "in interval",
+        "roofline %", "measured W", "predicted W", "power error %", "known work %", "warnings",
+    )  # fmt: skip
+    lines = [
+        [
+            one.program, f"{1e3 * one.measured_seconds:.4g}", f"{1e3 * one.seconds:.4g}",
+            f"{ours[row]:.1f}", one.bound_by, "yes" if one.inside else "no", f"{hand[row]:.1f}",
+            f"{one.measured_watts:.0f}", f"{one.watts:.0f}", f"{power[row]:.1f}",
+            f"{100 * one.executed:.0f}", ", ".join(one.warnings),
+        ]
+        for row, one in enumerate(found)
+    ]  # fmt: skip
+    errors = {
+        "time, as served": ours,
+        "time, one constant times bytes over bandwidth or operations over peak": hand,
+        "time, the median of the other programs": nothing,
+        "power, as served (these programs were in the fit)": power,
+        "power, the median of the other programs": usual,
+    }
+    scores = [[name, f"{e.mean():.1f}", f"{np.median(e):.1f}"] for name, e in errors.items()]
+    inside = sum(one.inside for one in found)
+    return (
+        f"\n## {gpu}\n\n{table(titles, lines)}\n{table(('', 'mean %', 'median %'), scores)}\n"
+        f"{inside} of {len(found)} measured times lie inside the interval.\n"
+    )
+
+
+def main(arguments: list[str] | None = None, write: Callable[[str], object] = print) -> int:
+    """Run the command; the exit status. Raises DataError."""
+    parser = argparse.ArgumentParser(
+        prog="python -m studies end-to-end",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--gpu", choices=tuple(CAMPAIGNS), action="append")
+    parser.add_argument("--without-hints", action="store_true", help="lengths of buffers alone")
+    options = parser.parse_args(arguments)
+    chosen = programs(hints=not options.without_hints)
+    with tempfile.TemporaryDirectory() as home:
+        predictor = Predictor(Settings(home=Path(home)))
+        for gpu in options.gpu or CAMPAIGNS:
+            write(tables(gpu, outcomes(predictor, gpu, chosen)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

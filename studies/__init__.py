@@ -12,6 +12,7 @@ what one takes. Nothing below ``wattcast`` imports from here, and the wheel does
     power/          power models on published rows, the physical model on measured activity
     thesis/         the thesis' power study (Alavani 2023, chapter 5)
     onboarding/     a simulated board of known numbers, measured and onboarded
+    evaluation.py   protocols and baselines beside those that models are shipped by
     fit_all.py      every shipped model anew, by one command
     calibration.py  every GPU in turn is new, with a few measured launches
     boards_left_out.py  what retraining is worth on boards taken for unmeasured ones

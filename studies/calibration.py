@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from studies.evaluation import evaluate
 from wattcast.features.errors import WattcastError
 from wattcast.training.calibrate import COLUMNS, Calibrator
 from wattcast.training.card_tables import table
-from wattcast.training.evaluation.protocols import ASSIGNMENTS, evaluate
+from wattcast.training.evaluation.protocols import ASSIGNMENTS
 from wattcast.training.power_rows import POWER_FILES, power_rows
 
 SHOTS = (5, 10, 20, 50)

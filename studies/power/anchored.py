@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from studies.evaluation import coverage, folds_of
 from wattcast.models.cards import ScoreName, Spread
 from wattcast.models.power.anchoring import DEVIATIONS, anchored, launch_coordinates
-from wattcast.training.evaluation.scores import coverage, point_scores, spread_of
-from wattcast.training.evaluation.splits import Fit, Floats, Rows, folds_of
+from wattcast.training.evaluation.scores import point_scores, spread_of
+from wattcast.training.evaluation.splits import Fit, Floats, Rows
 from wattcast.training.power_rows import TrainingTable
 
 SHOTS = 3

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from studies.evaluation import CONSTANT, BesideBaselines, IntervalScoreName, evaluate
 from studies.power.anchored import SHOTS, KnownScores, known_scores
 from studies.power.bounds import BOUNDS, INTERVAL_GAIN, KNOWN_R2
 from wattcast.features.errors import WattcastError
@@ -27,8 +28,7 @@ from wattcast.training.card_tables import table as markdown
 from wattcast.training.checkpoints import Checkpoints, kept
 from wattcast.training.data.cleaning import clean
 from wattcast.training.evaluation.calibration import EXPONENTS
-from wattcast.training.evaluation.protocols import ASSIGNMENTS, CONSTANT, OutOfFold, evaluate
-from wattcast.training.evaluation.scores import IntervalScoreName
+from wattcast.training.evaluation.protocols import ASSIGNMENTS
 from wattcast.training.evaluation.splits import Fit, Floats, plain
 from wattcast.training.families import SEED, get_family, library_versions
 from wattcast.training.fit import POOLED, boosted_fit, pooled_fits
@@ -131,7 +131,7 @@ def card_lines(cards: Sequence[ModelCard]) -> list[Line]:
     return lines
 
 
-def seen_judged(gpu: str, seeds: Sequence[int], checkpoints: Checkpoints) -> OutOfFold:
+def seen_judged(gpu: str, seeds: Sequence[int], checkpoints: Checkpoints) -> BesideBaselines:
     """The blend for kernels seen, on random folds of the columns as published."""
     table = training_table(gpu)
     settings = {**BOOSTED, "rounds": ROUNDS, **{f"extra_{key}": EXTRA[key] for key in EXTRA}}

@@ -12,10 +12,11 @@ import numpy as np
 
 from studies.data.activity_tables import ACTIVITY_GPUS, read_activity_table
 from studies.data.frequency import kernel_group
+from studies.evaluation import WITH_SHOTS, AnyProtocol, BesideBaselines, evaluate, nearest_watts
 from wattcast.features.errors import WattcastError
 from wattcast.training.card_tables import table
-from wattcast.training.evaluation.protocols import ASSIGNMENTS, OutOfFold, evaluate, nearest_watts
-from wattcast.training.evaluation.splits import WITH_SHOTS, AnyProtocol, Rows
+from wattcast.training.evaluation.protocols import ASSIGNMENTS
+from wattcast.training.evaluation.splits import Rows
 from wattcast.training.power_rows import POWER_FILES, power_rows
 
 _PROTOCOLS: tuple[AnyProtocol, ...] = ("random", "grouped", "family", "known")
@@ -44,7 +45,7 @@ def activity_rows(gpu: str, root: Path | None = None) -> Rows:
     )
 
 
-def baseline_lines(label: Sequence[str], result: OutOfFold) -> Iterator[list[str]]:
+def baseline_lines(label: Sequence[str], result: BesideBaselines) -> Iterator[list[str]]:
     """Lines of a table, one for each baseline: its point scores, coverage and interval score."""
     each = {"median_watts": result.baseline_scores(), **result.other_scores()}
     for name, scores in each.items():

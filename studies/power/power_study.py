@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from studies.evaluation import BesideBaselines
 from studies.pages.figures import Points, bars, scatter
 from studies.pages.page import Block, Section, Table
 from studies.thesis.ann import BATCH, DECAY_EPOCHS, JudgedNetwork, judge_networks
@@ -17,7 +18,6 @@ from studies.thesis.printed import Scores, printed
 from studies.thesis.repeated import RUNS, repeated_runs
 from studies.thesis.study import K20, Study
 from wattcast.models.cards import ScoreName, Spread
-from wattcast.training.evaluation.protocols import OutOfFold
 from wattcast.training.evaluation.splits import Protocol
 
 SCORES: tuple[ScoreName, ...] = ("r2", "rmse_watts", "mae_watts")
@@ -192,7 +192,7 @@ def _shown(judged: Mapping[str, Judged]) -> str:
     return FAMILY_OF_FIGURE if FAMILY_OF_FIGURE in judged else next(iter(judged))
 
 
-def _kernel_points(label: str, predicted: OutOfFold) -> Points:
+def _kernel_points(label: str, predicted: BesideBaselines) -> Points:
     rows, watts = predicted.rows, predicted.predicted_watts[0]
     members = [rows.groups == group for group in np.unique(rows.groups)]
     return Points(

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from scipy.stats import spearmanr
 
+from studies.evaluation import cross_validate
 from studies.thesis.data import by_size, rows_of, study_tables
 from studies.thesis.printed import Size, printed
 from studies.thesis.regressors import REGRESSORS
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.protocols import cross_validate
 from wattcast.training.families import get_family
 
 MODELS = ("xgboost", "catboost")

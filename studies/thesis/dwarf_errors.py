@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from studies.evaluation import BesideBaselines
 from studies.pages.dwarfs import NOT_CLASSIFIED, dwarf_of
 from studies.thesis.judged import Judged
-from wattcast.training.evaluation.protocols import OutOfFold
 from wattcast.training.evaluation.scores import mae_watts
 from wattcast.training.evaluation.splits import Floats
 
@@ -52,7 +52,7 @@ def error_by_dwarf(
 
 
 def _mean_error(
-    judged: OutOfFold,
+    judged: BesideBaselines,
     predicted: Floats,
     rows: NDArray[np.bool_],
 ) -> float:

@@ -14,11 +14,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 from sklearn.tree import DecisionTreeRegressor
 
+from studies.evaluation import evaluate
 from studies.thesis.data import median_filled, rows_of
 from studies.thesis.judged import PROTOCOLS, Effort, Judged
 from studies.thesis.nested import choose, tuned
 from studies.thesis.regressors import scaled
-from wattcast.training.evaluation.protocols import evaluate
 from wattcast.training.evaluation.splits import Fit, Protocol, Rows, plain
 from wattcast.training.families import SEED
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from studies.evaluation import BesideBaselines, cross_validate
 from wattcast.models.cards import ScoreName, Spread
-from wattcast.training.evaluation.protocols import OutOfFold, cross_validate
 from wattcast.training.evaluation.splits import FitPredict, Protocol, Rows
 
 ASSIGNMENTS = 2
@@ -36,10 +36,10 @@ class Judged:
     """Out-of-fold predictions of one model: rows left out at random, and whole kernels."""
 
     model: str
-    random: OutOfFold
-    grouped: OutOfFold
+    random: BesideBaselines
+    grouped: BesideBaselines
 
-    def by(self, protocol: Protocol) -> OutOfFold:
+    def by(self, protocol: Protocol) -> BesideBaselines:
         """Predictions of one protocol."""
         return self.random if protocol == "random" else self.grouped
 

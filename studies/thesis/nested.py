@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from wattcast.training.evaluation.protocols import OutOfFold, evaluate
-from wattcast.training.evaluation.splits import FOLDS, AnyProtocol, Fit, Predict, Rows
+from studies.evaluation import AnyProtocol, BesideBaselines, evaluate
+from wattcast.training.evaluation.splits import FOLDS, Fit, Predict, Rows
 
-Loss = Callable[[OutOfFold], float]
+Loss = Callable[[BesideBaselines], float]
 """What a choice makes least, of inner out-of-fold predictions."""
 
 
-def mean_absolute_error(result: OutOfFold) -> float:
+def mean_absolute_error(result: BesideBaselines) -> float:
     """Mean absolute error in watts over all assignments."""
     error = np.abs(result.predicted_watts - result.rows.watts)
     return float(np.nanmean(error))

@@ -14,11 +14,11 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from studies.evaluation import BesideBaselines
 from studies.thesis.data import rows_of
 from studies.thesis.judged import PROTOCOLS, Effort, Judged, judge
 from studies.thesis.regressors import REGRESSORS
 from wattcast.models.cards import ScoreName, Spread
-from wattcast.training.evaluation.protocols import OutOfFold
 from wattcast.training.evaluation.scores import point_scores, spread_of
 from wattcast.training.evaluation.splits import Protocol
 
@@ -47,7 +47,7 @@ def repeated_runs(
     return found
 
 
-def mean_of_folds(predicted: OutOfFold) -> dict[ScoreName, Spread]:
+def mean_of_folds(predicted: BesideBaselines) -> dict[ScoreName, Spread]:
     """Scores of each fold, averaged over the folds of a run; mean and spread over runs.
 
     Raises ValueError for predictions without fold numbers.

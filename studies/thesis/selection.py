@@ -20,12 +20,12 @@ import pandas as pd
 import xgboost
 from sklearn.ensemble import RandomForestRegressor
 
+from studies.evaluation import cross_validate
 from studies.thesis.data import median_filled, rows_of
 from studies.thesis.judged import Effort, Judged, judge
 from studies.thesis.printed import Correlation, printed
 from studies.thesis.regressors import REGRESSORS, scaled
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.protocols import cross_validate
 from wattcast.training.evaluation.scores import rmse_watts
 from wattcast.training.families import SEED, get_family
 

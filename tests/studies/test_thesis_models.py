@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from studies.evaluation import BASELINES, evaluate
 from studies.thesis import repeated
 from studies.thesis.ann import DECAY_EPOCHS, FIRST_RATE, Network, candidates, learning_rate
 from studies.thesis.data import SMALLER_LAST_SERIAL, by_size, rows_of
@@ -19,7 +20,7 @@ from studies.thesis.regressors import LINEAR, REGRESSORS, judge_linear, judge_re
 from tests.training.test_protocols_splits import make_rows
 from wattcast.models.cards import Spread
 from wattcast.training.data.cleaning import MODEL_INPUTS
-from wattcast.training.evaluation.protocols import BASELINES, OutOfFold, evaluate
+from wattcast.training.evaluation.protocols import OutOfFold
 from wattcast.training.evaluation.splits import Fit, Floats, Predict, Protocol, Rows, plain
 
 ONCE = Effort(assignments=1, jobs=1)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from studies.evaluation import evaluate
 from wattcast.features.errors import DataError
 from wattcast.training import calibrate
 from wattcast.training.calibrate import (
@@ -25,7 +26,6 @@ from wattcast.training.calibrate import (
     ranked,
 )
 from wattcast.training.data.datasets import find_data
-from wattcast.training.evaluation.protocols import evaluate
 from wattcast.training.evaluation.splits import Rows
 from wattcast.training.power_rows import power_rows
 

@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 from studies.data.tables import TABLES, read_clean
+from studies.evaluation import evaluate
 from studies.power.power_baselines import activity_rows, baseline_lines
 from wattcast.features.errors import DataError
 from wattcast.training.data.cleaning import MODEL_INPUTS, NamingRules, clean, plain_name
 from wattcast.training.data.datasets import KernelName, find_data, read_kernel_names
-from wattcast.training.evaluation.protocols import evaluate, median_watts
+from wattcast.training.evaluation.protocols import median_watts
 from wattcast.training.power_rows import power_rows
 
 needs_data = pytest.mark.skipif(

@@ -9,13 +9,13 @@ import numpy as np
 import onnx
 import pytest
 
+from studies.evaluation import cross_validate
 from wattcast.features.errors import DataError, ModelError
 from wattcast.models.cards import ModelCard, sha256_of
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.training.__main__ import main
 from wattcast.training.card_tables import feature_table, interval_table, score_table
 from wattcast.training.data.datasets import find_data
-from wattcast.training.evaluation.protocols import cross_validate
 from wattcast.training.families import FAMILIES, Xgboost, compact, get_family, library_versions
 from wattcast.training.fit import Plan, fit_predictor, train
 from wattcast.training.power_rows import THESIS_FILES, training_table

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from studies.evaluation import evaluate
 from wattcast.training import power_pooled
 from wattcast.training.checkpoints import Checkpoints, kept
 from wattcast.training.data.datasets import find_data
-from wattcast.training.evaluation.protocols import evaluate
 from wattcast.training.evaluation.splits import Fit, Predict, Rows
 from wattcast.training.fit import pooled_fits
 from wattcast.training.forests import as_booster, grow

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from studies.evaluation import cross_validate
 from wattcast.training.evaluation.calibration import averaged_folds, calibrated, nested_folds
-from wattcast.training.evaluation.protocols import averaged, cross_validate, outside_range
+from wattcast.training.evaluation.protocols import averaged, outside_range
 from wattcast.training.evaluation.scores import point_scores
 from wattcast.training.evaluation.splits import Floats, Protocol, Rows, fold_assignment, plain
 

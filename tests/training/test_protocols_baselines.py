@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.training.test_protocols_splits import make_rows
-from wattcast.models.intervals import Residuals
-from wattcast.training.evaluation.calibration import EXPONENTS
-from wattcast.training.evaluation.protocols import (
+from studies.evaluation import (
     BASELINES,
     CONSTANT,
     Baseline,
-    OutOfFold,
-    averaged,
+    BesideBaselines,
+    IntervalScoreName,
     evaluate,
+    interval_scores,
 )
-from wattcast.training.evaluation.scores import IntervalScoreName, cross_conformal, interval_scores
+from tests.training.test_protocols_splits import make_rows
+from wattcast.models.intervals import Residuals
+from wattcast.training.evaluation.calibration import EXPONENTS
+from wattcast.training.evaluation.protocols import averaged
+from wattcast.training.evaluation.scores import cross_conformal
 from wattcast.training.evaluation.splits import Rows, plain
 
 NOTHING = np.empty(0, dtype=np.int64)
@@ -83,7 +85,7 @@ def test_intervals_hold_what_they_say_and_a_factor_beats_equal_watts() -> None:
     chosen = found.interval_scores(EXPONENTS)["interval_score_watts"].mean
     assert chosen == pytest.approx(factor["interval_score_watts"].mean, rel=0.1)
     with pytest.raises(ValueError, match="know the folds"):
-        OutOfFold(
+        BesideBaselines(
             rows, found.predicted_watts, found.baseline_watts, found.outside
         ).interval_scores()
 

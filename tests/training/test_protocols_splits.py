@@ -10,19 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor
 
-from wattcast.training.evaluation.protocols import BASELINES, evaluate, nearest_watts
-from wattcast.training.evaluation.splits import (
-    WITH_SHOTS,
-    AnyProtocol,
-    Fit,
-    Floats,
-    Indices,
-    Predict,
-    Rows,
-    folds_of,
-    joined,
-    plain,
-)
+from studies.evaluation import BASELINES, WITH_SHOTS, AnyProtocol, evaluate, folds_of, nearest_watts
+from wattcast.training.evaluation.splits import Fit, Floats, Indices, Predict, Rows, joined, plain
 
 PROTOCOLS: tuple[AnyProtocol, ...] = ("random", "grouped", "family", "gpu", "new_gpu", "known")
 

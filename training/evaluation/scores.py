@@ -8,14 +8,13 @@ a card and a report cannot mean different things by one name.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from wattcast.models.cards import ScoreName, Spread
 from wattcast.models.intervals import (
-    Coverage,
     Residuals,
     conformal_width,
     interval_bounds,
@@ -26,9 +25,6 @@ from wattcast.models.time.calibration import TimeScoreName
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Name = TypeVar("Name", bound=str)
-IntervalScoreName = Literal[
-    "coverage", "kernel_macro_coverage", "mean_width_watts", "interval_score_watts"
-]
 
 _DIGITS = 6
 """Digits kept of a mean and its spread: far more than the spread supports, and steady against
@@ -86,40 +82,14 @@ def point_scores(measured: Floats, predicted: Floats, groups: ArrayLike) -> dict
     }
 
 
-def coverage(measured: Floats, low: Floats, high: Floats) -> float:
-    """Share of rows inside their interval."""
-    return _measured(measured, low, high).rows
-
-
-def kernel_macro_coverage(measured: Floats, low: Floats, high: Floats, groups: ArrayLike) -> float:
-    """Share of rows inside of every kernel group, averaged."""
-    return _measured(measured, low, high, groups).kernels
-
-
-def mean_width_watts(low: Floats, high: Floats) -> float:
-    """Mean width of the intervals."""
-    return _measured(low, low, high).mean_width_watts
-
-
 def interval_score_watts(measured: Floats, low: Floats, high: Floats, level: float) -> float:
     """Mean interval score: width plus 2 / (1 - level) times the distance of a miss; less is better.
 
     T. Gneiting and A. E. Raftery, "Strictly proper scoring rules, prediction, and estimation",
     JASA 102 (2007), equation 43.
     """
-    return _measured(measured, low, high, level=level).interval_score_watts
-
-
-def interval_scores(
-    measured: Floats, low: Floats, high: Floats, groups: ArrayLike, level: float
-) -> dict[IntervalScoreName, float]:
-    """All scores of intervals at a nominal level."""
-    return {
-        "coverage": coverage(measured, low, high),
-        "kernel_macro_coverage": kernel_macro_coverage(measured, low, high, groups),
-        "mean_width_watts": mean_width_watts(low, high),
-        "interval_score_watts": interval_score_watts(measured, low, high, level),
-    }
+    own = np.arange(len(measured))
+    return measure_coverage("", measured, low, high, own, level).interval_score_watts
 
 
 def cross_conformal(
@@ -179,17 +149,6 @@ def spread_of(each: Sequence[dict[Name, float]]) -> dict[Name, Spread]:
         )
         for name in each[0]
     }
-
-
-def _measured(
-    measured: Floats,
-    low: Floats,
-    high: Floats,
-    groups: ArrayLike | None = None,
-    level: float = 0.9,
-) -> Coverage:
-    own = np.arange(len(measured)) if groups is None else groups
-    return measure_coverage("", measured, low, high, own, level)
 
 
 def _per_group(values: Floats, groups: ArrayLike) -> Floats:

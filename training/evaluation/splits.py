@@ -1,22 +1,15 @@
-"""Rows as they are split and scored: which train, which are known, which are tested.
+"""Rows as they are split and scored: which train, which are tested.
 
-| protocol | left out | answers |
-|---|---|---|
-| ``random`` | a fifth of the rows | a new launch of a kernel that was measured |
-| ``grouped`` | a fifth of the kernel groups | a new kernel |
-| ``family`` | a fifth of the families | a new kind of program |
-| ``gpu`` | one GPU | a GPU nobody measured |
-| ``new_gpu`` | one GPU but for ``shots`` random rows | a GPU measured a little |
-| ``known`` | as ``grouped``, but for ``shots`` rows of each kernel | the same, measured a little |
-
-Everything is the same for the same rows and seed.
+``random`` leaves a fifth of the rows out: a new launch of a kernel that was measured; ``grouped`` a
+fifth of the kernel groups: a new kernel. Everything is the same for the same rows and seed.
+``studies.evaluation`` splits by more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -154,15 +147,10 @@ def _distinct(values: Floats) -> Indices:
 
 Protocol = Literal["random", "grouped"]
 """The protocols every model card has scores of."""
-AnyProtocol = Literal[Protocol, "family", "gpu", "new_gpu", "known"]
-WITH_SHOTS: tuple[AnyProtocol, ...] = ("new_gpu", "known")
-"""Protocols in which some rows of what is left out are known."""
 
 FOLDS = 5
 
-Label = TypeVar("Label")
-
-_NOTHING = np.empty(0, dtype=np.int64)
+NOTHING = np.empty(0, dtype=np.int64)
 
 
 class Case(NamedTuple):
@@ -191,64 +179,18 @@ def fold_assignment(rows: Rows, protocol: Protocol, seed: int, folds: int = FOLD
         assignment = np.empty(len(rows), dtype=np.int64)
         assignment[generator.permutation(len(rows))] = np.arange(len(rows)) % folds
         return assignment
-    return _dealt(rows.groups, "kernel groups", folds, generator)
+    return dealt(rows.groups, "kernel groups", folds, generator)
 
 
-def folds_of(
-    rows: Rows, protocol: AnyProtocol, seed: int, *, folds: int = FOLDS, shots: int = 0
-) -> Iterator[Fold]:
-    """The folds of one seeded assignment.
-
-    ``shots`` rows (at least 1 with ``new_gpu`` and ``known``, else 0) are known, drawn by the
-    seed; a GPU or kernel with no more rows than that is not tested. ``gpu`` is the same for every
-    seed. Raises ValueError where the rows lack the label a protocol splits by, or hold too few.
-    """
-    if (shots > 0) != (protocol in WITH_SHOTS):
-        raise ValueError(f"the protocol {protocol} does not go with {shots} known rows")
-    if protocol in ("gpu", "new_gpu"):
-        yield from _one_gpu_out(rows, seed, shots)
-        return
-    if protocol == "family":
-        labels = _label(rows.families, "families")
-        assignment = _dealt(labels, "families", folds, np.random.default_rng(seed))
-    else:
-        kind: Protocol = "random" if protocol == "random" else "grouped"
-        assignment = fold_assignment(rows, kind, seed, folds)
-    # Another stream than the one that dealt the folds: which rows are known must not follow it.
-    generator = np.random.default_rng([seed, 1])
-    for fold in range(folds):
-        train, test = np.flatnonzero(assignment != fold), np.flatnonzero(assignment == fold)
-        if protocol == "known":
-            units = rows.units[test]
-            cases = (
-                _case(test[units == unit], shots, generator) for unit in np.unique(units).tolist()
-            )
-            yield Fold(train, tuple(case for case in cases if len(case.test)))
-        else:
-            yield Fold(train, (Case(_NOTHING, test),))
+def folds_of(assignment: Indices) -> Iterator[Fold]:
+    """The folds of an assignment: each predicted by a fit on all others, no rows known."""
+    for fold in range(int(assignment.max()) + 1):
+        rows = np.flatnonzero(assignment == fold)
+        yield Fold(np.flatnonzero(assignment != fold), (Case(NOTHING, rows),))
 
 
-def _one_gpu_out(rows: Rows, seed: int, shots: int) -> Iterator[Fold]:
-    gpus = _label(rows.gpus, "GPUs")
-    names = np.unique(gpus)
-    if len(names) < 2:
-        raise ValueError("leaving a GPU out needs two of them")
-    generator = np.random.default_rng([seed, 1])
-    for name in names:
-        own = np.flatnonzero(gpus == name)
-        case = _case(own, shots, generator) if shots else Case(_NOTHING, own)
-        if len(case.test):
-            yield Fold(np.flatnonzero(gpus != name), (case,))
-
-
-def _case(own: Indices, shots: int, generator: np.random.Generator) -> Case:
-    order = generator.permutation(own)
-    if len(own) <= shots:
-        return Case(own, _NOTHING)
-    return Case(np.sort(order[:shots]), np.sort(order[shots:]))
-
-
-def _dealt(labels: Indices, what: str, folds: int, generator: np.random.Generator) -> Indices:
+def dealt(labels: Indices, what: str, folds: int, generator: np.random.Generator) -> Indices:
+    """Fold of every row ``[n]``: the shuffled labels, each dealt to the fold with fewest rows."""
     sizes = np.bincount(labels)
     present = np.flatnonzero(sizes)
     if len(present) < folds:
@@ -260,9 +202,3 @@ def _dealt(labels: Indices, what: str, folds: int, generator: np.random.Generato
         fold_of[label] = fold
         filled[fold] += sizes[label]
     return np.asarray(fold_of[labels])
-
-
-def _label(label: Label | None, what: str) -> Label:
-    if label is None:
-        raise ValueError(f"these rows do not give their {what}")
-    return label

@@ -108,22 +108,38 @@ def distinct(values: Integers) -> Integers:
     return found
 
 
-class SectorLog:
-    """Which sectors an instruction touched, by block slot; compacted as it grows."""
+MOST_SLOTS = 1 << 16
+"""Slots told apart where sectors are not listed: more blocks are never run together."""
 
-    __slots__ = ("_compacted", "_merged", "_pending", "_pending_size", "limit", "overflow")
+
+class SectorLog:
+    """Which sectors an instruction touched, by block slot; compacted as it grows.
+
+    Beyond ``limit`` sectors keys are no longer listed: as many of them count as new as were new
+    among the last ones that were.
+    """
+
+    __slots__ = (
+        "_beyond", "_compacted", "_fresh", "_merged", "_pending", "_pending_size", "limit",
+        "overflow",
+    )  # fmt: skip
 
     def __init__(self, limit: int = 4_000_000) -> None:
         self._merged: Integers = np.empty(0, dtype=np.int64)
         self._pending: list[Integers] = []
         self._pending_size = 0
         self._compacted = 0
+        self._fresh = 1.0
+        self._beyond: dict[int, int] = {}
         self.limit = limit
         self.overflow = False
 
     def add(self, keys: Integers) -> None:
         """Add footprint keys (need not be sorted or unique)."""
         if self.overflow:
+            for slot, count in enumerate(np.bincount(np.clip(keys >> KEY_BITS, 0, MOST_SLOTS))):
+                if count:
+                    self._beyond[slot] = self._beyond.get(slot, 0) + int(count)
             return
         self._pending.append(keys)
         self._pending_size += keys.size
@@ -132,12 +148,14 @@ class SectorLog:
 
     def _compact(self) -> None:
         if self._pending:
-            parts = [self._merged, *self._pending] if self._merged.size else self._pending
+            before = self._merged.size
+            parts = [self._merged, *self._pending] if before else self._pending
             first = parts[0]
             if len(parts) == 1 and (first[1:] > first[:-1]).all():
                 self._merged = first
             else:
                 self._merged = distinct(np.concatenate(parts))
+            self._fresh = (self._merged.size - before) / max(1, self._pending_size)
             self._pending.clear()
             self._pending_size = 0
             self._compacted += 1
@@ -155,6 +173,13 @@ class SectorLog:
             return None
         added = self._pending[mark[1] :]
         return distinct(np.concatenate(added)) if added else np.empty(0, dtype=np.int64)
+
+    def beyond(self, slots: int) -> Integers:
+        """Distinct sectors of each block slot that are not listed."""
+        found = np.zeros(slots, dtype=np.int64)
+        for slot, count in self._beyond.items():
+            found[min(slot, slots - 1)] += round(self._fresh * count)
+        return found
 
     @property
     def keys(self) -> Integers:

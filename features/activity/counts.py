@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -13,8 +12,9 @@ import numpy.typing as npt
 from wattcast.features.activity.memory import Traffic, memory_levels
 from wattcast.features.attached import Attached
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.isa import OpcodeFacts, classify, kind_of
+from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.launch import WARP_SIZE, Launch
+from wattcast.features.machine_code import Pipes, machine_code
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.occupancy import Occupancy
 from wattcast.features.ptx.ir import Body, Module
@@ -47,61 +47,6 @@ class Counted(Protocol):
     def shared_requests(self) -> Floats: ...
     @property
     def shared_transactions(self) -> Floats: ...
-
-
-class Pipes(NamedTuple):
-    """Machine instructions of one PTX instruction by pipe; the sum is its expansion."""
-
-    fma: float = 0.0
-    fp32: float = 0.0
-    alu: float = 0.0
-    fp64: float = 0.0
-    sfu: float = 0.0
-    tensor: float = 0.0
-    fp16: float = 0.0
-
-
-# How the long sequences split; the rest of a sequence goes to the main pipe. A reciprocal seed
-# from the special function unit, then Newton steps; integers are converted there and back
-# (machine code of CUDA 11 to 13, read with cuobjdump -sass).
-_SEED = 1.0
-_INTEGER_CONVERSIONS = 3.0
-
-
-@lru_cache(maxsize=65536)
-def pipes_of(opcode: str) -> Pipes:
-    """Machine instructions per pipe of an opcode. Fused multiply-adds count on the FMA pipe;
-    integer multiplication runs there too from compute capability 7.0 on (Volta whitepaper)."""
-    facts = classify(opcode)
-    weight = facts.sass_expansion
-    if facts.entry in ("div", "rem", "sqrt", "rcp", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"):
-        return _sequence(facts, weight)
-    if facts.pipe in ("fma", "fp32"):
-        return Pipes(fma=weight, fp32=weight) if facts.pipe == "fma" else Pipes(alu=weight)
-    if facts.pipe == "fp64":
-        return Pipes(fp64=weight)
-    if facts.pipe == "fp16":
-        return Pipes(fp16=weight)
-    if facts.pipe == "sfu":
-        return Pipes(sfu=weight)
-    if facts.pipe == "tensor":
-        return Pipes(tensor=weight)
-    if facts.pipe == "int":
-        if facts.entry in ("mul", "mad", "mul24", "mad24", "dp4a", "dp2a"):
-            return Pipes(fma=weight)
-        return Pipes(alu=weight)
-    return Pipes()
-
-
-def _sequence(facts: OpcodeFacts, weight: float) -> Pipes:
-    kind = kind_of(facts.type)
-    if kind == "int":
-        seeds = min(_INTEGER_CONVERSIONS, weight)
-        return Pipes(sfu=seeds, alu=weight - seeds)
-    seed = min(_SEED, weight)
-    if kind == "f64":
-        return Pipes(sfu=seed, fp64=weight - seed)
-    return Pipes(sfu=seed, fma=weight - seed, fp32=weight - seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,12 +317,12 @@ def _facts_of(body: Body) -> _BodyFacts:
         if one.category in ("texture", "surface")
         or (one.accesses_memory and one.space not in ("param", "const"))
     ]
-    pipes = [pipes_of(instruction.opcode) for instruction in body.instructions]
+    code = machine_code(body)
     return _body_facts.set(
         body,
         _BodyFacts(
-            np.array([one.sass_expansion for one in facts], dtype=np.float64),
-            np.array(pipes, dtype=np.float64).reshape(-1, len(Pipes._fields)),
+            code.instructions,
+            code.pipes,
             where("control", ("bra", "brx", "brx.idx")),
             where("barrier", ("bar", "barrier")),
             tuple(facts[number] for number in memory),
@@ -403,6 +348,7 @@ def measure_lines(module: Module, functions: Mapping[str, Counted]) -> tuple[Lin
     rows: dict[tuple[str | None, int], list[float]] = {}
     for name, counts in functions.items():
         body = _body(module, name)
+        machine = machine_code(body).instructions
         for instruction in body.instructions:
             place = instruction.location
             key = (
@@ -416,7 +362,7 @@ def measure_lines(module: Module, functions: Mapping[str, Counted]) -> tuple[Lin
             for index, value in enumerate(
                 (
                     executed,
-                    executed * classify(instruction.opcode).sass_expansion,
+                    executed * machine[at],
                     float(counts.active_lanes[at]),
                     float(counts.sectors[at]),
                     float(counts.requests[at]),

@@ -244,10 +244,12 @@ class _Footprints:
             )
             low, high = int(sector.min()), int(sector.max()) + 1
             seen = distinct(sector)
-            distinct_sectors = self.of_launch(seen, sharing, each)
+            beyond = self.beyond(number)
+            distinct_sectors = self.of_launch(seen, sharing, each, beyond)
             distinct_lines = self.of_launch(
-                distinct(seen >> SECTORS_PER_LINE_SHIFT), of_lines, float(lines[number])
-            )
+                distinct(seen >> SECTORS_PER_LINE_SHIFT), of_lines, float(lines[number]),
+                beyond >> SECTORS_PER_LINE_SHIFT,
+            )  # fmt: skip
             base = self.places.bases[number]
             if number:
                 means = [self.mean(keys_of, number) for keys_of in (loads, stores)]
@@ -278,13 +280,24 @@ class _Footprints:
             )
         return tuple(buffers), tuple(streams)
 
-    def of_launch(self, seen: Counts, sharing: Sharing, each: float) -> float:
+    def beyond(self, number: int) -> int:
+        """Sectors of a buffer where what is listed does not bound what is touched, else 0: the
+        budget ended, or the list was full."""
+        whole = all(
+            machine.finished and not any(tally.log.overflow for tally in machine.tallies)
+            for machine, _ in self.batches
+        )
+        if not number or whole:
+            return 0
+        return int(self.places.ends[number] - self.places.starts[number])
+
+    def of_launch(self, seen: Counts, sharing: Sharing, each: float, beyond: int) -> float:
         """Distinct units of the launch: never below what was seen (sorted), never above what lies
-        between the bounds of that."""
-        if self.plan.complete:
+        between the bounds of that, or ``beyond``."""
+        if self.plan.complete and not beyond:
             return float(seen.size)
         whole = sharing.union(patch(self.busy, 1, self.launch.grid), each)
-        return max(float(seen.size), min(float(seen[-1] - seen[0] + 1), whole))
+        return max(float(seen.size), min(max(float(seen[-1] - seen[0] + 1), float(beyond)), whole))
 
     def partly(self) -> list[Listed]:
         """Sectors of sites whose skipped iterations are not listed one by one."""

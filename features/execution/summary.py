@@ -50,6 +50,12 @@ def _unique_sectors(machine: Machine) -> Counts:
     return found
 
 
+def _unlisted(machine: Machine) -> Counts:
+    """``int64[blocks, sites]``: distinct sectors that no list holds."""
+    found = [tally.unlisted for tally in machine.tallies]
+    return np.array(found, dtype=np.int64).reshape(-1, machine.slots).T
+
+
 def summarise(
     program: Program, launch: Launch, plan: SamplingPlan, batches: list[Ran], bound: Bound,
     diagnostics: list[Diagnostic], effort: int, exact: bool,
@@ -60,7 +66,8 @@ def summarise(
     guarded = _stacked(batches, blocks, lambda m: m.guarded.T)
     counted = _stacked(batches, blocks, lambda m: m.counted.transpose(2, 1, 0))
     sites = {name: counted[:, number] for number, name in enumerate(COUNTED)}
-    extra = sites.pop("extra")
+    del sites["extra"]
+    extra = _stacked(batches, blocks, _unlisted)
     sites["unique_sectors"] = _stacked(batches, blocks, _unique_sectors) + extra
     functions = {
         linked.function.name: _function(program, linked, runs, guarded, sites, plan)

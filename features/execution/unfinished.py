@@ -135,7 +135,7 @@ def _scale(machine: Machine, linked: Linked, loop: Loop, factors: Factors) -> No
     for site in machine.program.sites:
         if site.position in inside:
             tally = machine.tallies[site.number]
-            unique = per_slot(tally.log.keys, machine.slots) + tally.extra
+            unique = per_slot(tally.log.keys, machine.slots) + tally.unlisted
             tally.extra += np.rint(unique * (factors - 1)).astype(np.int64)
             for counter in tally.counters():
                 grow(counter)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
+from time import perf_counter
 from typing import Any
 
 from benchmarks.measure import Row, at_most, fact, median_seconds
 from benchmarks.ptx_text import kernel
 
+ROOT = Path(__file__).parents[1]
 BLOCKS = [[16 * number] for number in range(1, 65)]
 
 
@@ -19,12 +22,15 @@ def rows() -> Iterator[Row]:
     for each kernel, whatever is asked of it."""
     vector_add = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
     streaming = {"ptx": vector_add}
-    yield at_most("64 shapes, streaming kernel never seen", 1e3 * _sweep(streaming), 150.0, "ms")
+    yield at_most("64 shapes, streaming kernel never seen", 1e3 * _sweep(streaming), 60.0, "ms")
     text = {"ptx": kernel(100), "loops": {"default": 10}, "registers_per_thread": 24}
     quick = _sweep({**text, "analysis": "symbolic"})
-    yield fact("64 shapes, 100 instructions, symbolic", quick * 1e3, "ms")
+    yield at_most("64 shapes, 100 instructions, symbolic", quick * 1e3, 60.0, "ms")
     slow = _sweep(text, repeats=2)
     yield fact("64 shapes, 100 instructions with reuse, executed", slow * 1e3, "ms")
+    yield at_most("10,000 launches, 100 instructions, symbolic", _batch(text, 10_000), 10.0, "s")
+    clock = (ROOT / "tests" / "fixtures" / "ptx" / "clock.ptx").read_text(encoding="utf-8")
+    yield at_most("the authors' clock kernel, new launch", 1e3 * _new_launches(clock), 5.0, "ms")
     yield from _in_depth(vector_add)
 
 
@@ -53,6 +59,39 @@ def _sweep(body: dict[str, Any], repeats: int = 7) -> float:
         assert len(answer["points"]) + len(answer["infeasible"]) == len(BLOCKS)
 
     return median_seconds(once, repeats, 1)
+
+
+def _batch(body: dict[str, Any], count: int) -> float:
+    """Seconds of one request with as many launches, no two alike."""
+    from wattcast.predictor.batch import predict_many
+    from wattcast.predictor.messages.batch import BatchRequest
+
+    launches = [
+        {"grid": [1024 + number], "block": [256], "arguments": {"1": 100_000 + 37 * number}}
+        for number in range(count)
+    ]
+    services = _services()
+    asked = {"gpu": "tesla-v100", "launches": launches, **body}
+    predict_many(services, BatchRequest.model_validate({**asked, "launches": launches[:20]}))
+    start = perf_counter()
+    answer = predict_many(services, BatchRequest.model_validate(asked))
+    seconds = perf_counter() - start
+    assert not answer["failed"]
+    return seconds
+
+
+def _new_launches(ptx: str, count: int = 200) -> float:
+    """Median seconds of a prediction by the default models, PTX known, each launch new."""
+    from wattcast.predictor.messages.predict import PredictRequest
+    from wattcast.predictor.predict import predict
+
+    services = _services()
+    body: dict[str, Any] = {"ptx": ptx, "gpu": "tesla-v100"}
+    waiting = (
+        PredictRequest.model_validate({**body, "launch": {"grid": [64 + number], "block": [256]}})
+        for number in itertools.count()
+    )
+    return median_seconds(lambda: predict(services, next(waiting)), count)
 
 
 def _in_depth(ptx: str) -> Iterator[Row]:

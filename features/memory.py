@@ -149,7 +149,7 @@ class SectorLog:
     def _compact(self) -> None:
         if self._pending:
             before = self._merged.size
-            parts = [self._merged, *self._pending] if self._merged.size else self._pending
+            parts = [self._merged, *self._pending] if before else self._pending
             first = parts[0]
             if len(parts) == 1 and (first[1:] > first[:-1]).all():
                 self._merged = first

@@ -107,10 +107,23 @@ def distinct(values: Integers) -> Integers:
     return found
 
 
-class SectorLog:
-    """Which sectors an instruction touched, by block slot; compacted as it grows."""
+_HASH = -0x61C8864680B583EB  # 2^64 over the golden ratio, as int64 (Knuth, volume 3, 6.4)
 
-    __slots__ = ("_compacted", "_merged", "_pending", "_pending_size", "limit", "overflow")
+
+def sampled(lines: Integers, dropped: int) -> Lanes:
+    """Which lines are kept of which those with any of these bits in their hash are dropped (spatial
+    sampling: Waldspurger et al., Efficient MRC Construction with SHARDS, FAST 2015)."""
+    kept: Lanes = ((lines * np.int64(_HASH)) >> 40) & dropped == 0
+    return kept
+
+
+class SectorLog:
+    """Which sectors an instruction touched, by block slot; compacted as it grows.
+
+    Beyond ``limit`` every other line is dropped, and again: each key stands for ``factor`` then.
+    """
+
+    __slots__ = ("_compacted", "_merged", "_pending", "_pending_size", "factor", "limit")
 
     def __init__(self, limit: int = 4_000_000) -> None:
         self._merged: Integers = np.empty(0, dtype=np.int64)
@@ -118,16 +131,21 @@ class SectorLog:
         self._pending_size = 0
         self._compacted = 0
         self.limit = limit
-        self.overflow = False
+        self.factor = 1
 
     def add(self, keys: Integers) -> None:
         """Add footprint keys (need not be sorted or unique)."""
-        if self.overflow:
-            return
+        if self.factor > 1:
+            keys = self._sampled(keys)
         self._pending.append(keys)
         self._pending_size += keys.size
         if self._pending_size > 400_000:
             self._compact()
+
+    def _sampled(self, keys: Integers) -> Integers:
+        # The same lines in every block, so that what blocks share stays told.
+        lines = (keys & ((1 << KEY_BITS) - 1)) >> SECTORS_PER_LINE_SHIFT
+        return keys[sampled(lines, self.factor - 1)]
 
     def _compact(self) -> None:
         if self._pending:
@@ -135,8 +153,9 @@ class SectorLog:
             self._pending.clear()
             self._pending_size = 0
             self._compacted += 1
-            if self._merged.size > self.limit:
-                self.overflow = True
+            while self._merged.size > self.limit:
+                self.factor *= 2
+                self._merged = self._sampled(self._merged)
 
     @property
     def mark(self) -> tuple[int, int]:
@@ -144,17 +163,22 @@ class SectorLog:
         return self._compacted, len(self._pending)
 
     def since(self, mark: tuple[int, int]) -> Integers | None:
-        """Sorted distinct keys added since a mark; ``None`` if they were compacted meanwhile."""
-        if mark[0] != self._compacted or self.overflow:
+        """Sorted distinct keys added since a mark; ``None`` if they were compacted meanwhile, or
+        not all kept."""
+        if mark[0] != self._compacted or self.factor > 1:
             return None
         added = self._pending[mark[1] :]
         return distinct(np.concatenate(added)) if added else np.empty(0, dtype=np.int64)
 
     @property
     def keys(self) -> Integers:
-        """Sorted distinct keys so far (all of them unless ``overflow``)."""
+        """Sorted distinct keys so far, each for ``factor`` like it."""
         self._compact()
         return self._merged
+
+    def per_slot(self, slots: int) -> Integers:
+        """Distinct sectors of each block slot."""
+        return per_slot(self.keys, slots) * self.factor
 
 
 def per_slot(keys: Integers, slots: int) -> Integers:

@@ -290,7 +290,7 @@ class _Footprints:
     def of_launch(self, seen: Counts, sharing: Sharing, each: float) -> float:
         """Distinct units of the launch: never below what was seen (sorted), never above what lies
         between the bounds of that."""
-        if self.plan.complete:
+        if self.plan.complete and not self.unlisted.any():
             return float(seen.size)
         whole = sharing.union(patch(self.busy, 1, self.launch.grid), each)
         return max(float(seen.size), min(float(seen[-1] - seen[0] + 1), whole))

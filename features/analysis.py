@@ -442,6 +442,7 @@ def analyse(
     ptxas: bool = False,
     analysis: Mode = "auto",
     effort: float = DEFAULT_EFFORT,
+    extrapolate: bool = True,
 ) -> KernelAnalysis:
     """Analyse one launch of one kernel on one GPU.
 
@@ -449,8 +450,9 @@ def analyse(
     trip counts (see ``features.trips``), ``registers_per_thread`` and ``static_shared_bytes``
     replace what is estimated; ``ptxas`` lets the compiler of the extra ``cuda`` count the
     registers where it is installed and takes the PTX. ``analysis`` says how what is not given
-    is found out (``Mode``), within ``effort`` units of work for the executed one. Raises PtxError,
-    KernelError, LaunchError for what the GPU refuses, and GivenUpError (``features.effort``).
+    is found out (``Mode``), within ``effort`` units of work for the executed one, which runs every
+    iteration of every loop where it may not ``extrapolate``. Raises PtxError, KernelError,
+    LaunchError for what the GPU refuses, and GivenUpError (``features.effort``).
     """
     function = kernel if isinstance(kernel, Function) else module.kernel(kernel)
     check_directives(module, function, launch)
@@ -477,7 +479,7 @@ def analyse(
     check_launch(gpu, launch, shared, registers.registers_per_thread)
     resident = occupancy(gpu, launch, registers.registers_per_thread, shared)
     trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
-    runs = Runs(module, function, launch, gpu, loops or {}, effort)
+    runs = Runs(module, function, launch, gpu, loops or {}, effort, extrapolate)
     may_execute = analysis == "executed" or (analysis == "auto" and bool(launch.arguments))
     trips, found = runs.infer(trips, static.cfg, static.loops, may_execute=may_execute)
     guessed = {trip.line for trip in trips if trip.how == "assumed"}

@@ -170,6 +170,10 @@ class SectorLog:
         added = self._pending[mark[1] :]
         return distinct(np.concatenate(added)) if added else np.empty(0, dtype=np.int64)
 
+    def beyond(self, slots: int) -> Integers:
+        """Distinct sectors of each block slot that are not listed."""
+        return per_slot(self.keys, slots) * (self.factor - 1)
+
     @property
     def keys(self) -> Integers:
         """Sorted distinct keys so far, each for ``factor`` like it."""

@@ -70,11 +70,13 @@ class Runs:
         gpu: GpuProfile,
         loops: Mapping[str, float],
         effort: float,
+        extrapolate: bool = True,
     ) -> None:
         self._module, self._function = module, function
         self._launch, self._gpu = launch, gpu
         self._loops = dict(loops)
         self._effort = effort
+        self._extrapolate = extrapolate
 
     @cached_property
     def symbolic(self) -> SymbolicResult:
@@ -109,6 +111,7 @@ class Runs:
                 plan=plan_blocks(self._launch, cuts=self._cuts),
                 effort=self._effort,
                 forced=forced,
+                extrapolate=self._extrapolate,
             )
 
         with _degrading("executed"):

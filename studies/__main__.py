@@ -19,6 +19,7 @@ STUDIES = {
     "machine-code": ("machine_code", "instructions as counted beside what ptxas makes of them"),
     "tables": ("data.tables", "every published table read and counted, those of studies too"),
     "end-to-end": ("end_to_end", "public programs asked as users ask, beside measured times"),
+    "budget": ("budget.study", "counts under the default budget beside a run to completion"),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
     "work": ("time.work_tables", "time from measured work: trains the shipped model, its scores"),

@@ -128,6 +128,11 @@ class Tally:
         return own if self.contention is None else (*own, *self.contention.counters())
 
     @property
+    def unlisted(self) -> Counts:
+        """Distinct sectors that the log does not hold one by one."""
+        return self.extra + self.log.beyond(self.extra.size)
+
+    @property
     def last(self) -> Offsets | None:
         """The addresses of the last execution."""
         return None if self._last is None else self._last[1]

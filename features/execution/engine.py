@@ -89,10 +89,11 @@ def execute(
     """Run sampled blocks of a launch (all of them with ``exact``) and count what they do.
 
     ``plan`` replaces ``plan_blocks(launch)``; ``effort`` is the budget of work (``None``: no
-    bound; see ``Effort``), and a Diagnostic tells where it ended. ``extrapolate=False`` runs every
-    iteration of every loop; ``forced`` tells the trips of loops of the kernel that made-up data
-    would decide (``forced.py``). ``gpu`` only tells the number of multiprocessors that ``%smid``
-    spreads over. Results depend on these arguments alone.
+    bound; see ``Effort``). Where it ends first, a few of the blocks are run with a budget of their
+    own, and where that ends too, counts are extrapolated; a Diagnostic tells.
+    ``extrapolate=False`` runs every iteration of every loop; ``forced`` tells the trips of loops of
+    the kernel that made-up data would decide (``forced.py``). ``gpu`` only tells the number of
+    multiprocessors that ``%smid`` spreads over. Results depend on these arguments alone.
     Raises LaunchError for arguments that do not fit the kernel's parameters, PtxError for a
     body that is not PTX, GivenUpError where the request's clock runs out.
     """
@@ -143,6 +144,21 @@ def execute(
             except CutShortError as error:
                 cut = str(error)
                 break
+        fewer = chosen.fewer(launch) if cut == "effort" and exact is None else None
+        if fewer is not None:
+            found = execute(
+                function, module, launch, gpu, plan=fewer, effort=effort, seed=seed,
+                step_limit=step_limit, extrapolate=extrapolate, forced=forced,
+            )  # fmt: skip
+            detail = (
+                f"the budget of {effort:.3g} units ended before {len(chosen.blocks)} sampled "
+                f"blocks did: counts are of {len(fewer.blocks)} that had the budget to themselves"
+            )
+            return replace(
+                found,
+                sampling=replace(found.sampling, effort=found.sampling.effort + spent.spent),
+                diagnostics=(Diagnostic(CUT_SHORT, detail, function.line), *found.diagnostics),
+            )
         if cut:
             told = scale_unfinished(batches[-1].machine) if exact is None else []
             cap = f"the budget of {effort:.3g} units" if cut == "effort" else f"{step_limit} steps"

@@ -196,18 +196,23 @@ class _Footprints:
         listed = self.plan.estimate(each.reshape(self.blocks, count))
         return listed + self.by_buffer(self.unlisted, numbers) * self.apart(numbers)
 
-    def apart(self, numbers: list[int]) -> float:
-        """Of the sectors of skipped iterations that sites do not list, counted for each site, the
-        share that is left where several touch the same: as among those that they list."""
+    def apart(self, numbers: list[int]) -> Floats:
+        """By buffer: of the sectors of skipped iterations that sites do not list, counted for each
+        site, the share left where several touch the same, as among those that they list."""
+        count = len(self.places.names)
         several = [n for n in numbers if self.unlisted[n]]
         if len(several) < 2:
-            return 1.0
+            return np.ones(count)
         parts = [
             batch.machine.tallies[n].log.keys + np.int64(batch.first << KEY_BITS)
             for batch in self.batches
             for n in several
         ]
-        return unite(parts).size / max(1, sum(keys.size for keys in parts))
+        together, each = (
+            np.bincount(self.places.of(keys & _SECTOR_MASK), minlength=count)
+            for keys in (unite(parts), np.concatenate(parts))
+        )
+        return np.where(each > 0, together / np.maximum(each, 1), 1.0)
 
     def lines(self, keys: Counts, sectors: Floats) -> Floats:
         """By buffer: distinct 128-byte lines of a block on average, from those of the keys."""
@@ -253,10 +258,12 @@ class _Footprints:
             )
             low, high = int(sector.min()), int(sector.max()) + 1
             seen = distinct(sector)
-            distinct_sectors = self.of_launch(seen, sharing, each)
+            beyond = self.beyond(number)
+            distinct_sectors = self.of_launch(seen, sharing, each, beyond)
             distinct_lines = self.of_launch(
-                distinct(seen >> SECTORS_PER_LINE_SHIFT), of_lines, float(lines[number])
-            )
+                distinct(seen >> SECTORS_PER_LINE_SHIFT), of_lines, float(lines[number]),
+                beyond >> SECTORS_PER_LINE_SHIFT,
+            )  # fmt: skip
             base = self.places.bases[number]
             if number:
                 means = [self.mean(keys_of, number) for keys_of in (loads, stores)]
@@ -287,13 +294,20 @@ class _Footprints:
             )
         return tuple(buffers), tuple(streams)
 
-    def of_launch(self, seen: Counts, sharing: Sharing, each: float) -> float:
+    def beyond(self, number: int) -> int:
+        """Sectors of a buffer where what is listed does not bound what is touched, as the budget
+        ended, else 0."""
+        if not number or all(machine.finished for machine, _ in self.batches):
+            return 0
+        return int(self.places.ends[number] - self.places.starts[number])
+
+    def of_launch(self, seen: Counts, sharing: Sharing, each: float, beyond: int) -> float:
         """Distinct units of the launch: never below what was seen (sorted), never above what lies
-        between the bounds of that."""
-        if self.plan.complete and not self.unlisted.any():
+        between the bounds of that, or ``beyond``."""
+        if self.plan.complete and not beyond and not self.unlisted.any():
             return float(seen.size)
         whole = sharing.union(patch(self.busy, 1, self.launch.grid), each)
-        return max(float(seen.size), min(float(seen[-1] - seen[0] + 1), whole))
+        return max(float(seen.size), min(max(float(seen[-1] - seen[0] + 1), float(beyond)), whole))
 
     def partly(self) -> list[Listed]:
         """Sectors of sites whose skipped iterations are not listed one by one."""

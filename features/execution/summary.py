@@ -48,18 +48,14 @@ def _unique_sectors(machine: Machine) -> Counts:
     """``int64[blocks, sites]``: distinct sectors that each site touched."""
     found = np.zeros((machine.slots, len(machine.tallies)), dtype=np.int64)
     for number, tally in enumerate(machine.tallies):
-        found[:, number] = tally.log.per_slot(machine.slots)
+        found[:, number] = per_slot(tally.log.keys, machine.slots)
     return found
 
 
-def _listed_not(machine: Machine) -> Counts:
-    """``int64[blocks, sites]``: those that footprints too long to be kept stand for."""
-    found = np.zeros((machine.slots, len(machine.tallies)), dtype=np.int64)
-    for number, tally in enumerate(machine.tallies):
-        if tally.log.factor > 1:
-            listed = per_slot(tally.log.keys, machine.slots)
-            found[:, number] = listed * (tally.log.factor - 1)
-    return found
+def _unlisted(machine: Machine) -> Counts:
+    """``int64[blocks, sites]``: distinct sectors that no list holds."""
+    found = [tally.unlisted for tally in machine.tallies]
+    return np.array(found, dtype=np.int64).reshape(-1, machine.slots).T
 
 
 def summarise(
@@ -72,9 +68,9 @@ def summarise(
     guarded = _stacked(batches, blocks, lambda m: m.guarded.T)
     counted = _stacked(batches, blocks, lambda m: m.counted.transpose(2, 1, 0))
     sites = {name: counted[:, number] for number, name in enumerate(COUNTED)}
-    extra = sites.pop("extra")
+    del sites["extra"]
+    extra = _stacked(batches, blocks, _unlisted)
     sites["unique_sectors"] = _stacked(batches, blocks, _unique_sectors) + extra
-    extra = extra + _stacked(batches, blocks, _listed_not)
     functions = {
         linked.function.name: _function(program, linked, runs, guarded, sites, plan)
         for linked in program.functions

@@ -146,3 +146,23 @@ def test_few_blocks_of_a_large_grid_that_work_are_found() -> None:
         assert ours.active_lanes == theirs.active_lanes
         assert ours.requests == theirs.requests
         assert ours.sectors == pytest.approx(theirs.sectors, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("grid", "block"), [((4096,), 256), ((64, 64), 64), ((7, 9, 11), 32), ((25, 25), 512)]
+)
+def test_a_few_blocks_stand_for_the_whole_launch(grid: tuple[int, ...], block: int) -> None:
+    launch = Launch.of(grid, block)
+    plan = plan_blocks(launch)
+    few = plan.fewer(launch)
+    assert few is not None
+    assert set(few.blocks) < set(plan.blocks)
+    assert 2 * len(few.blocks) <= len(plan.blocks)
+    assert few.weights().sum() == pytest.approx(launch.blocks)
+    assert few.pairs_x
+    assert few.fewer(launch) is None
+
+
+def test_where_few_blocks_are_sampled_all_are_needed() -> None:
+    launch = Launch.of(4, 1024)
+    assert plan_blocks(launch).fewer(launch) is None

@@ -98,6 +98,19 @@ def test_a_log_keeps_distinct_keys_through_compaction_and_samples_when_it_is_ful
     assert shared.size == slot_sectors(log.keys, 1).size
 
 
+@pytest.mark.parametrize("turns", [1, 4])
+def test_a_full_log_goes_on_counting_what_is_new(turns: int) -> None:
+    """3 million touches by the fourth slot, ``turns`` of each sector."""
+    log, slot = SectorLog(limit=500_000), 3 << KEY_BITS
+    for touch in range(30):
+        new = np.arange(touch * 100_000, (touch + 1) * 100_000, dtype=np.int64) // turns
+        log.add(new | slot)
+    assert log.factor > 1
+    found = log.beyond(8)
+    assert found[3] + log.keys.size == pytest.approx(3_000_000 / turns, rel=0.01)
+    assert found.sum() == found[3]
+
+
 def test_footprints_by_slot_and_the_overlap_of_neighbours() -> None:
     left = np.arange(0, 10, dtype=np.int64)
     right = (1 << KEY_BITS) | np.arange(5, 15, dtype=np.int64)

@@ -108,59 +108,60 @@ def distinct(values: Integers) -> Integers:
     return found
 
 
-MOST_SLOTS = 1 << 16
-"""Slots told apart where sectors are not listed: more blocks are never run together."""
+_HASH = -0x61C8864680B583EB  # 2^64 over the golden ratio, as int64 (Knuth, volume 3, 6.4)
+
+
+def sampled(lines: Integers, dropped: int) -> Lanes:
+    """Which lines are kept of which those with any of these bits in their hash are dropped (spatial
+    sampling: Waldspurger et al., Efficient MRC Construction with SHARDS, FAST 2015)."""
+    kept: Lanes = ((lines * np.int64(_HASH)) >> 40) & dropped == 0
+    return kept
 
 
 class SectorLog:
     """Which sectors an instruction touched, by block slot; compacted as it grows.
 
-    Beyond ``limit`` sectors keys are no longer listed: as many of them count as new as were new
-    among the last ones that were.
+    Beyond ``limit`` every other line is dropped, and again: each key stands for ``factor`` then.
     """
 
-    __slots__ = (
-        "_beyond", "_compacted", "_fresh", "_merged", "_pending", "_pending_size", "limit",
-        "overflow",
-    )  # fmt: skip
+    __slots__ = ("_compacted", "_merged", "_pending", "_pending_size", "factor", "limit")
 
     def __init__(self, limit: int = 4_000_000) -> None:
         self._merged: Integers = np.empty(0, dtype=np.int64)
         self._pending: list[Integers] = []
         self._pending_size = 0
         self._compacted = 0
-        self._fresh = 1.0
-        self._beyond: dict[int, int] = {}
         self.limit = limit
-        self.overflow = False
+        self.factor = 1
 
     def add(self, keys: Integers) -> None:
         """Add footprint keys (need not be sorted or unique)."""
-        if self.overflow:
-            for slot, count in enumerate(np.bincount(np.clip(keys >> KEY_BITS, 0, MOST_SLOTS))):
-                if count:
-                    self._beyond[slot] = self._beyond.get(slot, 0) + int(count)
-            return
+        if self.factor > 1:
+            keys = self._sampled(keys)
         self._pending.append(keys)
         self._pending_size += keys.size
         if self._pending_size > 400_000:
             self._compact()
 
+    def _sampled(self, keys: Integers) -> Integers:
+        # The same lines in every block, so that what blocks share stays told.
+        lines = (keys & ((1 << KEY_BITS) - 1)) >> SECTORS_PER_LINE_SHIFT
+        return keys[sampled(lines, self.factor - 1)]
+
     def _compact(self) -> None:
         if self._pending:
-            before = self._merged.size
-            parts = [self._merged, *self._pending] if before else self._pending
+            parts = [self._merged, *self._pending] if self._merged.size else self._pending
             first = parts[0]
             if len(parts) == 1 and (first[1:] > first[:-1]).all():
                 self._merged = first
             else:
                 self._merged = distinct(np.concatenate(parts))
-            self._fresh = (self._merged.size - before) / max(1, self._pending_size)
             self._pending.clear()
             self._pending_size = 0
             self._compacted += 1
-            if self._merged.size > self.limit:
-                self.overflow = True
+            while self._merged.size > self.limit:
+                self.factor *= 2
+                self._merged = self._sampled(self._merged)
 
     @property
     def mark(self) -> tuple[int, int]:
@@ -168,24 +169,26 @@ class SectorLog:
         return self._compacted, len(self._pending)
 
     def since(self, mark: tuple[int, int]) -> Integers | None:
-        """Sorted distinct keys added since a mark; ``None`` if they were compacted meanwhile."""
-        if mark[0] != self._compacted or self.overflow:
+        """Sorted distinct keys added since a mark; ``None`` if they were compacted meanwhile, or
+        not all kept."""
+        if mark[0] != self._compacted or self.factor > 1:
             return None
         added = self._pending[mark[1] :]
         return distinct(np.concatenate(added)) if added else np.empty(0, dtype=np.int64)
 
     def beyond(self, slots: int) -> Integers:
         """Distinct sectors of each block slot that are not listed."""
-        found = np.zeros(slots, dtype=np.int64)
-        for slot, count in self._beyond.items():
-            found[min(slot, slots - 1)] += round(self._fresh * count)
-        return found
+        return per_slot(self.keys, slots) * (self.factor - 1)
 
     @property
     def keys(self) -> Integers:
-        """Sorted distinct keys so far (all of them unless ``overflow``)."""
+        """Sorted distinct keys so far, each for ``factor`` like it."""
         self._compact()
         return self._merged
+
+    def per_slot(self, slots: int) -> Integers:
+        """Distinct sectors of each block slot."""
+        return per_slot(self.keys, slots) * self.factor
 
 
 @lru_cache(maxsize=64)

@@ -11,7 +11,6 @@ from math import expm1, gcd
 from typing import NamedTuple
 
 from wattcast.features.launch import Dim3
-from wattcast.features.memory import SECTORS_PER_LINE
 
 
 class Patch(NamedTuple):
@@ -131,21 +130,3 @@ class Stream:
             if each.name.endswith(("_sectors", "_lines"))
         }
         return replace(self, kept=self.kept.longer(factor), all=self.all.longer(factor), **sectors)
-
-
-def stream_without_reuse(
-    name: str, load_sectors: float, store_sectors: float, atomic_sectors: float, blocks: int
-) -> Stream:
-    """A stream whose sectors are all taken to be new and side by side."""
-    stored = store_sectors + atomic_sectors
-    whole = load_sectors + stored
-
-    def curve(sectors: float) -> ReuseCurve:
-        lines = sectors / blocks / SECTORS_PER_LINE
-        return ReuseCurve((0.0, 1.0), (0.0, lines), (1.0, 0.0), (1.0, 0.0))
-
-    return Stream(
-        name, load_sectors, 0.0, store_sectors, atomic_sectors, load_sectors,
-        load_sectors + atomic_sectors, load_sectors + atomic_sectors, stored, whole,
-        whole / SECTORS_PER_LINE, Sharing(), Sharing(), curve(load_sectors), curve(whole),
-    )  # fmt: skip

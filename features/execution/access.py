@@ -73,7 +73,7 @@ class Tally:
 
     __slots__ = (
         "_last", "_memo", "_picked", "constants", "contention", "extra", "local_sectors", "log",
-        "number", "region", "requests", "sectors", "shared_requests", "transactions",
+        "number", "passes", "region", "requests", "sectors", "shared_requests", "transactions",
     )  # fmt: skip
 
     def __init__(self, table: Counts, number: int = 0, *, atomic: bool = False) -> None:
@@ -94,6 +94,8 @@ class Tally:
         slots = table.shape[1]
         self.contention = Contention(slots) if atomic else None
         self.log = SectorLog()
+        # How far walks from the same sectors by the same stride went.
+        self.passes: dict[tuple[int, int], int] = {}
         self.region: Region | None = None
         self._last: tuple[Group, Offsets] | None = None
         self._memo: tuple[Counts, Offsets | None] | None = None

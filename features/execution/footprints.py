@@ -196,18 +196,23 @@ class _Footprints:
         listed = self.plan.estimate(each.reshape(self.blocks, count))
         return listed + self.by_buffer(self.unlisted, numbers) * self.apart(numbers)
 
-    def apart(self, numbers: list[int]) -> float:
-        """Of the sectors of skipped iterations that sites do not list, counted for each site, the
-        share that is left where several touch the same: as among those that they list."""
+    def apart(self, numbers: list[int]) -> Floats:
+        """By buffer: of the sectors of skipped iterations that sites do not list, counted for each
+        site, the share left where several touch the same, as among those that they list."""
+        count = len(self.places.names)
         several = [n for n in numbers if self.unlisted[n]]
         if len(several) < 2:
-            return 1.0
+            return np.ones(count)
         parts = [
             batch.machine.tallies[n].log.keys + np.int64(batch.first << KEY_BITS)
             for batch in self.batches
             for n in several
         ]
-        return unite(parts).size / max(1, sum(keys.size for keys in parts))
+        together, each = (
+            np.bincount(self.places.of(keys & _SECTOR_MASK), minlength=count)
+            for keys in (unite(parts), np.concatenate(parts))
+        )
+        return np.where(each > 0, together / np.maximum(each, 1), 1.0)
 
     def lines(self, keys: Counts, sectors: Floats) -> Floats:
         """By buffer: distinct 128-byte lines of a block on average, from those of the keys."""
@@ -290,20 +295,16 @@ class _Footprints:
         return tuple(buffers), tuple(streams)
 
     def beyond(self, number: int) -> int:
-        """Sectors of a buffer where what is listed does not bound what is touched, else 0: the
-        budget ended, or the list was full."""
-        whole = all(
-            machine.finished and not any(tally.log.overflow for tally in machine.tallies)
-            for machine, _ in self.batches
-        )
-        if not number or whole:
+        """Sectors of a buffer where what is listed does not bound what is touched, as the budget
+        ended, else 0."""
+        if not number or all(machine.finished for machine, _ in self.batches):
             return 0
         return int(self.places.ends[number] - self.places.starts[number])
 
     def of_launch(self, seen: Counts, sharing: Sharing, each: float, beyond: int) -> float:
         """Distinct units of the launch: never below what was seen (sorted), never above what lies
         between the bounds of that, or ``beyond``."""
-        if self.plan.complete and not beyond:
+        if self.plan.complete and not beyond and not self.unlisted.any():
             return float(seen.size)
         whole = sharing.union(patch(self.busy, 1, self.launch.grid), each)
         return max(float(seen.size), min(max(float(seen[-1] - seen[0] + 1), float(beyond)), whole))

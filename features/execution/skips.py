@@ -375,13 +375,16 @@ class Skip:
 
         listed = min(moves, max(1, MOST_KEYS // keys.size))
         tally.log.add(after(np.arange(1, listed + 1, dtype=np.int64)).reshape(-1))
-        if moves > listed:
-            # One by one up to here; from here on every move adds what one move adds.
+        # One by one up to here; from here on every move adds what one move adds, unless an earlier
+        # pass over the same went as far.
+        reached = tally.passes.get((hash(keys.tobytes()), stride), listed)
+        if moves > reached:
+            tally.passes[hash(keys.tobytes()), stride] = moves
             two = after(np.array([moves - 1, moves], dtype=np.int64))
             tally.log.add(two[1])
             fresh = per_slot(two[1][~np.isin(two[1], two[0])], tally.extra.size)
-            last = per_slot(slots, tally.extra.size)
-            tally.extra += np.maximum(0, fresh * (moves - listed) - last)
+            last = per_slot(slots, tally.extra.size) if reached == listed else 0
+            tally.extra += np.maximum(0, fresh * (moves - reached) - last)
 
     def _stride(self, number: int) -> int | None:
         """By how many bytes all lanes' addresses moved in the last iteration."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.memory import KEY_BITS, SECTORS_PER_LINE_SHIFT
+from wattcast.features.memory import KEY_BITS, SECTORS_PER_LINE_SHIFT, sampled
 
 if TYPE_CHECKING:
     from wattcast.features.execution.groups import Group
@@ -25,7 +25,6 @@ Floats = npt.NDArray[np.float64]
 
 MOST_TOUCHES = 1 << 16
 """Touches of sectors kept; beyond, every other line is dropped (sorting these takes 2 ms)."""
-_HASH = -0x61C8864680B583EB  # 2^64 over the golden ratio, as int64 (Knuth, volume 3, 6.4)
 
 
 class Picked(NamedTuple):
@@ -102,9 +101,7 @@ class Trace:
             self._size = sum(k.size for _, k, _ in self._chunks)
 
     def _kept(self, keys: Integers) -> npt.NDArray[np.bool_]:
-        hashed = (keys >> SECTORS_PER_LINE_SHIFT) * np.int64(_HASH)
-        kept: npt.NDArray[np.bool_] = (hashed >> 40) & self._dropped == 0
-        return kept
+        return sampled(keys >> SECTORS_PER_LINE_SHIFT, self._dropped)
 
     @property
     def mark(self) -> int:

@@ -19,7 +19,6 @@ from wattcast.features.execution.groups import Group
 from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Compare, comparison, keeps_for, step_of
 from wattcast.features.execution.values import Array
-from wattcast.features.memory import per_slot
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
@@ -135,7 +134,7 @@ def _scale(machine: Machine, linked: Linked, loop: Loop, factors: Factors) -> No
     for site in machine.program.sites:
         if site.position in inside:
             tally = machine.tallies[site.number]
-            unique = per_slot(tally.log.keys, machine.slots) + tally.unlisted
+            unique = tally.log.per_slot(machine.slots) + tally.extra
             tally.extra += np.rint(unique * (factors - 1)).astype(np.int64)
             for counter in tally.counters():
                 grow(counter)

@@ -25,7 +25,7 @@ from wattcast.features.execution.loads import addresses
 from wattcast.features.execution.operands import Frame, Handler
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
 from wattcast.features.execution.values import BOOL, as_type
-from wattcast.features.memory import SECTOR_SHIFT, per_slot
+from wattcast.features.memory import SECTOR_SHIFT
 from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def walk_on(
     if machine.trace is not None:
         machine.trace.repeat(since.mark, more, np.zeros(machine.slots, dtype=np.int64))
     for tally, earlier in zip(tallies, since.listed, strict=True):
-        listed = per_slot(tally.log.keys, machine.slots)
+        listed = tally.log.per_slot(machine.slots)
         last, group = tally.last, tally.last_group
         first = 0 if last is None or group is None else int(last[group.index[0] % last.size])
         region = machine.memory.find(first)
@@ -203,7 +203,7 @@ def _walked(machine: Machine, end: int, tallies: list[Tally]) -> Walked:
         end,
         0 if trace is None else trace.mark,
         [np.empty(0, np.int64) if tally.last is None else tally.last for tally in tallies],
-        [per_slot(tally.log.keys, machine.slots) for tally in tallies],
+        [tally.log.per_slot(machine.slots) for tally in tallies],
     )
 
 

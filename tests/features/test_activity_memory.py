@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from tests.features.test_reuse import stream_without_reuse
 from wattcast.features.activity.memory import L2_SHARE, MemoryLevels, memory_levels
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.occupancy import Occupancy
-from wattcast.features.reuse import ReuseCurve, Sharing, Stream, stream_without_reuse
+from wattcast.features.reuse import ReuseCurve, Sharing, Stream
 from wattcast.features.runs import SymbolicTraffic
 
 V100 = load_gpu("tesla-v100")  # 80 SMs, 128 KiB of L1, 6 MiB of L2

@@ -295,7 +295,6 @@ def test_symbolic_and_executed_activity_agree_where_there_is_no_reuse():
     ours, theirs = symbolic.activity.values(), executed.activity.values()
     assert symbolic.activity_how == "symbolic"
     different = {name for name in ours if ours[name] != pytest.approx(theirs[name], rel=1e-6)}
-    # The buffer is read and written in place: symbols count it twice, as the warning says.
     assert different <= {"constant_transactions", "footprint_bytes"}
     assert "reuse_unknown" in {d.code for d in symbolic.activity_diagnostics}
 

@@ -81,14 +81,21 @@ def test_distinct_sorts_and_drops_repeats(values: list[int]) -> None:
     assert distinct(np.array(values, dtype=np.int64)).tolist() == sorted(set(values))
 
 
-def test_a_log_keeps_distinct_keys_through_compaction_and_says_when_it_is_full() -> None:
+def test_a_log_keeps_distinct_keys_through_compaction_and_samples_when_it_is_full() -> None:
     log = SectorLog(limit=1000)
     for start in range(0, 600, 100):
         log.add(np.arange(start, start + 200, dtype=np.int64))
     assert log.keys.tolist() == list(range(700))
-    assert not log.overflow
-    log.add(np.arange(450_000, dtype=np.int64))
-    assert log.overflow
+    assert log.factor == 1
+    slot = 1 << KEY_BITS
+    both = np.arange(450_000, dtype=np.int64), slot | np.arange(225_000, dtype=np.int64)
+    for keys in (*both, *both):
+        log.add(keys)
+    assert log.keys.size <= 1000 < 2 * log.factor * log.keys.size
+    assert log.per_slot(2) == pytest.approx([450_000, 225_000], rel=0.15)
+    # Blocks keep the same lines: what they have in common stays told.
+    shared = np.intersect1d(slot_sectors(log.keys, 0), slot_sectors(log.keys, 1))
+    assert shared.size == slot_sectors(log.keys, 1).size
 
 
 @pytest.mark.parametrize("turns", [1, 4])
@@ -98,7 +105,7 @@ def test_a_full_log_goes_on_counting_what_is_new(turns: int) -> None:
     for touch in range(30):
         new = np.arange(touch * 100_000, (touch + 1) * 100_000, dtype=np.int64) // turns
         log.add(new | slot)
-    assert log.overflow
+    assert log.factor > 1
     found = log.beyond(8)
     assert found[3] + log.keys.size == pytest.approx(3_000_000 / turns, rel=0.01)
     assert found.sum() == found[3]

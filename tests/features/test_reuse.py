@@ -6,9 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattcast.features.reuse import ReuseCurve, Sharing, patch, stream_without_reuse
+from wattcast.features.memory import SECTORS_PER_LINE
+from wattcast.features.reuse import ReuseCurve, Sharing, Stream, patch
 
 GRID = (8, 4, 1)
+
+
+def stream_without_reuse(
+    name: str, load_sectors: float, store_sectors: float, atomic_sectors: float, blocks: int
+) -> Stream:
+    """A stream whose sectors are all taken to be new and side by side."""
+    stored = store_sectors + atomic_sectors
+    whole = load_sectors + stored
+
+    def curve(sectors: float) -> ReuseCurve:
+        lines = sectors / blocks / SECTORS_PER_LINE
+        return ReuseCurve((0.0, 1.0), (0.0, lines), (1.0, 0.0), (1.0, 0.0))
+
+    return Stream(
+        name, load_sectors, 0.0, store_sectors, atomic_sectors, load_sectors,
+        load_sectors + atomic_sectors, load_sectors + atomic_sectors, stored, whole,
+        whole / SECTORS_PER_LINE, Sharing(), Sharing(), curve(load_sectors), curve(whole),
+    )  # fmt: skip
 
 
 def test_a_patch_of_neighbours_fills_row_after_row() -> None:

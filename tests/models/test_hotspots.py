@@ -41,7 +41,10 @@ HALF = """\
  cvt.f64.f32 %fd1, %f2;
  fma.rn.f64 %fd2, %fd1, %fd1, %fd1;
  fma.rn.f64 %fd3, %fd2, %fd1, %fd1;
- mul.wide.u32 %rd3, %r3, 8;
+ mov.u32 %r1, %ctaid.x;
+ mov.u32 %r2, %ntid.x;
+ mad.lo.s32 %r4, %r1, %r2, %r3;
+ mul.wide.u32 %rd3, %r4, 8;
  add.s64 %rd4, %rd1, %rd3;
  st.global.f64 [%rd4], %fd3;
  ret;

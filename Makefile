@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 STAMP := $(VENV)/.installed
 CUDA_STAMP := $(VENV)/.installed-cuda
 
-.PHONY: run test test-slow lint bench docs lock clean
+.PHONY: run quick test test-slow lint bench docs lock clean
 
 $(STAMP): requirements.lock pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -23,11 +23,15 @@ $(CUDA_STAMP): $(STAMP) requirements-cuda.lock
 run: $(STAMP)  ## build the environment, start the service, print one real prediction, keep serving
 	$(BIN)/wattcast serve --demo
 
-test: $(CUDA_STAMP) lint  ## everything CI runs: lint, types, layers, tests
+quick: $(CUDA_STAMP) lint  ## two minutes: lint, and the tests of analysis and models (tests/conftest.py)
+	$(BIN)/python -m pytest -n 2 -m quick tests/features tests/models tests/docs
+
+test: $(CUDA_STAMP) lint  ## lint, types, layers, and all tests that take seconds
 	$(BIN)/python -m pytest -n 2
 
-test-slow: $(CUDA_STAMP)  ## what takes minutes: hostile PTX over HTTP, signals, kills, memory (HOSTILE_TEST_CASES=all MEMORY_TEST_KERNELS=5000: everything)
-	$(BIN)/python -m pytest -n 0 -s -m slow
+test-slow: $(CUDA_STAMP)  ## what takes minutes: kills, studies, hostile PTX over HTTP, memory (HOSTILE_TEST_CASES=all MEMORY_TEST_KERNELS=5000: everything)
+	$(BIN)/python -m pytest -n 2 -m 'slow and not alone'
+	$(BIN)/python -m pytest -n 0 -s -m alone
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

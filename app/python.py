@@ -4,12 +4,12 @@
     >>> answer = wattcast.predict(Path("kernel.ptx"), gpu="tesla-v100", grid=4096, block=256)
     >>> answer.power.watts, answer.time.seconds, answer.energy.joules
 
-``compare`` asks about several GPUs, or how new code differs from old; ``explain`` what each feature
-adds, for shap's plots; ``vector`` for the features
-a model sees, ``analyze`` for the analysis itself. Code is PTX text, the path of a file, or an
-object with ``.asm["ptx"]`` (a compiled Triton kernel). Nothing is stored; GPU profiles and models
-of ``WATTCAST_HOME`` count, and models that were promoted in the database of a service there (or of
-``WATTCAST_DATABASE_URL``), unless ``registry=False`` or ``WATTCAST_REGISTRY=off``.
+``predict_many`` asks about many launches of one kernel; ``compare`` about several GPUs, or how new
+code differs from old; ``explain`` what each feature adds, for shap's plots; ``vector`` for the
+features a model sees, ``analyze`` for the analysis itself. Code is PTX text, the path of a file,
+or an object with ``.asm["ptx"]`` (a compiled Triton kernel). Nothing is stored; GPU profiles and
+models of ``WATTCAST_HOME`` count, and models that were promoted in the database of a service there
+(or of ``WATTCAST_DATABASE_URL``), unless ``registry=False`` or ``WATTCAST_REGISTRY=off``.
 Every error is a ``wattcast.features.errors.WattcastError`` or, for an argument of the wrong kind,
 a ``pydantic.ValidationError``.
 """
@@ -25,17 +25,17 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, ove
 import numpy as np
 from pydantic_core import to_json
 
-from wattcast.app.services.models.promoted import alone
-from wattcast.app.settings import Settings
 from wattcast.features.analysis import KernelAnalysis, Mode
 from wattcast.features.errors import MissingExtraError
 from wattcast.predictor import Predictor, parts
+from wattcast.predictor import batch as _batch
 from wattcast.predictor import compare as _comparison
 from wattcast.predictor import explain as _explanation
 from wattcast.predictor import features as _features
 from wattcast.predictor import predict as _prediction
 from wattcast.predictor.messages import ModelChoice, TimeModelChoice
 from wattcast.predictor.messages.analyze import AnalyzeRequest
+from wattcast.predictor.messages.batch import BatchAnswer, BatchRequest
 from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
 from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
@@ -43,7 +43,7 @@ from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 if TYPE_CHECKING:
     import shap
 
-__all__ = ["analyze", "compare", "explain", "predict", "vector"]
+__all__ = ["analyze", "compare", "explain", "predict", "predict_many", "vector"]
 
 CUDA_SUFFIXES = (".cu", ".cuh")
 
@@ -110,6 +110,27 @@ def predict(
     more = {"clocks": clocks, "time_model": time_model, "model": model, "known": known}
     more |= {"work": work, "explain": "shap" if explain else None, "board": board, "gpu": gpu}
     return _typed(_answered(registry, **more, **_kernel(ptx, grid, block, **launch)))
+
+
+def predict_many(
+    ptx: Code | None = None,
+    *,
+    gpu: str,
+    launches: Sequence[Mapping[str, Any]],
+    cuda: str | Path | None = None,
+    registry: bool = True,
+    **options: Any,
+) -> BatchAnswer:
+    """Many launches of one kernel, as ``POST /predict/batch`` answers: symbolic unless
+    ``analysis`` says otherwise.
+
+    ``launches`` are ``{"grid": ..., "block": ..., "arguments": {...}}``; ``options`` are the other
+    members of the request (``kernel``, ``loops``, ``clocks``, ``model``...). A launch that cannot
+    run has a ``problem`` in its place. Raises what ``predict`` does for what all launches share.
+    """
+    body = {**_source(ptx, cuda), "gpu": gpu, "launches": list(launches), **options}
+    answer = _batch.predict_many(_predictor(registry), BatchRequest.model_validate(body))
+    return BatchAnswer.model_validate_json(to_json(answer, inf_nan_mode="null"))
 
 
 @overload
@@ -246,6 +267,10 @@ def analyze(
 
 @cache
 def _predictor(registry: bool = True) -> Predictor:
+    # Here: pydantic-settings and the registry take a third of the time to import everything.
+    from wattcast.app.services.models.promoted import alone
+    from wattcast.app.settings import Settings
+
     return alone(Settings(), registry=registry)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 from dataclasses import fields
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -390,6 +389,8 @@ class Settings(BaseSettings):
 
 def installed_version() -> str:
     """Version of the installed package."""
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return version("wattcast")
     except PackageNotFoundError:

@@ -18,7 +18,7 @@ from wattcast.features.errors import WattcastError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
-from wattcast.models.explain import explain_lime, explain_shap, signs_agree, stability
+from wattcast.models.explain import explain_lime, explain_shap, stability, strongest
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
 
@@ -57,7 +57,7 @@ def agreement(gpu: str, family: str, kernels: int = 17, seeds: int = 10) -> Agre
             {part.feature: part.watts for part in explain_lime(model, vector, seed=seed).weights}
             for seed in range(seeds)
         ]
-        signs.append(signs_agree(runs[0], shap))
+        signs.append([runs[0][name] * shap.get(name, 0.0) > 0 for name in strongest(runs[0])])
         stable.append(stability(runs))
     return Agreement(
         launches=len(signs),

@@ -25,6 +25,7 @@ from wattcast.features.activity.cases import (
 from wattcast.features.activity.counts import Counted
 from wattcast.features.activity.extras import Atomics, AtomicUse
 from wattcast.features.activity.memory import Traffic
+from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.errors import WattcastError
 from wattcast.features.isa import classify
@@ -254,6 +255,8 @@ def symbolic_atomics(module: Module, function: Function, result: SymbolicResult)
 
     Where every thread of the launch acts on one address, as on a counter, that is the hottest.
     """
+    if not any(_atomics_of(module.function(name)) for name in result.functions):
+        return Atomics((), 0.0, 0.0)
     strides = {info.position: info.stride_bytes for info in result.accesses if info.affine}
     fixed = _fixed_addresses(module, function)
     uses: list[AtomicUse] = []
@@ -261,9 +264,7 @@ def symbolic_atomics(module: Module, function: Function, result: SymbolicResult)
     unknown = False
     for name, counts in result.functions.items():
         owner = module.function(name)
-        for one in owner.body.instructions if owner else ():
-            if classify(one.opcode).category != "atomic":
-                continue
+        for one in _atomics_of(owner):
             at, own = one.position, name == function.name
             lanes = float(counts.active_lanes[at])
             stride = strides.get(at) if own else None
@@ -282,6 +283,20 @@ def symbolic_atomics(module: Module, function: Function, result: SymbolicResult)
     if unknown:
         return Atomics(tuple(uses), None, None)
     return Atomics(tuple(uses), *max(hottest.values(), default=(0.0, 0.0)))
+
+
+_atomic: Attached[Function, tuple[Instruction, ...]] = Attached("atomics")
+
+
+def _atomics_of(function: Function | None) -> tuple[Instruction, ...]:
+    if function is None:
+        return ()
+    known = _atomic.get(function)
+    if known is None:
+        every = function.body.instructions
+        found = tuple(one for one in every if classify(one.opcode).category == "atomic")
+        known = _atomic.set(function, found)
+    return known
 
 
 def _use(

@@ -7,7 +7,6 @@ PTX writes its destination first; the exceptions are the instructions that have 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 from wattcast.features.cfg import BasicBlock
 from wattcast.features.effort import checkpoint
@@ -60,7 +59,7 @@ _CARRY = "CC.CF"
 def reads(instruction: Instruction) -> tuple[str, ...]:
     """Registers whose value the instruction uses, the guard included; each once, in order.
 
-    The old value that a guarded write may leave in place is not among them: see ``keeps``.
+    The old value that a guarded write may leave in place is not among them.
     """
     found: list[str] = []
     if instruction.predicate is not None:
@@ -92,11 +91,6 @@ def writes(instruction: Instruction) -> tuple[str, ...]:
     found: list[str] = []
     _value_registers(first, found)
     return tuple(dict.fromkeys(found))
-
-
-def keeps(instruction: Instruction) -> tuple[str, ...]:
-    """Registers whose old value lives on where the guard is false: the guarded writes."""
-    return writes(instruction) if instruction.predicate is not None else ()
 
 
 def _written_operands(instruction: Instruction) -> bool:
@@ -174,31 +168,3 @@ def block_edges(body: Body, block: BasicBlock) -> tuple[tuple[int, int], ...]:
         if ".cc" in opcode:
             writer[_CARRY] = position
     return tuple(edges)
-
-
-class BlockUse(NamedTuple):
-    """What a block does to the live registers: ``live_in = use | (live_out - define)``.
-
-    ``use`` is read before it is surely written here; ``define`` is surely written, ``touched``
-    is written at all. A guarded write neither ends nor extends the old value's life.
-    """
-
-    use: frozenset[str]
-    define: frozenset[str]
-    touched: frozenset[str]
-
-
-def block_use(body: Body, block: BasicBlock) -> BlockUse:
-    """Use and define sets of one block."""
-    use: set[str] = set()
-    define: set[str] = set()
-    touched: set[str] = set()
-    for instruction in body.instructions[block.start : block.end]:
-        for name in reads(instruction):
-            if name not in define:
-                use.add(name)
-        written = writes(instruction)
-        touched.update(written)
-        if instruction.predicate is None:
-            define.update(written)
-    return BlockUse(frozenset(use), frozenset(define), frozenset(touched))

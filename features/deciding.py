@@ -49,6 +49,7 @@ class Deciding:
         self.forest: LoopForest = natural_loops(self.cfg)
         self._pointers = {p.name for p in function.parameters if p.bytes == 8}
         self._parameters = {p.name for p in function.parameters}
+        self._origins: dict[tuple[str, ...], Origin] = {}
         self._made: dict[str, list[Instruction]] = {}
         for one in function.body.instructions:
             for name in writes(one):
@@ -56,6 +57,12 @@ class Deciding:
 
     def of(self, *names: str) -> Origin:
         """What some registers are computed from."""
+        known = self._origins.get(names)
+        if known is None:
+            known = self._origins[names] = self._origin(names)
+        return known
+
+    def _origin(self, names: tuple[str, ...]) -> Origin:
         arguments: set[str] = set()
         data: set[str] = set()
         loaded = False

@@ -18,7 +18,6 @@ from typing import Annotated, Literal, NamedTuple
 from pydantic import ConfigDict, Field, StringConstraints
 
 from wattcast.features.checked import (
-    PositiveFloat,
     PositiveInt,
     Strict,
     Text,
@@ -105,14 +104,16 @@ class Group(Strict):
 
 
 class Expansion(Strict):
-    """One rule of the PTX-to-machine weights; ``None`` matches everything."""
+    """One rule of the PTX-to-machine weights; ``None`` matches everything, and ``modifiers`` must
+    all be among the opcode's."""
 
-    weight: PositiveFloat
+    weight: Annotated[float, Field(ge=0, strict=True)]
     opcodes: frozenset[str] | None = None
     category: KnownCategory | None = None
     space: Space | None = None
     kind: Kind | None = None
     bits: PositiveInt | None = None
+    modifiers: frozenset[str] = frozenset()
 
 
 class IsaTable(Strict):
@@ -310,7 +311,7 @@ def _flops(facts: OpcodeFacts, entry: Group, modifiers: list[str]) -> float:
 
 
 def _expansion(table: IsaTable, facts: OpcodeFacts) -> float:
-    kind = kind_of(facts.type)
+    kind, modifiers = kind_of(facts.type), frozenset(facts.opcode.split("."))
     for rule in table.expansion:
         if (
             (rule.opcodes is None or facts.entry in rule.opcodes)
@@ -318,6 +319,7 @@ def _expansion(table: IsaTable, facts: OpcodeFacts) -> float:
             and rule.space in (None, facts.space)
             and rule.kind in (None, kind)
             and rule.bits in (None, facts.bits)
+            and rule.modifiers <= modifiers
         ):
             return rule.weight
     return 1.0

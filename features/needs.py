@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from wattcast.features.attached import Attached
 from wattcast.features.deciding import Deciding, deciding
 from wattcast.features.execution import assumed_integers
 from wattcast.features.launch import Launch, PointerHint
@@ -60,7 +61,7 @@ def missing(
                         on_data[0].count, "trips")  # fmt: skip
             found.append(((1, 0), need))
         elif given is None and not parameter.is_pointer and parameter.type[:1] in "sub":
-            place = _place(function, known, name)
+            place = _place_of(function, known, name)
             if place is None:
                 continue
             if values is None:
@@ -98,7 +99,18 @@ def _lines(what: str, lines: Sequence[int]) -> str:
     return f"{what}s in lines {told}" + (" and more" if len(lines) > MOST_LINES else "")
 
 
-def _place(function: Function, known: Deciding, name: str) -> tuple[int, str, str] | None:
+_Place = tuple[int, str, str] | None
+_places: Attached[Function, dict[str, _Place]] = Attached("places")
+
+
+def _place_of(function: Function, known: Deciding, name: str) -> _Place:
+    places = _places.set(function, {})
+    if name not in places:
+        places[name] = _place(function, known, name)
+    return places[name]
+
+
+def _place(function: Function, known: Deciding, name: str) -> _Place:
     """Rank, place and effect of a guard or an address that an argument decides."""
     guards: set[int] = set()
     addresses: set[int] = set()

@@ -2,17 +2,18 @@
 
     notes = check_measured(gpu, power_watts=200, time_seconds=1e-3, where="known[0]")
 
-Known launches of requests, uploaded rows, ``wattcast calibrate`` and imported recordings all ask
-here. Bounds are wide: they catch another unit (milliwatts, nanoseconds), not a bad sensor.
+Known launches of requests, uploaded rows, ``wattcast calibrate`` and recordings, our own as
+imported ones, all ask here. Bounds are wide: they catch another unit (milliwatts, nanoseconds),
+not a bad sensor.
 """
 
 from __future__ import annotations
 
 from math import isfinite
+from typing import Protocol
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import DataError
-from wattcast.features.gpus import GpuProfile
 
 MOST_POWER_OF_LIMIT = 1.5
 """Watts above this share of the board's limit are no watts: NVML reports milliwatts, and boards
@@ -36,8 +37,19 @@ LONGEST_SECONDS = 86_400.0
 """A day: no single launch of a kernel takes as long."""
 
 
+class Board(Protocol):
+    """What must be known of a board: its name, limit and idle power. Every GpuProfile is one."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def tdp_watts(self) -> float: ...
+    @property
+    def idle_watts(self) -> float | None: ...
+
+
 def check_measured(
-    gpu: GpuProfile | None,
+    gpu: Board | None,
     *,
     power_watts: float | None = None,
     time_seconds: float | None = None,
@@ -79,7 +91,7 @@ def _check_time(seconds: float, field: str) -> None:
         )
 
 
-def _check_power(gpu: GpuProfile | None, watts: float, field: str) -> None:
+def _check_power(gpu: Board | None, watts: float, field: str) -> None:
     if not (watts >= LEAST_POWER_WATTS and isfinite(watts)):
         raise _implausible(field, f"{watts:g} W is too low; give at least {LEAST_POWER_WATTS:g} W")
     most = MOST_POWER_WATTS if gpu is None else MOST_POWER_OF_LIMIT * gpu.tdp_watts

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 
 from wattcast.features.activity.counts import Access
+from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.deciding import deciding
 from wattcast.features.diagnostics import Diagnostic
@@ -251,21 +253,32 @@ REUSE_UNKNOWN = Diagnostic(
 )
 
 
-def symbolic_traffic(function: Function, launch: Launch, result: SymbolicResult) -> SymbolicTraffic:
-    """Sectors of global loads and stores of a kernel (functions it calls are not followed)."""
-    counts = result.functions[function.name]
-    loads = stores = atomics = 0.0
+_moving: Attached[Function, tuple[npt.NDArray[np.intp], ...]] = Attached("moving")
+
+
+def _moving_global(function: Function) -> tuple[npt.NDArray[np.intp], ...]:
+    """Positions of loads, stores and atomics of global memory."""
+    found: tuple[list[int], list[int], list[int]] = ([], [], [])
     for instruction in function.body.instructions:
         facts = classify(instruction.opcode)
-        sectors = float(counts.sectors[instruction.position])
         if facts.space not in ("global", "generic") and facts.source_space != "global":
             continue
         if facts.category == "atomic":
-            atomics += sectors
+            found[2].append(instruction.position)
         elif facts.category in ("load", "copy"):
-            loads += sectors
+            found[0].append(instruction.position)
         elif facts.category == "store":
-            stores += sectors
+            found[1].append(instruction.position)
+    return tuple(np.array(each, dtype=np.intp) for each in found)
+
+
+def symbolic_traffic(function: Function, launch: Launch, result: SymbolicResult) -> SymbolicTraffic:
+    """Sectors of global loads and stores of a kernel (functions it calls are not followed)."""
+    moving = _moving.get(function)
+    if moving is None:
+        moving = _moving.set(function, _moving_global(function))
+    table = result.functions[function.name].sectors
+    loads, stores, atomics = (float(sum(table[at].tolist())) for at in moving)
     stream = stream_without_reuse("(all buffers)", loads, stores, atomics, launch.blocks)
     return SymbolicTraffic(loads + atomics, stores + atomics, (stream,), launch.blocks)
 

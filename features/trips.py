@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
+from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
 from wattcast.features.loops import Loop, LoopForest
 from wattcast.features.schemas.counting import ASSUMED_N_LOOP
-from wattcast.features.unrolled import shared, unrolled
+from wattcast.features.unrolled import Steps, shared, unrolled
 
 How = Literal["constant", "inferred", "executed", "given", "assumed"]
 """How a trip count is known (docs/design.md, KernelAnalysis)."""
@@ -60,7 +61,7 @@ def resolve_trips(
     finite, and for a key that names no loop.
     """
     counts = _checked(given)
-    labels = {label: loop for loop in forest.loops for label in _labels(cfg, loop)}
+    labels, unrolled_loops = _named(cfg, forest)
     chosen: dict[int, float] = {}
     lines = [key for key in counts if key.isdecimal()]
     by_line = _innermost_by_line(cfg, forest) if lines else {}
@@ -71,7 +72,7 @@ def resolve_trips(
         for loop in forest.loops:
             chosen.setdefault(loop.index, counts["default"])
     source = dict(chosen)
-    for parts in dict.fromkeys(unrolled(cfg, forest).values()) if chosen else ():
+    for parts in unrolled_loops if chosen else ():
         numbers = {chosen.get(loop) for loop, _ in parts}
         if len(numbers) == 1 and (number := numbers.pop()) is not None:
             chosen.update(shared(parts, number))
@@ -115,6 +116,20 @@ def _checked(given: Mapping[str, float]) -> dict[str, float]:
                 field="loops",
             )
     return {key.strip(): float(count) for key, count in given.items()}
+
+
+_Named = tuple[Mapping[str, Loop], tuple[Steps, ...]]
+_of_forest: Attached[LoopForest, _Named] = Attached("named")
+
+
+def _named(cfg: ControlFlowGraph, forest: LoopForest) -> _Named:
+    """Loops by label, and those that the compiler unrolled: the same for every launch."""
+    known = _of_forest.get(forest)
+    if known is None:
+        labels = {label: loop for loop in forest.loops for label in _labels(cfg, loop)}
+        parts = tuple(dict.fromkeys(unrolled(cfg, forest).values()))
+        known = _of_forest.set(forest, (labels, parts))
+    return known
 
 
 def _labels(cfg: ControlFlowGraph, loop: Loop) -> Sequence[str]:

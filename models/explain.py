@@ -289,10 +289,3 @@ def strongest(weights: Mapping[str, float], top: int = TOP) -> frozenset[str]:
     """The features of largest absolute weight, without those of none."""
     ordered = sorted(weights, key=lambda name: -abs(weights[name]))
     return frozenset(name for name in ordered[:top] if weights[name])
-
-
-def signs_agree(
-    weights: Mapping[str, float], others: Mapping[str, float], top: int = TOP
-) -> list[bool]:
-    """Whether each of the strongest features of ``weights`` has the same sign in ``others``."""
-    return [weights[name] * others.get(name, 0.0) > 0 for name in strongest(weights, top)]

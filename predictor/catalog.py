@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from wattcast.features.errors import ModelError
@@ -25,8 +26,11 @@ UNSEEN_ERRORS = (
 """Errors on kernels left out of training that a summary tells: two of power, one of time."""
 
 
-def gpu_summary(gpu: GpuProfile, cards: tuple[ModelCard, ...]) -> dict[str, Any]:
-    """One GPU in a list: what it is and what can be predicted for it."""
+def gpu_summary(
+    gpu: GpuProfile, cards: tuple[ModelCard, ...], covered: Mapping[str, frozenset[str]]
+) -> dict[str, Any]:
+    """One GPU in a list: what it is and what can be predicted for it. ``covered``: the GPUs of
+    every schema."""
     return {
         "id": gpu.id,
         "name": gpu.name,
@@ -37,19 +41,24 @@ def gpu_summary(gpu: GpuProfile, cards: tuple[ModelCard, ...]) -> dict[str, Any]
         "core_mhz": gpu.core_mhz,
         "memory_mhz": gpu.memory_mhz,
         "power_models": sorted({c.family for c in cards if (c.gpu, c.target) == (gpu.id, "power")}),
-        "schemas": [schema.id for schema in list_schemas() if gpu.id in schema.gpus],
+        "schemas": [schema for schema, ids in covered.items() if gpu.id in ids],
     }
+
+
+def _covered() -> dict[str, frozenset[str]]:
+    return {schema.id: frozenset(schema.gpus) for schema in list_schemas()}
 
 
 def gpu_summaries(gpus: Gpus, cards: tuple[ModelCard, ...]) -> list[dict[str, Any]]:
     """All GPUs, by id."""
-    return [gpu_summary(gpu, cards) for gpu in gpus.all()]
+    covered = _covered()
+    return [gpu_summary(gpu, cards, covered) for gpu in gpus.all()]
 
 
 def gpu_details(gpus: Gpus, gpu_id: str, cards: tuple[ModelCard, ...]) -> dict[str, Any]:
     """One GPU with every fact, its unit and source. Raises GpuError."""
     gpu = gpus.load(gpu_id)
-    return {**gpu_summary(gpu, cards), "profile": gpu.model_dump(mode="json")}
+    return {**gpu_summary(gpu, cards, _covered()), "profile": gpu.model_dump(mode="json")}
 
 
 class AnySchema(Protocol):

@@ -6,19 +6,22 @@ read PTX -> analyse per GPU -> time, power over the registers' range -> energy -
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
 from concurrent.futures import Future
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
 
 from pydantic_core import from_json, to_json
 
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.plausible import check_measured
 from wattcast.features.schemas import FeatureVector, activity_schema
-from wattcast.models.estimate import energy
+from wattcast.models.clocks import ClockPair
+from wattcast.models.estimate import Estimate, energy
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.registry import DEFAULT
 from wattcast.predictor import parts
@@ -112,19 +115,8 @@ def _predict_one(
     ]
     source = predictor.sources.read(request, gpu)
     start = time.perf_counter()
-    analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
     clocks, beside = clocks_of(request.clocks, gpu)
-    uncorrected, notes = timed(
-        predictor, request.time_model, analysis, gpu, clocks, request.board or ""
-    )
-    duration = corrected_by_known(predictor, request, source, gpu, uncorrected)
-    seconds = duration.estimate.value if duration is not None else None
-    unanchored = predicted_watts(
-        predictor, request.model, analysis, gpu, clocks, request.board or "", seconds
-    )
-    predictor.drift.saw(gpu.id, unanchored)
-    power = anchored_power(predictor, request, source, gpu, unanchored)
-    both = energy(power.estimate, duration.estimate) if power.estimate and duration else None
+    analysis, duration, power, both, notes = launched(predictor, request, source, gpu, clocks)
     prediction_id = uuid4()
     answer: dict[str, Any] = {
         "id": str(prediction_id),
@@ -142,7 +134,7 @@ def _predict_one(
         "features": dict(power.vector.values) if power.vector else {},
         **parts.facts(analysis),
         "needs": parts.needs(source, analysis),
-        "coverage": parts.coverage(analysis) if _rests_on_activity(power, duration) else None,
+        "coverage": parts.coverage(analysis) if rests_on_activity(power, duration) else None,
         "warnings": parts.warnings(
             source,
             analysis,
@@ -162,7 +154,42 @@ def _predict_one(
     return answer
 
 
-def _rests_on_activity(power: Watts, duration: TimePrediction | None) -> bool:
+class Launched(NamedTuple):
+    """One launch with its estimates; ``notes`` are those of its time."""
+
+    analysis: KernelAnalysis
+    duration: TimePrediction | None
+    power: Watts
+    energy: Estimate | None
+    notes: Sequence[Diagnostic]
+
+
+def launched(
+    predictor: Predictor,
+    request: PredictRequest,
+    source: Source,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    *,
+    keep: bool = True,
+) -> Launched:
+    """Time, power and energy of the request's launch; ``keep`` its analysis for later requests."""
+    analysis = parts.analysed(predictor, request, source, gpu, ptxas=True, keep=keep)
+    uncorrected, notes = timed(
+        predictor, request.time_model, analysis, gpu, clocks, request.board or ""
+    )
+    duration = corrected_by_known(predictor, request, source, gpu, uncorrected)
+    seconds = duration.estimate.value if duration is not None else None
+    unanchored = predicted_watts(
+        predictor, request.model, analysis, gpu, clocks, request.board or "", seconds
+    )
+    predictor.drift.saw(gpu.id, unanchored)
+    power = anchored_power(predictor, request, source, gpu, unanchored)
+    both = energy(power.estimate, duration.estimate) if power.estimate and duration else None
+    return Launched(analysis, duration, power, both, notes)
+
+
+def rests_on_activity(power: Watts, duration: TimePrediction | None) -> bool:
     """Whether counts of the launch's activity are in the answer: published schemas need none."""
     timed_by_it = duration is not None and duration.family == DEFAULT
     schema = power.vector.schema_id if power.vector else None

@@ -18,6 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import ArrayLike
 
+from studies.data.activity_tables import (
+    ACTIVITY_GPUS,
+    TABLE_CONSTANTS,
+    read_activity_table,
+)
 from studies.power.physical_artifacts import watts_of
 from studies.power.physical_fit import Averaged, Fits, cached_choice, pooled_parameters
 from studies.power.physical_rows import GpuRows, all_rows
@@ -33,11 +38,6 @@ from wattcast.models.time.bottleneck import (
 )
 from wattcast.models.time.calibration import FAMILY as TIME
 from wattcast.models.time.calibration import FEATURES, features_of
-from wattcast.training.data.activity_tables import (
-    ACTIVITY_GPUS,
-    TABLE_CONSTANTS,
-    read_activity_table,
-)
 from wattcast.training.evaluation.splits import Indices, Rows
 from wattcast.training.retrain.gate import BASELINE
 from wattcast.training.retrain.inputs import Order, Uploads

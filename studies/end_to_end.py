@@ -28,6 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.data.frequency import FrequencyTable, read_frequency
 from wattcast.app.settings import Settings
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile, load_gpu
@@ -37,7 +38,6 @@ from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 from wattcast.training.card_tables import table
-from wattcast.training.data.frequency import FrequencyTable, read_frequency
 
 Floats = NDArray[np.float64]
 

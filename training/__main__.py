@@ -1,6 +1,6 @@
 """``wattcast train``: train the packaged boosted models, search settings, print scores of cards.
 
-The physical power models come from ``python -m studies fit-physical``, out of a checkout.
+Out of a checkout ``python -m studies fit-all`` fits the other shipped models too.
 """
 
 from __future__ import annotations

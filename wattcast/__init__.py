@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
-    from wattcast.app.python import analyze, compare, explain, predict, vector
+    from wattcast.app.python import analyze, compare, explain, predict, predict_many, vector
 
-__all__ = ["analyze", "compare", "explain", "predict", "vector"]
+__all__ = ["analyze", "compare", "explain", "predict", "predict_many", "vector"]
 
 
 def __getattr__(name: str) -> Any:

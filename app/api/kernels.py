@@ -1,7 +1,7 @@
 """The questions about a kernel that are answered in one go: each is a function of
 ``wattcast.predictor`` with its messages, all under one noun.
 
-    POST /features /analyze /dvfs /sweep /compare /cost     the code in the body
+    POST /predict/batch /features /analyze /dvfs /sweep /compare /cost     the code in the body
     GET  /predictions/{prediction_id}/hotspots, .../advice  the code of a prediction kept
 """
 
@@ -18,9 +18,20 @@ from pydantic import BaseModel
 from wattcast.app import problems
 from wattcast.app.api.route import JsonRoute, json_response
 from wattcast.app.services import services_of
-from wattcast.predictor import advise, analyze, compare, cost, dvfs, features, hotspots, sweep
+from wattcast.predictor import (
+    advise,
+    analyze,
+    batch,
+    compare,
+    cost,
+    dvfs,
+    features,
+    hotspots,
+    sweep,
+)
 from wattcast.predictor.messages.advise import AdviceAnswer
 from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest
+from wattcast.predictor.messages.batch import BatchAnswer, BatchRequest
 from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest
 from wattcast.predictor.messages.dvfs import DvfsAnswer, DvfsRequest
@@ -66,6 +77,14 @@ def _post(path: str, answer: type[BaseModel], summary: str, *kinds: str) -> Call
     """A route whose body brings the code; ``kinds``: its problems beside ``BODY_PROBLEMS``."""
     documented = problems.documented(*BODY_PROBLEMS, *kinds)
     return router.post(path, response_model=answer, responses=documented, summary=summary)
+
+
+@_post("/predict/batch", BatchAnswer, "Power, time and energy of many launches of a kernel",
+       "analysis", "clocks", "gpu", "model", "busy", "time-limit")  # fmt: skip
+async def post_batch(request: Request, body: BatchRequest) -> Response:
+    """Up to 10,000 launches, worked out symbolically unless asked otherwise. A launch that cannot
+    run has a `problem` in its place; the others are answered. Nothing is stored."""
+    return await _run(request, batch.predict_many, body)
 
 
 @_post("/features", FeaturesAnswer, "Feature vector of a kernel launch",

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from wattcast.app.cli.inputs import CUDA_SUFFIXES, fail, kernel_request
 from wattcast.app.cli.output import predictor
 from wattcast.app.settings import Settings
+from wattcast.features.analysis import Mode
 from wattcast.features.errors import WattcastError
 
 if TYPE_CHECKING:
@@ -76,6 +77,10 @@ def bulk(
         str | None,
         typer.Option(help="Dask scheduler to predict on. Default: WATTCAST_DASK."),
     ] = None,
+    analysis: Annotated[
+        Mode,
+        typer.Option(help="symbolic is many times faster than running sampled blocks (auto)."),
+    ] = "auto",
     jobs: Annotated[
         int, typer.Option(min=1, help="Files predicted at once, without a Dask cluster.")
     ] = 2,
@@ -95,7 +100,7 @@ def bulk(
         if launches is None
         else _launches(launches)
     )
-    tasks, rows = _tasks(folder, wanted, tuple(gpu))
+    tasks, rows = _tasks(folder, wanted, tuple(gpu), analysis)
     try:
         with open_engine(dask or Settings().dask, jobs) as engine:
             found = dict(engine.map(predict_file, tasks))
@@ -191,7 +196,7 @@ def _launches(path: Path) -> list[Mapping[str, str]]:
 
 
 def _tasks(
-    folder: Path, wanted: Sequence[Mapping[str, str]], gpus: tuple[str, ...]
+    folder: Path, wanted: Sequence[Mapping[str, str]], gpus: tuple[str, ...], analysis: Mode
 ) -> tuple[list[FileTask], list[Row]]:
     """One task a file, and rows of files that hold no text."""
     code: dict[str, Mapping[str, str]] = {}
@@ -211,7 +216,7 @@ def _tasks(
             rows += [{**told, "gpu": gpu} for gpu in gpus]
             continue
         code[name] = {key: request.pop(key) for key in ("ptx", "cuda") if key in request}
-        grouped.setdefault(name, []).append((grid, block, request))
+        grouped.setdefault(name, []).append((grid, block, {**request, "analysis": analysis}))
     tasks = [FileTask(name, code[name], tuple(each), gpus) for name, each in grouped.items()]
     return tasks, rows
 

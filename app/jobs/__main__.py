@@ -12,7 +12,6 @@ import os
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import sys
-import threading
 from uuid import UUID
 
 from sqlalchemy.exc import SQLAlchemyError
@@ -24,13 +23,9 @@ from wattcast.app.settings import Settings
 from wattcast.app.store.jobs import LeaseLostError
 from wattcast.features.errors import WattcastError
 
-NICENESS = 10
-"""Predictions come first where a job shares their cores."""
-
 
 def main() -> int:
     """Run the job named on the command line; the exit status."""
-    threading.Thread(target=_die_with_the_worker, name="worker-watch", daemon=True).start()
     settings = Settings()
     _stand_back(settings)
     logs.configure(settings)
@@ -50,18 +45,10 @@ def main() -> int:
 
 
 def _stand_back(settings: Settings) -> None:
-    os.nice(NICENESS)
     if settings.job_priority == "idle" and hasattr(os, "SCHED_IDLE"):
         # Threads inherit it. What is merely nice keeps a core for some milliseconds after a
         # request came in.
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-
-
-def _die_with_the_worker() -> None:
-    """Read standard input, whose other end only the worker holds: it ends when the worker does."""
-    while os.read(0, 4096):  # not sys.stdin: a thread that waits in it would block our end
-        pass
-    os._exit(4)
 
 
 if __name__ == "__main__":

@@ -5,8 +5,8 @@ service stays responsive, and so that whatever happens to the child happens to t
 
     child ends well        the job has ended with it, in the transaction of its effects
     child dies             the job goes back to the queue, up to ``job_attempts`` times
-    worker dies            the child sees its standard input close and dies with it; the lease
-                           runs out and another worker claims the job
+    worker dies            the child dies with it; the lease runs out and another worker claims
+                           the job
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from wattcast.app.logs import log
 from wattcast.app.settings import Settings
 from wattcast.app.store.jobs import ENDED, Claim, JobStore, LeaseLostError
+from wattcast.features.cuda.isolation import Limited
 
 KINDS = ("retrain",)
 
@@ -33,6 +34,9 @@ TOKEN_VARIABLE = "WATTCAST_JOB_TOKEN"  # noqa: S105 - the variable's name
 
 NO_ROOM_STATUS = 28
 """Exit status of a child that found a disk full (ENOSPC's number on Linux)."""
+
+NICENESS = 10
+"""Predictions come first where a job shares their cores."""
 
 _LOOK_SECONDS = 0.1
 """How often a running child is looked at: what ends is noticed within this."""
@@ -141,10 +145,6 @@ class Worker:
                 if found is None or not found.ended:
                     raise
                 ended = found.state
-            finally:
-                if child.poll() is None:
-                    child.kill()
-                    child.wait()
         seconds = time.monotonic() - start
         state = self._after(claim, child.returncode) if ended is None else ended
         if state in ENDED:  # what was kept for another attempt
@@ -206,7 +206,7 @@ class Worker:
         return "queued"
 
 
-def _child(settings: Settings, claim: Claim) -> subprocess.Popen[bytes]:
+def _child(settings: Settings, claim: Claim) -> Limited:
     environment = {
         **{name: value for name, value in os.environ.items() if not name.startswith("WATTCAST_")},
         **settings.environment(),
@@ -215,12 +215,13 @@ def _child(settings: Settings, claim: Claim) -> subprocess.Popen[bytes]:
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
     }
-    return subprocess.Popen(  # noqa: S603 - this program itself
+    # In a session of its own: Ctrl-C is for the worker, which then sees to its child.
+    return Limited(
         [sys.executable, "-m", "wattcast.app.jobs", str(claim.job.id)],
-        stdin=subprocess.PIPE,  # closes with this process: the child's sign to die
+        {"niceness": NICENESS},
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         env=environment,
-        start_new_session=True,  # Ctrl-C is for the worker, which then sees to its child
     )
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from wattcast.app.logs import log
 from wattcast.app.services.analyses import AnalysisPool
 from wattcast.app.settings import Settings, installed_version
 from wattcast.features.errors import ServiceError
@@ -166,6 +165,8 @@ class Services(Predictor):
             try:
                 self.power.warm_up()
             except Exception as error:  # a broken artifact must not end the service
+                from wattcast.app.logs import log  # here: Python's functions never need it
+
                 log().warning("power models not warmed up", why=str(error))
 
         thread = threading.Thread(target=load, name="warm-up", daemon=True)

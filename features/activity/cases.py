@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy.typing as npt
 from wattcast.features.activity.counts import Counted
 from wattcast.features.activity.extras import Atomics, AtomicUse
 from wattcast.features.activity.memory import Traffic
+from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.isa import classify
 from wattcast.features.loops import LoopForest
@@ -51,7 +53,7 @@ def loop_factors(
     return factors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScaledCounts:
     """Counts of one function times a factor for each instruction."""
 
@@ -62,42 +64,42 @@ class ScaledCounts:
         values = getattr(self.counts, name, None)
         return np.zeros_like(self.factors) if values is None else values * self.factors
 
-    @property
+    @cached_property
     def warp_executions(self) -> Floats:
         """Executions of each instruction by warps."""
         return self._scaled("warp_executions")
 
-    @property
+    @cached_property
     def active_lanes(self) -> Floats:
         """Lanes active in them."""
         return self._scaled("active_lanes")
 
-    @property
+    @cached_property
     def requests(self) -> Floats:
         """Requests to memory."""
         return self._scaled("requests")
 
-    @property
+    @cached_property
     def sectors(self) -> Floats:
         """Sectors of global memory."""
         return self._scaled("sectors")
 
-    @property
+    @cached_property
     def local_sectors(self) -> Floats:
         """Sectors of local memory."""
         return self._scaled("local_sectors")
 
-    @property
+    @cached_property
     def shared_requests(self) -> Floats:
         """Requests to shared memory."""
         return self._scaled("shared_requests")
 
-    @property
+    @cached_property
     def shared_transactions(self) -> Floats:
         """Passes of shared memory."""
         return self._scaled("shared_transactions")
 
-    @property
+    @cached_property
     def constant_transactions(self) -> Floats:
         """Transactions of constant memory."""
         return self._scaled("constant_transactions")
@@ -165,11 +167,18 @@ class ScaledTraffic:
         )
 
 
+_moving: Attached[Body, tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]] = Attached("moving")
+
+
 def traffic_factors(body: Body, counts: Counted, factors: Floats) -> TrafficFactors:
     """The factors of a kernel's traffic; 1 where it does nothing of a kind."""
-    kinds = [classify(instruction.opcode).category for instruction in body.instructions]
-    stored = np.array([kind in ("store", "atomic") for kind in kinds])
-    loaded = np.array([kind in ("load", "copy", "texture") for kind in kinds])
+    moving = _moving.get(body)
+    if moving is None:
+        kinds = [classify(instruction.opcode).category for instruction in body.instructions]
+        stored = np.array([kind in ("store", "atomic") for kind in kinds])
+        loaded = np.array([kind in ("load", "copy", "texture") for kind in kinds])
+        moving = _moving.set(body, (loaded, stored))
+    loaded, stored = moving
 
     def factor(weights: Floats) -> float:
         total = float(weights.sum())

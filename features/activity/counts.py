@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.activity.memory import Traffic, memory_levels
+from wattcast.features.attached import Attached
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.isa import OpcodeFacts, classify, kind_of
+from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.launch import WARP_SIZE, Launch
+from wattcast.features.machine_code import Pipes, machine_code
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.occupancy import Occupancy
 from wattcast.features.ptx.ir import Body, Module
 
 Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.intp]
 
 WORD_BYTES = 4
 """Local memory is interleaved by words of the lanes (CUDA C++ Programming Guide)."""
@@ -45,61 +47,6 @@ class Counted(Protocol):
     def shared_requests(self) -> Floats: ...
     @property
     def shared_transactions(self) -> Floats: ...
-
-
-class Pipes(NamedTuple):
-    """Machine instructions of one PTX instruction by pipe; the sum is its expansion."""
-
-    fma: float = 0.0
-    fp32: float = 0.0
-    alu: float = 0.0
-    fp64: float = 0.0
-    sfu: float = 0.0
-    tensor: float = 0.0
-    fp16: float = 0.0
-
-
-# How the long sequences split; the rest of a sequence goes to the main pipe. A reciprocal seed
-# from the special function unit, then Newton steps; integers are converted there and back
-# (machine code of CUDA 11 to 13, read with cuobjdump -sass).
-_SEED = 1.0
-_INTEGER_CONVERSIONS = 3.0
-
-
-@lru_cache(maxsize=65536)
-def pipes_of(opcode: str) -> Pipes:
-    """Machine instructions per pipe of an opcode. Fused multiply-adds count on the FMA pipe;
-    integer multiplication runs there too from compute capability 7.0 on (Volta whitepaper)."""
-    facts = classify(opcode)
-    weight = facts.sass_expansion
-    if facts.entry in ("div", "rem", "sqrt", "rcp", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"):
-        return _sequence(facts, weight)
-    if facts.pipe in ("fma", "fp32"):
-        return Pipes(fma=weight, fp32=weight) if facts.pipe == "fma" else Pipes(alu=weight)
-    if facts.pipe == "fp64":
-        return Pipes(fp64=weight)
-    if facts.pipe == "fp16":
-        return Pipes(fp16=weight)
-    if facts.pipe == "sfu":
-        return Pipes(sfu=weight)
-    if facts.pipe == "tensor":
-        return Pipes(tensor=weight)
-    if facts.pipe == "int":
-        if facts.entry in ("mul", "mad", "mul24", "mad24", "dp4a", "dp2a"):
-            return Pipes(fma=weight)
-        return Pipes(alu=weight)
-    return Pipes()
-
-
-def _sequence(facts: OpcodeFacts, weight: float) -> Pipes:
-    kind = kind_of(facts.type)
-    if kind == "int":
-        seeds = min(_INTEGER_CONVERSIONS, weight)
-        return Pipes(sfu=seeds, alu=weight - seeds)
-    seed = min(_SEED, weight)
-    if kind == "f64":
-        return Pipes(sfu=seed, fp64=weight - seed)
-    return Pipes(sfu=seed, fma=weight - seed, fp32=weight - seed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,36 +229,35 @@ class _Totals:
         self.pipes = Pipes()
 
     def add(self, body: Body, counts: Counted) -> None:
-        executed = counts.warp_executions
+        facts, executed = _facts_of(body), counts.warp_executions
         self.ptx += float(executed.sum())
         self.lanes += float(counts.active_lanes.sum())
-        self.shared_requests += float(counts.shared_requests.sum())
+        requests, shared = counts.requests, counts.shared_requests
+        self.shared_requests += float(shared.sum())
         self.shared_transactions += float(counts.shared_transactions.sum())
         constants = getattr(counts, "constant_transactions", None)
         self.constants += 0.0 if constants is None else float(constants.sum())
-        sums = np.zeros(len(Pipes._fields))
-        for instruction in body.instructions:
-            at = instruction.position
-            times = float(executed[at])
-            if not times:
-                continue
-            facts = classify(instruction.opcode)
-            self.sass += times * facts.sass_expansion
-            sums += np.multiply(pipes_of(instruction.opcode), times)
-            self._memory(facts, counts, at)
-            if facts.category == "control":
-                self.branches += times * (facts.entry in ("bra", "brx", "brx.idx"))
-            elif facts.category == "barrier":
-                self.barriers += times * (facts.entry in ("bar", "barrier"))
-        self.pipes = Pipes(*(np.array(self.pipes) + sums).tolist())
+        self.sass = _added(self.sass, executed * facts.expansion)
+        self.branches = _added(self.branches, executed[facts.branches])
+        self.barriers = _added(self.barriers, executed[facts.barriers])
+        if executed.size:
+            sums = np.add.accumulate(facts.pipes * executed[:, None])[-1]
+            self.pipes = Pipes(*(np.array(self.pipes) + sums).tolist())
+        if facts.memory:
+            at = facts.memory_positions
+            local = getattr(counts, "local_sectors", None)
+            each = requests if local is None else local
+            table = np.stack([executed[at], requests[at], shared[at], each[at]], axis=1).tolist()
+            for one, (times, asked, asked_shared, moved) in zip(facts.memory, table, strict=True):
+                if times:
+                    self._memory(one, asked, asked_shared, None if local is None else moved)
 
-    def _memory(self, facts: OpcodeFacts, counts: Counted, at: int) -> None:
-        requests, shared = float(counts.requests[at]), float(counts.shared_requests[at])
+    def _memory(
+        self, facts: OpcodeFacts, requests: float, shared: float, local: float | None
+    ) -> None:
         if facts.category in ("texture", "surface"):
             self.textures += requests
             self.loads += requests
-            return
-        if facts.space in ("param", "const") or not facts.accesses_memory:
             return
         # A copy from global to shared memory is one request of the load/store unit.
         self.lsu += max(requests, shared)
@@ -319,12 +265,11 @@ class _Totals:
         if facts.category == "atomic":
             self.atomics += max(requests, shared)
         if facts.space == "local":
-            local = getattr(counts, "local_sectors", None)
             words = max(1, facts.bytes_per_lane // WORD_BYTES)
             # Who has not looked takes every lane to use the same variable, as spills do: its
             # words of 32 lanes lie side by side.
             whole = requests * words * (WARP_SIZE * WORD_BYTES // SECTOR_BYTES)
-            self.local_sectors += whole if local is None else float(local[at])
+            self.local_sectors += whole if local is None else local
         elif requests:
             if loads:
                 self.load_requests += requests
@@ -332,6 +277,58 @@ class _Totals:
                 self.store_requests += requests
         if loads and requests:
             self.loads += requests
+
+
+def _added(start: float, terms: Floats) -> float:
+    """``start`` and the terms added one after another, in their order."""
+    if terms.size:
+        terms[0] += start
+        return float(np.add.accumulate(terms)[-1])
+    return start
+
+
+class _BodyFacts(NamedTuple):
+    """What the opcodes of a body tell, by position: the same in every launch."""
+
+    expansion: Floats
+    pipes: Floats
+    branches: Integers
+    barriers: Integers
+    memory: tuple[OpcodeFacts, ...]
+    memory_positions: Integers
+
+
+_body_facts: Attached[Body, _BodyFacts] = Attached("opcodes")
+
+
+def _facts_of(body: Body) -> _BodyFacts:
+    known = _body_facts.get(body)
+    if known is not None:
+        return known
+    facts = [classify(instruction.opcode) for instruction in body.instructions]
+
+    def where(category: str, entries: Sequence[str]) -> Integers:
+        found = [n for n, f in enumerate(facts) if f.category == category and f.entry in entries]
+        return np.array(found, dtype=np.intp)
+
+    memory = [
+        number
+        for number, one in enumerate(facts)
+        if one.category in ("texture", "surface")
+        or (one.accesses_memory and one.space not in ("param", "const"))
+    ]
+    code = machine_code(body)
+    return _body_facts.set(
+        body,
+        _BodyFacts(
+            code.instructions,
+            code.pipes,
+            where("control", ("bra", "brx", "brx.idx")),
+            where("barrier", ("bar", "barrier")),
+            tuple(facts[number] for number in memory),
+            np.array(memory, dtype=np.intp),
+        ),
+    )
 
 
 def measure_mix(module: Module, functions: Mapping[str, Counted]) -> dict[str, float]:
@@ -351,6 +348,7 @@ def measure_lines(module: Module, functions: Mapping[str, Counted]) -> tuple[Lin
     rows: dict[tuple[str | None, int], list[float]] = {}
     for name, counts in functions.items():
         body = _body(module, name)
+        machine = machine_code(body).instructions
         for instruction in body.instructions:
             place = instruction.location
             key = (
@@ -364,7 +362,7 @@ def measure_lines(module: Module, functions: Mapping[str, Counted]) -> tuple[Lin
             for index, value in enumerate(
                 (
                     executed,
-                    executed * classify(instruction.opcode).sass_expansion,
+                    executed * machine[at],
                     float(counts.active_lanes[at]),
                     float(counts.sectors[at]),
                     float(counts.requests[at]),

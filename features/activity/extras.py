@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from wattcast.features.activity.counts import Counted
+from wattcast.features.attached import Attached
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.launch import WARP_SIZE, Launch
-from wattcast.features.ptx.ir import Immediate, Instruction, Module
+from wattcast.features.ptx.ir import Body, Immediate, Instruction, Module
 
 TensorKind = Literal["f16", "tf32", "f64", "f8", "f4", "s8", "s4", "b1"]
 """What the inputs of a matrix instruction are: f16 and bf16 (``f16``); e4m3, e5m2 and the 6-bit
@@ -213,15 +214,27 @@ def _kind(facts: OpcodeFacts, words: list[str]) -> TensorKind | None:
 def _executed(
     module: Module, functions: Mapping[str, Counted]
 ) -> Iterable[tuple[Instruction, float, float]]:
-    """Every instruction that ran, with its warp executions and active lanes."""
+    """Matrix instructions and barriers that ran, with their warp executions and active lanes."""
     for name, counts in functions.items():
         function = module.function(name)
         if function is None:
             raise KeyError(name)
-        for one in function.body.instructions:
+        body = function.body
+        wanted = _wanted.get(body)
+        if wanted is None:
+            wanted = _wanted.set(body, tuple(filter(_is_extra, body.instructions)))
+        for one in wanted:
             executed = float(counts.warp_executions[one.position])
             if executed:
                 yield one, executed, float(counts.active_lanes[one.position])
+
+
+_wanted: Attached[Body, tuple[Instruction, ...]] = Attached("extras")
+
+
+def _is_extra(one: Instruction) -> bool:
+    facts = classify(one.opcode)
+    return facts.pipe == "tensor" or facts.category == "barrier"
 
 
 def _meeting(one: Instruction, words: set[str], launch: Launch) -> int:

@@ -19,9 +19,9 @@ from wattcast.features.activity.counts import (
     LATENCY_PER_LOAD,
     Activity,
     Counted,
-    pipes_of,
 )
 from wattcast.features.isa import OpcodeFacts, classify
+from wattcast.features.machine_code import Pipes, machine_code
 from wattcast.features.ptx.ir import Module
 
 Floats = npt.NDArray[np.float64]
@@ -105,14 +105,15 @@ def _counted(module: Module, name: str, counts: Counted) -> _Counted:
     executed = np.asarray(counts.warp_executions, dtype=np.float64)
     columns["warp_executions"] = executed
     columns["active_lanes"] = np.asarray(counts.active_lanes, dtype=np.float64)
+    code = machine_code(function.body)
     for instruction in function.body.instructions:
         at = instruction.position
         times = float(executed[at])
         if not times:
             continue
         facts = classify(instruction.opcode)
-        columns["machine_instructions"][at] = times * facts.sass_expansion
-        pipes = pipes_of(instruction.opcode)
+        columns["machine_instructions"][at] = times * code.instructions[at]
+        pipes = Pipes(*code.pipes[at])
         for pipe in ("fma", "fp32", "alu", "fp64", "sfu", "fp16", "tensor"):
             columns[pipe][at] = times * getattr(pipes, pipe)
         if pipes.tensor:
@@ -123,7 +124,7 @@ def _counted(module: Module, name: str, counts: Counted) -> _Counted:
         stores[at] = in_global and facts.category in ("store", "atomic")
         barrier = facts.category == "barrier" and facts.entry in ("bar", "barrier")
         columns["latency_cycles"][at] = (
-            LATENCY_PER_INSTRUCTION * times * facts.sass_expansion
+            LATENCY_PER_INSTRUCTION * columns["machine_instructions"][at]
             + LATENCY_PER_LOAD * waits
             + LATENCY_PER_BARRIER * times * barrier
         )

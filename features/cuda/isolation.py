@@ -1,7 +1,8 @@
-"""Run a compiler where it reads its toolkit and nothing else, with limits on time and memory.
+"""Processes with limits, and compilers that read their toolkit and nothing else.
 
     in_force()     "namespaces", "landlock" or None: the first that this kernel keeps, tried once
     run_limited()  one run in that mode; where there is none, with limits alone
+    Limited        any program with limits
 
 Whoever runs sources of others asks ``in_force`` first (``predictor.parts.sources``). The doors are
 closed by ``jail.py``, in a process between us and the compiler: nothing is set between fork and
@@ -18,11 +19,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from wattcast.features.cuda.jail import FAILED
 from wattcast.features.cuda.syscalls import filter_tables
@@ -90,6 +91,29 @@ def _holds(mode: Mode) -> bool:
         return _run(command, Path(name), limits, (), mode).code == 0
 
 
+class Limited(subprocess.Popen[bytes]):
+    """A program with limits, in a session of its own; to kill it ends what it started too, and so
+    does to leave its block. It ends with the thread that starts it (prctl(2), PR_SET_PDEATHSIG).
+
+    ``policy``: ``seconds`` (whole, of its CPU time and by the clock), ``memory_bytes``,
+    ``output_bytes`` of one file, ``niceness``; what is not there is not limited.
+    """
+
+    def __init__(self, command: Sequence[str], policy: Mapping[str, Any], **popen: Any) -> None:
+        said = json.dumps({"mode": "none", **policy, "parent": os.getpid()})
+        launcher = [sys.executable, "-I", "-S", str(_JAIL), said]
+        super().__init__([*launcher, *command], start_new_session=True, **popen)
+
+    def kill(self) -> None:
+        """End it and all of its process group, which may outlive it."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def __exit__(self, *raised: Any) -> None:
+        self.kill()
+        super().__exit__(*raised)
+
+
 def run_limited(
     command: Sequence[str], folder: Path, limits: Limits, readable: Sequence[Path] = ()
 ) -> Finished:
@@ -128,23 +152,19 @@ def _run(
     with (
         tempfile.TemporaryFile(dir=folder) as out,
         tempfile.TemporaryFile(dir=folder) as err,
-        subprocess.Popen(  # noqa: S603 - a fixed compiler; user text is only ever a file
-            [sys.executable, "-I", "-S", str(_JAIL), json.dumps(policy), *command],
+        Limited(
+            command,
+            policy,
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=err,
-            start_new_session=True,
         ) as process,
     ):
-        try:
-            timed_out = not _ends(process, limits.seconds)
-        finally:
-            # Compilers start children of their own; none may outlive the call.
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        timed_out = not _ends(process, limits.seconds)
+        process.kill()  # compilers start children of their own
+        process.wait()
         text = []
         for stream in (out, err):
             stream.seek(0)

@@ -1,9 +1,9 @@
-"""Become a compiler that sees the toolkit, /dev/null and its own folder, and nothing else.
+"""Become a program with limits, or a compiler that sees its toolkit and its own folder alone.
 
-usage: jail.py POLICY PROGRAM [ARGUMENT ...]       (POLICY is JSON, from ``isolation.run_limited``)
+usage: jail.py POLICY PROGRAM [ARGUMENT ...]       (POLICY is JSON, from ``isolation.start``)
 
-Runs as a script in a process of its own, with the standard library only. It lowers its limits,
-then starts PROGRAM in one of these ways:
+Runs as a script in a process of its own, with the standard library only. It lowers its limits, sees
+to it that it ends with whoever started it, then starts PROGRAM in one of these ways:
 
     namespaces   user, mount, pid, network and IPC namespaces: the files that may be read are bound
                  read-only into an empty root; a seccomp filter on top
@@ -29,6 +29,7 @@ import os
 import resource
 import runpy
 import select
+import signal
 import socket
 import struct
 import sys
@@ -55,7 +56,6 @@ SYS_MOUNT_SETATTR = 442  # on every architecture, as all calls since Linux 5.0; 
 # include/uapi/linux/prctl.h, capability.h
 PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
 LINUX_CAPABILITY_VERSION_3 = 0x20080522
-SIGKILL = 9
 
 # include/uapi/linux/landlock.h: rights on files, by the ABI that brought them
 SYS_LANDLOCK_CREATE_RULESET, SYS_LANDLOCK_ADD_RULE, SYS_LANDLOCK_RESTRICT_SELF = 444, 445, 446
@@ -325,7 +325,7 @@ def _child(confined: Callable[[], int]) -> int:
     child = os.fork()
     if child:
         return child
-    _libc.prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0)
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     return _ended(confined)
 
 
@@ -349,18 +349,30 @@ def _waited(child: int) -> int:
 
 def _limit(policy: Policy) -> None:
     for name, most in (
-        (resource.RLIMIT_CPU, policy["seconds"]),
-        (resource.RLIMIT_AS, policy["memory_bytes"]),
-        (resource.RLIMIT_FSIZE, policy["output_bytes"]),
+        (resource.RLIMIT_CPU, policy.get("seconds")),
+        (resource.RLIMIT_AS, policy.get("memory_bytes")),
+        (resource.RLIMIT_FSIZE, policy.get("output_bytes")),
         (resource.RLIMIT_CORE, 0),
     ):
         _, hard = resource.getrlimit(name)
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(name, (most, most))
+        if most is not None:
+            most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+            resource.setrlimit(name, (most, most))
+    signal.alarm(policy.get("seconds", 0))  # it outlives exec; 0: none
+    os.nice(policy.get("niceness", 0))
+
+
+def _end_with(parent: int) -> None:
+    """End, with all of this process group, when the thread that started this process does."""
+    signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))  # not beyond exec
+    _libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:  # it ended meanwhile
+        os.killpg(0, signal.SIGKILL)
 
 
 def main(policy: Policy, command: list[str]) -> NoReturn:
     """Limit this process, then become ``command`` in the mode that ``policy`` names."""
+    _end_with(policy["parent"])
     _limit(policy)
 
     def become() -> int:

@@ -61,6 +61,13 @@ class Site:
         self.role = role
 
 
+COUNTED = (
+    "requests", "sectors", "local_sectors", "shared_requests", "shared_transactions",
+    "constant_transactions", "extra",
+)  # fmt: skip
+"""What a ``Tally`` counts, in the order of its table."""
+
+
 class Tally:
     """What a site did in the sampled blocks: arrays ``int64[slots]`` and a footprint."""
 
@@ -69,16 +76,22 @@ class Tally:
         "number", "region", "requests", "sectors", "shared_requests", "transactions",
     )  # fmt: skip
 
-    def __init__(self, slots: int, number: int = 0, *, atomic: bool = False) -> None:
+    def __init__(self, table: Counts, number: int = 0, *, atomic: bool = False) -> None:
+        """``table``: ``int64[len(COUNTED), slots]``, the counters."""
         self.number = number
-        self.requests: Counts = np.zeros(slots, dtype=np.int64)
-        self.sectors: Counts = np.zeros(slots, dtype=np.int64)
-        self.shared_requests: Counts = np.zeros(slots, dtype=np.int64)
-        self.transactions: Counts = np.zeros(slots, dtype=np.int64)
-        self.local_sectors: Counts = np.zeros(slots, dtype=np.int64)
+        self.requests: Counts
+        self.sectors: Counts
+        self.local_sectors: Counts
+        self.shared_requests: Counts
+        self.transactions: Counts
+        self.constants: Counts
         # Distinct sectors of skipped iterations that the log does not hold one by one.
-        self.extra: Counts = np.zeros(slots, dtype=np.int64)
-        self.constants: Counts = np.zeros(slots, dtype=np.int64)
+        self.extra: Counts
+        (
+            self.requests, self.sectors, self.local_sectors, self.shared_requests,
+            self.transactions, self.constants, self.extra,
+        ) = table  # fmt: skip
+        slots = table.shape[1]
         self.contention = Contention(slots) if atomic else None
         self.log = SectorLog()
         self.region: Region | None = None
@@ -305,6 +318,34 @@ def read_global(
     else:
         values = [_scattered(site, active + size * k, machine, dtype) for k in range(count)]
     return [_expanded(v, group) for v in values] if compact else values
+
+
+def touch_global(
+    site: Site, tally: Tally, addresses: Offsets, group: Group, dtype: DType, count: int
+) -> list[Array]:
+    """Complains of addresses as reading and writing there does; what is there stays unknown."""
+    machine = group.machine
+    size = dtype.itemsize
+    addresses = _aligned(machine, site, addresses, size * count, group)
+    if addresses.shape[0] > 1 and not group.everyone:
+        addresses = addresses[group.index]
+    if _regions(machine, site, tally, addresses, size * count) is None:
+        for where in (addresses + size * k for k in range(count)):
+            outside = machine.memory.sort_out(where) < 0
+            if outside.any():
+                consequence = "read as 0" if site.loads else "not written"
+                machine.complain_address(site, int(where[outside][0]), consequence)
+    return [np.zeros(1, dtype=dtype)] * count
+
+
+def touch_private(
+    site: Site, memory: PrivateMemory, addresses: Offsets, group: Group, dtype: DType, count: int
+) -> list[Array]:
+    """The same for shared and local memory."""
+    width = dtype.itemsize * count
+    addresses = _aligned(group.machine, site, addresses, width, group)
+    private_positions(site, memory, addresses, group, width)
+    return [np.zeros(1, dtype=dtype)] * count
 
 
 def _expanded(values: Array, group: Group) -> Array:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.attached import Attached
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
 from wattcast.features.execution.program import Program
@@ -146,20 +147,38 @@ def _default_integer(origins: _Origins, parameter: str, launch: Launch) -> int:
 
 def assumed_integers(program: Program, launch: Launch) -> dict[str, int]:
     """Values that integer parameters get where the launch gives none, by name."""
-    origins, pointing = _Origins(program), {name for name, _ in pointers(program)}
-    found = {}
-    for parameter in program.kernel.parameters:
-        dtype = TYPES.get(parameter.type)
-        if dtype is None or dtype.kind == "f" or parameter.name in pointing:
-            continue
-        if dtype.itemsize == parameter.bytes and not _used_as_float(program, parameter.name):
-            most = (1 << (8 * dtype.itemsize - 1)) - 1
-            found[parameter.name] = min(_default_integer(origins, parameter.name, launch), most)
-    return found
+    known = _integers.get(program)
+    if known is None:
+        pointing = {name for name, _ in pointers(program)}
+        each = [(p, TYPES.get(p.type)) for p in program.kernel.parameters if p.name not in pointing]
+        known = _integers.set(program, {
+            parameter.name: (1 << (8 * dtype.itemsize - 1)) - 1
+            for parameter, dtype in each
+            if dtype is not None and dtype.kind != "f" and dtype.itemsize == parameter.bytes
+            and not _used_as_float(program, parameter.name)
+        })  # fmt: skip
+    origins = _origins_of(program)
+    return {
+        name: min(_default_integer(origins, name, launch), most) for name, most in known.items()
+    }
+
+
+_integers: Attached[Program, dict[str, int]] = Attached("integers")
+_origins: Attached[Program, _Origins] = Attached("origins")
+_pointing: Attached[Program, dict[tuple[str, int], bool]] = Attached("pointers")
+
+
+def _origins_of(program: Program) -> _Origins:
+    return _origins.get(program) or _origins.set(program, _Origins(program))
 
 
 def pointers(program: Program) -> dict[tuple[str, int], bool]:
     """Parameters (name, byte offset) that hold pointers."""
+    known = _pointing.get(program)
+    return _pointing.set(program, _pointers(program)) if known is None else known
+
+
+def _pointers(program: Program) -> dict[tuple[str, int], bool]:
     linked = program.by_name[program.kernel.name]
     found: dict[tuple[str, int], bool] = {}
     for one in linked.body.instructions:
@@ -244,7 +263,6 @@ def bind(
     packed = bytearray(size)
     regions: list[object] = []
     pointing = pointers(program) if buffers is None else {}
-    origins: _Origins | None = None
     next_base = GLOBAL_BASE
     for index, parameter in enumerate(parameters):
         given = _given(launch, index, parameter)
@@ -300,9 +318,7 @@ def bind(
             form = {2: "<e", 4: "<f", 8: "<d"}[dtype.itemsize]
             packed[start : start + parameter.bytes] = struct.pack(form, value)
         else:
-            if origins is None:
-                origins = _Origins(program)
-            value = _default_integer(origins, parameter.name, launch)
+            value = _default_integer(_origins_of(program), parameter.name, launch)
             bits = 8 * dtype.itemsize
             value = min(value, (1 << (bits - 1)) - 1)
             packed[start : start + parameter.bytes] = int(value).to_bytes(bits // 8, "little")

@@ -63,7 +63,7 @@ class Run:
     lane_units: int = 1
 
 
-@dataclass(slots=True)
+@dataclass
 class Linked:
     """A function in the program. ``base`` is the global number of its first instruction."""
 
@@ -84,6 +84,19 @@ class Linked:
         self.labels = {label.name: label.target for label in reversed(self.body.labels)}
         self.headers = {loop.header: loop for loop in self.loops.loops}
 
+    def around(self, position: int) -> list[Loop]:
+        """The loops around a position (the last for one behind the end), outermost first."""
+        position = min(position, len(self.body.instructions) - 1)
+        if position < 0:
+            return []
+        found = []
+        index: int | None = self.loops.innermost[self.cfg.block_of[position]]
+        while index is not None and index >= 0:
+            loop = self.loops.loops[index]
+            found.append(loop)
+            index = loop.parent
+        return found[::-1]
+
 
 @dataclass(slots=True)
 class CallSite:
@@ -101,6 +114,7 @@ class Context:
 
     ``parameters`` maps a kernel's parameter names to their byte offsets (empty for device
     functions); ``roles`` says how loaded registers are used; ``sites`` grows over the program.
+    ``idle``: what the instruction being built loads or stores decides no count.
     """
 
     operands: Operands
@@ -108,6 +122,7 @@ class Context:
     roles: Mapping[str, str]
     sites: list[Site]
     precise: bool
+    idle: bool = False
     position: int = 0
     instruction: ir.Instruction = field(
         default_factory=lambda: ir.Instruction(0, 0, 0, "", (), None, False, None)

@@ -79,6 +79,25 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
     return handler
 
 
+def is_plain(one: ir.Instruction) -> bool:
+    """Whether an instruction only computes registers from registers."""
+    base, _, rest = one.opcode.partition(".")
+    if base in matrix.BUILDERS:
+        return base == "mma" or rest.startswith("mma.")
+    return not (
+        base in _SPECIAL
+        or base in _SILENT
+        or base in _MEMORY
+        or base in warp.BUILDERS
+        or base in textures.BASES
+    )
+
+
+_SPECIAL = frozenset(
+    {"bar", "barrier", "atom", "red", "cp", "bra", "brx", "ret", "exit", "trap", "call"}
+)
+
+
 def _arrive(context: Context, items: Items) -> Handler:
     number = context.operands.source(items[0], U32)
 

@@ -13,6 +13,8 @@ from wattcast.features.execution.access import (
     in_window,
     read_global,
     read_private,
+    touch_global,
+    touch_private,
     windows,
     write_global,
     write_private,
@@ -172,29 +174,31 @@ def _split(stored: dict[int, Array], start: int) -> None:
 Read = Callable[[Offsets, Group], list[Array]]
 
 
-def reader(site: Site, dtype: DType, count: int) -> Read:
-    """Reads and counts ``count`` consecutive values in the site's space."""
+def reader(site: Site, dtype: DType, count: int, *, idle: bool = False) -> Read:
+    """Reads and counts ``count`` consecutive values in the site's space; ``idle``: only counts."""
     width = dtype.itemsize * count
+    from_global = touch_global if idle else read_global
+    from_private = touch_private if idle else read_private
 
     def read_shared(where: Offsets, group: Group) -> list[Array]:
         machine = group.machine
         machine.tallies[site.number].count_shared(where, width, group)
-        return read_private(site, machine.shared, where, group, dtype, count)
+        return from_private(site, machine.shared, where, group, dtype, count)
 
     def read_local(where: Offsets, group: Group) -> list[Array]:
         machine = group.machine
         machine.tallies[site.number].count_local(where, width, group)
-        return read_private(site, machine.local, where, group, dtype, count)
+        return from_private(site, machine.local, where, group, dtype, count)
 
     def read_constant(where: Offsets, group: Group) -> list[Array]:
         tally = group.machine.tallies[site.number]
         tally.count_constant(where, group)
-        return read_global(site, tally, where, group, dtype, count)
+        return from_global(site, tally, where, group, dtype, count)
 
     def read_memory(where: Offsets, group: Group) -> list[Array]:
         tally = group.machine.tallies[site.number]
         tally.count_global(where, group)
-        return read_global(site, tally, where, group, dtype, count)
+        return from_global(site, tally, where, group, dtype, count)
 
     def read_generic(where: Offsets, group: Group) -> list[Array]:
         parts = by_window(where, group)
@@ -294,7 +298,13 @@ def load(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     names = [o.name for o in elements if isinstance(o, ir.Register)]
     role = next((context.roles[n] for n in names if n in context.roles), "int")
     site = context.site(space, dtype.itemsize * count, loads=True, role=role)
-    read = reader(site, dtype, count)
+    read = reader(site, dtype, count, idle=context.idle)
+    if context.idle:
+
+        def counted(frame: Frame, group: Group) -> None:
+            read(addresses(frame, slot, offset), group)
+
+        return counted
     if count == 1 and fits[0] is None:
         target = targets[0]
 
@@ -326,6 +336,13 @@ def save(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     sources = [operands.source(o, dtype) for o in elements]
     slot, offset = operands.address(items[0])
     site = context.site(space, dtype.itemsize * count, stores=True)
+    if context.idle:
+        touch = reader(site, dtype, count, idle=True)
+
+        def counted(frame: Frame, group: Group) -> None:
+            touch(addresses(frame, slot, offset), group)
+
+        return counted
     write = writer(site, dtype.itemsize * count)
 
     def handler(frame: Frame, group: Group) -> None:

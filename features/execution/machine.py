@@ -19,7 +19,7 @@ import numpy.typing as npt
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import Effort, checkpoint
 from wattcast.features.execution import control
-from wattcast.features.execution.access import Site, Tally
+from wattcast.features.execution.access import COUNTED, Site, Tally
 from wattcast.features.execution.context import FRAME_STEP, Gather, LoopEdge
 from wattcast.features.execution.forced import Override
 from wattcast.features.execution.groups import Counts, CutShortError, Group, Mask
@@ -111,8 +111,10 @@ class Machine:
         self.run_stats = np.zeros((len(program.runs), 2, self.slots), dtype=np.int64)
         self.skipped = np.zeros((len(program.runs), self.slots), dtype=np.int64)
         self.guarded = np.zeros((max(1, len(program.guarded)), self.slots), dtype=np.int64)
+        self.counted = np.zeros((len(program.sites), len(COUNTED), self.slots), dtype=np.int64)
         self.tallies = [
-            Tally(self.slots, site.number, atomic=site.atomic) for site in program.sites
+            Tally(self.counted[site.number], site.number, atomic=site.atomic)
+            for site in program.sites
         ]
         self.trace = Trace(self.slots, traced) if traced else None
         self.trips = Trips(self, len(program.loops))
@@ -131,6 +133,7 @@ class Machine:
         self._marks: dict[int, int] = {}
         self._moving: Group | None = None
         self._frame: Frame = []
+        self._run = program.runs[self._entry()]
 
     # --- what handlers ask ---
 
@@ -258,6 +261,26 @@ class Machine:
 
     # --- groups ---
 
+    def resting(self) -> list[tuple[int, Group]]:
+        """All groups but the one that is carried out, with their keys."""
+        waiting = (place for held in self.waiting.values() for place in held.groups)
+        return [*self.pending.items(), *self.gathering.items(), *waiting]
+
+    def inside(self, key: int) -> set[int]:
+        """Loops that threads are in, or in a function called from them; and those around a key."""
+        at = [key, *(other for other, _ in self.resting())]
+        runs = [self._run, *(self.program.runs[other % FRAME_STEP] for other in at)]
+        places = {(run.function, run.start) for run in runs}
+        for sites in self._returns.values():
+            calls = (self.program.call_sites[site] for site in distinct(sites))
+            places |= {(call.caller, call.after - 1) for call in calls}
+        found = set()
+        for function, position in places:
+            linked = self.program.functions[function]
+            loops = linked.around(position - linked.base)
+            found |= {linked.first_loop + loop.index for loop in loops}
+        return found
+
     def everyone(self) -> Group:
         """All living threads, always the same object until one exits."""
         group = self._everyone
@@ -293,7 +316,7 @@ class Machine:
         """Go along an edge, counting loop trips; the key where the group goes on."""
         if edge is None:
             return key
-        self.trips.along(edge, group, self._frame)
+        self.trips.along(edge, group, self._frame, key)
         if self.steady is None or group is not self._moving:
             return key
         start = self._marks.get(edge.loop)
@@ -513,6 +536,7 @@ class Machine:
                     return
                 group = together
             stats[run.index] += group.stat
+            self._run = run
             if len(self.path) > MOST_PATH:
                 self.forget_path()
             self.path.append(Step(run, group))

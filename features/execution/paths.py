@@ -7,23 +7,17 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.dataflow import reads, writes
+from wattcast.features.dataflow import writes
 from wattcast.features.execution.context import Linked, LoopEdge, Run
 from wattcast.features.execution.operands import Frame, Handler
 from wattcast.features.execution.values import BOOL, S64, Array, constant
+from wattcast.features.execution.walks import Walk, gather_slice, plan_walk
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
     from wattcast.features.execution.program import Program
 
-# Instructions whose results the simulated slice cannot know: memory, other threads, time.
-_IMPURE = frozenset(
-    {
-        "ld", "ldu", "atom", "red", "shfl", "vote", "match", "redux", "activemask", "elect", "tex",
-        "tld4", "suld", "call", "mma", "wmma", "ldmatrix", "bar", "barrier", "mbarrier", "sured",
-    }
-)  # fmt: skip
 _ORDERS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"})
 
 
@@ -67,7 +61,9 @@ class Path(NamedTuple):
     ``steps`` are the handlers of the slice at each place, ``carried`` the slots they write;
     ``written`` every other slot written, with the place of its last write and whether anything
     outside that steers or addresses reads it. ``blocks`` are the loop's instructions
-    ``[low, high)`` by global number, if the loop is contiguous.
+    ``[low, high)`` by global number, if the loop is contiguous. ``walk`` computes at each place
+    the addresses in global memory, where they may do anything but advance by constant steps and
+    nothing that was loaded decides them.
     """
 
     runs: tuple[Run, ...]
@@ -79,6 +75,7 @@ class Path(NamedTuple):
     written: tuple[tuple[int, int, bool], ...]
     instructions: int
     simple: bool  # no barriers, no collectives, no run twice
+    walk: Walk | None
 
 
 def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
@@ -116,7 +113,7 @@ def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
                 row = program.guarded[linked.base + one.position]
                 guards.append(Guard(place, slot, one.negated, row))
         seen.add(run.index)
-    if not _gather_slice(wanted, definitions):
+    if not gather_slice(wanted, definitions):
         return None
     steps: list[tuple[Handler, ...]] = []
     carried: set[int] = set()
@@ -155,23 +152,8 @@ def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
         tuple((s, p, s in outside) for s, p in last_write.items() if s not in carried),
         instructions,
         not again and not barriers and all(run.gather is None for run in runs),
+        plan_walk(program, linked, runs, chains, definitions),
     )
-
-
-def _gather_slice(wanted: set[str], definitions: dict[str, list[ir.Instruction]]) -> bool:
-    """Complete the registers that steer the path; whether all of it can be simulated."""
-    waiting = list(wanted)
-    while waiting:
-        for one in definitions.get(waiting.pop(), ()):
-            if one.base in _IMPURE and not one.opcode.startswith("ld.param"):
-                return False
-            if any(isinstance(o, ir.Special) and "clock" in o.name for o in one.operands):
-                return False
-            for name in reads(one):
-                if name not in wanted:
-                    wanted.add(name)
-                    waiting.append(name)
-    return True
 
 
 def _branch(

@@ -25,7 +25,7 @@ from wattcast.features.execution.context import (
     Run,
     is_barrier,
 )
-from wattcast.features.execution.decode import decode
+from wattcast.features.execution.decode import decode, is_plain
 from wattcast.features.execution.groups import (
     ACCESS_UNITS,
     ATOMIC_UNITS,
@@ -34,7 +34,7 @@ from wattcast.features.execution.groups import (
     Group,
 )
 from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
-from wattcast.features.execution.roles import Usage
+from wattcast.features.execution.roles import Usage, that_count
 from wattcast.features.execution.spaces import CODE_BASE, SYMBOL_BASE
 from wattcast.features.execution.values import BOOL, U32, U64, constant
 from wattcast.features.execution.warp import is_collective, member_mask
@@ -81,6 +81,9 @@ class Program:
         self.paths: dict[tuple[int, ...], Path | None] = {}
         self._critical: dict[int, list[tuple[int, frozenset[str]]]] = {}
         self._link()
+        # Results are wanted in exact mode; else only what decides a count is carried out.
+        bodies = [linked.body for linked in self.functions]
+        self._that_count, self._contents = that_count(bodies, is_plain)
         for linked in self.functions:
             self._compile(linked)
 
@@ -266,19 +269,22 @@ class Program:
         for start, end in zip(ordered, ends, strict=True):
             run = Run(len(self.runs), linked.base + start, linked.base + end, linked.index)
             handlers = []
+            carried_out = 1
             sites = len(self.sites)
             for one in body.instructions[start:end]:
                 context.position = linked.base + one.position
                 context.instruction = one
                 if one.base in _ENDS or is_barrier(one):
                     continue  # it ends the run
+                context.idle = self._is_idle(linked, one)
                 handler = self._handler(context, one)
-                if handler is not None:
+                carried_out += handler is not None
+                if handler is not None and handler is not _idle:
                     handlers.append(handler)
                     run.by_position[context.position] = handler
             run.handlers = tuple(handlers)
-            run.issue_units = (1 + len(handlers)) * ISSUE_UNITS
-            run.lane_units = 1 + len(handlers) + sum(map(_units, self.sites[sites:]))
+            run.issue_units = carried_out * ISSUE_UNITS
+            run.lane_units = carried_out + sum(map(_units, self.sites[sites:]))
             matrices = sum(one.base in _MATRIX for one in body.instructions[start:end])
             run.lane_units += matrices * MATRIX_UNITS
             if is_collective(body.instructions[start]):
@@ -291,9 +297,20 @@ class Program:
         tail.finish = _return
         self.runs[tail.start] = tail
 
+    def _is_idle(self, linked: Linked, one: ir.Instruction) -> bool:
+        """Whether nothing that is counted rests on what an instruction computes or stores."""
+        if self.precise or one.opcode.startswith(("ld.param", "st.param")):
+            return False
+        if one.base == "st":
+            return not self._contents
+        plain = one.base in ("ld", "ldu") or is_plain(one)
+        return plain and self._that_count[linked.index].isdisjoint(writes(one))
+
     def _handler(self, context: Context, one: ir.Instruction) -> Handler | None:
         try:
             handler = decode(context, one)
+            if context.idle and handler is not None and is_plain(one):
+                handler = _idle
         except (LookupError, StopIteration, TypeError, ValueError) as error:
             handler = _unsupported(one, str(error))
         if handler is None or one.predicate is None:
@@ -317,6 +334,10 @@ class Program:
             return None
         inside = cfg.block_of[source] in loop.blocks
         return LoopEdge(linked.first_loop + loop.index, not inside)
+
+
+def _idle(frame: Frame, group: Group) -> None:
+    """An instruction that is counted, and whose result decides nothing."""
 
 
 def _return(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:

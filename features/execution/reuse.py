@@ -49,7 +49,7 @@ class _Sorted:
     """Touches by slot and unit (sector or line), then time."""
 
     def __init__(self, units: Integers, slots: Integers, size: int) -> None:
-        packed = np.sort((slots << 60) | (units << _NUMBER_BITS) | np.arange(size))
+        packed = np.sort((slots << 60) | (units << _NUMBER_BITS) | np.arange(size), kind="stable")
         self.order = packed & _NUMBER_MASK
         self.group = packed >> _NUMBER_BITS
 

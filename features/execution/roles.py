@@ -5,8 +5,9 @@ Flow-insensitive over one function. It decides only what *invented* data look li
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from wattcast.features.dataflow import reads, writes
 from wattcast.features.ptx import ir
 
 _ADDRESS_STEPS = frozenset(
@@ -61,6 +62,53 @@ def _closure(seeds: set[str], sources: dict[str, list[str]]) -> set[str]:
                 found.add(name)
                 waiting.append(name)
     return found
+
+
+def that_count(
+    bodies: Sequence[ir.Body], is_plain: Callable[[ir.Instruction], bool]
+) -> tuple[list[frozenset[str]], bool]:
+    """Registers of each function whose values decide a count, and whether contents of memory do.
+
+    What steers or addresses is counted; so is everything that goes into an instruction that is
+    not plain (``decode.is_plain``). Stored values only where a value that counts is loaded.
+    """
+    found = [_that_count(body, is_plain, contents=False) for body in bodies]
+    if not any(
+        not is_plain(one)
+        and not one.opcode.startswith("ld.param")
+        and not names.isdisjoint(writes(one))
+        for body, names in zip(bodies, found, strict=True)
+        for one in body.instructions
+    ):
+        return found, False
+    return [_that_count(body, is_plain, contents=True) for body in bodies], True
+
+
+def _that_count(
+    body: ir.Body, is_plain: Callable[[ir.Instruction], bool], *, contents: bool
+) -> frozenset[str]:
+    made: dict[str, list[ir.Instruction]] = {}
+    found: set[str] = set()
+    for one in body.instructions:
+        for name in writes(one):
+            made.setdefault(name, []).append(one)
+        if one.predicate is not None:
+            found.add(one.predicate)
+        if one.base == "st" and not contents and not one.opcode.startswith("st.param"):
+            place = one.operands[0] if one.operands else None
+            if isinstance(place, ir.Address) and isinstance(place.base, ir.Register):
+                found.add(place.base.name)
+                continue
+        if not is_plain(one):
+            found.update(reads(one))
+    waiting = list(found)
+    while waiting:
+        for one in made.get(waiting.pop(), ()):
+            for name in reads(one):
+                if name not in found:
+                    found.add(name)
+                    waiting.append(name)
+    return frozenset(found)
 
 
 class Usage:

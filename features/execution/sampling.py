@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -31,7 +32,7 @@ MOST_TRACED, MOST_TRACED_BESIDE = 4, 2
 little more, and each costs as much as all its accesses."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class SamplingPlan:
     """Blocks to run (linear numbers, x fastest) and what they stand for.
 
@@ -44,6 +45,13 @@ class SamplingPlan:
     sizes: tuple[int, ...]
     pairs_x: tuple[tuple[int, int], ...] = ()
     pairs_y: tuple[tuple[int, int], ...] = ()
+
+    @cached_property
+    def drawn(self) -> tuple[tuple[npt.NDArray[np.intp], int], ...]:
+        """Positions in ``blocks`` and size of every stratum that has a block."""
+        strata = np.array(self.strata)
+        each = ((np.flatnonzero(strata == number), size) for number, size in enumerate(self.sizes))
+        return tuple((places, size) for places, size in each if places.size)
 
     @property
     def complete(self) -> bool:
@@ -91,11 +99,8 @@ class SamplingPlan:
         """Launch totals from counts ``[blocks, ...]``: each stratum's mean times its size."""
         values = np.asarray(per_block)
         total = np.zeros(values.shape[1:], dtype=np.float64)
-        strata = np.array(self.strata)
-        for stratum, size in enumerate(self.sizes):
-            chosen = values[strata == stratum]
-            if chosen.shape[0]:
-                total += chosen.sum(axis=0) * float(size) / chosen.shape[0]
+        for places, size in self.drawn:
+            total += values[places].sum(axis=0) * float(size) / places.size
         return total
 
     def total(self, per_block: npt.NDArray[np.int64]) -> float:
@@ -108,23 +113,15 @@ class SamplingPlan:
         A stratum with one sampled block takes the pooled variance of the others.
         """
         values = np.asarray(per_block, dtype=np.float64)
-        strata = np.array(self.strata)
-        variances: dict[int, float] = {}
-        pooled_sum, pooled_count = 0.0, 0
-        for stratum in range(len(self.sizes)):
-            own = values[strata == stratum]
-            if own.size > 1:
-                variances[stratum] = float(own.var(ddof=1))
-                pooled_sum += float(((own - own.mean()) ** 2).sum())
-                pooled_count += own.size - 1
-        pooled = pooled_sum / pooled_count if pooled_count else 0.0
+        own = [values[places] for places, _ in self.drawn]
+        spreads = [((each - each.mean()) ** 2).sum() for each in own]
+        degrees = sum(each.size - 1 for each in own)
+        pooled = float(sum(spreads)) / degrees if degrees else 0.0
         total = 0.0
-        for stratum, size in enumerate(self.sizes):
-            drawn = int((strata == stratum).sum())
-            if not drawn or drawn == size:
-                continue
-            variance = variances.get(stratum, pooled)
-            total += size * size * (1 - drawn / size) * variance / drawn
+        for each, (_, size) in zip(own, self.drawn, strict=True):
+            if each.size < size:
+                variance = float(each.var(ddof=1)) if each.size > 1 else pooled
+                total += size * size * (1 - each.size / size) * variance / each.size
         return math.sqrt(total)
 
 

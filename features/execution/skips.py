@@ -9,11 +9,17 @@ import numpy.typing as npt
 
 from wattcast.features.effort import checkpoint
 from wattcast.features.execution.context import LoopEdge, Run
-from wattcast.features.execution.groups import SLICE_UNITS, Counts, CutShortError, Group
+from wattcast.features.execution.groups import (
+    SLICE_UNITS,
+    Counts,
+    CutShortError,
+    Group,
+)
 from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Branch, Guard, Path, keeps_for, step_of
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
 from wattcast.features.execution.values import BOOL, Array, as_type
+from wattcast.features.execution.walks import walk_on
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.memory import KEY_BITS, SECTOR_SHIFT, per_slot
 
@@ -108,6 +114,7 @@ class Skip:
         self.path = path
         self.skipped = 0
         self.retraced = 0.0  # windows added to the trace
+        self._start = list(frame)
         self._instructions = 1 + sum(len(handlers) for handlers in path.steps)
         self._branches: list[list[Branch]] = [[] for _ in path.runs]
         for branch in path.branches:
@@ -286,6 +293,9 @@ class Skip:
         machine.skipped += iterations * each[:, 0]
         machine.guarded += iterations * (watch.guarded[-1] - watch.guarded[0])
         rounds = len(watch.counters) - 1
+        if path.walk is not None:
+            groups = [step.group for step in watch.steps]
+            walk_on(machine, path.walk, path.sites, groups, self._start, iterations)
         for number in path.sites:
             tally = machine.tallies[number]
             contention = tally.contention
@@ -295,10 +305,12 @@ class Skip:
             rest = watch.counters[iterations % rounds][number]
             for held, (now, then), part in zip(tally.counters(), window, rest, strict=True):
                 held += (now - then) * (iterations // rounds) + (part - then)
-            self._footprint(number, iterations)
+            if path.walk is None:
+                self._footprint(number, iterations)
             if contention is not None and self._stride(number):
                 contention.elsewhere += contention.operations - before
-        self._retrace(np.full(machine.slots, float(iterations)))
+        if path.walk is None:
+            self._retrace(np.full(machine.slots, float(iterations)))
         for loop, (entries, loop_rounds) in watch.inner[-1].items():
             count, first = machine.trips.counts[loop], watch.inner[0].get(loop)
             if count is not None and first is not None:

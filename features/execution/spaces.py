@@ -6,6 +6,7 @@ windows told by the address bits from ``WINDOW_SHIFT`` on.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
@@ -84,6 +85,13 @@ class DenseRegion:
         self._view(values.dtype)[index] = values
 
 
+@lru_cache(maxsize=16)
+def _random(seed: int) -> npt.NDArray[np.float64]:
+    found = np.random.default_rng(seed).random(_TABLE)
+    found.flags.writeable = False
+    return found
+
+
 class SyntheticRegion:
     """A buffer nobody gave: pseudo-random contents of address and type, until written.
 
@@ -102,7 +110,7 @@ class SyntheticRegion:
         self.elements = max(1, self.hint.elements or elements)
         self.page_limit = page_limit
         self.dropped = False
-        self._random = np.random.default_rng(seed).random(_TABLE)
+        self._seed = seed
         self._tables: dict[tuple[DType, str], Array] = {}
         self._pages: npt.NDArray[np.int32] | None = None
         self._pool = np.zeros(PAGE, dtype=np.uint8)
@@ -118,7 +126,7 @@ class SyntheticRegion:
                 high = 256.0 if role != "index" else float(self.elements)
             if hint.values == "index":
                 high = float(hint.high) if hint.high > 1 else float(self.elements)
-            values = low + self._random * (high - low)
+            values = low + _random(self._seed) * (high - low)
             if dtype.kind == "f":
                 if hint.values == "index":
                     values = np.floor(values)

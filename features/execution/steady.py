@@ -43,6 +43,11 @@ class Steady:
         """A loop is entered anew: what was seen of it before does not count."""
         self._watched.pop(edge.loop, None)
 
+    def forget(self, loops: set[int]) -> None:
+        """No thread is in these loops any more."""
+        for loop in loops:
+            self._watched.pop(loop, None)
+
     def round(self, edge: LoopEdge, group: Group, frame: Frame, key: int, steps: list[Step]) -> int:
         """A group comes round; the key where it goes on (the header, or behind the loop)."""
         watch = self._watched.get(edge.loop)

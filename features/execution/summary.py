@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.attached import Attached
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.execution.access import Tally
+from wattcast.features.execution.access import COUNTED
 from wattcast.features.execution.arguments import Bound
 from wattcast.features.execution.collisions import atomic_facts
 from wattcast.features.execution.context import Linked
@@ -34,19 +36,26 @@ Counts = npt.NDArray[np.int64]
 def _stacked(batches: list[Ran], blocks: int, pick: Callable[[Machine], Counts]) -> Counts:
     """``int64[blocks, ...]`` from the slots of every machine; blocks not run stay zero."""
     parts = [pick(b.machine) for b in batches]
+    if len(parts) == 1 and parts[0].shape[0] == blocks:
+        return parts[0]
     out = np.zeros((blocks, *parts[0].shape[1:]), dtype=np.int64)
     for batch, part in zip(batches, parts, strict=True):
         out[batch.first : batch.first + part.shape[0]] = part
     return out
 
 
-def _site_counts(
-    program: Program, batches: list[Ran], blocks: int, pick: Callable[[Tally], Counts]
-) -> Counts:
-    """``int64[blocks, sites]`` of one counter."""
-    if not program.sites:
-        return np.zeros((blocks, 0), dtype=np.int64)
-    return _stacked(batches, blocks, lambda m: np.stack([pick(t) for t in m.tallies], axis=1))
+def _unique_sectors(machine: Machine) -> Counts:
+    """``int64[blocks, sites]``: distinct sectors that each site touched."""
+    found = np.zeros((machine.slots, len(machine.tallies)), dtype=np.int64)
+    for number, tally in enumerate(machine.tallies):
+        found[:, number] = per_slot(tally.log.keys, machine.slots)
+    return found
+
+
+def _unlisted(machine: Machine) -> Counts:
+    """``int64[blocks, sites]``: distinct sectors that no list holds."""
+    found = [tally.unlisted for tally in machine.tallies]
+    return np.array(found, dtype=np.int64).reshape(-1, machine.slots).T
 
 
 def summarise(
@@ -57,17 +66,11 @@ def summarise(
     blocks = len(plan.blocks)
     runs = _stacked(batches, blocks, lambda m: m.run_stats.transpose(2, 0, 1))
     guarded = _stacked(batches, blocks, lambda m: m.guarded.T)
-    picks: dict[str, Callable[[Tally], Counts]] = {
-        "requests": lambda t: t.requests,
-        "sectors": lambda t: t.sectors,
-        "local_sectors": lambda t: t.local_sectors,
-        "shared_requests": lambda t: t.shared_requests,
-        "shared_transactions": lambda t: t.transactions,
-        "constant_transactions": lambda t: t.constants,
-        "unique_sectors": lambda t: per_slot(t.log.keys, t.requests.size) + t.unlisted,
-    }
-    sites = {name: _site_counts(program, batches, blocks, pick) for name, pick in picks.items()}
-    extra = _site_counts(program, batches, blocks, lambda t: t.unlisted)
+    counted = _stacked(batches, blocks, lambda m: m.counted.transpose(2, 1, 0))
+    sites = {name: counted[:, number] for number, name in enumerate(COUNTED)}
+    del sites["extra"]
+    extra = _stacked(batches, blocks, _unlisted)
+    sites["unique_sectors"] = _stacked(batches, blocks, _unique_sectors) + extra
     functions = {
         linked.function.name: _function(program, linked, runs, guarded, sites, plan)
         for linked in program.functions
@@ -128,46 +131,70 @@ def _function(
     program: Program, linked: Linked, runs: Counts, guarded: Counts, sites: dict[str, Counts],
     plan: SamplingPlan,
 ) -> InstructionCounts:  # fmt: skip
-    blocks = runs.shape[0]
+    places = _places_of(program, linked)
     count = len(linked.body.instructions)
-    raw = {
-        name: np.zeros((blocks, count), dtype=np.int64)
-        for name in ("warp_executions", "active_lanes", *sites)
-    }
-    for run in program.runs.values():
-        if run.function == linked.index and run.end > run.start:
-            where = slice(run.start - linked.base, run.end - linked.base)
-            raw["warp_executions"][:, where] = runs[:, run.index, 0, None]
-            raw["active_lanes"][:, where] = runs[:, run.index, 1, None]
-    for position, row in program.guarded.items():
-        if linked.base <= position < linked.base + count:
-            raw["active_lanes"][:, position - linked.base] = guarded[:, row]
+    raw = np.zeros((runs.shape[0], 2 + len(sites), count), dtype=np.int64)
+    raw[:, :2, places.run_positions] = runs[:, places.runs].transpose(0, 2, 1)
+    raw[:, 1, places.guarded_positions] = guarded[:, places.guarded]
+    table = np.stack([*sites.values()], axis=1)
+    for positions, numbers in places.sites:
+        raw[:, 2:, positions] += table[:, :, numbers]
+    scaled = plan.estimate(raw)
+    names = ("warp_executions", "active_lanes", *sites)
+    found = {name: scaled[number] for number, name in enumerate(names)}
+    found |= {f"raw_{name}": raw[:, number] for number, name in enumerate(names)}
+    return InstructionCounts(function=linked.function.name, **found)
+
+
+class _Places(NamedTuple):
+    """Which runs, guards and sites tell of which instructions of a function. An instruction with
+    several sites is in as many of the pairs of ``sites``."""
+
+    run_positions: Counts
+    runs: Counts
+    guarded_positions: Counts
+    guarded: Counts
+    sites: tuple[tuple[Counts, Counts], ...]
+
+
+_places: Attached[Linked, _Places] = Attached("places")
+
+
+def _places_of(program: Program, linked: Linked) -> _Places:
+    known = _places.get(linked)
+    if known is not None:
+        return known
+    base, count = linked.base, len(linked.body.instructions)
+    runs = [
+        (position - base, run.index)
+        for run in program.runs.values()
+        if run.function == linked.index
+        for position in range(run.start, run.end)
+    ]
+    guarded = [
+        (position - base, row)
+        for position, row in program.guarded.items()
+        if base <= position < base + count
+    ]
+    layers: list[dict[int, int]] = []
     for site in program.sites:
-        if linked.base <= site.position < linked.base + count:
-            for name, table in sites.items():
-                raw[name][:, site.position - linked.base] += table[:, site.number]
-    scaled = {name: plan.estimate(table) for name, table in raw.items()}
-    return InstructionCounts(
-        function=linked.function.name,
-        warp_executions=scaled["warp_executions"],
-        active_lanes=scaled["active_lanes"],
-        requests=scaled["requests"],
-        sectors=scaled["sectors"],
-        local_sectors=scaled["local_sectors"],
-        shared_requests=scaled["shared_requests"],
-        shared_transactions=scaled["shared_transactions"],
-        constant_transactions=scaled["constant_transactions"],
-        unique_sectors=scaled["unique_sectors"],
-        raw_warp_executions=raw["warp_executions"],
-        raw_active_lanes=raw["active_lanes"],
-        raw_requests=raw["requests"],
-        raw_sectors=raw["sectors"],
-        raw_local_sectors=raw["local_sectors"],
-        raw_shared_requests=raw["shared_requests"],
-        raw_shared_transactions=raw["shared_transactions"],
-        raw_constant_transactions=raw["constant_transactions"],
-        raw_unique_sectors=raw["unique_sectors"],
+        at = site.position - base
+        if 0 <= at < count:
+            layer = next((each for each in layers if at not in each), None)
+            if layer is None:
+                layers.append(layer := {})
+            layer[at] = site.number
+    return _places.set(
+        linked,
+        _Places(
+            *_columns(runs), *_columns(guarded), tuple(_columns(each.items()) for each in layers)
+        ),
     )
+
+
+def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[Counts, Counts]:
+    table = np.array([*pairs], dtype=np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
 
 
 def _classes(
@@ -177,31 +204,35 @@ def _classes(
     totals: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
     for linked in program.functions:
         counts = functions[linked.function.name]
-        members: dict[str, list[int]] = {}
-        for one in linked.body.instructions:
-            members.setdefault(classify(one.opcode).opcode_class, []).append(one.position)
-        for name, positions in members.items():
+        told = (
+            counts.warp_executions, counts.active_lanes, counts.requests, counts.sectors,
+            counts.shared_transactions,
+        )  # fmt: skip
+        for name, positions in _members_of(linked).items():
             raw.setdefault(name, []).append(counts.raw_warp_executions[:, positions].sum(axis=1))
-            totals[name] = totals.get(name, np.zeros(5)) + np.array(
-                [
-                    counts.warp_executions[positions].sum(),
-                    counts.active_lanes[positions].sum(),
-                    counts.requests[positions].sum(),
-                    counts.sectors[positions].sum(),
-                    counts.shared_transactions[positions].sum(),
-                ]
-            )
+            own = np.array([each[positions].sum() for each in told])
+            totals[name] = totals[name] + own if name in totals else own
     return {
         name: ClassCounts(
-            warp_executions=float(totals[name][0]),
-            active_lanes=float(totals[name][1]),
-            requests=float(totals[name][2]),
-            sectors=float(totals[name][3]),
-            shared_transactions=float(totals[name][4]),
-            standard_error=plan.standard_error(np.sum(raw[name], axis=0)),
+            *cast("tuple[float, float, float, float, float]", tuple(totals[name].tolist())),
+            plan.standard_error(np.sum(raw[name], axis=0)),
         )
         for name in sorted(totals)
     }
+
+
+_members: Attached[Linked, dict[str, Counts]] = Attached("members")
+
+
+def _members_of(linked: Linked) -> dict[str, Counts]:
+    """Positions of the instructions of each opcode class."""
+    known = _members.get(linked)
+    if known is None:
+        found: dict[str, list[int]] = {}
+        for one in linked.body.instructions:
+            found.setdefault(classify(one.opcode).opcode_class, []).append(one.position)
+        known = _members.set(linked, {name: np.array(each) for name, each in found.items()})
+    return known
 
 
 def _loops(program: Program, batches: list[Ran], plan: SamplingPlan) -> tuple[LoopTrips, ...]:

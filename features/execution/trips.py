@@ -14,15 +14,20 @@ if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
 
 _NONE = np.iinfo(np.int64).max
+MOST_HELD = 64
+"""Loops whose threads are counted one by one before those that were left are settled."""
 
 
 class LoopCount:
-    """Executions of one loop's header. ``current`` counts the present entry, per thread."""
+    """Executions of one loop's header.
+
+    ``current`` counts the present entry, per thread (none once all have left and it is settled).
+    """
 
     __slots__ = ("current", "entries", "extrapolated", "frames", "highest", "lowest", "rounds")
 
-    def __init__(self, threads: int, slots: int) -> None:
-        self.current = np.zeros(threads, dtype=np.int64)
+    def __init__(self, slots: int) -> None:
+        self.current = np.zeros(0, dtype=np.int64)
         self.entries = np.zeros(slots, dtype=np.int64)  # thread entries
         self.rounds = np.zeros(slots, dtype=np.int64)  # header executions by threads
         self.lowest = _NONE
@@ -32,7 +37,7 @@ class LoopCount:
 
     def settle(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]] | None) -> None:
         """The present entry of the chosen threads (all if ``None``) is over."""
-        held = self.current if chosen is None else self.current[chosen]
+        held = self.current if chosen is None or not self.current.size else self.current[chosen]
         held = held[held > 0]
         if held.size:
             self.lowest = min(self.lowest, int(held.min()))
@@ -45,23 +50,43 @@ class Trips:
     def __init__(self, machine: Machine, loops: int) -> None:
         self._machine = machine
         self.counts: list[LoopCount | None] = [None] * loops
+        self._held: set[int] = set()  # loops with ``current``
+        self._most = MOST_HELD
 
-    def along(self, edge: LoopEdge, group: Group, frame: Frame) -> None:
-        """A group reaches a loop header: newly, or by a back edge."""
+    def along(self, edge: LoopEdge, group: Group, frame: Frame, key: int) -> None:
+        """A group reaches a loop header, going on at ``key``: newly, or by a back edge."""
+        machine = self._machine
         count = self.counts[edge.loop]
         if count is None:
-            count = LoopCount(self._machine.count, self._machine.slots)
-            self.counts[edge.loop] = count
+            count = self.counts[edge.loop] = LoopCount(machine.slots)
         lanes = group.lanes
         count.rounds += lanes
         count.frames = [] if edge.entering else [*count.frames[-1:], list(frame)]
         if edge.entering:
             count.entries += lanes
-            if group.full:
-                count.settle(None)
-                count.current = group.mask.astype(np.int64)
-            else:
-                count.settle(group.mask)
-                count.current[group.mask] = 1
-        else:
+            count.settle(None if group.full else group.mask)
+        if not count.current.size:
+            count.current = np.zeros(machine.count, dtype=np.int64)
+            self._hold(edge.loop, key)
+        if not edge.entering:
             count.current += group.mask
+        elif group.full:
+            count.current = group.mask.astype(np.int64)
+        else:
+            count.current[group.mask] = 1
+
+    def _hold(self, loop: int, key: int) -> None:
+        """Settle loops in which no thread is any more, once twice as many as before are held."""
+        self._held.add(loop)
+        if len(self._held) <= self._most:
+            return
+        left = self._held - self._machine.inside(key)
+        for number in left:
+            count = self.counts[number]
+            assert count is not None
+            count.settle(None)
+            count.current, count.frames = np.zeros(0, dtype=np.int64), []
+        self._held -= left
+        self._most = max(MOST_HELD, 2 * len(self._held))
+        if self._machine.steady is not None:
+            self._machine.steady.forget(left)

@@ -33,18 +33,15 @@ MOST_FACTOR = 1e12
 
 def scale_unfinished(machine: Machine) -> list[str]:
     """Scale the counters of loops in progress; says what was done, in words."""
-    groups = [*machine.pending.items(), *machine.gathering.items()]
-    groups += [place for held in machine.waiting.values() for place in held.groups]
     told = []
     done: set[int] = set()
-    for key, group in groups:
+    for key, group in machine.resting():
         depth = -(key // FRAME_STEP)
         run = machine.program.runs.get(key + depth * FRAME_STEP)
         if run is None:
             continue
         linked = machine.program.functions[run.function]
-        position = min(run.start - linked.base, len(linked.body.instructions) - 1)
-        for loop in _around(linked, position):
+        for loop in linked.around(run.start - linked.base):
             number = linked.first_loop + loop.index
             factors = None if number in done else _factors(machine, linked, loop, group)
             if factors is None:
@@ -54,19 +51,6 @@ def scale_unfinished(machine: Machine) -> list[str]:
             told.append(f"the loop in line {loop.line} by {float(factors.max()):.3g}")
             break
     return told
-
-
-def _around(linked: Linked, position: int) -> list[Loop]:
-    """The loops around a position, outermost first."""
-    if position < 0:
-        return []
-    found = []
-    index: int | None = linked.loops.innermost[linked.cfg.block_of[position]]
-    while index is not None and index >= 0:
-        loop = linked.loops.loops[index]
-        found.append(loop)
-        index = loop.parent
-    return found[::-1]
 
 
 def _leaving(linked: Linked, loop: Loop) -> list[ir.Instruction]:

@@ -10,14 +10,13 @@ from wattcast.features.activity import Activity
 from wattcast.features.activity.counts import (
     LATENCY_PER_INSTRUCTION,
     LATENCY_PER_LOAD,
-    Pipes,
-    pipes_of,
 )
 from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
-from wattcast.features.ptx.ir import Function, Instruction
+from wattcast.features.machine_code import Pipes, machine_code, pipes_of
+from wattcast.features.ptx.ir import Body, Function, Instruction
 
 Code = Literal[
     "uncoalesced_access",
@@ -110,12 +109,20 @@ class Difference:
         """Add ``amount`` to a quantity of ``Activity``."""
         self.fields[name] = self.fields.get(name, 0.0) + amount
 
-    def instructions(self, opcode: str, times: float) -> None:
-        """``times`` more (or fewer) warp executions of an opcode."""
-        facts = classify(opcode)
-        self.machine += times * facts.sass_expansion
+    def more(self, opcode: str, times: float) -> None:
+        """``times`` more warp executions of an opcode."""
+        self._instructions(classify(opcode).sass_expansion, pipes_of(opcode), times)
+
+    def fewer(self, body: Body, one: Instruction, times: float) -> None:
+        """``times`` fewer warp executions of an instruction, in the place it has."""
+        code = machine_code(body)
+        at = one.position
+        self._instructions(float(code.instructions[at]), Pipes(*code.pipes[at]), -times)
+
+    def _instructions(self, machine: float, pipes: Pipes, times: float) -> None:
+        self.machine += times * machine
         self.add("warp_instructions_ptx", times)
-        self._pipes(pipes_of(opcode), times)
+        self._pipes(pipes, times)
 
     def _pipes(self, pipes: Pipes, times: float) -> None:
         for pipe, name in PIPE_FIELDS.items():

@@ -42,9 +42,9 @@ def fp64_between_fp32(evidence: Evidence) -> Iterator[Finding]:
             arithmetic = [at for at in group if not _converts(instructions[at])]
             for at in group:
                 one, times = instructions[at], float(events.warp_executions[at])
-                difference.instructions(one.opcode, -times)
+                difference.fewer(function.body, one, times)
                 if at in arithmetic:
-                    difference.instructions(one.opcode.replace("f64", "f32"), times)
+                    difference.more(one.opcode.replace("f64", "f32"), times)
             yield Finding(
                 "fp64_between_fp32",
                 tuple(place(function, instructions[at]) for at in arithmetic),
@@ -169,7 +169,7 @@ def _in_loop(
         if trips <= 1:
             return
         difference = Difference()
-        difference.instructions(one.opcode, -executed * (1 - 1 / trips))
+        difference.fewer(function.body, one, executed * (1 - 1 / trips))
         yield Finding(
             "invariant_in_loop",
             (place(function, one),),
@@ -183,9 +183,9 @@ def _in_loop(
     if replacement is None:
         return
     difference = Difference()
-    difference.instructions(one.opcode, -executed)
+    difference.fewer(function.body, one, executed)
     for opcode in replacement:
-        difference.instructions(opcode, executed)
+        difference.more(opcode, executed)
     kind = "its reciprocal" if kind_of(classify(one.opcode).type) != "int" else "a magic number"
     yield Finding(
         "division_in_loop",
@@ -256,7 +256,7 @@ def divergent_branches(evidence: Evidence) -> Iterator[Finding]:
                 total += executed
                 lost += spare
                 if spare:
-                    difference.instructions(one.opcode, -spare)
+                    difference.fewer(function.body, one, spare)
         if not total or lost < LEAST_SHARE * total:
             continue
         yield Finding(
@@ -417,7 +417,7 @@ def local_memory(evidence: Evidence) -> Iterator[Finding]:
             if facts.space != "local" or not passes:
                 continue
             executed = float(events.warp_executions[at])
-            difference.instructions(one.opcode, -executed)
+            difference.fewer(function.body, one, executed)
             difference.add("lsu_requests", -passes)
             words = max(1, facts.bytes_per_lane // WORD_BYTES)
             sectors = passes * words * (WARP_SIZE * WORD_BYTES // SECTOR_BYTES)

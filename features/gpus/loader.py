@@ -8,8 +8,10 @@ user can add a GPU or replace a profile without touching the package.
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -29,11 +31,21 @@ CAPABILITY_FILE = FOLDER / "compute_capability.toml"
 _BANDWIDTH_TOLERANCE = 0.01
 """Vendors round bandwidths to three digits (900 GB/s for 898); more is a mistake."""
 
-_MAY_BE_ZERO = {
-    "reserved_shared_bytes_per_block",
-    "fp16_lanes",
-    "tensor_cores",
-    "tensor_fma_per_clock",
+_PRINTED_TOLERANCE = 0.025
+"""Vendors round clocks and peaks; HBM of H200 is printed 2.4 % below bus and clock."""
+
+_GIGABITS_PER_PIN: Mapping[str, tuple[float, float]] = {
+    "GDDR5": (2, 9), "GDDR5X": (10, 12), "GDDR6": (9, 20.5), "GDDR6X": (18, 24.5),
+    "GDDR7": (18, 36), "HBM2": (1, 2.5), "HBM2e": (2.3, 3.7), "HBM3": (4.8, 6.5),
+    "HBM3e": (6.2, 9.9), "LPDDR5": (3.2, 6.4), "LPDDR5X": (6.4, 9.6),
+}  # fmt: skip
+"""Lowest and highest rate of parts sold: JEDEC's GDDR, HBM and LPDDR standards, rounded out."""
+
+_MOST_NEAR = 6
+"""Names an error suggests."""
+
+_MAY_BE_ZERO = {"reserved_shared_bytes_per_block", "fp16_lanes", "tensor_cores"} | {
+    name for name in CapabilityFacts._fields if name.startswith("tensor_")
 }
 """Rows of what older SMs do not have."""
 
@@ -217,6 +229,12 @@ def _physical_problems(profile: GpuProfile, path: Path) -> Iterator[str]:
     idle = profile.idle_watts
     if idle is not None and idle >= profile.tdp_watts:
         yield f"power.idle_watts: {idle} is not below tdp_watts {profile.tdp_watts}"
+    low, high = profile.power.min_limit_watts, profile.power.max_limit_watts
+    if low is not None and low.value > profile.tdp_watts:
+        yield f"power.min_limit_watts: {low.value:g} exceeds tdp_watts {profile.tdp_watts:g}"
+    if high is not None and high.value < profile.tdp_watts:
+        yield f"power.max_limit_watts: {high.value:g} is below tdp_watts {profile.tdp_watts:g}"
+    yield from _implausible(profile)
     yield from profile.clocks.problems()
     if profile.memory_timing.problem:
         yield profile.memory_timing.problem
@@ -224,6 +242,35 @@ def _physical_problems(profile: GpuProfile, path: Path) -> Iterator[str]:
         if rate.problem:
             yield f"issue_rates.{key}: {rate.problem}"
     yield from _latency_problems(profile)
+
+
+def _implausible(profile: GpuProfile) -> Iterator[str]:
+    """What no board of this capability has, and printed peaks that the numbers do not give."""
+    most = profile.capability
+    for key, value, limit in (
+        ("chip.sm_count", profile.sm_count, most.most_sm_count),
+        ("chip.l2_bytes", profile.l2_bytes, most.most_l2_bytes),
+        ("clocks.max_core_mhz", profile.max_core_mhz, most.most_core_mhz),
+        ("power.tdp_watts", profile.tdp_watts, most.most_board_watts),
+    ):
+        if value > limit:
+            yield (
+                f"{key}: {value:g} is more than any board of capability "
+                f"{profile.compute_capability} has ({limit:g})"
+            )
+    rate = 2e-3 * profile.memory_mhz
+    kind = profile.memory_kind
+    if kind is not None and not _GIGABITS_PER_PIN[kind][0] <= rate <= _GIGABITS_PER_PIN[kind][1]:
+        yield f"clocks.memory_mhz: {rate:.3g} Gbit/s a pin is no rate of {kind}"
+    for name, printed in profile.printed.items():
+        unit = "GB/s" if name == "memory" else "TOP/s" if "int" in name else "TFLOP/s"
+        if printed.unit != unit:
+            yield f"printed.{name}: unit is {printed.unit!r}, must be {unit!r}"
+            continue
+        scale = 1e9 if name == "memory" else 1e12
+        found = profile.peak(name, printed.at_mhz) / scale
+        if abs(found / printed.value - 1) > _PRINTED_TOLERANCE:
+            yield f"printed.{name}: {printed.value:g} {unit}, but the facts give {found:.4g}"
 
 
 def _latency_problems(profile: GpuProfile) -> Iterator[str]:
@@ -258,7 +305,7 @@ def _read(path: Path) -> dict[str, Any]:
 # --- all profiles -----------------------------------------------------------------------------
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=512)
 def _load_cached(path: Path, _changed: int) -> GpuProfile:
     """``_changed`` is the file's modification time: an edited overlay is read anew."""
     profile, problems = _parse(path)
@@ -290,30 +337,88 @@ def _paths(overlay: Path | None) -> dict[str, Path]:
     return paths
 
 
-def load_gpu(gpu_id: str, *, overlay: Path | None = None) -> GpuProfile:
-    """The profile of an id or alias, in any case. ``overlay`` replaces ``$WATTCAST_HOME/gpus``.
+@lru_cache(maxsize=512)
+def _names(path: Path, _changed: int) -> frozenset[str]:
+    """Every name of a profile, as written and as its key; only the lines before the first table
+    of its file are parsed."""
+    try:
+        head = tomllib.loads(path.read_text(encoding="utf-8").partition("\n[")[0])
+        driver = head.get("driver", {})
+        spelled = (path.stem, head.get("name"), *head.get("aliases", ()), *driver.get("names", ()))
+        pci = (f"10de:{one}" for one in driver.get("pci_ids", ()))
+    except (OSError, ValueError, TypeError, AttributeError):  # told when it is loaded
+        return frozenset({_key(path.stem)})
+    names = [str(one) for one in (*spelled, *pci)]
+    return frozenset((*map(_key, names), *(name.lower() for name in names)))
 
-    Raises GpuError: unknown GPU (``known`` lists the ids), or a profile that does not
-    validate (``file``, ``problems``).
+
+def _key(name: str) -> str:
+    """What two spellings of one name share: ``NVIDIA GeForce RTX 4090`` and ``rtx-4090``; for a
+    PCI device ``10de:2684``, ``0x268410DE`` (as nvidia-smi prints it) and ``10DE2684``."""
+    pci = re.fullmatch(r"(?:0x)?(?:10de:?([0-9a-f]{4})|([0-9a-f]{4})10de)", name.strip().lower())
+    if pci:
+        return f"10de:{pci[1] or pci[2]}"
+    if re.search(r"[^\w\s,().+-]", name):  # no name has it: a path, a pattern
+        return ""
+    squeezed = re.sub(r"[^a-z0-9]", "", name.lower())
+    return squeezed.removeprefix("nvidia").removeprefix("geforce")
+
+
+def gpu_ids() -> tuple[str, ...]:
+    """Ids of all GPUs with a profile, sorted; no profile is read."""
+    return tuple(sorted(_paths(None)))
+
+
+def load_gpu(gpu_id: str, *, overlay: Path | None = None) -> GpuProfile:
+    """The profile of an id, alias, marketing name, name in nvidia-smi or PCI device id
+    (``10de:20b0``), in any case and punctuation. ``overlay`` replaces ``$WATTCAST_HOME/gpus``.
+
+    Raises GpuError: unknown or ambiguous name (``near`` lists the nearest ids, ``known`` all),
+    or a profile that does not validate (``file``, ``problems``).
     """
     wanted = gpu_id.strip().lower()
     paths = _paths(overlay)
     if wanted in paths:
         return _load(paths[wanted])
-    for profile in list_gpus(overlay=overlay):
-        if wanted in profile.aliases:
-            return profile
+    key = _key(gpu_id)
+    names = {one: _names(path, path.stat().st_mtime_ns) for one, path in paths.items()}
+    owners = [one for one, keys in names.items() if wanted in keys] or [
+        one for one, keys in names.items() if key and key in keys
+    ]
+    if len(owners) == 1:
+        return _load(paths[owners[0]])
     known = sorted(paths)
-    raise GpuError(f"unknown GPU {gpu_id!r}; known: {', '.join(known)}", known=known)
+    if owners:
+        raise GpuError(
+            f"{gpu_id!r} may be {' or '.join(owners)}: name one", near=owners, known=known
+        )
+    near = _near(wanted, key, names)
+    hint = f"did you mean {', '.join(near)}? " if near else ""
+    raise GpuError(
+        f"unknown GPU {gpu_id!r}; {hint}`wattcast gpus list` and GET /gpus list all {len(known)}",
+        near=near,
+        known=known,
+    )
+
+
+def _near(wanted: str, key: str, names: Mapping[str, frozenset[str]]) -> list[str]:
+    """Ids with every word asked for, else those spelled most alike."""
+    words = [word for word in re.split(r"[^a-z0-9]+", wanted) if word not in ("", "nvidia")]
+    holding = [one for one in names if words and set(words) <= set(one.split("-"))]
+    if holding:
+        return holding[:_MOST_NEAR]
+    owner = {name: one for one, keys in sorted(names.items()) for name in keys}
+    alike = get_close_matches(key, list(owner), n=3 * _MOST_NEAR)
+    return list(dict.fromkeys(owner[name] for name in alike))[:_MOST_NEAR]
 
 
 def list_gpus(*, overlay: Path | None = None) -> tuple[GpuProfile, ...]:
     """All profiles, sorted by id. Raises GpuError for an invalid one or a shared alias."""
     profiles = tuple(_load(path) for _, path in sorted(_paths(overlay).items()))
-    owners: dict[str, str] = {profile.id: profile.id for profile in profiles}
+    owners: dict[str, str] = {_key(profile.id): profile.id for profile in profiles}
     for profile in profiles:
         for alias in profile.aliases:
-            other = owners.setdefault(alias, profile.id)
+            other = owners.setdefault(_key(alias), profile.id)
             if other != profile.id:
                 raise GpuError(
                     f"GPU profile {profile.id}.toml: aliases: {alias!r} already names {other}",

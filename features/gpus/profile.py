@@ -23,6 +23,7 @@ from wattcast.features.gpus.sections import (
     Clocks,
     Cycles,
     DramQueueing,
+    DriverNames,
     Fact,
     GlobalLatency,
     GpuId,
@@ -30,7 +31,9 @@ from wattcast.features.gpus.sections import (
     LaunchOverhead,
     MemorySystem,
     MemoryTiming,
+    PeakName,
     Power,
+    PrintedPeak,
     ThroughputCurve,
     TimeInterval,
 )
@@ -51,6 +54,7 @@ class GpuProfile(Strict):
     id: GpuId
     name: str
     aliases: tuple[GpuId, ...] = ()
+    driver: DriverNames | None = None
     architecture: str
     compute_capability: CapabilityId
     notes: tuple[str, ...] = ()
@@ -59,6 +63,7 @@ class GpuProfile(Strict):
     clocks: Clocks
     memory: MemorySystem
     power: Power
+    printed: Mapping[PeakName, PrintedPeak] = Field(default_factory=dict)
     sm: Mapping[str, Fact[int]] = Field(default_factory=dict)
     latencies: Mapping[str, Cycles] = Field(default_factory=dict)
     issue_rates: Mapping[str, IssueRate] = Field(default_factory=dict)
@@ -145,9 +150,20 @@ class GpuProfile(Strict):
         return self.memory.bytes.value if self.memory.bytes else None
 
     @property
+    def memory_kind(self) -> str | None:
+        """Kind of device memory (``GDDR6X``), ``None`` if not stated."""
+        return self.memory.kind.value if self.memory.kind else None
+
+    @property
     def tdp_watts(self) -> float:
-        """Board power limit of one GPU."""
+        """Power limit of one GPU as the board ships."""
         return self.power.tdp_watts.value
+
+    @property
+    def limit_range_watts(self) -> tuple[float, float] | None:
+        """Lowest and highest power limit that can be set, ``None`` if not published."""
+        low, high = self.power.min_limit_watts, self.power.max_limit_watts
+        return None if low is None or high is None else (low.value, high.value)
 
     @property
     def idle_watts(self) -> float | None:
@@ -260,6 +276,16 @@ class GpuProfile(Strict):
     def tensor_fma_per_clock(self) -> int:
         """Dense FP16 multiply-adds of an SM's tensor cores in a clock, accumulating in FP32."""
         return self.capability.tensor_fma_per_clock
+
+    def peak(self, name: PeakName, core_mhz: float | None = None) -> float:
+        """Operations a second at ``core_mhz`` (default: the highest clock), a multiply-add
+        counted as two: 2 x SMs x lanes x clock. For ``memory`` bytes a second at
+        ``memory_mhz``."""
+        if name == "memory":
+            return self.bytes_per_memory_clock * self.memory_mhz * 1e6
+        row = "tensor_fma_per_clock" if name == "tensor_fp16" else f"{name}_fma_per_clock"
+        lanes: int = getattr(self.capability, row if "tensor" in name else f"{name}_lanes")
+        return 2 * self.sm_count * lanes * (core_mhz or self.max_core_mhz) * 1e6
 
     @property
     def resources(self) -> Mapping[str, int]:

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import pairwise, product
 from math import exp
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, NamedTuple, TypeVar
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -60,6 +60,7 @@ Share = Annotated[
 ]
 
 GpuId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
+PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
 CapabilityId = Annotated[str, StringConstraints(pattern=r"^\d{1,2}\.\d$")]
 
 
@@ -178,11 +179,41 @@ class Clocks(Strict):
 # --- the chip, the memory and the board -------------------------------------------------------
 
 
+class DriverNames(Strict):
+    """What the driver calls the board: product names as nvidia-smi prints them, and PCI device
+    ids (four hexadecimal digits; the vendor is 10de)."""
+
+    names: tuple[Text, ...] = ()
+    pci_ids: tuple[PciId, ...] = ()
+    source: Text
+    note: Text | None = None
+
+
+class PrintedPeak(Fact[PositiveFloat]):
+    """A peak as the vendor or a catalogue prints it. ``at_mhz``: the core clock it is of, where
+    that is not ``max_core_mhz``."""
+
+    at_mhz: PositiveFloat | None = None
+
+
+PeakName = Literal[
+    "fp32", "fp64", "fp16", "tensor_fp16", "tensor_bf16", "tensor_tf32", "tensor_fp64",
+    "tensor_int8", "tensor_fp8", "tensor_fp4", "memory",
+]  # fmt: skip
+"""Peaks a profile may print: tensor rates dense, FP16 and FP8 with FP32 accumulation."""
+
+
 class Chip(Strict):
     """The die as sold: multiprocessors and the cache they share."""
 
     sm_count: Count
     l2_bytes: Bytes
+
+
+MemoryKind = Literal[
+    "GDDR5", "GDDR5X", "GDDR6", "GDDR6X", "GDDR7", "HBM2", "HBM2e", "HBM3", "HBM3e",
+    "LPDDR5", "LPDDR5X",
+]  # fmt: skip
 
 
 class MemorySystem(Strict):
@@ -191,6 +222,7 @@ class MemorySystem(Strict):
     ``streaming_share`` of it is what a streaming kernel was measured to reach.
     """
 
+    kind: Annotated[Fact[MemoryKind], AfterValidator(InUnit("type"))] | None = None
     bytes: Bytes | None = None
     bus_bits: Bits
     transfers_per_clock: Count
@@ -199,9 +231,15 @@ class MemorySystem(Strict):
 
 
 class Power(Strict):
-    """Board power in watts, per GPU where a board carries two."""
+    """Board power in watts, per GPU where a board carries two.
+
+    ``tdp_watts`` is the limit the board ships with; ``nvidia-smi -pl`` takes ``min_limit_watts``
+    to ``max_limit_watts``. For a laptop's GPU they are the ends of what its maker may choose.
+    """
 
     tdp_watts: Watts
+    min_limit_watts: Watts | None = None
+    max_limit_watts: Watts | None = None
     idle_watts: Watts | None = None
 
 
@@ -322,6 +360,16 @@ class CapabilityFacts(NamedTuple):
     dispatch_units: int
     tensor_cores: int
     tensor_fma_per_clock: int
+    tensor_bf16_fma_per_clock: int
+    tensor_tf32_fma_per_clock: int
+    tensor_fp64_fma_per_clock: int
+    tensor_int8_fma_per_clock: int
+    tensor_fp8_fma_per_clock: int
+    tensor_fp4_fma_per_clock: int
+    most_sm_count: int
+    most_l2_bytes: int
+    most_core_mhz: int
+    most_board_watts: int
 
 
 # --- how fast an SM issues one kind of instruction --------------------------------------------

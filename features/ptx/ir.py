@@ -187,7 +187,7 @@ class Parameter(NamedTuple):
     pointer_space: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Body:
     """A function's body in depth.
 

@@ -19,9 +19,15 @@ from wattcast.features.ptx.ir import Immediate
 # PTX ISA 9.0, 4.4 "Identifiers": followsym is [a-zA-Z0-9_$], the first may also be %.
 NAME = r"[A-Za-z_$%][A-Za-z0-9_$]*+"
 
+PIECE_CHARACTERS = 1_000_000
+"""How much text is searched in one go, some 20 ms: other threads run in between."""
+
 # Each alternative ends in one way only, so no text makes the search go back.
-_COMMENT_OR_STRING = re.compile(r'//[^\n]*+|/\*.*?(?:\*/|\Z)|"(?:[^"\\\n]|\\[^\n])*+"?', re.DOTALL)
-_NOT_NEWLINE = re.compile(r"[^\n]")
+_COMMENT_STRING_OR_PIECE = re.compile(
+    r'//[^\n]*+|/\*.*?(?:\*/|\Z)|"(?:[^"\\\n]++|\\[^\n])*+"?'
+    rf'|[^/"]{{1,{PIECE_CHARACTERS}}}+',
+    re.DOTALL,
+)
 
 
 def decode(text: str | bytes) -> str:
@@ -57,8 +63,8 @@ class Source:
             clean = clean.replace("\0", " ")
         if clean.startswith("\ufeff"):
             clean = " " + clean[1:]
-        if "//" in clean or "/*" in clean or '"' in clean:
-            clean = _COMMENT_OR_STRING.sub(self._blank, clean)
+        if "/" in clean or '"' in clean:
+            clean = _COMMENT_STRING_OR_PIECE.sub(self._blank, clean)
         self.clean = clean
 
     def _check_lines(self, clean: str) -> None:
@@ -74,6 +80,8 @@ class Source:
     def _blank(self, match: re.Match[str]) -> str:
         checkpoint()
         found = match.group()
+        if found[0] not in '/"':
+            return found
         if found.startswith("//"):
             return " " * len(found)
         if found[0] == '"':
@@ -82,7 +90,7 @@ class Source:
             return '"' + " " * (len(found) - 2) + '"'
         if len(found) < 4 or not found.endswith("*/"):
             self.fail("the comment that begins here has no end", match.start())
-        return _NOT_NEWLINE.sub(" ", found)
+        return "\n".join(" " * len(line) for line in found.split("\n"))
 
     def tracker(self, offset: int = 0, line: int = 1) -> Tracker:
         """A tracker that starts at an offset whose line is known."""

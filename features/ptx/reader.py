@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import partial
+from functools import cached_property, partial
 from typing import NoReturn
 
 from wattcast.features.effort import DEFAULT_LIMITS, SizeLimits, checkpoint
@@ -16,7 +16,7 @@ from wattcast.features.ptx import declarations
 from wattcast.features.ptx.body import parse_body
 from wattcast.features.ptx.declarations import SPACES, DeclarationError
 from wattcast.features.ptx.ir import Body, Function, Module, Parameter, Variable, excerpt
-from wattcast.features.ptx.lexing import NAME, Diagnostics, Source, decode
+from wattcast.features.ptx.lexing import NAME, PIECE_CHARACTERS, Diagnostics, Source, decode
 from wattcast.features.ptx.operands import UnreadableError
 
 _SPACE = re.compile(r"\s*+")
@@ -39,7 +39,6 @@ _TUNING = re.compile(
     r"(?:\s*+,\s*+[0-9]++)*+)?"
 )
 _STOP = re.compile(r"[{;\n]")
-_BRACE = re.compile(r"[{}]")
 _INT = re.compile(r"0[xX][0-9a-fA-F]{1,16}|(?!0[0-9])[0-9]{1,18}")
 _LINKAGE = frozenset({"visible", "extern", "weak", "common", "internal"})
 _KNOWN_TUNING = frozenset(
@@ -84,16 +83,24 @@ class _Scanner:
         self._variables: dict[str, Variable] = {}
         self._files: dict[int, str] = {}
         self._modules = 0
-        # A module may stand behind lines that are none of its own; here is the last one.
-        self._last_version = max(
-            (match.start() for match in _VERSION_LINE.finditer(self._clean)), default=-1
-        )
 
     def _refuse_other_formats(self, text: str) -> None:
         if not text.strip("\ufeff\0 \t\r\n\f\v"):
             raise PtxError("the text is empty", line=1)
         if text.startswith(("\x7fELF", "P\xedU\xba", "\x50\xed\x55\xba")):
             raise PtxError("this is a compiled binary (cubin or fatbin), not PTX text", line=1)
+
+    @cached_property
+    def _last_version(self) -> int:
+        """Where the last module begins (one may stand behind lines that are none of its own)."""
+        end = len(self._clean)
+        while end > 0:  # in pieces: other threads run between two searches
+            start = self._clean.rfind("\n", 0, max(0, end - PIECE_CHARACTERS)) + 1
+            found = [match.start() for match in _VERSION_LINE.finditer(self._clean, start, end)]
+            if found:
+                return found[-1]
+            end = start
+        return -1
 
     def read(self) -> Module:
         clean, length = self._clean, len(self._clean)
@@ -206,12 +213,18 @@ class _Scanner:
 
     def _closing(self, brace: int, what: str, began: int) -> int:
         """The brace that closes the one at ``brace``."""
-        depth = 0
-        for match in _BRACE.finditer(self._clean, brace):
+        find = self._clean.find
+        depth, opening, closing = 1, find("{", brace + 1), find("}", brace + 1)
+        while closing >= 0:
             checkpoint()
-            depth += 1 if match.group() == "{" else -1
+            if 0 <= opening < closing:
+                depth, opening = depth + 1, find("{", opening + 1)
+                continue
+            depth -= 1
             if not depth:
-                return match.start()
+                return closing
+            closing = find("}", closing + 1)
+        depth += self._clean.count("{", opening) if opening >= 0 else 0
         line, _ = self._tracker.at(began)
         return self._fail(
             f"the text ends inside {what} that begins in line {line}; {depth} '}}' are missing",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from wattcast.features.activity import Activity
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import SchemaError
-from wattcast.features.gpus import list_gpus
+from wattcast.features.gpus import gpu_ids
 from wattcast.features.launch import Launch
 from wattcast.features.schemas.counting import PtxCounts
 from wattcast.features.schemas.derive import derive, launch_columns
@@ -121,7 +121,7 @@ class ActivitySchema(NamedSchema[SchemaFile]):
     @property
     def gpus(self) -> tuple[str, ...]:
         """Ids of all GPUs with a profile."""
-        return tuple(gpu.id for gpu in list_gpus())
+        return gpu_ids()
 
     def vector(
         self, activity: Activity, gpu_id: str, diagnostics: tuple[Diagnostic, ...] = ()

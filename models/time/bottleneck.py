@@ -36,7 +36,7 @@ class Constants:
 
     ``overlap_norm``: exponent of the norm that combines resources. ``reread_locality``: share of
     estimated DRAM re-reads that count; 1 for our own analysis, which follows reuse distances, less
-    for estimates that do not (``training.data.activity_tables``). ``load_store``, ``fp64`` and
+    for estimates that do not (``studies.data.activity_tables``). ``load_store``, ``fp64`` and
     ``texture``: time a pipe takes over that at its peak rate. ``block_cycles`` and
     ``block_cycles_of_sm``: least core cycles between the starts of two blocks, over the whole
     GPU and on one SM. ``launch_seconds``: a launch itself. The last three count where the

@@ -150,8 +150,8 @@ class LaunchRequest(_Message):
         return Launch.of(self.grid, self.block, self.dynamic_shared_bytes, hints)
 
 
-class KernelRequest(_Message):
-    """A kernel and how it is launched: common to all calls about kernels.
+class KernelCode(_Message):
+    """A kernel and how it is analysed, whatever its launch.
 
     Exactly one of its ``sources`` is given.
     """
@@ -168,7 +168,6 @@ class KernelRequest(_Message):
         max_length=65_536,
         description="Mangled or demangled name; needed if there are several kernels.",
     )
-    launch: LaunchRequest
     loops: dict[str, TripCount] = Field(
         default_factory=dict,
         max_length=4096,
@@ -217,6 +216,12 @@ class KernelRequest(_Message):
         return ("ptx", "cuda")
 
 
+class KernelRequest(KernelCode):
+    """A kernel and how it is launched: common to all calls about kernels."""
+
+    launch: LaunchRequest
+
+
 class Clocks(_Message):
     """A core and a memory clock; one that is not given is the GPU's default."""
 
@@ -254,14 +259,18 @@ class KnownRequest(_Message):
         return self
 
 
-class KernelTiming(KernelRequest):
-    """A kernel whose time is asked for, and by which model."""
+class TimingChoice(_Message):
+    """By which model time is told."""
 
     time_model: TimeModelChoice = Field(
         "auto",
         description="Time model: `auto` is `bottleneck`, corrected where measurements of the GPU "
         "were promoted; a model that is named answers as it is.",
     )
+
+
+class KernelTiming(TimingChoice, KernelRequest):
+    """A kernel whose time is asked for, and by which model."""
 
 
 class _Interval(BaseModel):

@@ -15,9 +15,10 @@ from wattcast.features.directives import fixed_block
 from wattcast.features.effort import giving_up
 from wattcast.features.errors import LaunchError, ServiceError
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.ptx.ir import Function
 from wattcast.models.estimate import Estimate
 from wattcast.models.time.base import TimePrediction
-from wattcast.predictor.messages import KernelRequest
+from wattcast.predictor.messages import KernelCode, KernelRequest, LaunchRequest
 from wattcast.predictor.parts.arguments import by_position, c_names
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
@@ -43,10 +44,12 @@ def analysed(
     gpu: GpuProfile,
     *,
     ptxas: bool = False,
+    keep: bool = True,
 ) -> KernelAnalysis:
     """The analysis of the requested kernel; the very same one if it was asked for before.
 
-    ``ptxas`` asks the compiler for registers that nobody gives, where settings allow it.
+    ``ptxas`` asks the compiler for registers that nobody gives, where settings allow it; without
+    ``keep`` the analysis is made anew, and not kept.
     Raises PtxError, KernelError, LaunchError, and ServiceError for a budget over the limit.
     """
     module = source.known.module
@@ -58,22 +61,6 @@ def analysed(
     effort = effort_of(predictor.settings, request)
     ptxas = ptxas and predictor.settings.ptxas == "auto" and request.registers_per_thread is None
     ptxas = ptxas and predictor.sources.may_compile
-    key = (
-        source.known.sha256,
-        function.name,
-        launch.grid,
-        launch.block,
-        launch.dynamic_shared_bytes,
-        tuple(launch.arguments.items()),
-        tuple(sorted(request.loops.items())),
-        request.registers_per_thread,
-        request.static_shared_bytes,
-        request.analysis,
-        effort,
-        ptxas,
-        # Profiles of the user may change. The analysis holds this one, so its id stays its own.
-        id(gpu),
-    )
 
     def make() -> KernelAnalysis:
         return analyse(
@@ -90,8 +77,24 @@ def analysed(
         )
 
     # An analysis holds its module, and is weighed without it: it goes when the module does.
-    if not predictor.modules.keeps(source.known):
+    if not keep or not predictor.modules.keeps(source.known):
         return make()
+    key = (
+        source.known.sha256,
+        function.name,
+        launch.grid,
+        launch.block,
+        launch.dynamic_shared_bytes,
+        tuple(launch.arguments.items()),
+        tuple(sorted(request.loops.items())),
+        request.registers_per_thread,
+        request.static_shared_bytes,
+        request.analysis,
+        effort,
+        ptxas,
+        # Profiles of the user may change. The analysis holds this one, so its id stays its own.
+        id(gpu),
+    )
     return predictor.analysed.get_or_make(key, make, predictor.modules.place(source.known))
 
 
@@ -111,7 +114,7 @@ def effort_of(settings: Limits, request: KernelRequest) -> int:
 
 
 @contextmanager
-def asked_seconds(predictor: Predictor, request: KernelRequest) -> Iterator[None]:
+def asked_seconds(predictor: Predictor, request: KernelCode) -> Iterator[None]:
     """Work inside is given up after the request's ``analysis_seconds``, if it names any.
 
     Raises ServiceError for more than the settings give, and GivenUpError from within.
@@ -155,7 +158,17 @@ def with_block(predictor: Predictor, request: R) -> R:
     if request.launch.block is not None or gpu is None or not (request.ptx or request.cuda):
         return request
     source = predictor.sources.read(request, predictor.gpus.load(gpu))
-    function = source.known.module.kernel(request.kernel)
+    launch = completed(source.known.module.kernel(request.kernel), request.launch)
+    return request.model_copy(update={"launch": launch})
+
+
+def completed(function: Function, launch: LaunchRequest) -> LaunchRequest:
+    """The launch with the block size that its kernel fixes, where it names none.
+
+    Raises LaunchError where the kernel fixes none.
+    """
+    if launch.block is not None:
+        return launch
     block = fixed_block(function)
     if block is None:
         raise LaunchError(
@@ -163,8 +176,7 @@ def with_block(predictor: Predictor, request: R) -> R:
             "give the threads of a block",
             field="block",
         )
-    launch = request.launch.model_copy(update={"block": list(block)})
-    return request.model_copy(update={"launch": launch})
+    return launch.model_copy(update={"block": list(block)})
 
 
 def estimate(part: Estimate, unit: str) -> dict[str, Any]:

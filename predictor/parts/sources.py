@@ -13,7 +13,7 @@ from wattcast.features.cuda.isolation import Limits as ChildLimits
 from wattcast.features.cuda.isolation import NotIsolatedError, in_force
 from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
-from wattcast.predictor.messages import KernelRequest
+from wattcast.predictor.messages import KernelCode
 from wattcast.predictor.parts.cuda_names import KernelNames, kernel_names
 from wattcast.predictor.parts.kept import ENTRY_BYTES, Kept, Memory
 from wattcast.predictor.parts.modules import KnownModule, ModuleCache
@@ -83,7 +83,7 @@ class Sources:
         )
         self._compiled: Kept[tuple[str, str], CudaSource] = memory.room(_held_bytes)
 
-    def read(self, request: KernelRequest, gpu: GpuProfile) -> Source:
+    def read(self, request: KernelCode, gpu: GpuProfile) -> Source:
         """The module of a request for a GPU, compiled if need be; never on the event loop.
 
         Raises PtxError, CompileError, CompilerMissingError, NotIsolatedError, and ServiceError

@@ -14,9 +14,9 @@ import numpy as np
 
 from studies.clocks.abe_model import HARDENED, AbeModel, AbeSettings, Domain, Quantity, fit_abe
 from studies.clocks.scaling_rows import Bools
-from wattcast.models.dvfs.use import UNITS, Floats
+from studies.data.frequency import NVPROF_COUNTS, read_frequency
+from studies.scaling.use import UNITS, Floats
 from wattcast.training.card_tables import table
-from wattcast.training.data.frequency import NVPROF_COUNTS, read_frequency
 
 NVPROF_COUNTERS = (
     *NVPROF_COUNTS,

@@ -11,6 +11,8 @@ from studies.clocks.dvfs_counters import Scale
 from studies.clocks.dvfs_judged import DvfsChapter, Judged, mean_and_median, spread_over
 from studies.clocks.scaling_rows import Bools, Floats, Integers
 from studies.clocks.scaling_studies import choice_scores
+from studies.data.activity_tables import ACTIVITY_GPUS
+from studies.data.frequency import kernel_group
 from studies.pages.figures import Figure, Line, Panel, curves
 from studies.pages.page import Section, Table
 from studies.pages.targets import Target
@@ -18,8 +20,6 @@ from studies.pages.uninformed import mean_curve_of_others
 from studies.power.physical_fit import Fits, FitSettings, leave_program_out, row_folds
 from studies.power.physical_rows import GpuRows, all_rows
 from studies.time.activity_errors import ActivityErrors
-from wattcast.training.data.activity_tables import ACTIVITY_GPUS
-from wattcast.training.data.frequency import kernel_group
 
 ASKED = ("tesla-v100", "quadro-rtx-8000")
 LEAST_MARGIN = 10.0

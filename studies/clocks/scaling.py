@@ -29,10 +29,10 @@ from studies.clocks.scaling_studies import (
     run_studies,
     score_table,
 )
+from studies.data.frequency import file_names, read_frequency
 from wattcast.features.errors import WattcastError
 from wattcast.models.store import PACKAGED_ARTIFACTS
 from wattcast.training.card_tables import table
-from wattcast.training.data.frequency import file_names, read_frequency
 
 FITTED_TOGETHER: tuple[tuple[str, ...], ...] = (
     NVPROF_CAMPAIGNS,

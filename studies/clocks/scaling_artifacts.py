@@ -30,10 +30,8 @@ from studies.clocks.scaling_trees import (
     fit_trees,
     hyperparameters,
 )
-from wattcast.features.errors import DataError
-from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
-from wattcast.models.clocks import ClockPair
-from wattcast.models.dvfs.card import (
+from studies.data.frequency import read_frequency
+from studies.scaling.card import (
     PHYSICAL,
     SCHEMAS,
     TREES,
@@ -50,8 +48,10 @@ from wattcast.models.dvfs.card import (
     schema_hash,
     trees_schema,
 )
-from wattcast.models.dvfs.physical import PARAMETERS_NAME, ScalingParameters
-from wattcast.training.data.frequency import read_frequency
+from studies.scaling.physical import PARAMETERS_NAME, ScalingParameters
+from wattcast.features.errors import DataError
+from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
+from wattcast.models.clocks import ClockPair
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, today, write_artifact
 

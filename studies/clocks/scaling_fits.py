@@ -28,8 +28,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from studies.clocks.scaling_rows import Floats, ScalingRows
-from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
-from wattcast.models.dvfs.power import (
+from studies.scaling.power import (
     PUBLISHED_VOLTAGES,
     STATIC_WATTS,
     PowerParameters,
@@ -37,8 +36,9 @@ from wattcast.models.dvfs.power import (
     duty,
     power_terms,
 )
-from wattcast.models.dvfs.timing import TimeForm, TimeParameters, time_by_form
-from wattcast.models.dvfs.use import UNITS, CounterKind
+from studies.scaling.timing import TimeForm, TimeParameters, time_by_form
+from studies.scaling.use import UNITS, CounterKind
+from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
 
 TIME_UNITS: Mapping[CounterKind, tuple[str, ...]] = MappingProxyType(
     {

@@ -10,17 +10,17 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.features.errors import DataError
-from wattcast.features.gpus import load_gpu
-from wattcast.models.clocks import ClockPair
-from wattcast.models.dvfs.use import UNITS, CounterKind, KernelUse, UseTable, nvprof_use
-from wattcast.training.data.datasets import data_root
-from wattcast.training.data.frequency import (
+from studies.data.frequency import (
     NVPROF_COUNTS,
     NVPROF_INSTRUCTIONS,
     FrequencyTable,
     read_frequency,
 )
+from studies.scaling.use import UNITS, CounterKind, KernelUse, UseTable, nvprof_use
+from wattcast.features.errors import DataError
+from wattcast.features.gpus import load_gpu
+from wattcast.models.clocks import ClockPair
+from wattcast.training.data.datasets import data_root
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

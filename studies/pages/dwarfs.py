@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from studies.data.frequency import kernel_group
 from wattcast.features.errors import DataError
-from wattcast.training.data.frequency import kernel_group
 
 DWARFS_FILE = Path(__file__).with_name("dwarfs.toml")
 NOT_CLASSIFIED = "not classified"

@@ -18,6 +18,7 @@ import typer
 from typer.main import get_command
 
 from studies.pages.reference_calls import api_page
+from wattcast.app.services.models.promoted import alone
 from wattcast.app.settings import Settings
 from wattcast.features.gpus import GpuProfile, list_gpus
 from wattcast.features.schemas import list_schemas
@@ -33,7 +34,7 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page,
         "api.md": lambda: api_page(Settings(home=Path(folder))),
         "features.md": features_page,
-        "gpus.md": gpus_page,
+        "gpus.md": lambda: gpus_page(Settings(home=Path(folder))),
         "settings.md": settings_page,
     }
     clean = {name: text for name, text in os.environ.items() if not name.startswith("WATTCAST_")}
@@ -106,35 +107,54 @@ def features_page() -> str:
     return "\n".join(parts)
 
 
-def gpus_page() -> str:
+def gpus_page(settings: Settings) -> str:
     """Every GPU of the package, from its profile."""
+    cards = alone(settings, registry=False).power.cards()
+    measured = {card.gpu for card in cards if card.target == "power"}
     parts = [
         "# GPUs\n",
-        "From the profiles in `features/gpus`. Every fact with its source: `wattcast gpus show "
-        "ID`; what the facts stand on: [GPU profiles](../gpus.md).\n",
+        "From the profiles in `features/gpus`. Any of the names finds a GPU, in any spelling: "
+        "`wattcast gpus show \"NVIDIA A100-SXM4-40GB\"` prints every fact with its source. What "
+        "the facts stand on: [GPU profiles](../gpus.md).\n\n"
+        "*Power* is `measured` where a shipped model was fitted to measurements on that board. "
+        "Elsewhere it is `pooled` over the other boards, and every answer says that the GPU is "
+        "not calibrated. *Limit* is the power limit it ships with, *range* what "
+        "`nvidia-smi -pl` takes where that is published (for laptops what their makers may "
+        "choose).\n",
         table(
-            ("id", "name", "aliases", "architecture", "capability", "SMs", "core MHz",
-             "memory MHz", "GB/s", "L2 MiB", "limit W", "clock pairs"),
-            [_gpu(gpu) for gpu in list_gpus()],
+            ("id", "name", "also called", "PCI", "architecture", "capability", "SMs", "core MHz",
+             "memory", "memory MHz", "GB/s", "L2 MiB", "limit W", "range W", "clock pairs",
+             "power", "SMs and limit from"),
+            [_gpu(gpu, gpu.id in measured) for gpu in list_gpus()],
         ),
     ]  # fmt: skip
     return "\n".join(parts)
 
 
-def _gpu(gpu: GpuProfile) -> tuple[str, ...]:
+def _gpu(gpu: GpuProfile, measured: bool) -> tuple[str, ...]:
+    driver, size, limits = gpu.driver, gpu.memory_bytes, gpu.limit_range_watts
+    also = [*gpu.aliases, *(name for name in (driver.names if driver else ()) if name != gpu.name)]
+    sources = dict.fromkeys(
+        gpu.sources[fact.source] for fact in (gpu.chip.sm_count, gpu.power.tdp_watts)
+    )
     return (
         f"`{gpu.id}`",
         _cell(gpu.name),
-        ", ".join(f"`{alias}`" for alias in gpu.aliases),
+        ", ".join(f"`{name}`" for name in also),
+        ", ".join(driver.pci_ids) if driver else "",
         gpu.architecture,
         gpu.compute_capability,
         f"{gpu.sm_count}",
         f"{gpu.core_mhz:g}",
+        " ".join(filter(None, (f"{size / 2**30:g} GiB" if size else "", gpu.memory_kind))),
         f"{gpu.memory_mhz:g}",
-        f"{gpu.memory.bandwidth_bytes_per_second.value / 1e9:.0f}",
-        f"{gpu.chip.l2_bytes.value / 2**20:g}",
-        f"{gpu.power.tdp_watts.value:g}",
+        f"{gpu.bandwidth_bytes_per_second / 1e9:.0f}",
+        f"{gpu.l2_bytes / 2**20:g}",
+        f"{gpu.tdp_watts:g}",
+        f"{limits[0]:g} to {limits[1]:g}" if limits else "-",
         f"{len(gpu.supported_pairs) or '-'}",
+        "measured" if measured else "pooled",
+        _cell("; ".join(sources)),
     )
 
 

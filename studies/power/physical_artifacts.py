@@ -26,6 +26,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.data.tables import source_of_table
 from studies.power.physical_fit import (
     Averaged,
     Choice,
@@ -70,7 +71,6 @@ from wattcast.models.power.physical import (
     parameters_for,
 )
 from wattcast.models.store import PACKAGED_ARTIFACTS
-from wattcast.training.data.datasets import source_of_table
 from wattcast.training.evaluation.protocols import ASSIGNMENTS, outside_range
 from wattcast.training.evaluation.scores import point_scores, spread_of
 from wattcast.training.evaluation.splits import FOLDS, Rows

@@ -25,23 +25,23 @@ from numpy.typing import NDArray
 
 from studies.clocks.scaling_fits import fit_power_and_time
 from studies.clocks.scaling_rows import scaling_rows
-from wattcast.features.gpus import GpuProfile, load_gpu
-from wattcast.features.launch import WARP_SIZE
-from wattcast.features.memory import SECTOR_BYTES
-from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
-from wattcast.models.dvfs.timing import relative_time
-from wattcast.models.dvfs.use import LANES_OF_A_QUAD
-from wattcast.models.power.activities import UnitActivities, unit_activities
-from wattcast.models.power.physical import CORE_UNITS, IDLE_SHARE, WEIGHTS, VoltageCurve
-from wattcast.models.time.bottleneck import SHARED_BYTES_PER_LANE, predicted_seconds
-from wattcast.training.data.activity_tables import (
+from studies.data.activity_tables import (
     TABLE_CONSTANTS,
     activity_path,
     read_activity_table,
     reference_clocks,
 )
+from studies.data.frequency import kernel_group, read_frequency
+from studies.scaling.timing import relative_time
+from studies.scaling.use import LANES_OF_A_QUAD
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
+from wattcast.models.power.activities import UnitActivities, unit_activities
+from wattcast.models.power.physical import CORE_UNITS, IDLE_SHARE, WEIGHTS, VoltageCurve
+from wattcast.models.time.bottleneck import SHARED_BYTES_PER_LANE, predicted_seconds
 from wattcast.training.data.datasets import data_root
-from wattcast.training.data.frequency import kernel_group, read_frequency
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]

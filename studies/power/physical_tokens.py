@@ -1,7 +1,7 @@
 """Power from nothing but counts of PTX tokens, on programs left out: what static text can tell.
 
 Counts of opcodes, types and state spaces, unweighed by how often they run, no launch, no time
-(``data.frequency.read_opcode_counts``). Shares of them say by how much a program leaves the
+(``studies.data.frequency.read_opcode_counts``). Shares of them say by how much a program leaves the
 median of the training programs at the same clocks: extremely randomised trees on square roots of
 shares.
 """
@@ -14,9 +14,9 @@ from functools import lru_cache
 import numpy as np
 from sklearn.ensemble import ExtraTreesRegressor
 
+from studies.data.frequency import read_frequency, read_opcode_counts
 from studies.power.physical_measured import Measured
 from studies.power.physical_rows import Bools, Floats
-from wattcast.training.data.frequency import read_frequency, read_opcode_counts
 from wattcast.training.evaluation.scores import mape_percent
 
 CAMPAIGNS = {"quadro-rtx-8000": "wang_dcgm_quadro_rtx_8000", "tesla-v100": "wang_dcgm_tesla_v100"}

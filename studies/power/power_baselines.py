@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
+from studies.data.activity_tables import ACTIVITY_GPUS, read_activity_table
+from studies.data.frequency import kernel_group
 from wattcast.features.errors import WattcastError
 from wattcast.training.card_tables import table
-from wattcast.training.data.activity_tables import ACTIVITY_GPUS, read_activity_table
-from wattcast.training.data.frequency import kernel_group
 from wattcast.training.evaluation.protocols import ASSIGNMENTS, OutOfFold, evaluate, nearest_watts
 from wattcast.training.evaluation.splits import WITH_SHOTS, AnyProtocol, Rows
 from wattcast.training.power_rows import POWER_FILES, power_rows

@@ -22,10 +22,10 @@ import pandas as pd
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.linear_model import LinearRegression
 
+from studies.data.frequency import NVPROF_COUNTS, NVPROF_INSTRUCTIONS, read_frequency
 from studies.thesis.data import median_filled
 from studies.thesis.judged import Effort, Judged, judge
 from studies.thesis.regressors import REGRESSORS, scaled
-from wattcast.training.data.frequency import NVPROF_COUNTS, NVPROF_INSTRUCTIONS, read_frequency
 from wattcast.training.evaluation.splits import FitPredict, Rows
 from wattcast.training.families import SEED
 

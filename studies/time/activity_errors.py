@@ -14,6 +14,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.data.activity_tables import read_activity_table
+from studies.data.frequency import kernel_group
 from studies.pages.uninformed import mean_curve_of_others
 from studies.time.bottleneck_errors import (
     ABLATIONS,
@@ -24,8 +26,6 @@ from studies.time.bottleneck_errors import (
     time_errors,
 )
 from studies.time.queueing_errors import static_errors
-from wattcast.training.data.activity_tables import read_activity_table
-from wattcast.training.data.frequency import kernel_group
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]

@@ -3,7 +3,7 @@
     python -m studies bottleneck            tables as Markdown
     python -m studies bottleneck --write    and bottleneck_errors.csv, for the intervals
 
-Programs of ``training.data.activity_tables``; nothing in the model was fitted to any of them, so
+Programs of ``studies.data.activity_tables``; nothing in the model was fitted to any of them, so
 each is as good as left out.
 """
 
@@ -20,19 +20,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.features.errors import WattcastError
-from wattcast.features.gpus import GpuProfile, load_gpu
-from wattcast.models.clocks import ClockPair
-from wattcast.models.time.bottleneck import Constants, predicted_seconds, resource_seconds
-from wattcast.models.time.spread import ERRORS
-from wattcast.training.card_tables import table as markdown_table
-from wattcast.training.data.activity_tables import (
+from studies.data.activity_tables import (
     ACTIVITY_GPUS,
     TABLE_CONSTANTS,
     MeasuredProgram,
     read_activity_table,
     reference_clocks,
 )
+from wattcast.features.errors import WattcastError
+from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.bottleneck import Constants, predicted_seconds, resource_seconds
+from wattcast.models.time.spread import ERRORS
+from wattcast.training.card_tables import table as markdown_table
 
 Floats = NDArray[np.float64]
 Seconds = Callable[[MeasuredProgram, GpuProfile], float]

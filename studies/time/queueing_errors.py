@@ -23,6 +23,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from studies.data.activity_tables import ACTIVITY_GPUS, MeasuredProgram
 from studies.time.bottleneck_errors import TimeErrors, summary, time_errors
 from studies.time.queueing_counters import counters_to_inputs
 from wattcast.features.errors import DataError, WattcastError
@@ -44,7 +45,6 @@ from wattcast.models.time.queueing_model import (
     case_form,
 )
 from wattcast.training.card_tables import table
-from wattcast.training.data.activity_tables import ACTIVITY_GPUS, MeasuredProgram
 from wattcast.training.data.datasets import data_root
 
 Floats = NDArray[np.float64]

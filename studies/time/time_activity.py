@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from studies.data.activity_tables import ACTIVITY_GPUS
+from studies.data.frequency import kernel_group
 from studies.pages.dwarfs import NOT_CLASSIFIED, dwarf_of, our_choices
 from studies.pages.figures import (
     Figure,
@@ -34,8 +36,6 @@ from studies.time.bottleneck_errors import (
     summary,
     time_errors,
 )
-from wattcast.training.data.activity_tables import ACTIVITY_GPUS
-from wattcast.training.data.frequency import kernel_group
 
 MEAN_BOUNDS: Mapping[str, float] = {
     "tesla-v100": 17.0, "quadro-rtx-8000": 17.0, "gtx-1080-ti": 32.0, "tesla-p100": 32.0,

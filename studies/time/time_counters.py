@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.data.frequency import kernel_group
 from studies.pages.figures import Points, bars, scatter
 from studies.pages.page import Section, Table
 from studies.pages.targets import Chapter, Target
@@ -23,7 +24,6 @@ from studies.time.queueing_errors import (
     predict,
     read_data_set,
 )
-from wattcast.training.data.frequency import kernel_group
 
 Floats = NDArray[np.float64]
 

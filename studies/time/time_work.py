@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.data.launches import MeasuredLaunch, read_launches
 from studies.pages.figures import Points, cumulative, scatter
 from studies.pages.page import Section, Table
 from studies.pages.targets import Chapter, Target
@@ -28,7 +29,6 @@ from studies.time.work_known import known_table, pairs_of, repeats_table
 from studies.time.work_tables import interval_table, score_table
 from studies.time.work_transfer import transfer_table
 from wattcast.models.time.calibration import TimeProtocol
-from wattcast.training.data.launches import MeasuredLaunch, read_launches
 
 Floats = NDArray[np.float64]
 Progress = Callable[[str], None]

@@ -15,6 +15,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.data.launches import (
+    CLOCKS,
+    GPU,
+    MeasuredLaunch,
+    launches_path,
+    read_launches,
+)
+from studies.data.tables import source_of_table
 from studies.time.work_folds import (
     MODEL,
     PHYSICAL,
@@ -43,14 +51,7 @@ from wattcast.models.time.calibration import (
 from wattcast.models.time.measured_work import WorkGpu, work_schema
 from wattcast.models.time.work_model import FAMILY
 from wattcast.models.trees import Float32s
-from wattcast.training.data.datasets import data_root, source_of_table
-from wattcast.training.data.launches import (
-    CLOCKS,
-    GPU,
-    MeasuredLaunch,
-    launches_path,
-    read_launches,
-)
+from wattcast.training.data.datasets import data_root
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import (
     code_revision,

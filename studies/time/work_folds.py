@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from sklearn.neighbors import NearestNeighbors
 
+from studies.data.launches import CLOCKS, GPU, MeasuredLaunch, groups_of
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.cards import Spread
 from wattcast.models.time.calibration import TimeProtocol, TimeScoreName, TimeScores
@@ -31,7 +32,6 @@ from wattcast.models.time.measured_work import (
 )
 from wattcast.models.time.work_model import work_inputs
 from wattcast.models.trees import Float32s
-from wattcast.training.data.launches import CLOCKS, GPU, MeasuredLaunch, groups_of
 from wattcast.training.evaluation.protocols import outside_range
 from wattcast.training.evaluation.scores import time_scores
 from wattcast.training.evaluation.splits import Rows, fold_assignment

@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.data.launches import MeasuredLaunch
 from wattcast.models.time.calibration import TimeIntervals
 from wattcast.models.time.known import KnownLaunch, corrected, distance, launch_coordinates
 from wattcast.training.card_tables import table
-from wattcast.training.data.launches import MeasuredLaunch
 
 Floats = NDArray[np.float64]
 

@@ -19,6 +19,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.data.launches import (
+    GPU,
+    groups_of,
+    read_launches,
+)
 from studies.time.work_artifact import ASSIGNMENTS, Trained, train
 from studies.time.work_choice import nested_scores
 from studies.time.work_folds import (
@@ -41,11 +46,6 @@ from wattcast.models.time.calibration import (
 from wattcast.models.time.measured_work import work_schema
 from wattcast.models.time.work_model import work_time_model
 from wattcast.training.card_tables import table as markdown
-from wattcast.training.data.launches import (
-    GPU,
-    groups_of,
-    read_launches,
-)
 from wattcast.training.evaluation.scores import time_scores
 
 Floats = NDArray[np.float64]

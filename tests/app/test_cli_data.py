@@ -299,7 +299,6 @@ def test_check_tells_complete_from_shortened_and_counts_by_rule(
     assert raw["noted"] == {"4 named by rule": 400}  # the table of names holds vecAdd3 alone
     assert tables["power/kernel_names.csv"]["state"] == "sound"
     assert tables["power/clean/K20.csv"]["state"] == "missing"
-    assert tables["time/rtx_3080_launches.csv"]["state"] == "missing"
     assert tables["time/notes.csv"]["state"] == "unread"
     text, _ = run("check", str(root))
     (line,) = (line for line in text.splitlines() if "V100_data" in line)

@@ -19,11 +19,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.app.conftest import settings_at
 from tests.app.hostile_cuda import PTX, SOURCES
 from tests.app.live import running
+from tests.app.test_jobs_worker import gone
 from tests.app.test_problems import problem
 from wattcast.app.services import Services
 from wattcast.app.services.models.promoted import alone
@@ -103,7 +105,7 @@ def named(source: str, path: Path) -> str:
 
 def unnamed(answer: str, path: Path) -> str:
     """An answer without the file's name and what differs each time."""
-    answer = re.sub(r'"(id|request_id|created|source_sha256)": ?"[^"]*"', "", answer)
+    answer = re.sub(r'"(id|request_id|created|\w+_sha256)": ?"[^"]*"', "", answer)
     return answer.replace(path.name, "file")
 
 
@@ -127,8 +129,8 @@ def test_nvrtc_tells_nothing(send: Send, home: Path, name: str) -> None:
 @pytest.mark.parametrize(
     ("mode", "name"),
     [
-        # nvcc takes seconds under Landlock: a quarter of the sources there, the rest among the slow
-        pytest.param(held, name, marks=[pytest.mark.slow] * (held == "landlock" and at % 4 > 0))
+        # nvcc takes half a second: a quarter of the sources here, the rest among the slow tests
+        pytest.param(held, name, marks=[pytest.mark.slow] * (at % 4 > 0))
         for held in _HELD
         for at, name in enumerate(SOURCES)
     ],
@@ -234,6 +236,26 @@ def test_an_isolation_that_fails_runs_nothing(tmp_path: Path, mode: Mode) -> Non
         patch.setattr(isolation, "filter_tables", dict)
         done = isolation._run(command, tmp_path, isolation.Limits(), (), mode)
     assert (done.code, done.stdout) == (125, "")
+
+
+def test_a_compiler_ends_with_whoever_started_it(tmp_path: Path, mode: Mode) -> None:
+    """Killed without a word, the service leaves nothing that compiles on."""
+    program = tmp_path / "program.py"
+    program.write_text("import time\ndef prepare(arguments):\n    return lambda: time.sleep(600)\n")
+    script = (
+        "from pathlib import Path; from wattcast.features.cuda import isolation\n"
+        f"isolation._run([{str(program)!r}], Path({str(tmp_path)!r}), isolation.Limits(), (), "
+        f"{mode!r})\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as parent:
+        service, below = psutil.Process(parent.pid), list[psutil.Process]()
+        while len(below) < 2:  # the jail and what runs in it
+            assert parent.poll() is None
+            time.sleep(0.05)
+            below = service.children(recursive=True)
+        parent.kill()
+    for one in below:
+        gone(one)
 
 
 @pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv (util-linux)")

@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import gzip
 import io
+import sqlite3
+import stat
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -17,6 +20,8 @@ from hypothesis import strategies as st
 from pydantic_core import to_json
 
 from tests.app.conftest import settings_at
+from tests.app.live import running
+from tests.app.test_cuda_hostile import ABSENT, HERE, SECRET, stored, unnamed
 from wattcast.app.services import Services
 from wattcast.app.services.measurements.unpack import Limits, unpacked
 from wattcast.app.services.measurements.upload import UploadOptions, read_upload, store_upload
@@ -246,3 +251,111 @@ def test_parquet_of_odd_types_is_no_fault(services: Services, tmp_path: Path) ->
         "board": [None, None],
     }
     assert tried(services, parquet(odd)) is None
+
+
+# --- uploads that reach for a file of the machine ---------------------------------------------
+
+ROW = '{{"gpu": "v100", "ptx": "{ptx}", "grid": 4, "block": 32, "time_seconds": 1e-5}}\n'
+TABLE = parquet({"gpu": ["v100"], "kernel": [SECRET], **{name: [1.0] for name in FIELDS}})
+
+
+def linked(links: dict[str, str], files: dict[str, str]) -> bytes:
+    """A zip with symbolic links as Unix packs them: the content is where they lead."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, target in links.items():
+            entry = zipfile.ZipInfo(name)
+            entry.create_system, entry.external_attr = 3, (stat.S_IFLNK | 0o777) << 16
+            archive.writestr(entry, target)
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+def elsewhere(path: Path) -> bytes:
+    """Parquet without rows of its own: its metadata name another file that holds them."""
+    found = pq.ParquetFile(io.BytesIO(TABLE)).metadata
+    found.set_file_path(str(path))
+    out = io.BytesIO()
+    found.write_metadata_file(out)
+    return out.getvalue()
+
+
+def reaching(path: Path, ptx: str) -> dict[str, tuple[str, bytes, dict[str, str]]]:
+    """Uploads that name a file: what the file is called, its content, other fields."""
+    near = "../" * 30 + str(path).lstrip("/")
+    row, vectors = ROW.format(ptx="a.ptx"), {"schema": SCHEMA}
+    plain = ("rows.jsonl", b"", {})
+    named = {
+        "a table that is a link": linked({"m.jsonl": str(path)}, {"a.ptx": ptx}),
+        "a Parquet that is a link": linked({"m.parquet": near}, {"a.ptx": ptx}),
+        "PTX that is a link": linked({"a.ptx": str(path)}, {"m.jsonl": row}),
+        "a folder that is a link": linked(
+            {"d": str(path.parent)}, {"m.jsonl": ROW.format(ptx=f"d/{path.name}"), "a.ptx": ptx}
+        ),
+        "a link that is called a folder": linked({"d/": str(path.parent)}, {"m.jsonl": row}),
+        "PTX that includes": linked({}, {"m.jsonl": row, "a.ptx": f'{ptx}\n.include "{path}"\n'}),
+        "PTX of debug information": linked(
+            {}, {"m.jsonl": row, "a.ptx": f'{ptx}\n.file 1 "{path}"\n'}
+        ),
+    }
+    named |= {
+        f"a row that names {name}": linked({}, {"m.jsonl": ROW.format(ptx=name), "a.ptx": ptx})
+        for name in (str(path), near, f"file://{path}", f"/proc/self/root{path}")
+    }
+    found = {name: (plain[0], content, plain[2]) for name, content in named.items()}
+    found["a file called a path"] = (str(path), b"gpu\n", vectors)
+    found["a file called a near path"] = (near, b"gpu\n", vectors)
+    found["a file called nothing"] = ("", b"gpu\n", vectors)
+    found["Parquet elsewhere"] = ("m.parquet", elsewhere(path), vectors)
+    found["Parquet beside"] = ("m.parquet", elsewhere(Path(near)), vectors)
+    packed = io.BytesIO()
+    with gzip.GzipFile(str(path), "wb", fileobj=packed) as file:
+        file.write(b"gpu\n")
+    found["a file packed as a path"] = ("m.gz", packed.getvalue(), vectors)
+    found["a GPU"] = ("m.csv", b"gpu,kernel\n", {**vectors, "gpu": str(path)[-64:]})
+    found["a schema"] = ("m.csv", b"gpu,kernel\n", {"schema": str(path)[-64:]})
+    return found
+
+
+def test_no_upload_reaches_a_file_of_the_machine(
+    tmp_path: Path, vector_add: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Each is sent twice, about a file that exists and one that does not: the answers are the
+    same but for the name, and what the file says is in none, nor in the log, nor stored."""
+    (tmp_path / HERE).write_bytes(TABLE)
+    home = tmp_path / "home"
+    settings = settings_at(
+        home, ptxas="auto", log_level="debug", access_log=True, requests_per_second=0
+    )
+    answers: dict[str, list[str]] = {}
+    accepted = 0
+    with running(settings) as client:
+        for name in (HERE, ABSENT):
+            path = tmp_path / name
+            for what, (called, content, form) in reaching(path, vector_add).items():
+                sent: dict[str, Any] = {"files": {"file": (called, content)}, "data": form}
+                for to in ("/measurements/check", "/measurements"):
+                    answer = client.post(to, **sent)
+                    assert answer.status_code < 500, answer.text
+                    accepted += answer.status_code == 201
+                    answers.setdefault(what.replace(name, "file") + to, []).append(
+                        unnamed(answer.text, path)
+                    )
+    for what, (here, absent) in answers.items():
+        assert here == absent, what
+        assert SECRET not in here, what
+    printed = capfd.readouterr()
+    assert "POST" in printed.out + printed.err
+    assert SECRET not in printed.out + printed.err
+    with sqlite3.connect(home / "wattcast.db") as database:
+        rows = stored(database)
+    assert accepted, "some are stored: the PTX that names a file is plain text"
+    assert SECRET.encode() not in rows
+    print(f"{len(answers)} answers about a file that exists and one that does not")
+
+
+def test_a_link_in_an_archive_is_refused_by_name(services: Services) -> None:
+    content = linked({"m.jsonl": "/etc/hostname"}, {})
+    with pytest.raises(DataError, match=r"'m\.jsonl' in the zip is a symbolic link"):
+        read_upload(services, io.BytesIO(content), UploadOptions())

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import size
+from tests import conftest
 
 
 def test_lines_and_files_are_counted_and_limited(
@@ -37,3 +38,11 @@ def test_lines_and_files_are_counted_and_limited(
 def test_what_is_installed_is_what_is_counted() -> None:
     links = {path.name for path in (size.ROOT / "wattcast").iterdir() if path.is_symlink()}
     assert links == set(size.PRODUCT)
+
+
+def test_what_is_called_quick_slow_or_alone_is_there() -> None:
+    for start in (*conftest.QUICK, *conftest.SLOW, *conftest.ALONE):
+        path, _, name = start.partition("::")
+        text = (size.ROOT / path).read_text("utf-8") if path.endswith(".py") else ""
+        assert (size.ROOT / path).exists(), start
+        assert not name or f"def {name.split('[')[0]}" in text, start

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
+import psutil
+import pyarrow.csv as pv
+import pyarrow.parquet as pq
 import pytest
+
+from tests.app.measured import FAMILY, GPU, SCHEMA, table, upload
+from tests.app.test_jobs_worker import gone
+from tests.fixtures.hostile_ptx import SHAPES
+from wattcast.features.cuda.isolation import in_force
+from wattcast.features.cuda.toolchain import find_nvrtc
 
 
 def start(home: Path, *words: str, **environment: str) -> subprocess.Popen[str]:
@@ -100,3 +116,176 @@ def test_predictions_survive_a_kill_signal(tmp_path: Path) -> None:
     finally:
         process.kill()
         process.communicate()
+
+
+# --- the end, in the middle of work -------------------------------------------------------------
+
+SLOW_CUDA = """\
+template <int N, int M> struct F { static constexpr int v = F<N-1, 2*M+1>::v + F<N-1, 2*M>::v; };
+template <int M> struct F<0, M> { static constexpr int v = M; };
+__global__ void k(int *o) { *o = F<17, 1>::v; }
+"""
+"""262,144 instances: NVRTC takes longer than the 20 s it has."""
+
+Way = Callable[[str], None]
+
+
+def launches() -> bytes:
+    """A zip whose rows take long: each kernel is another, and has 2,000 loads."""
+    text = SHAPES["known_loads"](2_000)
+    rows = ["gpu,ptx,grid,block,time_seconds", *(f"v100,{n}.ptx,4096,256,1e-5" for n in range(100))]
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("rows.csv", "\n".join(rows))
+        for n in range(100):
+            archive.writestr(f"{n}.ptx", f"{text}// {n}\n")
+    return out.getvalue()
+
+
+def as_parquet(rows: bytes) -> bytes:
+    """A CSV as Parquet."""
+    out = io.BytesIO()
+    pq.write_table(pv.read_csv(io.BytesIO(rows)), out)
+    return out.getvalue()
+
+
+def sending(content: bytes, **form: str) -> Way:
+    """Upload measurements."""
+
+    def way(url: str) -> None:
+        httpx.post(f"{url}/measurements", files={"file": ("rows", content)}, data=form, timeout=120)
+
+    return way
+
+
+def arriving(url: str) -> None:
+    """Begin to send a large upload, and go on forever."""
+
+    def body() -> Iterator[bytes]:
+        yield b"--x\r\nContent-Disposition: form-data; name=file; filename=a\r\n\r\n"
+        while True:
+            yield b"1" * 100_000
+            time.sleep(0.1)
+
+    head = {"Content-Type": "multipart/form-data; boundary=x"}
+    httpx.post(f"{url}/measurements", content=body(), headers=head, timeout=120)
+
+
+def retraining(url: str) -> None:
+    """Learn from 20,000 rows."""
+    with httpx.Client(base_url=url, timeout=120) as client:
+        batch = upload(client, table(20_000))
+        asked = {"gpu": GPU, "mode": "continue", "families": [FAMILY], "batches": [batch]}
+        assert client.post("/retrain", json=asked).status_code == 202
+
+
+def listening(url: str) -> None:
+    """Hold an event stream."""
+    with httpx.stream("GET", f"{url}/jobs/events", timeout=120) as answer:
+        for _ in answer.iter_raw():
+            pass
+
+
+def compiling(url: str) -> None:
+    """Compile what takes longer than it may."""
+    asked: dict[str, Any] = {"gpu": "v100", "launch": {"grid": 64, "block": 64}}
+    httpx.post(f"{url}/predict", json={**asked, "cuda": SLOW_CUDA}, timeout=120)
+
+
+READER = "wattcast.app.services.measurements"
+BUSY: dict[str, tuple[Callable[[], Way], str | None, dict[str, str]]] = {
+    "an upload arriving": (lambda: arriving, None, {}),
+    "a table": (lambda: sending(table(80_000, kernels=30), schema=SCHEMA), READER, {}),
+    "Parquet": (
+        lambda: sending(as_parquet(table(80_000)), schema=SCHEMA), "parquet_rows.py", {}
+    ),
+    "launches": (lambda: sending(launches()), f"{READER}.extraction", {}),
+    "launches, in threads": (
+        lambda: sending(launches()),
+        f"{READER}.extraction",
+        {"WATTCAST_UPLOAD_READERS": "threads"},
+    ),
+    "a retraining": (lambda: retraining, "wattcast.app.jobs", {}),
+    "an event stream": (lambda: listening, None, {}),
+    "a compilation": (lambda: compiling, "nvrtc_child.py", {}),
+}  # fmt: skip
+"""What keeps the service busy: the way to begin it, what the child's command line holds that works
+on it, and settings."""
+
+
+@pytest.mark.parametrize(
+    "doing",
+    [
+        pytest.param(
+            doing, marks=[pytest.mark.slow] * (doing in ("a table", "launches, in threads"))
+        )
+        for doing in BUSY
+    ],
+)
+def test_a_signal_ends_all_of_it(tmp_path: Path, doing: str) -> None:
+    """The service has ended 10 s after SIGTERM, with every process below it."""
+    made, at_work, environment = BUSY[doing]
+    if doing == "a compilation" and not (find_nvrtc() and in_force()):
+        pytest.skip("the extra cuda (NVRTC) is not installed, or this kernel isolates nothing")
+    way = made()
+    process = start(tmp_path, "--port", "0", WATTCAST_LOG_LEVEL="error", **environment)
+    below: set[psutil.Process] = set()
+    try:
+        _, url = url_from(process)
+        said: list[BaseException] = []
+
+        def busy() -> None:
+            try:
+                way(url)
+            except (httpx.HTTPError, AssertionError) as error:
+                said.append(error)
+
+        threading.Thread(target=busy, daemon=True).start()
+        service = psutil.Process(process.pid)
+        wait_for(service, at_work, below, said)
+        time.sleep(1.0)
+        assert not said, said
+        process.send_signal(signal.SIGTERM)
+        start_of_end = time.monotonic()
+        while process.poll() is None:
+            note(service, below)
+            assert time.monotonic() - start_of_end < 10
+            time.sleep(0.02)
+        print(f"ended {time.monotonic() - start_of_end:.1f} s after the signal, doing {doing}")
+        for one in below:
+            gone(one)
+    finally:
+        process.kill()
+        _, told = process.communicate()
+        for one in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+    assert process.returncode in (0, -signal.SIGTERM), told
+    if doing == "a retraining":
+        with sqlite3.connect(tmp_path / "wattcast.db") as database:
+            assert database.execute("SELECT state FROM jobs").fetchall() == [("queued",)]
+
+
+def note(service: psutil.Process, below: set[psutil.Process]) -> None:
+    """Remember the processes that are below the service now."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        below.update(service.children(recursive=True))
+
+
+def wait_for(
+    service: psutil.Process,
+    at_work: str | None,
+    below: set[psutil.Process],
+    said: list[BaseException],
+) -> None:
+    """Until a child works whose command line holds ``at_work``."""
+    until = time.monotonic() + 60
+    while at_work is not None:
+        note(service, below)
+        for one in below:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if any(word.endswith(at_work) for word in one.cmdline()):
+                    return
+        assert time.monotonic() < until
+        assert not said, said
+        time.sleep(0.02)

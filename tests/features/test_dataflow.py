@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.fixtures.ptx_text import fixture, kernel
+from tests.fixtures.ptx_text import kernel
 from wattcast.features.cfg import build_cfg
-from wattcast.features.dataflow import block_edges, block_use, keeps, reads, writes
+from wattcast.features.dataflow import block_edges, reads, writes
 from wattcast.features.ptx import Instruction, read_module
 
 
@@ -69,7 +69,6 @@ def test_reads_and_writes(text: str, read: str, written: str) -> None:
     found = one(text)
     assert reads(found) == tuple(read.split())
     assert writes(found) == tuple(written.split())
-    assert keeps(found) == (writes(found) if text.startswith("@") else ())
 
 
 def edges_of(text: str) -> tuple[tuple[int, int], ...]:
@@ -103,27 +102,6 @@ def test_edges_stay_inside_their_block() -> None:
     assert [block_edges(graph.body, block) for block in graph.blocks] == [(), ()]
 
 
-def test_use_and_define() -> None:
-    graph = build_cfg(
-        read_module(
-            kernel(
-                "add.s32 %r2, %r1, %r3;\n"
-                "@%p1 mov.u32 %r4, %r2;\n"
-                "mov.u32 %r3, %r4;\n"
-                "@%p1 mov.u32 %r5, 1;\n"
-                "ret;"
-            )
-        )
-        .kernel()
-        .body
-    )
-    (block,) = graph.blocks
-    found = block_use(graph.body, block)
-    assert found.use == {"%r1", "%r3", "%r4", "%p1"}
-    assert found.define == {"%r2", "%r3"}
-    assert found.touched == {"%r2", "%r3", "%r4", "%r5"}
-
-
 @settings(deadline=None)
 @given(
     st.lists(
@@ -145,10 +123,3 @@ def test_edges_of_random_blocks(rows: list[tuple[bool, int, int, int]]) -> None:
     found = edges_of(text)
     assert set(found) == wanted
     assert list(found) == sorted(found, key=lambda edge: (edge[1], edge[0]))
-
-
-def test_compiled_kernels_write_before_they_read() -> None:
-    """In straight-line order of the first block nothing is read that was never written."""
-    for function in read_module(fixture("sample.sm_75.ptx")).kernels:
-        graph = build_cfg(function.body)
-        assert block_use(graph.body, graph.blocks[graph.entry]).use == frozenset()

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
+import pytest
 
 from tests.features.execution_kernels import FIRST, counts_of, run
+from wattcast.features.execution import trips
 
 
 def codes(result) -> set[str]:
@@ -64,6 +68,51 @@ def test_trips_of_a_loop_whose_lanes_leave_one_by_one() -> None:
     (loop,) = result.loops
     assert (loop.lowest, loop.highest, loop.mean, loop.entries) == (1, 32, 16.5, 32)
     assert not loop.extrapolated
+
+
+IN_PROGRESS = {
+    "called from a loop": """
+        and.b32 %r8, %r2, 3;
+        $again: call f, (%r2); sub.s32 %r8, %r8, 1; setp.gt.s32 %p1, %r8, -4; @%p1 bra $again;
+        ret;""",
+    "others before a later loop": """
+        setp.lt.u32 %p1, %r2, 9; mov.u32 %r6, 5; @%p1 bra $later;
+        $one: sub.s32 %r6, %r6, 1; setp.gt.s32 %p2, %r6, 0; @%p2 bra $one;
+        $two: add.s32 %r6, %r6, 1; setp.lt.u32 %p2, %r6, %r2; @%p2 bra $two;
+        $later: sub.s32 %r6, %r6, 1; setp.gt.s32 %p2, %r6, 0; @%p2 bra $later;
+        ret;""",
+    "some leave for the next loop": """
+        $one: add.s32 %r6, %r6, 1; setp.lt.s32 %p2, %r6, 3; @%p2 bra $one;
+        $two: add.s32 %r6, %r6, 1; setp.gt.u32 %p2, %r6, %r2; @%p2 bra $next; bra $two;
+        $next: sub.s32 %r6, %r6, 1; setp.gt.s32 %p2, %r6, 0; @%p2 bra $next;
+        ret;""",
+}
+
+
+@pytest.mark.parametrize("body", IN_PROGRESS.values(), ids=IN_PROGRESS)
+def test_loops_in_progress_are_not_settled_early(
+    body: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = """.func f(.reg .u32 %a) { .reg .pred %q; .reg .b32 %b; mov.u32 %b, %a;
+        $one: sub.s32 %b, %b, 1; setp.gt.s32 %q, %b, 0; @%q bra $one;
+        $two: add.s32 %b, %b, 1; setp.lt.s32 %q, %b, %a; @%q bra $two;
+        ret; }
+    """
+    kept, _ = run(body, before=before)
+    monkeypatch.setattr(trips, "MOST_HELD", 0)
+    settled, _ = run(body, before=before)
+    assert settled.loops == kept.loops
+    assert max(loop.highest for loop in kept.loops) > 3
+
+
+def test_memory_for_loops_does_not_grow_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trips, "MOST_HELD", 4)
+    body = "\n".join(f"$l{i}: @%p1 bra $l{i};" for i in range(200))
+    tracemalloc.start()
+    run(body, grid=32, block=256, exact=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200 * 8 * 256 * 32 / 2  # half of a number per thread and loop
 
 
 def test_threads_wait_at_barriers_for_the_whole_block() -> None:

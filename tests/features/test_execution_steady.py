@@ -87,6 +87,33 @@ def test_counts_equal_full_execution(name: str) -> None:
     assert "loop_extrapolated" in {d.code for d in quick.diagnostics}
 
 
+WRAPPED = """
+    mov.u32 %r6, 0; mul.wide.u32 %rd4, %r3, 4096; mul.wide.u32 %rd7, %r2, 4;
+    add.u64 %rd3, %rd1, %rd7;
+    $loop: add.u64 %rd4, %rd4, 24576; and.b64 %rd4, %rd4, 131071; add.u64 %rd5, %rd3, %rd4;
+    ld.global.f32 %f1, [%rd5]; add.f32 %f2, %f2, %f1;
+    add.u32 %r6, %r6, 1; setp.lt.u32 %p1, %r6, %r1; @%p1 bra $loop;"""
+AGAIN = """
+    mov.u32 %r6, 0;
+    $outer: mov.u32 %r7, 0; mov.u64 %rd4, %rd3;
+    $inner: add.u32 %r7, %r7, 1; ld.global.u32 %r8, [%rd4]; add.u64 %rd4, %rd4, 2048;
+    setp.lt.u32 %p2, %r7, 40; @%p2 bra $inner;
+    add.u32 %r6, %r6, 1; setp.lt.u32 %p1, %r6, %r1; @%p1 bra $outer;"""
+
+
+@pytest.mark.parametrize(("body", "each"), [(WRAPPED, 16 * 8), (AGAIN, 40 * 8)])
+def test_what_comes_round_again_leaves_no_new_sectors(body: str, each: int) -> None:
+    """Offsets that wrap, each block's at another time, and a buffer passed through again."""
+    quick, full = both(body, 1200)
+    assert any(loop.extrapolated for loop in quick.loops)
+    for result in (quick, full):
+        assert result.functions["k"].raw_unique_sectors.max(axis=1).tolist() == [each] * 6
+    before, after = (
+        (r.memory.footprint_sectors, r.memory.streams[0].distinct_lines) for r in (full, quick)
+    )
+    assert after == pytest.approx(before, rel=1e-9)
+
+
 def test_lanes_that_leave_one_after_another() -> None:
     body = """
         mul.lo.u32 %r10, %r5, 5; add.u32 %r10, %r10, %r1; mov.u32 %r6, 0;

@@ -352,6 +352,56 @@ def test_a_row_of_the_capability_can_be_overridden(tmp_path: Path) -> None:
         ),
         (
             "[power]",
+            '[power]\nmin_limit_watts = { value = 401, unit = "W", source = "sheet" }',
+            "power.min_limit_watts: 401 exceeds tdp_watts 400",
+        ),
+        (
+            "[power]",
+            '[power]\nmax_limit_watts = { value = 399, unit = "W", source = "sheet" }',
+            "power.max_limit_watts: 399 is below tdp_watts 400",
+        ),
+        (
+            "[power]",
+            '[printed]\nfp32 = { value = 20.1, unit = "TFLOP/s", source = "sheet" }\n[power]',
+            "printed.fp32: 20.1 TFLOP/s, but the facts give 19.49",
+        ),
+        (
+            "[power]",
+            '[printed]\ntensor_fp16 = { value = 312, unit = "TFLOP/s", source = "sheet", '
+            "at_mhz = 1200 }\n[power]",
+            "printed.tensor_fp16: 312 TFLOP/s, but the facts give 265.4",
+        ),
+        (
+            "[power]",
+            '[printed]\nmemory = { value = 2039, unit = "GB/s", source = "sheet" }\n[power]',
+            "printed.memory: 2039 GB/s, but the facts give 1555",
+        ),
+        (
+            "[power]",
+            '[printed]\ntensor_int8 = { value = 624, unit = "TFLOP/s", source = "sheet" }\n[power]',
+            "printed.tensor_int8: unit is 'TFLOP/s', must be 'TOP/s'",
+        ),
+        ("value = 108", "value = 132", "chip.sm_count: 132 is more than any board of capability"),
+        ("41943040", "83886080", "chip.l2_bytes: 8.38861e+07 is more than any board of"),
+        ("value = 1410", "value = 1980", "clocks.max_core_mhz: 1980 is more than any board of"),
+        ("value = 400", "value = 700", "power.tdp_watts: 700 is more than any board of"),
+        (
+            "[memory]",
+            '[memory]\nkind = { value = "GDDR6", unit = "type", source = "sheet" }',
+            "clocks.memory_mhz: 2.43 Gbit/s a pin is no rate of GDDR6",
+        ),
+        (
+            "[memory]",
+            '[memory]\nkind = { value = "DDR4", unit = "type", source = "sheet" }',
+            "memory.kind.value: Input should be 'GDDR5', 'GDDR5X'",
+        ),
+        (
+            '"8.0"',
+            '"8.0"\ndriver = { pci_ids = ["0x20B0"], source = "sheet" }',
+            "driver.pci_ids.0: String should match pattern",
+        ),
+        (
+            "[power]",
             '[power]\nidle_watts = { value = 400, unit = "W", source = "sheet" }',
             "power.idle_watts: 400.0 is not below tdp_watts 400.0",
         ),
@@ -414,7 +464,7 @@ def rows() -> dict[str, Any]:
 
 
 def test_capabilities_from_kepler_to_blackwell() -> None:
-    expected = "3.0 3.5 3.7 5.0 5.2 6.0 6.1 7.0 7.5 8.0 8.6 8.7 8.9 9.0 10.0 12.0"
+    expected = "3.0 3.5 3.7 5.0 5.2 6.0 6.1 7.0 7.5 8.0 8.6 8.7 8.9 9.0 10.0 11.0 12.0 12.1"
     assert " ".join(capabilities()) == expected
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.fixtures.ptx_text import HEADER, READER, kernel
 from wattcast.features.cfg import build_cfg, dominators, post_dominators
-from wattcast.features.dataflow import block_edges, block_use
+from wattcast.features.dataflow import block_edges
 from wattcast.features.errors import KernelError, PtxError, TooComplexError
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import read_module
@@ -31,7 +31,6 @@ def analyse(text: str | bytes) -> int:
         natural_loops(graph)
         for block in graph.blocks:
             block_edges(body, block)
-            block_use(body, block)
     return count
 
 

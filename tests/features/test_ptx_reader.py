@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.fixtures.ptx_text import HEADER, READER, fixture, kernel
 from wattcast.features.errors import KernelError, PtxError
 from wattcast.features.ptx import Module, Parameter, Variable, read_module
+from wattcast.features.ptx.lexing import PIECE_CHARACTERS, Source
 
 ALL = sorted(path.name for path in READER.iterdir() if path.suffix in (".ptx", ".txt"))
 
@@ -205,3 +208,50 @@ def test_a_module_without_a_kernel_is_read() -> None:
     assert module.kernels == ()
     with pytest.raises(KernelError, match="no kernel"):
         module.kernel()
+
+
+def blanked(text: str) -> str:
+    """Comments and strings made blank, character by character; ``!``: a comment without an end."""
+    out, place = [], 0
+    while place < len(text):
+        two, end = text[place : place + 2], place + 1
+        if two == "//":
+            end = text.find("\n", place) % (len(text) + 1)
+            out.append(" " * (end - place))
+        elif two == "/*":
+            closing = text.find("*/", place + 2)
+            if closing < 0:
+                return "!"
+            end = closing + 2
+            out.append("".join(c if c == "\n" else " " for c in text[place:end]))
+        elif two[0] == '"':
+            while end < len(text) and text[end] not in '"\n':
+                behind_backslash = text[end] == "\\" and text[end + 1 : end + 2] not in ("", "\n")
+                if text[end] == "\\" and not behind_backslash:
+                    break
+                end += 1 + behind_backslash
+            end += text[end : end + 1] == '"'
+            found = end - place
+            closed = found > 1 and text[end - 1] == '"'
+            out.append('"' + " " * (found - 2) + '"' if closed else " " * found)
+        else:
+            out.append(two[0])
+        place = end
+    return "".join(out)
+
+
+@given(st.text(alphabet='/*"\\\n{a ', max_size=40))
+def test_comments_and_strings_become_blanks(text: str) -> None:
+    wanted = blanked(text)
+    if wanted == "!":
+        with pytest.raises(PtxError, match="has no end"):
+            Source(text)
+    else:
+        assert Source(text).clean == wanted
+
+
+def test_text_longer_than_what_is_searched_at_once() -> None:
+    plain = ("x" * 99 + "\n") * (PIECE_CHARACTERS // 40)
+    text = f"{plain}// a\n{plain}/* b\n */{plain}"
+    assert Source(text).clean == text.replace("// a", "    ").replace("/* b\n */", "    \n   ")
+    assert read_module(f"lines before\n{plain}\t.version 8.0\n{plain[:0]}").version == (8, 0)

@@ -8,8 +8,8 @@ from dataclasses import replace
 import pytest
 
 from studies import boards_left_out as study
+from studies.data.activity_tables import MeasuredProgram, read_activity_table
 from wattcast.models.store import ArtifactStore
-from wattcast.training.data.activity_tables import MeasuredProgram, read_activity_table
 from wattcast.training.data.datasets import find_data
 
 GPU = "tesla-v100"

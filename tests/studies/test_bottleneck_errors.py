@@ -8,6 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from studies.data.activity_tables import (
+    ACTIVITY_GPUS,
+    TABLE_CONSTANTS,
+    read_activity_table,
+)
 from studies.time.bottleneck_errors import (
     TimeErrors,
     bottleneck_with,
@@ -19,11 +24,6 @@ from studies.time.bottleneck_errors import (
 )
 from wattcast.features.errors import DataError
 from wattcast.models.time.spread import program_errors
-from wattcast.training.data.activity_tables import (
-    ACTIVITY_GPUS,
-    TABLE_CONSTANTS,
-    read_activity_table,
-)
 from wattcast.training.data.datasets import find_data
 
 if find_data() is None:

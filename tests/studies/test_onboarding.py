@@ -17,9 +17,7 @@ from wattcast.training.onboard.run import onboard
 @pytest.mark.parametrize(
     ("gpu", "least", "unresolved"),
     [
-        # A loop that walks a buffer within L2 again and again counts each pass as new sectors since
-        # skipped rounds leave footprints (features/execution/skips.py): L2's rate is 17 % low.
-        pytest.param("h200-sxm5", 200, (), marks=pytest.mark.xfail(reason="passes within L2")),
+        ("h200-sxm5", 200, ()),
         ("tesla-k20", 170, ()),
         ("gtx-1080-ti", 180, ("fp16",)),  # one FP16 operation where it does 64 of FP32
     ],

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from studies.data.activity_tables import read_activity_table
 from studies.pages import figures
 from studies.pages.dwarfs import (
     NOT_CLASSIFIED,
@@ -47,7 +48,6 @@ from wattcast.features.errors import MissingExtraError
 from wattcast.models.choice import Point
 from wattcast.models.time.calibration import TimeProtocol
 from wattcast.models.time.spread import published_pairs
-from wattcast.training.data.activity_tables import read_activity_table
 from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(

@@ -25,12 +25,12 @@ from studies.clocks.scaling_studies import (
     score_table,
 )
 from studies.clocks.scaling_trees import CANDIDATES, ResidualRows, TreeSettings, choose
-from tests.models.test_dvfs_physical import PARAMETERS
+from studies.scaling.card import ScalingCard, load_physical, scaling_store
+from studies.scaling.power import VoltageKnots, power_watts
+from studies.scaling.timing import relative_time
+from studies.scaling.use import UNITS, UseTable
+from tests.studies.test_scaling_physical import PARAMETERS
 from wattcast.models.clocks import ClockPair
-from wattcast.models.dvfs.card import ScalingCard, load_physical, scaling_store
-from wattcast.models.dvfs.power import VoltageKnots, power_watts
-from wattcast.models.dvfs.timing import relative_time
-from wattcast.models.dvfs.use import UNITS, UseTable
 from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -118,3 +119,33 @@ def test_without_the_extra_it_is_named(run: Run, monkeypatch: pytest.MonkeyPatch
     assert err.count("\n") == 1
     assert "wattcast[train]" in err
     assert "markdown_it" in err
+
+
+def test_all_models_are_fitted_by_one_command_that_stops_at_the_first_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("WATTCAST_DATA", str(tmp_path))  # nothing to train on
+    assert main(["fit-all", "--out", str(tmp_path / "models")]) == 1
+    said = capfd.readouterr().err
+    assert f"-m wattcast.training --all --out {tmp_path / 'models'}\n" in said
+    assert "error: " in said
+    assert "-m studies" not in said
+
+
+def test_the_command_that_fits_all_takes_every_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[list[str]] = []
+
+    def run(command: list[str], check: bool) -> subprocess.CompletedProcess[str]:
+        ran.append(command[2:])
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr("studies.fit_all.subprocess.run", run)
+    assert main(["fit-all", "--out", "o", "--resume", "r"]) == 0
+    assert ran == [
+        ["wattcast.training", "--all", "--resume", "r", "--out", "o"],
+        ["studies", "work", "--out", "o"],
+        ["studies", "clocks", "--out", "o"],
+        ["studies", "fit-physical", "--out", "o"],
+    ]

@@ -10,6 +10,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from studies.data.launches import (
+    CLOCKS,
+    GPU,
+    MeasuredLaunch,
+    launches_path,
+    read_launches,
+)
 from studies.time.work_artifact import calibrated, train
 from studies.time.work_folds import (
     MODEL,
@@ -35,13 +42,6 @@ from wattcast.models.time.calibration import TimeCard
 from wattcast.models.time.measured_work import PARTS, Work, p_norm, work_schema
 from wattcast.models.time.work_model import work_inputs, work_parts, work_time_model
 from wattcast.training.data.datasets import find_data
-from wattcast.training.data.launches import (
-    CLOCKS,
-    GPU,
-    MeasuredLaunch,
-    launches_path,
-    read_launches,
-)
 from wattcast.training.evaluation.scores import time_scores
 from wattcast.training.families import library_versions
 

@@ -6,23 +6,26 @@ import csv
 import hashlib
 import io
 import json
+import re
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import jsonschema_rs
 import pytest
 
 from studies.onboarding.simulated import SimulatedGpu
-from tests.training.measuring import board, energy, parts
+from tests.training.measuring import board, energy, parts, true_profile
 from wattcast.features.errors import DataError
 from wattcast.training.measure.campaign import plan, planned_seconds, run_campaign, session
 from wattcast.training.measure.importers import from_tuning, from_zeus, write_imported
-from wattcast.training.measure.lines import SCHEMA_FILE, schema
+from wattcast.training.measure.lines import SCHEMA_FILE, Configuration, schema
 from wattcast.training.measure.nvml import Nvml
 from wattcast.training.measure.observer import Settings
 from wattcast.training.measure.pack import pack
+from wattcast.training.measure.protocol import measure
 from wattcast.training.measure.recording import read_recording
 from wattcast.training.measure.workload import Workload
 
@@ -137,6 +140,72 @@ def test_defects_name_the_line(tmp_path: Path, whole: Path) -> None:
             read_recording(path)
 
 
+LIMIT = true_profile().tdp_watts
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("power_watts", 1.5 * LIMIT + 1, f"more than {1.5 * LIMIT:g} W, 1.5 times the limit of"),
+        ("power_watts", 95_000.0, "is it in milliwatts"),
+        ("power_watts", 1e-300, "too low; give at least 0.001 W"),
+        ("time_seconds", 1e-30, "not between 1e-07 s (100 ns) and 86400 s (a day)"),
+        ("time_seconds", 0.9e-7, "not between"),
+        ("time_seconds", 86_401.0, "not between"),
+    ],
+)
+def test_what_cannot_have_been_measured_is_not_read_back(
+    tmp_path: Path, whole: Path, name: str, value: float, told: str
+) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text(with_first_result(whole, {name: value}), "utf-8")
+    field = re.escape(f"recording.jsonl, line 4: energy-alu/uniform.{name}: {value:g} ")
+    with pytest.raises(DataError, match=f"^{field}.*{re.escape(told)}"):
+        read_recording(path)
+
+
+def with_first_result(recording: Path, changes: dict[str, float]) -> str:
+    """A recording with another first result."""
+    lines = recording.read_text("utf-8").splitlines(keepends=True)
+    at = next(at for at, line in enumerate(lines) if '"type":"configuration"' in line)
+    line = json.loads(lines[at])
+    line["result"].update(changes)
+    return "".join([*lines[:at], json.dumps(line) + "\n", *lines[at + 1 :]])
+
+
+def test_the_bounds_are_read_back_and_less_than_a_tenth_of_idle_is_told(
+    tmp_path: Path, whole: Path
+) -> None:
+    path = tmp_path / "recording.jsonl"
+    path.write_text(with_first_result(whole, {"power_watts": 1.5 * LIMIT}), "utf-8")
+    assert read_recording(path).doubts == read_recording(whole).doubts == ()
+    path.write_text(with_first_result(whole, {"power_watts": 1.0}), "utf-8")
+    (doubt,) = read_recording(path).doubts
+    assert "line 4: energy-alu/uniform.power_watts: 1 W is below" in doubt
+
+
+def test_a_result_that_cannot_be_is_a_failure_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "recording.jsonl"
+
+    def whim(*given: Any) -> Configuration:
+        found = measure(*given)
+        result = found.result.model_copy(update={"power_watts": 1e6})
+        return found.model_copy(update={"result": result}) if "alu" in found.key else found
+
+    with monkeypatch.context() as patch:
+        patch.setattr("wattcast.training.measure.campaign.measure", whim)
+        campaign(board(), path)
+    read = read_recording(path)
+    (failure,) = read.failures
+    assert (failure.key, failure.permanent) == ("energy-alu/uniform", False)
+    assert "power_watts: 1e+06 W is more than" in failure.detail
+    assert len(read.configurations) == 3
+    campaign(board(), path)
+    assert len(read_recording(path).configurations) == 4
+
+
 def test_another_board_is_not_mixed_in(whole: Path, tmp_path: Path) -> None:
     path = tmp_path / "recording.jsonl"
     path.write_bytes(whole.read_bytes())
@@ -208,6 +277,25 @@ def test_kernel_tuners_results_become_a_recording(tmp_path: Path) -> None:
     assert [one.key for one in read.configurations] == [one.key for one in found]
     with pytest.raises(DataError, match="under MIT"):
         pack([path], tmp_path / "data.zip", "nobody")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "joules", "told"),
+    [
+        (1e-3, 0.5, "vector-add-0.power_watts: 500 W is more than 375 W, 1.5 times the limit"),
+        (1e-9, None, "vector-add-0.time_seconds: 1e-09 s is not between"),
+    ],
+)
+def test_what_others_cannot_have_measured_is_not_imported(
+    tmp_path: Path, seconds: float, joules: float | None, told: str
+) -> None:
+    found = from_tuning([Tuned({"block_size_x": 128}, seconds, joules)], "Vector Add")
+    path = tmp_path / "imported.jsonl"
+    with pytest.raises(DataError, match=re.escape(told)):
+        write_imported(path, found, "Tesla V100", "results.json", "MIT")
+    assert not path.exists()
+    if joules is not None:  # nobody knows that board's limit
+        write_imported(path, found, "Board of tomorrow", "results.json", "MIT")
 
 
 def test_a_zeus_log_becomes_configurations() -> None:

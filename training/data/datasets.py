@@ -12,7 +12,6 @@ import os
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -20,7 +19,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from wattcast.features.errors import DataError
-from wattcast.models.cards import Source, sha256_of
+from wattcast.models.cards import sha256_of
 from wattcast.training.data.tables import FIRST_ROW, read_table, text
 
 SOURCES_FILE = Path(__file__).parents[1] / "sources.toml"
@@ -127,25 +126,6 @@ def sources() -> Sources:
         return Sources.model_validate(tomllib.loads(SOURCES_FILE.read_text("utf-8")))
     except ValidationError as error:
         raise DataError(f"{SOURCES_FILE.name}: {error}", file=SOURCES_FILE.name) from error
-
-
-def source_of_table(path: Path, root: Path | None = None) -> Source:
-    """The card entry of a table below the data folder, ``dvfs/wang_tesla_p100.csv`` say.
-
-    Raises DataError for a table of unknown origin.
-    """
-    name = path.relative_to(root or data_root()).as_posix()
-    for collection in sources().collection:
-        if any(fnmatch(name, pattern) for pattern in collection.files):
-            found = sha256_of(path)
-            return Source(
-                repository=collection.repository,
-                path=name,
-                sha256=found,
-                used_sha256=found,
-                licence=collection.licence,
-            )
-    raise DataError(f"{SOURCES_FILE.name} names no origin of {name}", file=name)
 
 
 def find_data() -> Path | None:

@@ -1,6 +1,8 @@
 """What data are there: every table read, checked and counted.
 
-inventory(root)   one ``TableFacts`` for each table that can be read or should be there
+inventory(root)   one ``TableFacts`` for each power table that can be read or should be there
+
+Other tables are ``unread``: only studies read them (``python -m studies tables`` checks those).
 
 ``read_clean`` reads ``power/clean``: the published power rows as somebody else cleaned them.
 
@@ -15,13 +17,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import pandas as pd
 
 from wattcast.features.errors import DataError
 from wattcast.models.cards import sha256_of
-from wattcast.training.data.activity_tables import ACTIVITY_GPUS, read_activity_table
 from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, SM_COUNT, clean
 from wattcast.training.data.datasets import (
     data_root,
@@ -30,13 +32,6 @@ from wattcast.training.data.datasets import (
     read_raw,
     sources,
 )
-from wattcast.training.data.frequency import (
-    OPCODE_COUNTS,
-    file_names,
-    read_frequency,
-    read_opcode_counts,
-)
-from wattcast.training.data.launches import launches_path, read_launches
 from wattcast.training.data.tables import number, read_table, text
 from wattcast.training.provenance import fingerprint
 
@@ -104,7 +99,9 @@ class TableFacts:
 
 
 @dataclass(frozen=True)
-class _Found:
+class Found:
+    """What a reader found in a sound table."""
+
     state: State
     rows: int
     kept: int
@@ -113,9 +110,16 @@ class _Found:
     noted: Mapping[str, int] = field(default_factory=dict)
 
 
-def inventory(root: Path) -> list[TableFacts]:
-    """Facts of every table below ``root``, sorted by path: also of those missing or defective."""
-    readers = _readers(root)
+Readers = Mapping[str, Callable[[], Found]]
+"""Path of a table below the data folder -> what reads and counts it."""
+
+
+def inventory(root: Path, further: Readers = MappingProxyType({})) -> list[TableFacts]:
+    """Facts of every table below ``root``, sorted by path: also of those missing or defective.
+
+    ``further`` reads tables besides those of power.
+    """
+    readers = {**_readers(root), **further}
     there = {path.relative_to(root).as_posix() for path in root.rglob("*.csv")}
     return [_facts(root, name, readers.get(name)) for name in sorted({*readers, *there})]
 
@@ -132,24 +136,16 @@ def data_folder(given: Path | None) -> Path:
     return folder
 
 
-def _readers(root: Path) -> dict[str, Callable[[], _Found]]:
-    """Path below ``root`` -> what reads it."""
-    readers: dict[str, Callable[[], _Found]] = {"power/kernel_names.csv": lambda: _names(root)}
+def _readers(root: Path) -> Readers:
+    readers: dict[str, Callable[[], Found]] = {"power/kernel_names.csv": lambda: _names(root)}
     for source in sources().file:
         readers[f"power/raw/{source.name}"] = partial(_raw, source.id, root)
     for table in TABLES:
         readers[f"power/clean/{table}.csv"] = partial(_clean, table, root)
-    for campaign in file_names(root):
-        readers[f"dvfs/{campaign}.csv"] = partial(_frequency, campaign, root)
-    readers[f"dvfs/{OPCODE_COUNTS}.csv"] = lambda: _frame(read_opcode_counts(root))
-    for gpu in ACTIVITY_GPUS:
-        readers[f"activity/{gpu}.csv"] = partial(_activity, gpu, root)
-    time_table = launches_path(root)
-    readers[time_table.relative_to(root).as_posix()] = lambda: _records(read_launches(time_table))
     return readers
 
 
-def _facts(root: Path, name: str, read: Callable[[], _Found] | None) -> TableFacts:
+def _facts(root: Path, name: str, read: Callable[[], Found] | None) -> TableFacts:
     path = root / name
     if not path.is_file():
         return TableFacts(name, "missing", problem=f"{name} is not there")
@@ -172,14 +168,14 @@ def _facts(root: Path, name: str, read: Callable[[], _Found] | None) -> TableFac
     )
 
 
-def _raw(source_id: str, root: Path) -> _Found:
+def _raw(source_id: str, root: Path) -> Found:
     raw, table = read_raw(source_id, root), clean(source_id, root)
     rows = table.training_rows
     idle = len(table.frame) - len(rows)
     zero = table.frame["flag"].str.contains("iic_zero")
     short = table.frame["flag"].str.contains("short_run")
     blind = table.frame["flag"].str.contains("time_not_kernel")
-    return _Found(
+    return Found(
         "complete" if raw.complete else "shortened",
         len(raw.rows),
         len(rows),
@@ -198,41 +194,27 @@ def _raw(source_id: str, root: Path) -> _Found:
     )
 
 
-def _names(root: Path) -> _Found:
+def _names(root: Path) -> Found:
     names = read_kernel_names(root)
-    return _Found("sound", len(names), len(names), _digest(sorted(map(repr, names.items()))))
+    return Found("sound", len(names), len(names), digest(sorted(map(repr, names.items()))))
 
 
-def _frequency(campaign: str, root: Path) -> _Found:
-    table = read_frequency(campaign, root)
-    kept = len(table.frame)
-    rows = kept + sum(table.dropped.values())
-    return _Found("sound", rows, kept, _of_frame(table.frame), table.dropped, table.noted)
-
-
-def _clean(table: str, root: Path) -> _Found:
+def _clean(table: str, root: Path) -> Found:
     return _frame(read_clean(table, root))
 
 
-def _activity(gpu: str, root: Path) -> _Found:
-    return _records(read_activity_table(gpu, root))
+def _frame(frame: pd.DataFrame) -> Found:
+    return Found("sound", len(frame), len(frame), digest_of_frame(frame))
 
 
-def _frame(frame: pd.DataFrame) -> _Found:
-    return _Found("sound", len(frame), len(frame), _of_frame(frame))
-
-
-def _records(rows: tuple[object, ...]) -> _Found:
-    # The repr of a float is exact, so that equal records have equal text.
-    return _Found("sound", len(rows), len(rows), _digest(map(repr, rows)))
-
-
-def _of_frame(frame: pd.DataFrame) -> str:
+def digest_of_frame(frame: pd.DataFrame) -> str:
+    """sha256 of the rows, however their file is written."""
     # Lines of the file are bookkeeping; the same rows elsewhere are the same rows.
     columns = sorted(name for name in frame.columns if name not in ("line", "src_row"))
     text = frame[columns].to_csv(index=False, lineterminator="\n")
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _digest(lines: Iterable[str]) -> str:
+def digest(lines: Iterable[str]) -> str:
+    """sha256 of lines of text."""
     return hashlib.sha256("\n".join(lines).encode()).hexdigest()

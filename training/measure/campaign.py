@@ -10,6 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from math import inf
 from pathlib import Path
 
+from wattcast.features.errors import DataError
 from wattcast.training.measure.device import (
     Clock,
     ContextBrokenError,
@@ -23,7 +24,7 @@ from wattcast.training.measure.device import (
 from wattcast.training.measure.lines import Failure, Provenance, SensorTraits, Session
 from wattcast.training.measure.observer import Settings
 from wattcast.training.measure.protocol import TIMED_ONLY, behaviour, measure
-from wattcast.training.measure.recording import Recorder
+from wattcast.training.measure.recording import Recorder, doubts_of
 from wattcast.training.measure.workload import Pattern, Workload
 
 
@@ -135,7 +136,8 @@ def run_campaign(
 
     Raises GpuLostError where the device stops answering and ContextBrokenError where a kernel
     fails for all that come after it (the recording keeps all before, and the failure; a broken
-    kernel is not tried again), DataError for a recording of another device.
+    kernel is not tried again), DataError for a recording of another device. What cannot have been
+    measured is recorded as a failure and tried again on the next start.
     """
     end = clock.now() + most_seconds
     with Recorder(path, head) as recorder:
@@ -158,16 +160,18 @@ def run_campaign(
                 found = measure(
                     runner, sensor, traits, clock, one.workload, one.pattern, one.key, settings
                 )
+                doubts = doubts_of(found, head.device, one.key)
             except (GpuLostError, ContextBrokenError) as error:
                 broken = isinstance(error, ContextBrokenError)
                 recorder.write(
                     Failure(key=one.key, kind=error.slug, detail=error.detail, permanent=broken)
                 )
                 raise
-            except WorkloadError as error:
+            except (WorkloadError, DataError) as error:
                 failed += 1
+                permanent = isinstance(error, WorkloadError)  # a sensor's whim is not
                 recorder.write(
-                    Failure(key=one.key, kind=error.slug, detail=error.detail, permanent=True)
+                    Failure(key=one.key, kind=error.slug, detail=error.detail, permanent=permanent)
                 )
                 progress(f"{told}: {error.detail}")
                 continue
@@ -177,8 +181,8 @@ def run_campaign(
             watts = "" if result.power_watts is None else f", {result.power_watts:.1f} W"
             why = f" (not resolved: {', '.join(result.unresolved)})" if result.unresolved else ""
             progress(f"{told}: {_time(result.time_seconds)}{watts}{why}")
-            for note in result.notes:
-                progress(f"{one.key}: {note}")
+            for note in (*(f"{one.key}: {note}" for note in result.notes), *doubts):
+                progress(note)
         return Outcome(len(left) - failed, known, failed, unresolved)
 
 

@@ -10,11 +10,13 @@ time.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
-from wattcast.features.errors import WattcastError
+from wattcast.features.errors import GpuError, WattcastError
+from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.training.measure.workload import Board, Part, Pattern, Workload
 
 
@@ -76,6 +78,27 @@ class Device(Part):
     memory_bus_bits: int | None = None
     max_memory_mhz: float | None = None
     power_limit_watts: float | None = None
+
+
+def profile_id(device: Device) -> str:
+    """Id of a device without a profile: its name in lower case with hyphens."""
+    name = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
+    return name.removeprefix("nvidia-") or "gpu"
+
+
+def known_profile(device: Device, gpu: str | None = None) -> GpuProfile | None:
+    """The profile of ``gpu``, or the one whose id, alias or name is the device's.
+
+    Raises GpuError for a ``gpu`` that is unknown.
+    """
+    if gpu is not None:
+        return load_gpu(gpu)
+    for name in (profile_id(device), f"nvidia-{profile_id(device)}"):
+        try:
+            return load_gpu(name)
+        except GpuError:
+            continue  # another spelling, or none
+    return None
 
 
 class Batch(NamedTuple):

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from wattcast.features.errors import DataError
-from wattcast.features.plausible import check_measured
 from wattcast.training.measure.device import Device
 from wattcast.training.measure.lines import Configuration, Result, Session
-from wattcast.training.measure.recording import Recorder
+from wattcast.training.measure.recording import Recorder, doubts_of
 from wattcast.training.measure.workload import Board, Described
 
 
@@ -106,7 +105,8 @@ def write_imported(
     licence: str,
     ptx: str | None = None,
 ) -> None:
-    """Write a recording of imported configurations. Raises DataError where ``path`` exists."""
+    """Write a recording of imported configurations. Raises DataError where ``path`` exists, and for
+    a value that cannot have been measured (on ``gpu``, where a profile has that name)."""
     if path.exists():
         raise DataError(f"{path} exists already", file=path.name)
     device = Device(
@@ -129,6 +129,8 @@ def write_imported(
         software={"origin": origin},
         notes=("imported: the board's facts, clocks and raw samples are not known",),
     )
+    for one in configurations:
+        doubts_of(one, device, one.key)
     sha256 = hashlib.sha256(ptx.encode()).hexdigest() if ptx is not None else None
     with Recorder(path, head) as recorder:
         for one in configurations:
@@ -155,7 +157,6 @@ def _configuration(
     )
     has_energy = joules is not None and joules > 0
     watts = joules / seconds if has_energy and joules is not None and seconds else None
-    check_measured(None, power_watts=watts, time_seconds=seconds, where=key)
     return Configuration(
         key=key,
         workload=workload,

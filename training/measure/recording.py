@@ -11,12 +11,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import ValidationError
 
 from wattcast.features.errors import DataError
-from wattcast.training.measure.device import Device
+from wattcast.features.plausible import check_measured
+from wattcast.training.measure.device import Device, known_profile
 from wattcast.training.measure.lines import (
     LINE,
     Configuration,
@@ -32,7 +33,8 @@ from wattcast.training.measure.workload import Workload
 
 @dataclass(frozen=True)
 class Recording:
-    """A recording read back. ``torn`` tells that its last line was cut off and left out."""
+    """A recording read back. ``torn`` tells that its last line was cut off and left out;
+    ``doubts`` are values that were taken although they are odd, a sentence each."""
 
     sessions: tuple[Session, ...]
     sensor: SensorTraits
@@ -40,6 +42,7 @@ class Recording:
     configurations: tuple[Configuration, ...]
     failures: tuple[Failure, ...]
     torn: bool = False
+    doubts: tuple[str, ...] = ()
 
     @property
     def device(self) -> Device:
@@ -65,13 +68,14 @@ class Recording:
 
 
 def read_recording(path: Path) -> Recording:
-    """Read and check a recording. Raises DataError (file, row) for a line that does not hold;
-    a last line without its end is left out."""
+    """Read and check a recording. Raises DataError (file, row) for a line that does not hold or
+    cannot have been measured (``doubts_of``); a last line without its end is left out."""
     lines, torn = _lines(path)
     sessions: list[Session] = []
     sensor = SensorTraits()
     modules: dict[str, str] = {}
     configurations: dict[str, Configuration] = {}
+    doubts: dict[str, tuple[str, ...]] = {}
     failures: dict[str, Failure] = {}
     for row, text in enumerate(lines, start=1):
         line = _parsed(text, path, row)
@@ -97,6 +101,8 @@ def read_recording(path: Path) -> Recording:
                         file=path.name,
                         row=row,
                     )
+                where = f"{path.name}, line {row}: {line.key}"
+                doubts[line.key] = doubts_of(line, sessions[-1].device, where)
                 configurations[line.key] = line
                 failures.pop(line.key, None)
             case Failure():
@@ -110,7 +116,29 @@ def read_recording(path: Path) -> Recording:
         tuple(configurations.values()),
         tuple(failures.values()),
         torn,
+        tuple(text for each in doubts.values() for text in each),
     )
+
+
+class _Rated(NamedTuple):
+    """A board as its own driver rates it."""
+
+    id: str
+    tdp_watts: float
+    idle_watts: float | None
+
+
+def doubts_of(one: Configuration, device: Device, where: str) -> tuple[str, ...]:
+    """What is odd about a result, a sentence each, by the limit that the driver told, else the
+    profile's. Raises DataError, naming ``where``, for what cannot have been measured."""
+    result, limit = one.result, device.power_limit_watts
+    board = (
+        known_profile(device) if limit is None else _Rated(device.name, limit, result.idle_watts)
+    )
+    notes = check_measured(
+        board, power_watts=result.power_watts, time_seconds=result.time_seconds, where=where
+    )
+    return tuple(note.detail for note in notes)
 
 
 def _parsed(text: str, path: Path, row: int) -> Line:

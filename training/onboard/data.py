@@ -11,7 +11,7 @@ from typing import Any
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile, check_profile, load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.training.measure.device import Device
+from wattcast.training.measure.device import Device, profile_id
 
 SOURCE = "onboarding"
 """The entry of ``[sources]`` that measured facts come from."""
@@ -27,12 +27,6 @@ _ARCHITECTURES: Mapping[tuple[int, int], str] = {
     (9, 0): "Hopper",
     (10, 0): "Blackwell",
 }
-
-
-def profile_id(device: Device) -> str:
-    """Id of a device without a profile: its name in lower case with hyphens."""
-    name = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
-    return name.removeprefix("nvidia-") or "gpu"
 
 
 def loaded(data: Mapping[str, Any], folder: Path) -> GpuProfile:

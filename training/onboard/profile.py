@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from wattcast.features.activity import Activity
-from wattcast.features.errors import GpuError, WattcastError
-from wattcast.features.gpus import GpuProfile, load_gpu
+from wattcast.features.errors import WattcastError
+from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair
@@ -30,7 +30,7 @@ from wattcast.models.time.bottleneck import (
     dram_bytes,
     resource_seconds,
 )
-from wattcast.training.measure.device import Device
+from wattcast.training.measure.device import known_profile
 from wattcast.training.measure.lines import Configuration
 from wattcast.training.measure.recording import Recording
 from wattcast.training.measure.workload import Buffer, Probe, executed
@@ -39,7 +39,6 @@ from wattcast.training.onboard.data import (
     base_data,
     driver_data,
     fact,
-    profile_id,
     profile_of,
     used_sources,
 )
@@ -76,21 +75,6 @@ class FittedProfile:
     data: dict[str, Any]
     fitted: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
-
-
-def known_profile(device: Device, gpu: str | None = None) -> GpuProfile | None:
-    """The profile of ``gpu``, or the one whose id, alias or name is the device's.
-
-    Raises GpuError for a ``gpu`` that is unknown.
-    """
-    if gpu is not None:
-        return load_gpu(gpu)
-    for name in (profile_id(device), f"nvidia-{profile_id(device)}"):
-        try:
-            return load_gpu(name)
-        except GpuError:
-            continue  # another spelling, or none
-    return None
 
 
 def steady_clocks(configurations: Iterable[Configuration]) -> ClockPair | None:

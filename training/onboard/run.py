@@ -77,7 +77,7 @@ def onboard(
         raise DataError("an imported recording has no probes to onboard with", file=path.name)
     if not recording.configurations:
         raise DataError(f"{path.name} has no measured configurations", file=path.name)
-    notes = [*recording.sensor.notes, *_failures(recording)]
+    notes = [*recording.sensor.notes, *_failures(recording), *recording.doubts]
     notes += [f"{one.key}: {note}" for one in recording.configurations for note in one.result.notes]
     if recording.torn:
         notes.append("the recording's last line was cut off and is left out")

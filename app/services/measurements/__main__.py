@@ -5,7 +5,6 @@ Orders come on standard input, answers go to standard output."""
 
 from __future__ import annotations
 
-import os
 import select
 import sys
 import tempfile
@@ -25,10 +24,6 @@ from wattcast.app.settings import Settings
 from wattcast.app.store.database import Pool, open_database
 from wattcast.app.store.repositories import Repositories
 from wattcast.features.errors import WattcastError
-
-NICENESS = 19
-"""Predictions come first where a reader shares their cores: at 10, 32 uploads at once held some of
-them up for 60 to 90 ms (``python -m benchmarks load``)."""
 
 IDLE_SECONDS = 60.0
 """A reader without work ends after so long: it takes about 90 MB."""
@@ -97,5 +92,4 @@ def _problem(error: WattcastError | SQLAlchemyError | OSError) -> dict[str, Any]
 
 
 if __name__ == "__main__":
-    os.nice(NICENESS)
     serve(sys.stdin.buffer, sys.stdout.buffer)

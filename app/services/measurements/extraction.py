@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +18,7 @@ from wattcast.app.logs import configure, log
 from wattcast.app.services.measurements.tables import late
 from wattcast.app.settings import Settings
 from wattcast.app.store.measurements import Rejection
+from wattcast.features.cuda.isolation import Limited
 from wattcast.features.errors import (
     AnalysisError,
     GpuError,
@@ -33,6 +34,9 @@ from wattcast.predictor.messages.analyze import AnalyzeRequest
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
+
+NICENESS = 5
+"""Predictions come first."""
 
 ROWS_HERE = 64
 """Launches analysed in the service itself; more go to a process of their own, whose start costs
@@ -120,30 +124,25 @@ def _elsewhere(
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as errors:
         _write(services, launches, asked)
         asked.seek(0)
-        with subprocess.Popen(
+        with Limited(
             [sys.executable, "-P", "-m", "wattcast.app.services.measurements.extraction"],
+            {"seconds": max(1, math.ceil(until - time.monotonic())), "niceness": NICENESS},
             stdin=asked,
             stdout=subprocess.PIPE,
             stderr=errors,
             env=environment,
         ) as child:
             assert child.stdout is not None
-            timer = threading.Timer(until - time.monotonic(), child.kill)
-            timer.start()
-            try:
-                for _ in launches:
-                    line = child.stdout.readline()
-                    if time.monotonic() > until:
-                        raise late()
-                    if not line:
-                        errors.seek(0)
-                        said = errors.read(10_000).decode("utf-8", "replace")
-                        log().error("extraction process died", code=child.wait(), stderr=said)
-                        raise ServiceError("internal", "the analysis of the upload broke off")
-                    yield _outcome(from_json(line))
-            finally:
-                timer.cancel()
-                child.kill()
+            for _ in launches:
+                line = child.stdout.readline()
+                if time.monotonic() > until:
+                    raise late()
+                if not line:
+                    errors.seek(0)
+                    said = errors.read(10_000).decode("utf-8", "replace")
+                    log().error("extraction process died", code=child.wait(), stderr=said)
+                    raise ServiceError("internal", "the analysis of the upload broke off")
+                yield _outcome(from_json(line))
 
 
 def _write(services: Services, launches: Sequence[Launch], to: IO[bytes]) -> None:
@@ -185,5 +184,4 @@ def serve(source: IO[bytes], target: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    os.nice(5)  # predictions come first
     serve(sys.stdin.buffer, sys.stdout.buffer)

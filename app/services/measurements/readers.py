@@ -33,6 +33,7 @@ from wattcast.app.services.measurements.upload import (
 )
 from wattcast.app.settings import Settings
 from wattcast.app.store.measurements import Batch
+from wattcast.features.cuda.isolation import Limited
 from wattcast.features.errors import GivenUpError, ServiceError
 
 if TYPE_CHECKING:
@@ -40,6 +41,10 @@ if TYPE_CHECKING:
 
 GRACE_SECONDS = 5.0
 """A reader minds the time limit itself; one that does not is killed so much later."""
+
+NICENESS = 19
+"""Predictions come first where a reader shares their cores: at 10, 32 uploads at once held some of
+them up for 60 to 90 ms (``python -m benchmarks load``)."""
 
 IN_MEMORY = 2**20
 """Bytes of an upload that are kept in memory, or moved at a time."""
@@ -148,12 +153,13 @@ class _Reader:
 
     def __init__(self, settings: Settings) -> None:
         kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTCAST_")}
-        self._process = subprocess.Popen(
+        # A session of its own: Ctrl-C is for the service, which then sees to its readers.
+        self._process = Limited(
             [sys.executable, "-P", "-m", "wattcast.app.services.measurements"],
+            {"niceness": NICENESS},
             stdin=subprocess.PIPE,  # closes with this process: the reader's sign to end
             stdout=subprocess.PIPE,
             env={**kept, **settings.environment(), "OMP_NUM_THREADS": "1"},
-            start_new_session=True,  # Ctrl-C is for the service, which then sees to its readers
         )
 
     def ask(self, order: Mapping[str, Any], file: IO[bytes], seconds: float) -> dict[str, Any]:

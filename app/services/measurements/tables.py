@@ -17,6 +17,7 @@ from typing import IO, Any
 from pydantic_core import from_json
 
 from wattcast.app.services.measurements.unpack import Unpacked
+from wattcast.features.cuda.isolation import Limited
 from wattcast.features.errors import DataError, ServiceError
 
 MOST_LINE_BYTES = 1 << 20
@@ -132,7 +133,6 @@ def _parquet_rows(table: IO[bytes], limits: TableLimits) -> Iterator[RawRow]:
     seconds = math.ceil(limits.until - time.monotonic())
     if seconds < 1:
         raise late()
-    command = [sys.executable, "-I", str(_CHILD), str(limits.memory_bytes), str(seconds)]
     environment = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         # Memory that is reserved and not used would count against the limit.
@@ -143,8 +143,9 @@ def _parquet_rows(table: IO[bytes], limits: TableLimits) -> Iterator[RawRow]:
     table.flush()
     with (
         tempfile.TemporaryFile() as errors,
-        subprocess.Popen(  # noqa: S603 - our own script; the upload is only its input
-            [*command, str(limits.rows)],
+        Limited(
+            [sys.executable, "-I", str(_CHILD), str(limits.rows)],
+            {"seconds": seconds, "memory_bytes": limits.memory_bytes},
             stdin=table,
             stdout=subprocess.PIPE,
             stderr=errors,
@@ -152,12 +153,8 @@ def _parquet_rows(table: IO[bytes], limits: TableLimits) -> Iterator[RawRow]:
         ) as child,
     ):
         assert child.stdout is not None
-        try:
-            yield from _json_rows(_lines(_Counted(child.stdout, limits)))  # type: ignore[arg-type]
-            code = child.wait()
-        finally:
-            child.kill()
-        if code:
+        yield from _json_rows(_lines(_Counted(child.stdout, limits)))  # type: ignore[arg-type]
+        if code := child.wait():
             errors.seek(0)
             said = errors.read(4096).decode("utf-8", "replace").strip()
             why = said if code == 3 and said else "reading it takes too much memory or time"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import re
+import stat
 import struct
 import tempfile
 import zipfile
@@ -197,6 +198,8 @@ def _checked_name(member: zipfile.ZipInfo) -> str:
         or ":" in name
     ):
         raise DataError(f"the zip has a file with the forbidden name {name[:100]!r}")
+    if stat.S_ISLNK(member.external_attr >> 16):  # the mode, where Unix packed it (zip(1))
+        raise DataError(f"{name!r} in the zip is a symbolic link; pack the file itself")
     if member.flag_bits & 0x1:
         raise DataError("the zip is encrypted")
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):

@@ -1,0 +1,327 @@
+"""What ptxas makes of PTX: machine instructions of each PTX instruction in its place.
+
+One PTX instruction is rarely one machine instruction. ptxas joins neighbours (a product and the
+sum it goes into, three additions' operands, logic of three inputs, a shift and the address it
+indexes) and drops what hardware does for free (address spaces, zero extension, constant offsets).
+``isa.toml`` holds what an instruction takes by itself; here its users decide what is left of it.
+
+Source: machine code of ptxas 12.9 for sm_75 and sm_80, each machine instruction traced back to
+the PTX line it stands for; ``python -m studies machine-code`` compares the two again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wattcast.features.attached import Attached
+from wattcast.features.dataflow import reads, writes
+from wattcast.features.effort import checkpoint
+from wattcast.features.isa import OpcodeFacts, classify, kind_of
+from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Register, Special
+
+Floats = npt.NDArray[np.float64]
+
+
+class Pipes(NamedTuple):
+    """Machine instructions of one PTX instruction by pipe; the sum is its expansion."""
+
+    fma: float = 0.0
+    fp32: float = 0.0
+    alu: float = 0.0
+    fp64: float = 0.0
+    sfu: float = 0.0
+    tensor: float = 0.0
+    fp16: float = 0.0
+
+
+class MachineCode(NamedTuple):
+    """Machine instructions by position: ``instructions[n]``, and ``pipes[n, pipe]`` in the order
+    of ``Pipes``."""
+
+    instructions: Floats
+    pipes: Floats
+
+
+# How the long sequences split; the rest of a sequence goes to the main pipe. A reciprocal seed
+# from the special function unit, then Newton steps; integers are converted there and back
+# (machine code of CUDA 11 to 13, read with cuobjdump -sass).
+_SEED = 1.0
+_INTEGER_CONVERSIONS = 3.0
+
+
+@lru_cache(maxsize=65536)
+def pipes_of(opcode: str) -> Pipes:
+    """Machine instructions per pipe of an opcode by itself. Fused multiply-adds count on the FMA
+    pipe; integer multiplication runs there too from compute capability 7.0 on (Volta
+    whitepaper)."""
+    facts = classify(opcode)
+    weight = facts.sass_expansion
+    if facts.entry in ("div", "rem", "sqrt", "rcp", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"):
+        return _sequence(facts, weight)
+    if facts.pipe in ("fma", "fp32"):
+        return Pipes(fma=weight, fp32=weight) if facts.pipe == "fma" else Pipes(alu=weight)
+    if facts.pipe == "fp64":
+        return Pipes(fp64=weight)
+    if facts.pipe == "fp16":
+        return Pipes(fp16=weight)
+    if facts.pipe == "sfu":
+        return Pipes(sfu=weight)
+    if facts.pipe == "tensor":
+        return Pipes(tensor=weight)
+    if facts.pipe == "int":
+        if facts.entry in ("mul", "mad", "mul24", "mad24", "dp4a", "dp2a"):
+            return Pipes(fma=weight)
+        return Pipes(alu=weight)
+    return Pipes()
+
+
+def _sequence(facts: OpcodeFacts, weight: float) -> Pipes:
+    kind = kind_of(facts.type)
+    if kind == "int":
+        seeds = min(_INTEGER_CONVERSIONS, weight)
+        return Pipes(sfu=seeds, alu=weight - seeds)
+    seed = min(_SEED, weight)
+    if kind == "f64":
+        return Pipes(sfu=seed, fp64=weight - seed)
+    return Pipes(sfu=seed, fma=weight - seed, fp32=weight - seed)
+
+
+_code: Attached[Body, MachineCode] = Attached("machine_code")
+
+
+def machine_code(body: Body) -> MachineCode:
+    """Machine instructions of a function; worked out once."""
+    known = _code.get(body)
+    return known if known is not None else _code.set(body, _Fusion(body).code())
+
+
+FORWARD_BRANCH = 0.6
+FORWARD_JUMP = 0.3
+"""Branches left of conditional and of plain ones that lead forward (machine code as above)."""
+
+LAUNCH_SHAPE = 0.3
+"""Instructions left of a read of ``%ntid`` or ``%nctaid`` (machine code as above)."""
+
+_LOGIC = ("and", "or", "xor", "not")
+_ROUNDED = (".rn", ".rz", ".rm", ".rp", ".rna")
+_MOST_INPUTS = 3  # of LOP3 and IADD3 (CUDA Binary Utilities, instruction sets from Maxwell on)
+
+
+class _Fusion:
+    """Which instructions of a body disappear into their users."""
+
+    def __init__(self, body: Body) -> None:
+        self._body = body
+        self._facts = [classify(one.opcode) for one in body.instructions]
+        self._gone = np.zeros(len(body.instructions), dtype=np.bool_)
+        self._full = np.zeros(len(body.instructions), dtype=np.bool_)  # took another one in
+        self._weights: dict[int, float] = {}
+        self._dissolved: dict[str, frozenset[str]] = {}  # logic by its result: its inputs
+        self._product: set[int] = set()  # integer additions that became multiply-adds
+        uses: dict[str, list[int]] = {}
+        writers: dict[str, int] = {}
+        for one in body.instructions:
+            for name in reads(one):
+                uses.setdefault(name, []).append(one.position)
+            for name in writes(one):
+                writers[name] = writers.get(name, 0) + 1
+        self._labels = {label.name: label.target for label in body.labels}
+        self._uses = uses
+        self._writers = writers
+
+    def code(self) -> MachineCode:
+        body = self._body
+        rules: Mapping[str, Callable[[Instruction, OpcodeFacts], None]] = {
+            "mul": self._multiply, "shl": self._shift, "shr": self._shift, "add": self._add,
+            "sub": self._add, "and": self._logic, "or": self._logic, "xor": self._logic,
+            "not": self._logic, "neg": self._sign, "abs": self._sign, "ld": self._load,
+            "mov": self._move, "bra": self._branch,
+        }  # fmt: skip
+        for one, facts in zip(body.instructions, self._facts, strict=True):
+            checkpoint()
+            rule = rules.get(facts.entry)
+            if rule is not None:
+                rule(one, facts)
+        instructions = np.array([facts.sass_expansion for facts in self._facts])
+        pipes = np.array([pipes_of(one.opcode) for one in body.instructions]).reshape(-1, 7)
+        for at, weight in self._weights.items():
+            before = instructions[at]
+            pipes[at] *= weight / before if before else 0.0
+            instructions[at] = weight
+        for at in self._product:
+            pipes[at] = Pipes(fma=instructions[at])
+        instructions[self._gone] = 0.0
+        pipes[self._gone] = 0.0
+        return MachineCode(instructions, pipes)
+
+    # --- who uses what ---
+
+    def _result(self, one: Instruction) -> str | None:
+        """The register an instruction writes, if nobody else writes it and it always does."""
+        first = one.operands[0] if one.operands else None
+        if type(first) is not Register or one.predicate is not None:
+            return None
+        return first.name if self._writers.get(first.name) == 1 else None
+
+    def _users(self, one: Instruction) -> list[int]:
+        """Who reads its result; none where that may be another's result too."""
+        name = self._result(one)
+        return [] if name is None else self._uses.get(name, [])
+
+    def _into(self, one: Instruction, takes: Callable[[int], bool]) -> list[int]:
+        """The users if every one of them can take it in."""
+        users = self._users(one)
+        return users if users and all(not self._full[at] and takes(at) for at in users) else []
+
+    def _absorb(self, one: Instruction, users: list[int]) -> bool:
+        for at in users:
+            self._full[at] = True
+        self._gone[one.position] = bool(users)
+        return bool(users)
+
+    def _is(self, at: int, entries: tuple[str, ...], bits: int, kind: str = "int") -> bool:
+        facts = self._facts[at]
+        return facts.entry in entries and facts.bits == bits and kind_of(facts.type) == kind
+
+    # --- rules ---
+
+    def _multiply(self, one: Instruction, facts: OpcodeFacts) -> None:
+        kind, opcode = kind_of(facts.type), one.opcode
+        if kind != "int":
+            # Contracted unless rounding is written (PTX ISA 9.0, mul and add: "no rounding
+            # modifier"); the second product of a sum stays.
+            if any(mode in opcode for mode in _ROUNDED):
+                return
+
+            def sums(at: int) -> bool:
+                other = self._body.instructions[at].opcode
+                return self._facts[at].entry in ("add", "sub") and (
+                    self._facts[at].type == facts.type
+                    and not any(mode in other for mode in _ROUNDED)
+                )
+
+            self._absorb(one, self._into(one, sums))
+        elif ".wide" in opcode:
+            users = self._into(one, lambda at: self._is(at, ("add",), 2 * facts.bits))
+            if self._absorb(one, users):
+                for at in users:
+                    self._weights[at] = 1.0
+                    self._product.add(at)
+        elif ".hi" not in opcode and facts.bits == 32:
+            users = self._into(one, lambda at: self._is(at, ("add",), 32))
+            if self._absorb(one, users):
+                self._product.update(users)
+
+    def _shift(self, one: Instruction, facts: OpcodeFacts) -> None:
+        if len(one.operands) < 3 or type(one.operands[2]) is not Immediate:
+            return
+        if self._rotated(one, facts):
+            return
+        if facts.entry == "shl":
+            self._absorb(one, self._into(one, lambda at: self._is(at, ("add",), facts.bits)))
+
+    def _rotated(self, one: Instruction, facts: OpcodeFacts) -> bool:
+        """A shift that is half of a rotation goes into the instruction that joins the halves."""
+        users = self._users(one)
+        if facts.bits != 32 or len(users) != 1:
+            return False
+        join = self._body.instructions[users[0]]
+        if self._facts[users[0]].entry not in ("or", "add", "xor"):
+            return False
+        halves = [
+            other
+            for other in self._body.instructions[max(0, users[0] - 8) : users[0]]
+            if self._facts[other.position].entry in ("shl", "shr") and self._users(other) == users
+        ]
+        if len(halves) != 2 or len(join.operands) < 3:
+            return False
+        (a, b) = halves
+        if self._facts[a.position].entry == self._facts[b.position].entry:
+            return False
+        if a.operands[1] != b.operands[1]:
+            return False
+        if not (type(a.operands[2]) is Immediate and type(b.operands[2]) is Immediate):
+            return False
+        if a.operands[2].value + b.operands[2].value != facts.bits:
+            return False
+        self._gone[one.position] = True
+        self._full[users[0]] = True
+        return True
+
+    def _add(self, one: Instruction, facts: OpcodeFacts) -> None:
+        if kind_of(facts.type) != "int":
+            return
+        at = one.position
+        if facts.bits == 64 and at not in self._weights:
+            self._weights[at] = 2.0
+        if facts.entry == "add" and type(one.operands[-1]) is Immediate:
+            users = self._users(one)
+            if users and all(self._addresses(user, one) for user in users):
+                self._gone[at] = True  # the constant goes into the accesses' own offset
+                return
+        if facts.bits == 32 and not self._full[at] and len(self._users(one)) == 1:
+            self._absorb(one, self._into(one, lambda user: self._is(user, ("add", "sub"), 32)))
+
+    def _addresses(self, user: int, one: Instruction) -> bool:
+        first = one.operands[0]
+        return self._facts[user].accesses_memory and any(
+            type(operand) is Address and operand.base == first
+            for operand in self._body.instructions[user].operands
+        )
+
+    def _logic(self, one: Instruction, facts: OpcodeFacts) -> None:
+        """LOP3 computes any function of three inputs: logic of logic is one instruction."""
+        if facts.bits < 32:
+            return
+        if facts.bits == 64:
+            self._weights[one.position] = 2.0
+        users, name = self._users(one), self._result(one)
+        if name is None or len(users) != 1 or not self._is(users[0], _LOGIC, facts.bits):
+            return
+        mine = self._inputs(one)
+        if len(mine | (self._inputs(self._body.instructions[users[0]]) - {name})) <= _MOST_INPUTS:
+            self._dissolved[name] = mine
+            self._gone[one.position] = True
+
+    def _inputs(self, one: Instruction) -> frozenset[str]:
+        """What logic depends on, through the logic that went into it."""
+        found: set[str] = set()
+        for operand in one.operands[1:]:
+            name = operand.name if type(operand) is Register else str(operand)
+            found |= self._dissolved.get(name, frozenset((name,)))
+        return frozenset(found)
+
+    def _sign(self, one: Instruction, facts: OpcodeFacts) -> None:
+        """A sign is part of a floating-point operand, and of an addend."""
+        kind = kind_of(facts.type)
+        arithmetic = ("add", "sub", "mul", "fma", "mad", "setp") if kind != "int" else ("add",)
+        users = self._users(one)
+        if users and all(self._is(at, arithmetic, facts.bits, kind) for at in users):
+            self._gone[one.position] = facts.entry == "neg" or kind != "int"
+
+    def _load(self, one: Instruction, facts: OpcodeFacts) -> None:
+        """Constant memory at an address that the code fixes is an operand of its users."""
+        if facts.space == "const":
+            address = one.operands[-1]
+            if type(address) is Address and type(address.base) is not Register:
+                self._gone[one.position] = True
+
+    def _move(self, one: Instruction, facts: OpcodeFacts) -> None:
+        """Special registers are read by an instruction of their own; the launch's shape lies in
+        constant memory, which mostly is an operand of its users."""
+        source = one.operands[-1]
+        if type(source) is Special:
+            shape = source.name.startswith(("%ntid", "%nctaid"))
+            self._weights[one.position] = LAUNCH_SHAPE if shape else 1.0
+
+    def _branch(self, one: Instruction, facts: OpcodeFacts) -> None:
+        """Short ways forward are predicated, and blocks are laid out to fall through."""
+        target = self._labels.get(getattr(one.operands[0], "name", ""), 0)
+        if target > one.position:
+            conditional = one.predicate is not None
+            self._weights[one.position] = FORWARD_BRANCH if conditional else FORWARD_JUMP

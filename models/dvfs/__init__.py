@@ -1,1 +1,0 @@
-"""How time, power and energy of a kernel change with the core and memory clock."""

@@ -1,0 +1,113 @@
+"""Machine instructions of PTX in its place: what ptxas joins and drops."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from studies.machine_code import find_nvdisasm, machine_lines
+from wattcast.features.cuda.ptxas import find_ptxas
+from wattcast.features.isa import classify
+from wattcast.features.machine_code import Pipes, machine_code
+from wattcast.features.ptx import Body, read_module
+
+HEAD = """.version 7.8
+.target sm_75
+.address_size 64
+.const .align 4 .b8 table[64];
+.visible .entry k(.param .u64 p, .param .u32 n) {
+.reg .pred %p<9>; .reg .b32 %r<99>; .reg .b64 %rd<99>; .reg .f32 %f<99>;
+ld.param.u64 %rd1, [p]; ld.param.u32 %r1, [n];
+ld.global.u32 %r2, [%rd1]; ld.global.u32 %r3, [%rd1+4]; ld.global.u32 %r4, [%rd1+8];
+ld.global.u32 %r5, [%rd1+12];
+ld.global.f32 %f1, [%rd1+16]; ld.global.f32 %f2, [%rd1+20]; ld.global.f32 %f3, [%rd1+24];
+"""
+LOADS = 9
+
+CASES = {
+    # contracted without a rounding mode, kept with one
+    "mul.f32 %f4, %f1, %f2; sub.f32 %f5, %f4, %f3; st.global.f32 [%rd1], %f5;": "0 1 1",
+    "mul.rn.f32 %f4, %f1, %f2; sub.rn.f32 %f5, %f4, %f3; st.global.f32 [%rd1], %f5;": "1 1 1",
+    # one product fits into a sum, the second does not
+    "mul.f32 %f4, %f1, %f2; mul.f32 %f5, %f1, %f3; add.f32 %f6, %f4, %f5;"
+    "st.global.f32 [%rd1], %f6;": "0 1 1 1",
+    # a product that something else needs too stays
+    "mul.f32 %f4, %f1, %f2; add.f32 %f5, %f4, %f3; st.global.f32 [%rd1], %f5;"
+    "st.global.f32 [%rd1+4], %f4;": "1 1 1 1",
+    # addresses: index times size plus base is one instruction, a constant offset none
+    "mul.wide.s32 %rd2, %r2, %r4; add.s64 %rd3, %rd1, %rd2; add.s64 %rd4, %rd3, 64;"
+    "st.global.u32 [%rd4], %r3;": "0 1 0 1",
+    "mul.lo.s32 %r6, %r2, %r3; add.s32 %r7, %r6, %r4; st.global.u32 [%rd1], %r7;": "0 1 1",
+    "shl.b32 %r6, %r2, 3; add.s32 %r7, %r6, %r4; st.global.u32 [%rd1], %r7;": "0 1 1",
+    "add.s32 %r6, %r2, %r3; add.s32 %r7, %r6, %r4; st.global.u32 [%rd1], %r7;": "0 1 1",
+    # logic of three inputs is one instruction, of four two
+    "and.b32 %r6, %r2, %r3; xor.b32 %r7, %r6, %r4; st.global.u32 [%rd1], %r7;": "0 1 1",
+    "and.b32 %r6, %r2, %r3; xor.b32 %r7, %r6, %r4; or.b32 %r8, %r7, %r5;"
+    "st.global.u32 [%rd1], %r8;": "0 1 1 1",
+    "not.b32 %r6, %r2; and.b32 %r7, %r6, %r3; st.global.u32 [%rd1], %r7;": "0 1 1",
+    # both shifts of a rotation
+    "shl.b32 %r6, %r2, 7; shr.u32 %r7, %r2, 25; or.b32 %r8, %r6, %r7;"
+    "st.global.u32 [%rd1], %r8;": "0 0 1 1",
+    # signs and constants are operands
+    "neg.f32 %f4, %f1; fma.rn.f32 %f5, %f4, %f2, %f3; st.global.f32 [%rd1], %f5;": "0 1 1",
+    "ld.const.f32 %f4, [table+8]; add.f32 %f5, %f4, %f1; st.global.f32 [%rd1], %f5;": "0 1 1",
+}
+
+
+def body_of(text: str) -> Body:
+    module = read_module(HEAD + text.replace(";", ";\n") + "ret;\n}\n")
+    return module.functions[0].body
+
+
+@pytest.mark.parametrize(("text", "left"), CASES.items())
+def test_what_is_left_of_each_instruction(text: str, left: str) -> None:
+    code = machine_code(body_of(text))
+    assert code.instructions[LOADS:-1].tolist() == [float(one) for one in left.split()]
+
+
+@pytest.mark.parametrize(("text", "left"), CASES.items())
+def test_ptxas_leaves_as_many(text: str, left: str) -> None:
+    """The expected figures above are those of the compiler."""
+    if find_ptxas() is None or find_nvdisasm() is None:
+        pytest.skip("needs NVIDIA's ptxas and nvdisasm (requirements-cuda.lock)")
+    source = HEAD + text.replace(";", ";\n") + "ret;\n}\n"
+    module = read_module(source)
+    lines = machine_lines(source, module, "sm_75")["k"]
+    body = module.functions[0].body
+    found = sum(lines[one.line] for one in body.instructions[LOADS:-1])
+    assert found == sum(int(one) for one in left.split())
+
+
+def test_a_multiply_add_runs_on_the_pipe_of_its_product() -> None:
+    code = machine_code(body_of("mul.lo.s32 %r6, %r2, %r3; add.s32 %r7, %r6, %r4;"))
+    assert Pipes(*code.pipes[LOADS + 1]).fma == 1
+
+
+PIECES = [
+    "mul.f32 %f{a}, %f{b}, %f{c};", "add.f32 %f{a}, %f{b}, %f{c};", "neg.f32 %f{a}, %f{b};",
+    "mul.lo.s32 %r{a}, %r{b}, %r{c};", "add.s32 %r{a}, %r{b}, %r{c};",
+    "xor.b32 %r{a}, %r{b}, %r{c};",
+    "shl.b32 %r{a}, %r{b}, {c};", "mul.wide.s32 %rd{a}, %r{b}, %r{c};",
+    "add.s64 %rd{a}, %rd{b}, 8;",
+    "st.global.u32 [%rd{a}], %r{b};", "@%p1 add.s32 %r{a}, %r{b}, 1;",
+]  # fmt: skip
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(PIECES), *[st.integers(1, 12)] * 3), min_size=1, max_size=40)
+)
+def test_joining_never_adds_work(pieces: list[tuple[str, int, int, int]]) -> None:
+    """Never more than the instructions by themselves; what is not joined keeps its weight."""
+    text = "".join(piece.format(a=a, b=b, c=c) for piece, a, b, c in pieces)
+    body = body_of(text)
+    code = machine_code(body)
+    alone = np.array([max(2.0, classify(one.opcode).sass_expansion) for one in body.instructions])
+    assert (code.instructions >= 0).all()
+    assert (code.instructions <= alone).all()
+    assert (code.pipes.sum(axis=1) <= 2 * code.instructions + 1e-9).all()  # fp32 is in fma too
+    stores = [one.position for one in body.instructions if re.match("st", one.opcode)]
+    assert (code.instructions[stores] == 1).all()

@@ -1,0 +1,150 @@
+"""Relative time from counters: worked by hand, and what must hold for any kernel and clocks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from studies.scaling.physical import time_bounds
+from studies.scaling.timing import TimeParameters, relative_time, unfitted_time
+from studies.scaling.use import UseTable
+from wattcast.models.clocks import ClockPair
+
+SUM = TimeParameters(
+    capacities={"sp": 1.0, "l2": 1.0},
+    dram_capacity=1.0,
+    order=1.0,
+    fill=0.0,
+    fixed_share=0.0,
+    latency_bias=0.0,
+    latency_slope=0.0,
+)
+"""Order 1 adds the parts, and half of the latency is the core's: easy to work by hand."""
+
+
+def table(dram: float, *core: float, units: tuple[str, ...] = ("sp", "l2")) -> UseTable:
+    return UseTable(units, np.array([core]), np.array([dram]), np.array([1e-3]))
+
+
+def time(parameters: TimeParameters, use: UseTable, core: float, memory: float) -> float:
+    return float(relative_time(parameters, use, np.array([core]), np.array([memory]))[0])
+
+
+@pytest.mark.parametrize(
+    ("core", "memory", "expected"),
+    [
+        # memory 0.5, core 0.2 + 0.1, latency the remaining 0.2, half on each clock
+        (1.0, 1.0, 1.0),
+        (0.5, 1.0, 0.5 + 0.6 + 0.2 * (0.5 * 2 + 0.5)),
+        (1.0, 0.5, 1.0 + 0.3 + 0.2 * (0.5 + 0.5 * 2)),
+        (0.5, 0.5, 2.0),
+        (2.0, 1.0, 0.5 + 0.15 + 0.2 * (0.5 / 2 + 0.5)),
+    ],
+)
+def test_parts_add_up_at_order_1(core: float, memory: float, expected: float) -> None:
+    assert time(SUM, table(0.5, 0.2, 0.1), core, memory) == pytest.approx(expected, rel=1e-12)
+
+
+def test_capacities_scale_uses() -> None:
+    halved = SUM.model_copy(update={"capacities": {"sp": 0.5, "l2": 1.0}, "dram_capacity": 0.5})
+    assert time(halved, table(0.25, 0.1, 0.1), 0.5, 1.0) == pytest.approx(
+        time(SUM, table(0.5, 0.2, 0.1), 0.5, 1.0)
+    )
+
+
+def test_the_path_into_l2_runs_on_the_core_clock() -> None:
+    # fill 1: memory and path count alike, so that half the core clock makes 0.5 (1 + 2) / 2
+    filled = SUM.model_copy(update={"fill": 1.0})
+    assert time(filled, table(0.5, 0.2, 0.1), 0.5, 1.0) == pytest.approx(0.75 + 0.6 + 0.3)
+
+
+def test_a_fixed_share_of_core_time_stays() -> None:
+    # core time at half the clock: 0.9 * 2 + 0.1 = 1.9
+    fixed = SUM.model_copy(update={"fixed_share": 0.1})
+    expected = 0.5 + 0.3 * 1.9 + 0.2 * (0.5 * 1.9 + 0.5)
+    assert time(fixed, table(0.5, 0.2, 0.1), 0.5, 1.0) == pytest.approx(expected)
+
+
+def test_a_busier_core_owns_more_of_the_latency() -> None:
+    sloped = SUM.model_copy(update={"latency_slope": 2.0})
+    slow_core = [time(sloped, table(0.3, core, 0.0), 0.5, 1.0) for core in (0.1, 0.2, 0.3)]
+    assert slow_core == sorted(slow_core)
+
+
+def test_saturated_memory_leaves_the_core_clock_without_effect() -> None:
+    sharp = SUM.model_copy(update={"order": 8.0})
+    assert time(sharp, table(1.0, 0.1, 0.1), 0.5, 1.0) == pytest.approx(1.0, abs=0.15)
+    assert time(sharp, table(1.0, 0.1, 0.1), 1.0, 0.5) == pytest.approx(2.0, abs=0.01)
+
+
+def test_unfitted_time_by_hand() -> None:
+    # u_core = 0.4 (issue), w = 0.8 / 1.2 = 2/3; at half the memory clock the latency is
+    # 0.6 (0.555 + 0.445 (2/3 * 2 + 1/3)) = 0.778, so that
+    # (1.6^4 + 0.4^4 + 0.778^4)^(1/4) / (0.8^4 + 0.4^4 + 0.6^4)^(1/4) = 1.62340 / 0.86691
+    use = table(0.8, 0.4, 0.1, units=("issue", "shared"))
+    found = unfitted_time(use, np.array([1.0]), np.array([0.5]))
+    assert found[0] == pytest.approx(1.62340 / 0.86691, rel=1e-4)
+
+
+uses = st.floats(0.0, 1.2)
+positive = st.floats(0.05, 2.0)
+parameters = st.builds(
+    TimeParameters,
+    capacities=st.fixed_dictionaries({"sp": positive, "l2": positive}),
+    dram_capacity=positive,
+    order=st.floats(1.0, 12.0),
+    fill=st.floats(0.0, 3.0),
+    fixed_share=st.floats(0.0, 0.5),
+    latency_bias=st.floats(-3.0, 3.0),
+    latency_slope=st.floats(0.0, 5.0),
+)
+clocks = st.floats(0.2, 2.0)
+
+
+@given(parameters, uses, uses, uses, clocks, clocks, st.floats(1.0, 2.0), st.floats(1.0, 2.0))
+def test_time_never_rises_with_a_clock(
+    model: TimeParameters,
+    dram: float,
+    sp: float,
+    l2: float,
+    core: float,
+    memory: float,
+    more_core: float,
+    more_memory: float,
+) -> None:
+    use = table(dram, sp, l2)
+    slow = time(model, use, core, memory)
+    for faster in ((core * more_core, memory), (core, memory * more_memory)):
+        assert time(model, use, *faster) <= slow * (1 + 1e-9)
+
+
+@given(parameters, uses, uses, uses, clocks, clocks)
+def test_time_keeps_within_what_the_clocks_allow(
+    model: TimeParameters, dram: float, sp: float, l2: float, core: float, memory: float
+) -> None:
+    use = table(dram, sp, l2)
+    low, high = time_bounds(ClockPair(core, memory), ClockPair(1.0, 1.0))
+    assert low * (1 - 1e-9) <= time(model, use, core, memory) <= high * (1 + 1e-9)
+    assert time(model, use, 1.0, 1.0) == 1.0
+
+
+@given(uses, uses, uses, clocks, clocks, st.floats(1.0, 2.0))
+def test_unfitted_time_falls_with_both_clocks(
+    dram: float, issue: float, l2: float, core: float, memory: float, more: float
+) -> None:
+    use = table(dram, issue, l2, units=("issue", "l2"))
+
+    def at(core: float, memory: float) -> float:
+        return float(unfitted_time(use, np.array([core]), np.array([memory]))[0])
+
+    assert at(core * more, memory) <= at(core, memory) * (1 + 1e-9)
+    assert at(core, memory * more) <= at(core, memory) * (1 + 1e-9)
+    assert at(1.0, 1.0) == 1.0
+
+
+def test_bounds_are_1_and_the_larger_ratio_below_the_reference() -> None:
+    assert time_bounds(ClockPair(500, 2000), ClockPair(1000, 3000)) == (1.0, 2.0)
+    assert time_bounds(ClockPair(1000, 3000), ClockPair(1000, 3000)) == (1.0, 1.0)
+    assert time_bounds(ClockPair(2000, 1500), ClockPair(1000, 3000)) == (0.5, 2.0)

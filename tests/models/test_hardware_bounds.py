@@ -144,8 +144,8 @@ FULL = 16
 
 
 UNEVEN = {
-    "wmma_matmul": "B (262,144 sectors) is taken for 142,273 and then for 259,617, from the overlap "
-    "of pairs of sampled blocks: only the first fits into L2, by the model",
+    "wmma_matmul": "B (262,144 sectors) is taken for 142,273 and then for 259,617, from the "
+    "overlap of pairs of sampled blocks: only the first fits into L2, by the model",
     "stencil3d": "what a block shares with the one below is .16 in one sample and 0 in the other",
     "geometric": "of 12 times L2, what is read again is 1.2 times at first and 2.4 times then",
 }

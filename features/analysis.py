@@ -198,16 +198,17 @@ class KernelAnalysis:
 
     def trips(self, assumed: float | None = None) -> tuple[float, ...]:
         """Trip count of every loop; ``assumed`` stands in for those that are guessed."""
-        return tuple(
-            trip.count if assumed is None or trip.how != "assumed" else assumed
-            for trip in self.trip_counts
-        )
+        return tuple(trip.if_assumed(assumed) for trip in self.trip_counts)
 
     def _source_trips(self, assumed: float | None) -> tuple[float, ...]:
-        """The same as the user gave them for the loops of the source."""
+        """The same for the loops of the source, as the user gives them."""
         return tuple(
-            known if trip.source_count is None or trip.how != "given" else trip.source_count
-            for trip, known in zip(self.trip_counts, self.trips(assumed), strict=True)
+            assumed
+            if assumed is not None and trip.how == "assumed"
+            else trip.count
+            if trip.source_count is None or trip.how not in ("given", "assumed")
+            else trip.source_count
+            for trip in self.trip_counts
         )
 
     @property

@@ -101,10 +101,8 @@ class LaunchCounts:
         """
         wanted: list[float | None] = [None] * len(self.trip_counts)
         for index, trip in enumerate(self.trip_counts):
-            if trip.how == "given":
-                wanted[index] = trip.count
-            elif trip.how == "assumed":
-                wanted[index] = trip.count if assumed is None else assumed
+            if trip.how in ("given", "assumed"):
+                wanted[index] = trip.if_assumed(assumed)
         beyond = self._beyond_the_budget()
         if all(count is None for count in wanted):
             return beyond

@@ -53,12 +53,12 @@ def missing(
             depth = _nesting(known, loops)
             grows = "linearly with" if depth == 1 else f"with power {depth} of"
             need = Need(name, position, _loops(loops), f"time grows about {grows} it",
-                        loops[0].count, "trips")  # fmt: skip
+                        loops[0].source_count or loops[0].count, "trips")  # fmt: skip
             found.append(((0, -depth), need))
         elif on_data:
             need = Need(name, position, f"{_loops(on_data)}, by the data it points to",
                         "trips follow from the data: describe them, or give the loop's trips",
-                        on_data[0].count, "trips")  # fmt: skip
+                        on_data[0].source_count or on_data[0].count, "trips")  # fmt: skip
             found.append(((1, 0), need))
         elif given is None and not parameter.is_pointer and parameter.type[:1] in "sub":
             place = _place_of(function, known, name)

@@ -215,7 +215,7 @@ class Runs:
             how: How = "assumed" if self.made_up(trip.loop) else "executed"
             if how == "executed" and deciding(self._function).loops[trip.loop].loaded:
                 how = "given"  # by what the launch tells of the data
-            better[index] = replace(trip, count=ran[trip.loop], how=how)
+            better[index] = replace(trip, count=ran[trip.loop], how=how, source_count=None)
         return tuple(better), executed.diagnostics
 
 

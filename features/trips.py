@@ -37,7 +37,8 @@ class TripCount:
 
     ``loop`` indexes ``LoopForest.loops``; ``line`` is the PTX line of the header and
     ``source_line`` the ``.loc`` line there (``None`` without line information). ``source_count``
-    is what was given for the loop of the source; an unrolled one goes round less often.
+    is what was given (or is assumed) for the loop of the source; an unrolled one goes round less
+    often.
     """
 
     loop: int
@@ -47,6 +48,12 @@ class TripCount:
     count: float
     how: How
     source_count: float | None = None
+
+    def if_assumed(self, trips: float | None) -> float:
+        """The count if what is guessed of the loop of the source were ``trips``."""
+        if trips is None or self.how != "assumed":
+            return self.count
+        return trips * self.count / self.source_count if self.source_count else trips
 
 
 def resolve_trips(
@@ -72,9 +79,14 @@ def resolve_trips(
         for loop in forest.loops:
             chosen.setdefault(loop.index, counts["default"])
     source = dict(chosen)
-    for parts in unrolled_loops if chosen else ():
+    assumed: dict[int, float] = {}
+    for parts in unrolled_loops:
         numbers = {chosen.get(loop) for loop, _ in parts}
-        if len(numbers) == 1 and (number := numbers.pop()) is not None:
+        if len(numbers) > 1:
+            continue
+        if (number := numbers.pop()) is None:
+            assumed.update(shared(parts, DEFAULT_TRIP_COUNT))
+        else:
             chosen.update(shared(parts, number))
     for key, count in counts.items():
         if key in labels:
@@ -92,13 +104,14 @@ def resolve_trips(
     for loop in forest.loops:
         known = chosen.get(loop.index)
         how: How = "assumed" if known is None else "given"
-        count = DEFAULT_TRIP_COUNT if known is None else known
+        count = assumed.get(loop.index, DEFAULT_TRIP_COUNT) if known is None else known
         if known is None:
+            source.setdefault(loop.index, DEFAULT_TRIP_COUNT)
             diagnostics.append(
                 Diagnostic(
                     "trip_count_assumed",
                     f"no trip count for the loop at {loop.label or f'line {loop.line}'}; "
-                    f"{count:g} is assumed",
+                    f"{DEFAULT_TRIP_COUNT:g} is assumed",
                     loop.line,
                 )
             )

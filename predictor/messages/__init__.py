@@ -401,7 +401,7 @@ class Coverage(BaseModel):
     assumed: float = Field(description="Rests on trip counts or branches that nobody knows.")
     error: float = Field(
         description="Relative half width of a 90 % interval for what is extrapolated; it widens "
-        "the interval of the time."
+        "the intervals of time, power and energy."
     )
 
 

@@ -369,7 +369,7 @@ def test_what_decides_is_asked_for_first_and_warnings_tell_causes(client: httpx.
         shares = answer["coverage"]
         parts_of_it = [shares[n] for n in ("executed", "extrapolated", "worked_out", "assumed")]
         assert sum(parts_of_it) == pytest.approx(1)
-        assert shares["assumed"] > 0.9
+        assert shares["assumed"] > 0.75  # of 32 trips in all; the rest stands outside the loop
     launch["arguments"] = {"3": 4096}
     answer = client.post("/predict", json=body).json()
     assert answer["needs"] == []

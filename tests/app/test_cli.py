@@ -10,6 +10,7 @@ import pytest
 
 import wattcast
 from tests.app.conftest import Run
+from wattcast.app.cli import GIVEN_UP
 from wattcast.app.settings import Settings
 from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.predictor.messages import EXAMPLE_CUDA
@@ -84,6 +85,11 @@ def test_features_and_lists(run: Run, file: str, looping: str) -> None:
         (("analyze", "FILE", *LAUNCH, "--arg", "0:values=odd"), 1, "values"),
         (("analyze", "FILE", *LAUNCH, "--analysis", "magic"), 1, "analysis"),
         (("analyze", "FILE", *LAUNCH, "--analysis-seconds", "1e9"), 1, "analysis_seconds"),
+        (
+            ("predict", "FILE", *LAUNCH, "--arg", "3=8", "--analysis-seconds", "1e-9"),
+            GIVEN_UP,
+            "longer than allowed",
+        ),
         (("predict", "FILE", *LAUNCH, "--model", "magic"), 1, "model"),
         (("features", "FILE", *LAUNCH, "--schema", "nope"), 1, "nope"),
         (("gpus", "show", "nope"), 1, "unknown GPU"),

@@ -47,6 +47,30 @@ $LOOP:
 """
 
 
+def test_what_to_give_stands_above_the_numbers_that_rest_on_its_absence(page: Watched) -> None:
+    page.open()
+    tab = page.page
+    tab.fill("#source", TWO_KERNELS)
+    tab.wait_for_selector("#source-note:has-text('2 kernels')")
+    tab.select_option("#kernel", "second")
+    tab.fill("#grid", "64")
+    tab.click("#predict")
+    tab.wait_for_selector("#needs li")
+    (told,) = tab.locator("#needs li").all_inner_texts()
+    assert told.startswith("Give n (argument 1): it decides the loop in line 21")
+    assert "time grows about linearly with it" in told
+    above, below = (tab.locator(each).bounding_box() for each in ("#needs", "#numbers"))
+    assert above is not None
+    assert below is not None
+    assert above["y"] + above["height"] <= below["y"]
+    tab.fill("#source", TWO_KERNELS.replace("setp.lt.s32 %p1, %r2, %r1", "setp.lt.s32 %p1, %r2, 7"))
+    tab.wait_for_selector("#source-note:has-text('2 kernels')")
+    tab.select_option("#kernel", "second")
+    tab.click("#predict")
+    tab.wait_for_selector("#needs:empty", state="attached")
+    assert tab.locator("#number-time").is_visible()
+
+
 def test_from_paste_to_a_link_that_says_the_same(
     page: Watched, browser: Browser, service: httpx.Client, vector_add: str
 ) -> None:

@@ -45,6 +45,9 @@ def test_a_launch_against_a_directive_is_refused(
         (".reqntid 256", 8, 256),
         (".maxntid 16, 16", 8, 256),
         (".maxntid 256\n.minnctapersm 4\n.maxnctapersm 8", 8, 32),
+        # Deprecated; it tells the compiler how many blocks an SM has to make room for, and
+        # neither driver nor hardware hold a launch to it (PTX ISA 9.0, 11.4).
+        (".maxntid 256\n.maxnctapersm 1", 100_000, 32),
         (".reqnctapercluster 2, 2", (4, 2), 64),
         ("", 8, 1024),
     ],

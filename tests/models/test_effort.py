@@ -226,3 +226,16 @@ def test_iterations_taken_from_others_leave_a_stated_error() -> None:
     taken = found("dot_rows", 128, 256, arguments, analysis="executed")
     run = found("dot_rows", 128, 256, arguments, analysis="executed", extrapolate=False, effort=4e9)
     assert taken.coverage.error > run.coverage.error == 0
+
+
+def test_assumed_trips_are_shared_between_an_unrolled_loop_and_what_is_left_of_it() -> None:
+    """32 trips of the source are 8 of four steps and none of one, not 32 of each."""
+    assumed = found("unrolled_sum", 4096, 256, {}, analysis="symbolic")
+    given = found("unrolled_sum", 4096, 256, {}, loops={"default": 32}, analysis="symbolic")
+    assert {trip.how for trip in assumed.trip_counts} == {"assumed"}
+    assert [trip.count for trip in assumed.trip_counts] == [
+        trip.count for trip in given.trip_counts
+    ]
+    assert executed(assumed) == pytest.approx(executed(given))
+    source = [trip.if_assumed(64) for trip in assumed.trip_counts]
+    assert source == [2 * trip.count for trip in assumed.trip_counts]

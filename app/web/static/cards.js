@@ -29,6 +29,15 @@ export function estimate(id, title, part, unit, format) {
   return made;
 }
 
+/** Arguments to give first, open and above the numbers that rest on their absence. */
+export function needsBox(needs = []) {
+  if (!needs.length) return null;
+  return el("ul", { class: "notice" }, needs.map((need) => el("li", { class: "wrap" },
+    "Give ", el("b", {}, need.argument), ` (argument ${need.position}): it decides the ${need.decides}; `
+    + `${need.effect}. Assumed: ${need.assumed.toLocaleString("en")} `
+    + `${need.assumes === "trips" ? "trips" : "as its value"}.`)));
+}
+
 /** Warnings, folded up; nothing where there are none. */
 export function warningsBox(warnings) {
   if (!warnings.length) return null;

@@ -65,6 +65,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         lifespan=lifespan,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         redirect_slashes=False,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
     )

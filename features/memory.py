@@ -11,6 +11,7 @@ later): global memory moves in 32-byte sectors; shared memory has 32 banks, 4 by
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -148,7 +149,12 @@ class SectorLog:
     def _compact(self) -> None:
         if self._pending:
             before = self._merged.size
-            self._merged = distinct(np.concatenate([self._merged, *self._pending]))
+            parts = [self._merged, *self._pending] if self._merged.size else self._pending
+            first = parts[0]
+            if len(parts) == 1 and (first[1:] > first[:-1]).all():
+                self._merged = first
+            else:
+                self._merged = distinct(np.concatenate(parts))
             self._fresh = (self._merged.size - before) / max(1, self._pending_size)
             self._pending.clear()
             self._pending_size = 0
@@ -182,13 +188,22 @@ class SectorLog:
         return self._merged
 
 
+@lru_cache(maxsize=64)
+def _slot_starts(slots: int) -> Integers:
+    return np.arange(1, slots, dtype=np.int64) << KEY_BITS
+
+
 def per_slot(keys: Integers, slots: int) -> Integers:
     """Distinct sectors of each block slot from sorted distinct footprint keys.
 
     Wild addresses beyond 48 bits spill into the slot's part of the key: they count for some
     slot rather than for none.
     """
-    return np.bincount(np.clip(keys >> KEY_BITS, 0, slots - 1), minlength=slots)
+    ends = np.empty(slots + 1, dtype=np.int64)
+    ends[0], ends[slots] = 0, keys.size
+    ends[1:slots] = np.searchsorted(keys, _slot_starts(slots))
+    found: Integers = ends[1:] - ends[:-1]
+    return found
 
 
 def unite(keys: list[Integers]) -> Integers:

@@ -11,10 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from wattcast.features.activity.counts import Access
-from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.deciding import deciding
 from wattcast.features.diagnostics import Diagnostic
@@ -24,7 +22,7 @@ from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.loops import Loop, LoopForest
 from wattcast.features.ptx.ir import Function, Instruction, Module
-from wattcast.features.reuse import Stream, stream_without_reuse
+from wattcast.features.reuse import Stream
 from wattcast.features.trips import How, TripCount, resolve_trips
 
 if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
@@ -83,11 +81,23 @@ class Runs:
     @cached_property
     def symbolic(self) -> SymbolicResult:
         """Counts worked out without running. Raises LaunchError for arguments that do not fit."""
+        return self._worked_out(accesses=True)
+
+    @cached_property
+    def flow(self) -> SymbolicResult:
+        """The same but for what accesses do: who executes what, and how often. Raises LaunchError.
+
+        An execution is planned by it and told apart from guesses; what is accessed it counts.
+        """
+        known: SymbolicResult | None = vars(self).get("symbolic")
+        return self._worked_out(accesses=False) if known is None else known
+
+    def _worked_out(self, *, accesses: bool) -> SymbolicResult:
         from wattcast.features.symbolic import analyse_symbolically
 
         with _degrading("symbolic"):
             return analyse_symbolically(
-                self._module, self._function, self._launch, loops=self._loops
+                self._module, self._function, self._launch, loops=self._loops, accesses=accesses
             )
 
     @property
@@ -157,7 +167,7 @@ class Runs:
         from wattcast.features.execution import axis_cuts
 
         try:
-            sampled = self.symbolic.sampling
+            sampled = self.flow.sampling
         except WattcastError:
             return ((), (), ())
         if not sampled.exact:
@@ -179,7 +189,8 @@ class Runs:
         if all(trip.how != "assumed" for trip in trips):
             return trips, ()
         try:
-            found = {info.loop: info for info in self.symbolic.loops if info.exact}
+            worked_out = self.flow if may_execute else self.symbolic
+            found = {info.loop: info for info in worked_out.loops if info.exact}
         except AnalysisError as error:
             return trips, (Diagnostic("analysis_failed", error.detail, self._function.line),)
         better = [
@@ -229,7 +240,7 @@ def _tested_first(cfg: ControlFlowGraph, loop: Loop) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SymbolicTraffic:
-    """Global memory as the symbolic analysis sees it: sectors, but no reuse between accesses.
+    """Global memory as the symbolic analysis sees it.
 
     Loads and stores both hold the sectors of atomics, which move there and back.
     """
@@ -242,45 +253,28 @@ class SymbolicTraffic:
 
     @property
     def footprint_sectors(self) -> float:
-        """At most this: every sector counts as new."""
+        """Distinct sectors of the launch."""
         return sum(stream.distinct_sectors for stream in self.streams)
 
 
 REUSE_UNKNOWN = Diagnostic(
     "reuse_unknown",
-    "the symbolic analysis does not model reuse between accesses; every sector is assumed to "
-    "reach L2 and memory, so traffic is an upper bound. Use --analysis executed to count reuse",
+    "the symbolic analysis follows reuse only where addresses are sums of multiples of lane, block "
+    "and loop counters; other accesses are taken to fall anywhere in their buffer, or to be new. "
+    "Use --analysis executed to count reuse",
 )
 
 
-_moving: Attached[Function, tuple[npt.NDArray[np.intp], ...]] = Attached("moving")
-
-
-def _moving_global(function: Function) -> tuple[npt.NDArray[np.intp], ...]:
-    """Positions of loads, stores and atomics of global memory."""
-    found: tuple[list[int], list[int], list[int]] = ([], [], [])
-    for instruction in function.body.instructions:
-        facts = classify(instruction.opcode)
-        if facts.space not in ("global", "generic") and facts.source_space != "global":
-            continue
-        if facts.category == "atomic":
-            found[2].append(instruction.position)
-        elif facts.category in ("load", "copy"):
-            found[0].append(instruction.position)
-        elif facts.category == "store":
-            found[1].append(instruction.position)
-    return tuple(np.array(each, dtype=np.intp) for each in found)
-
-
-def symbolic_traffic(function: Function, launch: Launch, result: SymbolicResult) -> SymbolicTraffic:
+def symbolic_traffic(
+    module: Module, function: Function, launch: Launch, result: SymbolicResult
+) -> SymbolicTraffic:
     """Sectors of global loads and stores of a kernel (functions it calls are not followed)."""
-    moving = _moving.get(function)
-    if moving is None:
-        moving = _moving.set(function, _moving_global(function))
-    table = result.functions[function.name].sectors
-    loads, stores, atomics = (float(sum(table[at].tolist())) for at in moving)
-    stream = stream_without_reuse("(all buffers)", loads, stores, atomics, launch.blocks)
-    return SymbolicTraffic(loads + atomics, stores + atomics, (stream,), launch.blocks)
+    from wattcast.features.symbolic.footprints import streams
+
+    found, requests = streams(module, function, launch, result)
+    loads = sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found)
+    stores = sum(s.store_sectors + s.atomic_sectors for s in found)
+    return SymbolicTraffic(loads, stores, found, launch.blocks, requests)
 
 
 def accesses(

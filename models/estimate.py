@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Basis = Literal["seen_kernel", "unseen_kernel", "extrapolated", "uncalibrated"]
@@ -30,6 +30,11 @@ class Estimate:
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:
             raise ValueError(f"interval [{self.low}, {self.high}] does not hold {self.value}")
+
+
+def unsure(estimate: Estimate, error: float) -> Estimate:
+    """An estimate that goes with an input known to plus or minus ``error``, relative."""
+    return replace(estimate, low=estimate.low / (1.0 + error), high=estimate.high * (1.0 + error))
 
 
 def weaker(*bases: Basis) -> Basis:

@@ -22,6 +22,7 @@ from wattcast.features.plausible import check_measured
 from wattcast.features.schemas import FeatureVector, activity_schema
 from wattcast.models.clocks import ClockPair
 from wattcast.models.estimate import Estimate, energy
+from wattcast.models.power import PHYSICAL
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.registry import DEFAULT
 from wattcast.predictor import parts
@@ -42,6 +43,9 @@ if TYPE_CHECKING:
 QUICK_SECONDS = 0.004
 """A prediction below this runs on the event loop: others wait no longer than for a big answer."""
 
+
+PUBLISHED = ("scheduling", "delay")
+"""Time models of the thesis: they look at the text and at trip counts."""
 
 LONG_PTX = 2**20
 """Characters beyond which looking a text up takes more than a moment of the event loop."""
@@ -83,8 +87,10 @@ def is_quick(predictor: Predictor, request: PredictRequest) -> bool:
     """
     if request.ptx is None or request.gpu is None or request.explain is not None:
         return False
-    if request.analysis == "executed" or request.launch.arguments or request.known:
+    if request.analysis == "executed" or request.known:
         return False
+    if request.launch.arguments and not _never_runs(request):
+        return False  # they may decide how long its blocks run
     if len(request.ptx) > LONG_PTX:
         return False
     known = predictor.modules.known(request.ptx)
@@ -95,7 +101,21 @@ def _kind(request: PredictRequest, gpu: str) -> Hashable:
     """Predictions that cost alike: loops without trip counts are worked out, and registers are
     asked of the compiler once for a GPU."""
     loops = len(request.loops), "default" in request.loops
-    return request.kernel, gpu, request.analysis, loops, request.registers_per_thread is None
+    models = request.time_model, request.model
+    return (
+        request.kernel,
+        gpu,
+        request.analysis,
+        loops,
+        request.registers_per_thread is None,
+        models,
+    )
+
+
+def _never_runs(request: PredictRequest) -> bool:
+    """Whether no arguments can make the kernel run: published schemas and given trips only."""
+    published = request.time_model in PUBLISHED and request.model not in ("auto", PHYSICAL)
+    return published and "default" in request.loops
 
 
 def _predict_one(

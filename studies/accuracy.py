@@ -3,32 +3,27 @@
 Writes the page, the picture beside it (``accuracy.svg``) and prints the short table of the README.
 All power figures come from the model cards: scores with rows and with kernels left out beside the
 no-information baseline, intervals with their coverage, and which of the project's targets hold.
-Time errors are those of ``SERVED_TIME``. A test compares what is committed with what this writes.
+Time errors are those that ``python -m studies end-to-end --write`` left in its file of results. A
+test compares what is committed with what this writes.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from studies.end_to_end import RESULTS
 from studies.pages.figures import bars
 from studies.power.holds import card_lines
+from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import ModelCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.predictor.parts.power_models import unseen_error_percent
 from wattcast.training.card_tables import interval_table, score_table, summary_table, table
 
 PICTURE = "accuracy.svg"
-
-SERVED_TIME = {
-    "Tesla V100": (23.3, 18.6),
-    "GeForce GTX 1080 Ti": (39.4, 22.5),
-    "Tesla P100": (27.6, 15.8),
-}
-"""Mean and median absolute error in percent of the predicted time of 13 public programs: code in,
-answer out, through the served ``/predict``. From an evaluation outside this repository, November
-2026; nothing here reproduces it."""
 
 _START = """\
 <!-- Written by python -m studies accuracy docs/accuracy.md; do not edit. -->
@@ -53,9 +48,10 @@ Two things limit them:
 * The other models were scored on the feature tables of the published data, not on PTX sent to the
   service. `wattcast train --report` prints how many of those features the service reproduces.
 
-The time figures are from an outside evaluation through the service: code and a launch in, an
-answer out, for 13 public programs. The smaller errors in [bottleneck](bottleneck.md) were computed
-on activity tables of an early prototype, not through the service.
+The time figures were made as users ask: code, launch and arguments in, an answer out, for 13 public
+programs and for a sweep of multiply-adds below the power limit (`python -m studies end-to-end`).
+The smaller errors in [bottleneck](bottleneck.md) were computed on activity tables of an early
+prototype, not through the service.
 
 | more on | page, and the study that prints its figures (`python -m studies NAME`) |
 | --- | --- |
@@ -123,8 +119,15 @@ def short_table(cards: Iterable[ModelCard]) -> str:
                 "-" if pooled else _range(group, "random"),
             )
         )
-    for gpu, (mean, median) in SERVED_TIME.items():
-        rows.append(("time, default model", gpu, f"{mean:g} % (median {median:g} %)", "-", "-"))
+    served = json.loads(RESULTS.read_text(encoding="utf-8"))
+    for gpu, score in served.items():
+        if "programs" in score:
+            mean, median = score["time"]
+            error = f"{mean:g} % (median {median:g} %)"
+            rows.append(("time, public programs", load_gpu(gpu).name, error, "-", "-"))
+    swept = {gpu: score for gpu, score in served.items() if "programs" not in score}
+    error = ", ".join(f"{score['time']:g} %" for score in swept.values())
+    rows.append(("time, sweep of multiply-adds", ", ".join(swept), error, "-", "-"))
     titles = ("quantity", "GPUs", "mean error, kernel not seen", "median power", "kernel seen")
     return table(titles, rows)
 

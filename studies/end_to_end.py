@@ -2,19 +2,24 @@
 
     python -m studies end-to-end                     tables as Markdown
     python -m studies end-to-end --gpu tesla-v100 --without-hints
+    python -m studies end-to-end --write             also the figures that README and docs show
 
 Predictions come from the use case that HTTP calls (``wattcast.predictor.predict``), at the
 reference clocks of the campaign that measured the programs. The time model has no constant fitted
 to a program's time. The power models of these boards were fitted to these programs among others,
 so their errors are those of kernels seen.
 
-Programs: ``end_to_end.toml``. Their PTX is looked for where WATTCAST_PUBLIC_PTX says.
+Programs: ``end_to_end.toml``. Their PTX is looked for where WATTCAST_PUBLIC_PTX says. The sweeps
+of multiply-adds on A100 and A40 (``fma_sweep.cu``) need the extra ``cuda`` instead; no constant and
+no model was fitted to them.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
 import hashlib
+import json
 import os
 import sys
 import tempfile
@@ -38,10 +43,16 @@ from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
 from wattcast.training.card_tables import table
+from wattcast.training.data.datasets import find_data
 
 Floats = NDArray[np.float64]
 
 MANIFEST = Path(__file__).with_suffix(".toml")
+RESULTS = Path(__file__).with_suffix(".json")
+SWEEP = Path(__file__).with_name("fma_sweep.cu")
+SWEPT = ("a100-sxm4-40gb", "a40")
+SWEPT_EVERY = 64
+"""Multiply-adds between the points of a sweep that are asked (the tables have one every 8)."""
 FOLDER = "WATTCAST_PUBLIC_PTX"
 CAMPAIGNS = {
     "tesla-v100": "wang_tesla_v100",
@@ -144,6 +155,112 @@ def outcomes(predictor: Predictor, gpu: str, chosen: Iterable[Program]) -> list[
     return found
 
 
+class Point(NamedTuple):
+    """One point of a sweep, the mean of the boards measured: ``limited`` where their clock fell
+    below the highest of the sweep, because they were at their power limit."""
+
+    multiply_adds: int
+    measured_seconds: float
+    measured_watts: float
+    limited: bool
+    seconds: float
+    watts: float
+
+
+def sweep(predictor: Predictor, gpu: str) -> list[Point]:
+    """The sweep of multiply-adds on a board. Raises DataError without the data folder."""
+    data = find_data()
+    if data is None:
+        raise DataError("no data folder: set WATTCAST_DATA")
+    rows: dict[int, list[tuple[float, float, float]]] = {}
+    launch = {}
+    with (data / "modern" / "fma_sweep_power.csv").open(encoding="utf-8", newline="") as file:
+        for row in csv.DictReader(file):
+            if row["gpu"] == gpu:
+                figures = (row["time_seconds"], row["power_watts"], row["core_mhz"])
+                rows.setdefault(int(row["fma_per_element"]), []).append(
+                    (float(figures[0]), float(figures[1]), float(figures[2]))
+                )
+                launch = {
+                    name: int(row[name])
+                    for name in ("blocks", "threads_per_block", "elements_per_thread")
+                }
+    highest = max(mhz for each in rows.values() for _, _, mhz in each)
+    elements = launch["blocks"] * launch["threads_per_block"] * launch["elements_per_thread"]
+    buffers = {str(n): {"elements": elements} for n in (0, 1)}
+    arguments = {
+        **buffers, "2": {"elements": launch["blocks"]}, "3": 1.0, "4": 0.5,
+        "5": launch["elements_per_thread"],
+    }  # fmt: skip
+    found = []
+    for fmas, each in sorted(rows.items()):
+        if fmas % SWEPT_EVERY:
+            continue
+        seconds, watts, mhz = np.mean(each, axis=0)
+        body = {
+            "cuda": f"#define FMAS {fmas}\n{SWEEP.read_text(encoding='utf-8')}",
+            "gpu": gpu,
+            "launch": {
+                "grid": [launch["blocks"]],
+                "block": [launch["threads_per_block"]],
+                "arguments": arguments,
+            },
+        }
+        answer = predict(predictor, PredictRequest.model_validate(body))
+        found.append(
+            Point(
+                fmas,
+                float(seconds),
+                float(watts),
+                bool(mhz < highest),
+                answer["time"]["seconds"],
+                answer["power"]["watts"],
+            )
+        )
+    return found
+
+
+def sweep_table(gpu: str, found: Sequence[Point]) -> str:
+    """Errors point by point, and their means."""
+    lines = [
+        [
+            str(one.multiply_adds), f"{1e3 * one.measured_seconds:.2f}", f"{1e3 * one.seconds:.2f}",
+            f"{one.measured_watts:.0f}", f"{one.watts:.0f}", "yes" if one.limited else "no",
+        ]
+        for one in found
+    ]  # fmt: skip
+    titles = ("FMAs", "measured ms", "predicted ms", "measured W", "predicted W", "power limited")
+    score = sweep_score(found)
+    means = ", ".join(f"{name} {value:g} %" for name, value in score.items())
+    return f"\n## Sweep of multiply-adds, {gpu}\n\n{table(titles, lines)}\nMean error: {means}\n"
+
+
+def sweep_score(found: Sequence[Point]) -> dict[str, float]:
+    """Mean errors in percent: time below the power limit and at it, power everywhere."""
+    score = {}
+    for name, limited in (("time", False), ("time at the power limit", True)):
+        chosen = [one for one in found if one.limited == limited]
+        if chosen:
+            error = percent(
+                [one.seconds for one in chosen], [one.measured_seconds for one in chosen]
+            )
+            score[name] = round(float(error.mean()), 1)
+    watts = percent([one.watts for one in found], [one.measured_watts for one in found])
+    return {**score, "power": round(float(watts.mean()), 1)}
+
+
+def program_score(found: Sequence[Outcome]) -> dict[str, Any]:
+    """Mean and median errors in percent, and the share of times inside their interval."""
+    time = percent([one.seconds for one in found], [one.measured_seconds for one in found])
+    power = percent([one.watts for one in found], [one.measured_watts for one in found])
+    return {
+        "programs": len(found),
+        "time": [round(float(each), 1) for each in (time.mean(), np.median(time))],
+        "power": [round(float(each), 1) for each in (power.mean(), np.median(power))],
+        "times_inside_interval": int(sum(one.inside for one in found)),
+    }
+
+
 def _measured(rows: FrequencyTable, name: str) -> tuple[float, float]:
     frame = rows.frame
     chosen = frame[(frame["benchmark"] == name) & frame["is_reference"]]
@@ -220,14 +337,26 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--gpu", choices=tuple(CAMPAIGNS), action="append")
+    parser.add_argument("--gpu", choices=(*CAMPAIGNS, *SWEPT), action="append")
     parser.add_argument("--without-hints", action="store_true", help="lengths of buffers alone")
+    parser.add_argument("--write", action="store_true", help=f"every board, into {RESULTS.name}")
     options = parser.parse_args(arguments)
     chosen = programs(hints=not options.without_hints)
+    boards = (*CAMPAIGNS, *SWEPT) if options.write else options.gpu or (*CAMPAIGNS, *SWEPT)
+    figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as home:
         predictor = Predictor(Settings(home=Path(home)))
-        for gpu in options.gpu or CAMPAIGNS:
-            write(tables(gpu, outcomes(predictor, gpu, chosen)))
+        for gpu in boards:
+            if gpu in SWEPT:
+                points = sweep(predictor, gpu)
+                figures[gpu] = sweep_score(points)
+                write(sweep_table(gpu, points))
+                continue
+            found = outcomes(predictor, gpu, chosen)
+            figures[gpu] = program_score(found)
+            write(tables(gpu, found))
+    if options.write:
+        RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0
 
 

@@ -6,6 +6,7 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
+from wattcast.app.api.route import json_response
 from wattcast.app.services import pages
 from wattcast.features.errors import ServiceError
 
@@ -44,6 +45,12 @@ async def get_docs_file(request: Request, name: str) -> Response:
     if found is None:
         raise ServiceError("not-found", f"the documentation has no file {name[:100]!r}")
     return sent(request, found, REVALIDATE)
+
+
+@router.get("/openapi.json")
+def get_openapi(request: Request) -> Response:
+    """The description of the API. To make it takes most of a second once: not on the event loop."""
+    return json_response(request.app.openapi())
 
 
 def sent(request: Request, asset: pages.Asset, caching: str) -> Response:

@@ -1,17 +1,19 @@
-"""``wattcast gpus``: the GPUs that have a profile."""
+"""``wattcast gpus``: the GPUs that have a profile, and profiles for others."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from wattcast.app.cli.inputs import AsJson
+from wattcast.app.cli.inputs import AsJson, fail
 from wattcast.app.cli.output import console, predictor, print_json, rows, show
+from wattcast.app.settings import Settings
+from wattcast.app.store.private import private_folder
 
-gpus = typer.Typer(help="List, show or check GPU profiles.", invoke_without_command=True)
+gpus = typer.Typer(help="List, show, check or add GPU profiles.", invoke_without_command=True)
 
 
 @gpus.callback()
@@ -33,7 +35,7 @@ def gpus_list(as_json: AsJson = False) -> None:
 
 
 @gpus.command("show")
-def gpus_show(gpu: Annotated[str, typer.Argument(help="GPU id or alias.")]) -> None:
+def gpus_show(gpu: Annotated[str, typer.Argument(help="GPU id, alias, name or PCI id.")]) -> None:
     """Print one GPU profile as JSON: every fact, its unit and its source."""
     from wattcast.predictor import catalog
 
@@ -47,12 +49,19 @@ def gpus_check(
         list[Path] | None, typer.Argument(help="Profile files. Default: all known profiles.")
     ] = None,
 ) -> None:
-    """Check GPU profiles. The exit status is 1 if one has errors."""
+    """Check GPU profiles: structure, units, sources, and that the numbers agree.
+
+    Printed peaks must follow from SMs, lanes and clocks, and nothing may exceed the largest board
+    of its compute capability. The exit status is 1 if a profile has errors.
+    """
     from wattcast.features.gpus import check_profile
 
     if not files:
         found = predictor().gpus.all()
-        console().print(f"{len(found)} profiles are valid", highlight=False)
+        printed = sum(len(gpu.printed) for gpu in found)
+        console().print(
+            f"{len(found)} profiles are valid, {printed} printed peaks agree", highlight=False
+        )
         return
     broken = False
     for path in files:
@@ -64,3 +73,77 @@ def gpus_check(
             console().print(f"{path}: valid", highlight=False)
     if broken:
         raise typer.Exit(1)
+
+
+@gpus.command("add")
+def gpus_add(
+    dumps: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="[DUMP]...",
+            help="What `nvidia-smi -q` or CUDA's deviceQuery printed, or both. Default: ask the "
+            "driver of this machine.",
+        ),
+    ] = None,
+    base: Annotated[
+        str | None, typer.Option(help="Profile to start from, if the board's name finds none.")
+    ] = None,
+    gpu_id: Annotated[
+        str | None, typer.Option("--id", help="Id of the profile. Default: from the name.")
+    ] = None,
+    device: Annotated[
+        int | None,
+        typer.Option(help="CUDA device number. Required if there are several GPUs."),
+    ] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Overwrite a profile in WATTCAST_HOME.")
+    ] = False,
+) -> None:
+    """Write a profile of a GPU to WATTCAST_HOME, from its driver or from text dumps.
+
+    A board that has a profile keeps its facts except those that the driver tells otherwise, such
+    as power limits. `wattcast onboard` measures what no driver tells.
+    """
+    from wattcast.training.measure.device import profile_id
+    from wattcast.training.onboard.data import known_base, loaded, told_data
+
+    told, source = _told(dumps or [], device)
+    opened = predictor().gpus
+    known = opened.load(base) if base else known_base(told)
+    if base and "name" in told:  # another board than its base
+        gpu_id = gpu_id or profile_id(told["name"])
+    data = told_data(told, source, known, gpu_id)
+    folder = private_folder(Settings().home) / "gpus"
+    path = folder / f"{data['id']}.toml"
+    if path.exists() and not replace:
+        fail(f"{path} exists; --replace overwrites it, --id writes another")
+    made = loaded(data, folder)
+    origin = f" (the rest from {known.id})" if known else ""
+    console().print(f"{made.name} is now known as {made.id}{origin}: {path}", highlight=False)
+
+
+def _told(dumps: list[Path], device: int | None) -> tuple[dict[str, Any], str]:
+    """What dumps, or the driver, tell of a GPU, and the source to cite."""
+    from wattcast.training.onboard.data import device_facts, dump_facts
+
+    if not dumps:
+        from wattcast.training.measure.run import Machine
+
+        machine = Machine.here(device)
+        try:
+            sensor = machine.nvml.sensor(machine.clock, machine.runner.pci_bus())
+            version = sensor.driver_version()
+            return device_facts(machine.runner.device(), sensor.facts()), f"driver {version}"
+        finally:
+            machine.close()
+    told: dict[str, Any] = {}
+    for path in dumps:
+        try:
+            found = dump_facts(path.read_text("utf-8", errors="replace"))
+        except OSError as error:
+            fail(f"{path}: {error.strerror}")
+        names = {one["name"] for one in (told, found) if "name" in one}
+        if len(names) > 1:
+            fail(f"the dumps are of different boards: {', '.join(sorted(names))}")
+        told = {**found, **told}
+    return told, f"text dump: {', '.join(path.name for path in dumps)}"

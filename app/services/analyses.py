@@ -11,6 +11,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
+from traceback import clear_frames
 from typing import Any, ParamSpec, TypeVar
 
 from wattcast.app.services.turns import CALLER_NAME, Turns
@@ -69,8 +70,13 @@ class AnalysisPool:
         context = contextvars.copy_context()
 
         def made() -> T:
-            with giving_up(clock=clock):
-                return work(*args, **kwargs)
+            try:
+                with giving_up(clock=clock):
+                    return work(*args, **kwargs)
+            except Exception as error:
+                # What was made so far goes now: the collector would hold everyone up (kept.py).
+                clear_frames(error.__traceback__)
+                raise
 
         if self.pending >= self._most or self._closing:
             raise ServiceError(

@@ -10,7 +10,6 @@ engine.py    ``execute``, the entrance; summary.py and results.py what comes out
 from wattcast.features.execution.engine import ExactMemory, assumed_integers, execute
 from wattcast.features.execution.results import (
     BufferFootprint,
-    ClassCounts,
     ExecutionResult,
     InstructionCounts,
     LoopTrips,
@@ -21,7 +20,6 @@ from wattcast.features.execution.sampling import SamplingPlan, axis_cuts, plan_b
 
 __all__ = [
     "BufferFootprint",
-    "ClassCounts",
     "ExactMemory",
     "ExecutionResult",
     "InstructionCounts",

@@ -146,7 +146,7 @@ class _Footprints:
         return self.plan.total(self.sites[name][:, numbers].sum(axis=1)) if numbers else 0.0
 
     def facts(self) -> MemoryFacts:
-        plan, blocks = self.plan, self.blocks
+        plan = self.plan
         loads, stores = self.united(self.kinds.loads), self.united(self.kinds.writes)
         pairs_x, pairs_y = list(plan.pairs_x), list(plan.pairs_y)
         load_overlap = Overlap(overlap(loads, pairs_x), overlap(loads, pairs_y))
@@ -155,12 +155,8 @@ class _Footprints:
         return MemoryFacts(
             load_sectors=self.total(self.kinds.loads, "sectors"),
             store_sectors=self.total(self.kinds.writes, "sectors"),
-            unique_load_sectors=plan.total(
-                per_slot(loads, blocks) + self.extra[:, self.kinds.loads].sum(axis=1)
-            ),
-            unique_store_sectors=plan.total(
-                per_slot(stores, blocks) + self.extra[:, self.kinds.writes].sum(axis=1)
-            ),
+            unique_load_sectors=sum(stream.unique_load_sectors for stream in streams),
+            unique_store_sectors=sum(stream.unique_store_sectors for stream in streams),
             load_overlap=load_overlap,
             store_overlap=store_overlap,
             footprint_sectors=sum(stream.distinct_sectors for stream in streams),
@@ -198,7 +194,20 @@ class _Footprints:
         slots = np.clip(keys >> KEY_BITS, 0, self.blocks - 1)
         each = np.bincount(slots * count + where, minlength=self.blocks * count)
         listed = self.plan.estimate(each.reshape(self.blocks, count))
-        return listed + self.by_buffer(self.unlisted, numbers)
+        return listed + self.by_buffer(self.unlisted, numbers) * self.apart(numbers)
+
+    def apart(self, numbers: list[int]) -> float:
+        """Of the sectors of skipped iterations that sites do not list, counted for each site, the
+        share that is left where several touch the same: as among those that they list."""
+        several = [n for n in numbers if self.unlisted[n]]
+        if len(several) < 2:
+            return 1.0
+        parts = [
+            batch.machine.tallies[n].log.keys + np.int64(batch.first << KEY_BITS)
+            for batch in self.batches
+            for n in several
+        ]
+        return unite(parts).size / max(1, sum(keys.size for keys in parts))
 
     def lines(self, keys: Counts, sectors: Floats) -> Floats:
         """By buffer: distinct 128-byte lines of a block on average, from those of the keys."""

@@ -57,21 +57,6 @@ class InstructionCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassCounts:
-    """Launch totals of one opcode class (``features.isa``: ``global_load``, ``compute``...).
-
-    ``standard_error`` is that of ``warp_executions``, between sampled blocks.
-    """
-
-    warp_executions: float
-    active_lanes: float
-    requests: float
-    sectors: float
-    shared_transactions: float
-    standard_error: float
-
-
-@dataclass(frozen=True, slots=True)
 class LoopTrips:
     """How often a loop's header was executed per entry, over the sampled threads.
 
@@ -188,7 +173,6 @@ class ExecutionResult:
     """The executed analysis of one launch. ``functions`` is keyed by function name."""
 
     functions: Mapping[str, InstructionCounts]
-    classes: Mapping[str, ClassCounts]
     loops: tuple[LoopTrips, ...]
     memory: MemoryFacts
     atomics: AtomicFacts

@@ -28,12 +28,12 @@ _NUMBER_BITS = MOST_TOUCHES.bit_length()
 _NUMBER_MASK = (1 << _NUMBER_BITS) - 1
 MOST_STEPS_BACK = 64
 """Touches of a line looked through for the longest pause between two of the same sector."""
-_DIRECT = frozenset({"cg", "cv", "volatile", "relaxed", "acquire", "mmio"})
+DIRECT = frozenset({"cg", "cv", "volatile", "relaxed", "acquire", "mmio"})
 
 
 def kept_by_l1(site: Site) -> bool:
     """Whether L1 may hold what an instruction loads (PTX ISA, cache operators and ld.volatile)."""
-    return site.loads and not site.atomic and _DIRECT.isdisjoint(site.opcode.split("."))
+    return site.loads and not site.atomic and DIRECT.isdisjoint(site.opcode.split("."))
 
 
 class ReuseTable(NamedTuple):

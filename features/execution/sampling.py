@@ -77,19 +77,21 @@ class SamplingPlan:
 
     def fewer(self, launch: Launch) -> SamplingPlan | None:
         """A few of the blocks for the whole launch: of the largest stratum two neighbours and the
-        one farthest from them, and one of the next largest. ``None`` if there are few anyway."""
+        one farthest from them, and one each of the next two, if half the blocks are enough for
+        that. ``None`` if there are few anyway."""
         main = [slot for slot, stratum in enumerate(self.strata) if stratum == 0]
         pairs = [pair for near in (self.pairs_x, self.pairs_y) for pair in near[:1]]
         kept = [slot for pair in pairs for slot in pair if slot in main] or main[-1:]
         kept.append(max(main, key=lambda slot: abs(self.blocks[slot] - self.blocks[kept[0]])))
-        beside = sorted(range(1, len(self.sizes)), key=lambda stratum: -self.sizes[stratum])[:1]
-        kept += [self.strata.index(stratum) for stratum in beside if stratum in self.strata]
-        kept = sorted(dict.fromkeys(kept))
-        if 2 * len(kept) > len(self.blocks):
+        kept = list(dict.fromkeys(kept))
+        room = min(2, len(self.blocks) // 2 - len(kept))
+        if room < 0:
             return None
-        numbers = tuple(int(self.strata[slot] != 0) for slot in kept)
-        rest = sum(self.sizes[stratum] for stratum in beside) if any(numbers) else 0
-        sizes = (sum(self.sizes) - rest, rest) if rest else (sum(self.sizes),)
+        others = sorted(set(self.strata) - {0}, key=lambda stratum: -self.sizes[stratum])[:room]
+        kept = sorted([*kept, *(self.strata.index(stratum) for stratum in others)])
+        numbers = tuple([0, *others].index(self.strata[slot]) for slot in kept)
+        rest = [self.sizes[stratum] for stratum in others]
+        sizes = (sum(self.sizes) - sum(rest), *rest)
         blocks = tuple(self.blocks[slot] for slot in kept)
         return SamplingPlan(blocks, numbers, sizes, *_pairs(blocks, launch))
 

@@ -92,13 +92,36 @@ def _random(seed: int) -> npt.NDArray[np.float64]:
     return found
 
 
+def shuffled(numbers: Offsets, below: int, seed: int) -> Offsets:
+    """Each number's place in a fixed shuffle of 0..``below``-1, without a table.
+
+    Steps that can be undone within so many bits (multiplication by odd numbers, shifts folded
+    back: Steele, Lea, Flood, Fast Splittable Pseudorandom Number Generators, 2014), gone on with
+    where they leave the range.
+    """
+    bits = max(2, (below - 1).bit_length())
+    mask, half = (1 << bits) - 1, bits // 2
+    found = numbers % below
+    out = np.arange(found.size)
+    mixed = found
+    while out.size:
+        mixed = (mixed * 0x2545F4914F6CDD1D + (2 * seed + 1)) & mask
+        mixed = ((mixed ^ (mixed >> half)) * 0x1B873593CC9E2D51) & mask
+        mixed = ((mixed ^ (mixed >> half)) * 0x27D4EB2F165667C5) & mask
+        mixed ^= mixed >> half
+        found[out] = mixed
+        out, mixed = out[mixed >= below], mixed[mixed >= below]
+    return found
+
+
 class SyntheticRegion:
     """A buffer nobody gave: pseudo-random contents of address and type, until written.
 
     ``role`` says how a load's value is used: ``float``, ``int`` or ``index``. Contents follow
     the pointer's hint: uniform in [low, high), zeros, sorted (rising from low to high over the
     elements) or index (whole numbers below ``elements``). Without bounds of their own,
-    integers are uniform in [0, 256) and indices in [0, elements).
+    integers are uniform in [0, 256) and indices in [0, elements). More whole numbers than the table
+    of random ones holds are shuffled: each comes once, and chains of them do not end early.
     """
 
     def __init__(self, name: str, base: int, hint: PointerHint | None, elements: int,
@@ -116,19 +139,25 @@ class SyntheticRegion:
         self._pool = np.zeros(PAGE, dtype=np.uint8)
         self._used = 1
 
+    def _bounds(self) -> tuple[float, float]:
+        low, high = float(self.hint.low), float(self.hint.high)
+        return low, float(self.elements) if self.hint.values == "index" and high <= 1 else high
+
+    def _range(self, role: str) -> tuple[float, float]:
+        """Bounds of integers."""
+        low, high = self._bounds()
+        if (low, high) == (0.0, 1.0):
+            high = 256.0 if role != "index" else float(self.elements)
+        return low, high
+
     def _table(self, dtype: DType, role: str) -> Array:
         key = (dtype, role)
         table = self._tables.get(key)
         if table is None:
-            hint = self.hint
-            low, high = float(hint.low), float(hint.high)
-            if dtype.kind != "f" and (low, high) == (0.0, 1.0):
-                high = 256.0 if role != "index" else float(self.elements)
-            if hint.values == "index":
-                high = float(hint.high) if hint.high > 1 else float(self.elements)
+            low, high = self._range(role) if dtype.kind != "f" else self._bounds()
             values = low + _random(self._seed) * (high - low)
             if dtype.kind == "f":
-                if hint.values == "index":
+                if self.hint.values == "index":
                     values = np.floor(values)
                 table = values.astype(dtype)
             else:
@@ -148,6 +177,10 @@ class SyntheticRegion:
                 high = float(self.elements)
             position = np.minimum(element / self.elements, 1.0)
             return (self.hint.low + position * (high - self.hint.low)).astype(dtype)
+        low, high = self._range(role)
+        if dtype.kind != "f" and high - low > _TABLE:  # more values than the table has
+            found = shuffled(element.reshape(-1), int(high - low), self._seed) + int(low)
+            return found.astype(UNSIGNED[size]).view(dtype).reshape(offsets.shape)
         mixed = (element + (element >> 16) * 7919) & (_TABLE - 1)
         result: Array = self._table(dtype, role)[mixed]
         return result

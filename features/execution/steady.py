@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 WINDOW = 8
 """Iterations observed: sectors of unit-stride walks repeat after 32 / 4 of them."""
+WATCHED_BYTES = 32 * 2**20
+"""Counts held of loops that are watched, before those that were left are forgotten."""
 LEAST_WORK = 400
 """Instructions a loop must have executed before anything is skipped."""
 
@@ -38,21 +40,23 @@ class Steady:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._watched: dict[int, Watch] = {}
+        loops = 2 * 8 * machine.slots * len(machine.program.loops)  # ``Watch.inner``
+        each = 2 * (machine.run_stats.nbytes + machine.guarded.nbytes + loops)
+        self._least = self._most = max(1, WATCHED_BYTES // each)
 
     def entered(self, edge: LoopEdge) -> None:
         """A loop is entered anew: what was seen of it before does not count."""
         self._watched.pop(edge.loop, None)
-
-    def forget(self, loops: set[int]) -> None:
-        """No thread is in these loops any more."""
-        for loop in loops:
-            self._watched.pop(loop, None)
 
     def round(self, edge: LoopEdge, group: Group, frame: Frame, key: int, steps: list[Step]) -> int:
         """A group comes round; the key where it goes on (the header, or behind the loop)."""
         watch = self._watched.get(edge.loop)
         if watch is None or not watch.matches(group, steps):
             self._watched[edge.loop] = Watch(group, steps)
+            if len(self._watched) > self._most:
+                inside = self._machine.inside(key)
+                self._watched = {n: w for n, w in self._watched.items() if n in inside}
+                self._most = max(self._least, 2 * len(self._watched))
             return key
         watch.group = group
         watch.steps = steps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ from wattcast.features.execution.footprints import Ran, memory_facts
 from wattcast.features.execution.machine import Machine
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.results import (
-    ClassCounts,
     ExecutionResult,
     InstructionCounts,
     LoopTrips,
@@ -26,7 +25,6 @@ from wattcast.features.execution.results import (
 )
 from wattcast.features.execution.sampling import SamplingPlan
 from wattcast.features.execution.spaces import DenseRegion
-from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
 from wattcast.features.memory import per_slot
 
@@ -87,7 +85,6 @@ def summarise(
     error = plan.standard_error(executed) / estimate if estimate else 0.0
     return ExecutionResult(
         functions=functions,
-        classes=_classes(program, functions, plan),
         loops=_loops(program, batches, plan),
         memory=memory_facts(program, launch, plan, batches, sites, extra),
         atomics=atomic_facts(program, plan, batches),
@@ -195,44 +192,6 @@ def _places_of(program: Program, linked: Linked) -> _Places:
 def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[Counts, Counts]:
     table = np.array([*pairs], dtype=np.int64).reshape(-1, 2)
     return table[:, 0], table[:, 1]
-
-
-def _classes(
-    program: Program, functions: dict[str, InstructionCounts], plan: SamplingPlan
-) -> dict[str, ClassCounts]:
-    raw: dict[str, list[Counts]] = {}
-    totals: dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]] = {}
-    for linked in program.functions:
-        counts = functions[linked.function.name]
-        told = (
-            counts.warp_executions, counts.active_lanes, counts.requests, counts.sectors,
-            counts.shared_transactions,
-        )  # fmt: skip
-        for name, positions in _members_of(linked).items():
-            raw.setdefault(name, []).append(counts.raw_warp_executions[:, positions].sum(axis=1))
-            own = np.array([each[positions].sum() for each in told])
-            totals[name] = totals[name] + own if name in totals else own
-    return {
-        name: ClassCounts(
-            *cast("tuple[float, float, float, float, float]", tuple(totals[name].tolist())),
-            plan.standard_error(np.sum(raw[name], axis=0)),
-        )
-        for name in sorted(totals)
-    }
-
-
-_members: Attached[Linked, dict[str, Counts]] = Attached("members")
-
-
-def _members_of(linked: Linked) -> dict[str, Counts]:
-    """Positions of the instructions of each opcode class."""
-    known = _members.get(linked)
-    if known is None:
-        found: dict[str, list[int]] = {}
-        for one in linked.body.instructions:
-            found.setdefault(classify(one.opcode).opcode_class, []).append(one.position)
-        known = _members.set(linked, {name: np.array(each) for name, each in found.items()})
-    return known
 
 
 def _loops(program: Program, batches: list[Ran], plan: SamplingPlan) -> tuple[LoopTrips, ...]:

@@ -88,5 +88,3 @@ class Trips:
             count.current, count.frames = np.zeros(0, dtype=np.int64), []
         self._held -= left
         self._most = max(MOST_HELD, 2 * len(self._held))
-        if self._machine.steady is not None:
-            self._machine.steady.forget(left)

@@ -41,6 +41,9 @@ _GIGABITS_PER_PIN: Mapping[str, tuple[float, float]] = {
 }  # fmt: skip
 """Lowest and highest rate of parts sold: JEDEC's GDDR, HBM and LPDDR standards, rounded out."""
 
+_OVERCLOCKED = 1.25
+"""Clocks measured on a user's board may exceed the rated ones by so much."""
+
 _MOST_NEAR = 6
 """Names an error suggests."""
 
@@ -250,7 +253,7 @@ def _implausible(profile: GpuProfile) -> Iterator[str]:
     for key, value, limit in (
         ("chip.sm_count", profile.sm_count, most.most_sm_count),
         ("chip.l2_bytes", profile.l2_bytes, most.most_l2_bytes),
-        ("clocks.max_core_mhz", profile.max_core_mhz, most.most_core_mhz),
+        ("clocks.max_core_mhz", profile.max_core_mhz, most.most_core_mhz * _OVERCLOCKED),
         ("power.tdp_watts", profile.tdp_watts, most.most_board_watts),
     ):
         if value > limit:
@@ -339,10 +342,10 @@ def _paths(overlay: Path | None) -> dict[str, Path]:
 
 @lru_cache(maxsize=512)
 def _names(path: Path, _changed: int) -> frozenset[str]:
-    """Every name of a profile, as written and as its key; only the lines before the first table
-    of its file are parsed."""
+    """Every name of a profile, as written and as its key; only the lines before
+    ``[sources]`` are parsed."""
     try:
-        head = tomllib.loads(path.read_text(encoding="utf-8").partition("\n[")[0])
+        head = tomllib.loads(path.read_text(encoding="utf-8").partition("\n[sources]")[0])
         driver = head.get("driver", {})
         spelled = (path.stem, head.get("name"), *head.get("aliases", ()), *driver.get("names", ()))
         pci = (f"10de:{one}" for one in driver.get("pci_ids", ()))

@@ -67,9 +67,12 @@ def parse_body(
     of ``source``.
     """
     parser = _BodyParser(source, start, end, line, began)
-    for register in given:
-        parser.declare(register)
-    return parser.parse()
+    try:
+        for register in given:
+            parser.declare(register)
+        return parser.parse()
+    finally:
+        vars(parser).clear()  # it and its scopes refer to each other: nothing waits for a collector
 
 
 class _BodyParser:

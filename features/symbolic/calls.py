@@ -36,7 +36,9 @@ class Calls:
         weights: npt.NDArray[np.float64],
         symbols: Mapping[str, int],
         loops: Mapping[str, float],
+        accesses: bool,
     ) -> None:
+        self.accesses = accesses
         self.defined = {f.name: f for f in module.functions if not f.declaration}
         self.module = module
         self.lanes = lanes
@@ -55,7 +57,7 @@ class Calls:
         if known is None:
             made = scheme(self.module, function)
             evaluator = Evaluator(made, self.lanes, _nothing, self.symbols)
-            known = Walker(evaluator, shape_of(made), self.weights)
+            known = Walker(evaluator, shape_of(made), self.weights, accesses=self.accesses)
             known.calls = self
             default = {"default": self.loops["default"]} if "default" in self.loops else {}
             trips, _ = resolve_trips(made.cfg, made.forest, default)

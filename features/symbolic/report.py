@@ -9,7 +9,6 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.isa import classify
 from wattcast.features.ptx.ir import Instruction
 from wattcast.features.symbolic.journal import Guarded, Rounds, Split, Touched, Visit
 from wattcast.features.symbolic.plan import Shape
@@ -20,7 +19,6 @@ from wattcast.features.symbolic.results import (
     Floats,
     How,
     SampledBlocks,
-    SymbolicClass,
     SymbolicCounts,
     SymbolicResult,
     TripInfo,
@@ -72,11 +70,9 @@ def summarise(
         trips = tuple(other.loops.trip(loop.index) for loop in other.scheme.forest.loops)
         inner = _loops(other.scheme, other.shape, others[name].rounds, trips)
         warnings += _warnings(inner, others[name].branches, others[name].accesses)
-    everything = [(scheme, kernel.counts)]
-    everything += [(other.scheme, others[name].counts) for name, other in called.items()]
+    everything = [kernel.counts, *(other.counts for other in others.values())]
     return SymbolicResult(
-        functions={counts.function: counts for _, counts in everything},
-        classes=_classes(everything),
+        functions={counts.function: counts for counts in everything},
         loops=loops,
         accesses=kernel.accesses,
         branches=kernel.branches,
@@ -257,33 +253,6 @@ def _constant(shape: Shape, loop: int) -> bool:
     return bool(shape.conditions[loop]) and all(
         node in shape.plain and not node.loops & ~(1 << loop) for node in shape.conditions[loop]
     )
-
-
-def _classes(functions: list[tuple[Scheme, SymbolicCounts]]) -> Mapping[str, SymbolicClass]:
-    sums: dict[str, Floats] = {}
-    known: dict[str, bool] = {}
-    for scheme, counts in functions:
-        members: dict[str, list[int]] = {}
-        for one in scheme.cfg.body.instructions:
-            members.setdefault(classify(one.opcode).opcode_class, []).append(one.position)
-        table = np.stack(
-            [
-                counts.warp_executions,
-                counts.active_lanes,
-                counts.requests,
-                counts.sectors,
-                counts.shared_transactions,
-            ]
-        )
-        for name, positions in members.items():
-            sums[name] = sums.get(name, np.zeros(5)) + table[:, positions].sum(axis=1)
-            sure = bool(counts.counts_known[positions].all())
-            known[name] = known.get(name, True) and sure
-    found = {}
-    for name in sorted(sums):
-        warps, lanes, requests, sectors, transactions = (float(value) for value in sums[name])
-        found[name] = SymbolicClass(warps, lanes, requests, sectors, transactions, known[name])
-    return found
 
 
 def _warnings(

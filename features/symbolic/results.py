@@ -38,18 +38,6 @@ class SymbolicCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class SymbolicClass:
-    """Launch totals of one opcode class. ``known``: nothing in them is guessed."""
-
-    warp_executions: float
-    active_lanes: float
-    requests: float
-    sectors: float
-    shared_transactions: float
-    known: bool
-
-
-@dataclass(frozen=True, slots=True)
 class TripInfo:
     """How often a loop is gone round each time it is entered.
 
@@ -141,12 +129,11 @@ class SampledBlocks:
 class SymbolicResult:
     """The symbolic analysis of one launch. ``functions`` is keyed by function name.
 
-    ``functions``, ``classes`` and the totals have the names of ``ExecutionResult`` and include
+    ``functions`` and the totals have the names of ``ExecutionResult`` and include
     device functions; ``loops``, ``accesses`` and ``branches`` are the kernel's own.
     """
 
     functions: Mapping[str, SymbolicCounts]
-    classes: Mapping[str, SymbolicClass]
     loops: tuple[TripInfo, ...]
     accesses: tuple[AccessInfo, ...]
     branches: tuple[BranchInfo, ...]

@@ -49,8 +49,8 @@ _TRANSPARENT = frozenset({
 _LOGIC = frozenset({"and", "or", "xor"})
 
 
-class _Irregular(Exception):  # noqa: N818 - it is no error, only a way out
-    """The grid does not fall into intervals."""
+class IrregularError(Exception):
+    """The grid does not fall into intervals, or an address is no sum of multiples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +74,8 @@ def choose_blocks(scheme: Scheme, launch: Launch, constant: Constant) -> Sampled
     try:
         axes = _intervals(scheme, launch, constant)
         if prod(len(axis) for axis in axes) * lanes > MOST_LANES:
-            raise _Irregular
-    except _Irregular:
+            raise IrregularError
+    except IrregularError:
         count = max(1, len(scheme.cfg.body.instructions))
         most = min(MOST_BLOCKS, SAMPLED_CELLS // (count * lanes))
         plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, most))
@@ -153,7 +153,7 @@ def _depending(scheme: Scheme) -> set[Node]:
     return found
 
 
-class _Forms:
+class Forms:
     """Affine forms with the launch's constants filled in and loop counters taken apart."""
 
     def __init__(self, scheme: Scheme, launch: Launch, constant: Constant) -> None:
@@ -178,7 +178,7 @@ class _Forms:
         return None
 
     def form(self, node: Node) -> tuple[int, dict[Node, int], list[int]]:
-        """Constant, terms and the steps of loop counters in a value. Raises _Irregular."""
+        """Constant, terms and the steps of loop counters in a value. Raises IrregularError."""
         constant = 0
         terms: dict[Node, int] = {}
         steps: list[int] = []
@@ -189,7 +189,7 @@ class _Forms:
             top, factor = waiting.pop()
             found = affine(top, self.leaf, self.memo)
             if found is None:
-                raise _Irregular
+                raise IrregularError
             constant += factor * found.constant
             for leaf, times in found.terms:
                 if leaf.op == "exit":
@@ -198,12 +198,12 @@ class _Forms:
                     phi = self.scheme.phis[leaf]
                     step = affine(phi.step, self.leaf, self.memo) if phi.step else None
                     if step is None or step.terms:
-                        raise _Irregular
+                        raise IrregularError
                     steps.append(factor * times * step.constant)
                     waiting.append((phi.start, factor * times))
                 else:
                     terms[leaf] = terms.get(leaf, 0) + factor * times
-        raise _Irregular
+        raise IrregularError
 
     def bounds(self, node: Node) -> tuple[int, int] | None:
         """Least and greatest value of a leaf over the threads of a block."""
@@ -230,8 +230,8 @@ def _intervals(scheme: Scheme, launch: Launch, constant: Constant) -> list[list[
     """Along each axis: blocks to look at, and how many of the axis each stands for."""
     relevant = _relevant_nodes(scheme)
     if relevant.irregular:
-        raise _Irregular
-    forms = _Forms(scheme, launch, constant)
+        raise IrregularError
+    forms = Forms(scheme, launch, constant)
     singles: list[set[int]] = [set(), set(), set()]
     cuts: list[set[int]] = [set(), set(), set()]
     for node in relevant.compared:
@@ -253,7 +253,7 @@ def _intervals(scheme: Scheme, launch: Launch, constant: Constant) -> list[list[
     return [_axis(launch.grid[axis], singles[axis], cuts[axis], periods[axis]) for axis in range(3)]
 
 
-def _difference(forms: _Forms, left: Node, right: Node) -> tuple[int, dict[Node, int], list[int]]:
+def _difference(forms: Forms, left: Node, right: Node) -> tuple[int, dict[Node, int], list[int]]:
     first, terms, steps = forms.form(left)
     second, others, more = forms.form(right)
     total = dict(terms)
@@ -262,7 +262,7 @@ def _difference(forms: _Forms, left: Node, right: Node) -> tuple[int, dict[Node,
     return first - second, {n: f for n, f in total.items() if f}, [*steps, *more]
 
 
-def _must_not_wrap(forms: _Forms, launch: Launch, node: Node) -> None:
+def _must_not_wrap(forms: Forms, launch: Launch, node: Node) -> None:
     """The affine form of a compared value holds in the whole launch."""
     low, terms, _ = forms.form(node)
     high = low
@@ -278,11 +278,11 @@ def _must_not_wrap(forms: _Forms, launch: Launch, node: Node) -> None:
             low, high = low + ends[0], high + ends[1]
     room = 1 << (node.bits - 1)
     if low < -room or high >= room:
-        raise _Irregular
+        raise IrregularError
 
 
 def _turn(
-    forms: _Forms,
+    forms: Forms,
     launch: Launch,
     form: tuple[int, dict[Node, int], list[int]],
     singles: list[set[int]],
@@ -295,14 +295,14 @@ def _turn(
     for leaf, factor in terms.items():
         if leaf.op == "special" and leaf.value in _AXES:
             if axis >= 0:
-                raise _Irregular
+                raise IrregularError
             axis, slope = _AXES.index(leaf.value), factor
             continue
         bounds = forms.bounds(leaf)
         if bounds is None:
             if leaf.op == "unknown" or (leaf.op == "param" and forms.leaf(leaf) is None):
                 return  # a decision on what is not known splits no blocks
-            raise _Irregular
+            raise IrregularError
         ends = sorted((factor * bounds[0], factor * bounds[1]))
         low, high = low + ends[0], high + ends[1]
     if axis < 0:
@@ -318,7 +318,7 @@ def _turn(
         first = (low - slope) // step
         last = -(-(high + slope * size) // step)
         if last - first > MOST_STEPS:
-            raise _Irregular
+            raise IrregularError
         shifts = [number * step for number in range(first, last + 1)]
     else:
         shifts = [0]
@@ -329,7 +329,7 @@ def _turn(
             continue
         begin, end = max(begin, 0), min(end, size - 1)
         if end - begin > MOST_BETWEEN:
-            raise _Irregular
+            raise IrregularError
         singles[axis].update(range(begin, end + 1))
         cuts[axis].update((begin, end + 1))
 

@@ -74,8 +74,11 @@ class Walker(Counting):
         evaluator: Evaluator,
         shape: Shape,
         warp_weights: npt.NDArray[np.float64],
+        *,
+        accesses: bool,
     ) -> None:
         super().__init__(evaluator, warp_weights)
+        self.measures = accesses
         self.scheme = evaluator.scheme
         self.shape = shape
         self.journal: list[Entry] = []
@@ -161,7 +164,7 @@ class Walker(Counting):
             guarded[position] = chosen
             taken = self.count(chosen.mask, context)[1] * chosen.share
             self.journal.append(Guarded(position, taken, chosen.known))
-        for access in self.scheme.accesses[block]:
+        for access in self.scheme.accesses[block] if self.measures else ():
             reaching = guarded.get(access.position, state)
             self.journal.append(measure(self, access, context, reaching))
         for call in self.scheme.calls.get(block, ()):

@@ -24,7 +24,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming_bytes_per_second
-from wattcast.models.estimate import Estimate
+from wattcast.models.estimate import Estimate, unsure
 from wattcast.models.intervals import loosened
 from wattcast.models.time.base import Floats, Regime, TimePrediction
 from wattcast.models.time.spread import interval_of, level_of
@@ -286,14 +286,14 @@ class BottleneckTimeModel:
         seconds = combined_seconds(resources) + start
         cases = [predicted_seconds(case, gpu, pair, more=more) for case in analysis.activity_cases]
         width, basis = interval_of(gpu)
-        unsure = 1.0 + analysis.coverage.error
         estimate = Estimate(
             seconds,
-            min([seconds, *cases]) * width.low_factor / unsure,
-            max([seconds, *cases]) * width.high_factor * unsure,
+            min([seconds, *cases]) * width.low_factor,
+            max([seconds, *cases]) * width.high_factor,
             level_of(gpu),
             basis,
         )
+        estimate = unsure(estimate, analysis.coverage.error)
         return TimePrediction(
             family=self.family,
             estimate=loosened(estimate) if analysis.cut_short else estimate,

@@ -22,7 +22,7 @@ from wattcast.features.occupancy import occupancy
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.estimate import Estimate, weaker
+from wattcast.models.estimate import Estimate, unsure, weaker
 from wattcast.models.intervals import loosened
 from wattcast.models.power.boosted import BoostedPowerModel, vector_for
 from wattcast.models.power.physical import (
@@ -42,6 +42,9 @@ FALLBACK_SCHEMA = "alavani2023"
 """Schema whose vector is answered where no model predicts, if it has a table for the GPU."""
 
 ACTIVITY_SCHEMA = "activity1"
+
+STANDING = ("idle", "clock")
+"""Components of power that do not depend on what was counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +103,14 @@ def _physical(
             return Watts(vector=analysis.vector(FALLBACK_SCHEMA), diagnostics=(why,))
         except SchemaError as missing:
             return Watts(diagnostics=(why, Diagnostic("no_features", missing.detail)))
+    components = found.breakdown.components
+    moving = 1.0 - sum(components.get(name, 0.0) for name in STANDING) / found.estimate.value
+    estimate = unsure(found.estimate, analysis.coverage.error * max(0.0, moving))
     return Watts(
         card=model.card,
         vector=vector,
-        estimate=loosened(found.estimate) if analysis.cut_short else found.estimate,
-        components=found.breakdown.components,
+        estimate=loosened(estimate) if analysis.cut_short else estimate,
+        components=components,
         diagnostics=physical_notes(model, found),
     )
 

@@ -112,6 +112,9 @@ class SimulatedNvml:
     def nvmlDeviceGetPowerManagementDefaultLimit(self, _: int) -> int:  # noqa: N802
         return round(self.gpu.truth.profile.tdp_watts * 1e3)
 
+    def nvmlDeviceGetPowerManagementLimitConstraints(self, _: int) -> list[int]:  # noqa: N802
+        return [100_000, round(self.gpu.truth.profile.tdp_watts * 1e3)]
+
     def nvmlDeviceGetPowerManagementLimit(self, _: int) -> int:  # noqa: N802
         return round(self.gpu.limit_watts * 1e3)
 

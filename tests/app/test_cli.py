@@ -62,14 +62,16 @@ def test_features_and_lists(run: Run, file: str, looping: str) -> None:
     assert json.loads(run("gpus", "list", "--json")[0])[0]["id"]
     assert json.loads(run("gpus", "show", "k20")[0])["id"] == "tesla-k20"
     assert "alavani2023" in run("schemas")[0]
-    assert re.fullmatch(r"\d+ profiles are valid\n", run("gpus", "check")[0])
+    assert re.fullmatch(
+        r"\d+ profiles are valid, \d+ printed peaks agree\n", run("gpus", "check")[0]
+    )
 
 
 @pytest.mark.parametrize(
     ("words", "status", "says"),
     [
         (("predict", "/nonexistent.ptx", *LAUNCH), 2, "No such file"),
-        (("predict", "FILE", "--gpu", "nope", "--grid", "1", "--block", "1"), 1, "tesla-k20"),
+        (("predict", "FILE", "--gpu", "nope", "--grid", "1", "--block", "1"), 1, "gpus list"),
         (("predict", "FILE", "--gpu", "k20", "--grid", "1", "--block", "2000"), 1, "block"),
         (("predict", "FILE", "--gpu", "k20", "--grid", "a", "--block", "1"), 2, "--grid"),
         (("predict", "FILE", *LAUNCH, "--loops", "x"), 2, "--loops"),

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fastapi.openapi.models import OpenAPI
 
+from tests.app.conftest import settings_at
+from tests.app.live import running
+from wattcast.app import problems
 from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.predictor.messages.analyze import EXAMPLE, AnalyzeAnswer, AnalyzeRequest
 from wattcast.predictor.messages.features import FeaturesRequest
@@ -133,3 +139,24 @@ def test_the_problem_example_fits(document: dict[str, Any]) -> None:
     problem = document["components"]["schemas"]["Problem"]
     assert set(problem["required"]) <= set(problem["example"])
     assert set(problem["example"]) <= set(problem["properties"])
+
+
+def test_the_service_answers_while_its_description_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That takes most of a second."""
+    begun, healthy = threading.Event(), threading.Event()
+    make = problems.get_openapi
+
+    def waiting(**given: Any) -> dict[str, Any]:
+        begun.set()
+        assert healthy.wait(30)
+        return make(**given)
+
+    monkeypatch.setattr(problems, "get_openapi", waiting)
+    with running(settings_at(tmp_path)) as client, ThreadPoolExecutor() as threads:
+        asked = threads.submit(client.get, "/openapi.json")
+        assert begun.wait(30)
+        assert client.get("/healthz", timeout=20).status_code == 200
+        healthy.set()
+        assert asked.result().status_code == 200

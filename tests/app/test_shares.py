@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import resource
 import socket
 import statistics
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -27,7 +29,7 @@ from wattcast.app.services.turns import CALLER_NAME, Turns
 from wattcast.app.store.database import open_database
 from wattcast.app.store.jobs import JobStore
 from wattcast.app.store.keys import KeyStore
-from wattcast.features.errors import ServiceError
+from wattcast.features.errors import GivenUpError, ServiceError
 
 GREEDY, OTHER = "127.0.0.1", "127.0.0.2"
 HELD = 520
@@ -385,6 +387,33 @@ def test_work_that_waits_too_long_for_its_turn_is_given_up() -> None:
 
     asyncio.run(played())
     pool.close()
+
+
+def test_work_that_fails_leaves_nothing_to_the_garbage_collector() -> None:
+    class Made:
+        """What the work holds when it is given up."""
+
+    refs = []
+
+    def work() -> None:
+        made = Made()
+        refs.append(weakref.ref(made))
+        future: Future[None] = Future()
+        future.set_exception(GivenUpError("given up"))  # they refer to each other, and to ``made``
+        future.result()
+
+    async def played() -> None:
+        with pytest.raises(ServiceError):
+            await pool.run(work)
+
+    pool = AnalysisPool(1, 10, 30)
+    gc.disable()
+    try:
+        asyncio.run(played())
+        assert refs[0]() is None
+    finally:
+        gc.enable()
+        pool.close()
 
 
 def test_requests_take_turns_by_caller(

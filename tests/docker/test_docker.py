@@ -119,6 +119,7 @@ def test_what_the_compose_file_runs_is_confined() -> None:
     assert set(ours) == {"api", "worker", "scheduler", "dask-worker"}
     for one in ours.values():
         assert one["read_only"]
+        assert one["init"]
         assert one["cap_drop"] == ["ALL"]
         assert "WATTCAST_DATABASE_URL" in one["environment"]
     for one in services.values():

@@ -95,6 +95,42 @@ def test_from_paste_to_a_link_that_says_the_same(
     page.check_quiet()
 
 
+def test_a_gpu_is_found_by_any_of_its_names(page: Watched) -> None:
+    page.open()
+    tab, search = page.page, page.page.locator("#gpu-search")
+    options = tab.locator("#gpu-names option")
+    assert options.count() == tab.locator("#gpu option").count() > 100
+    for typed, gpu in (
+        ("NVIDIA A100-SXM4-40GB", "a100-sxm4-40gb"),
+        ("10de:2684", "rtx-4090"),
+        ("rtx a6000", "rtx-a6000"),
+    ):
+        search.fill(typed)
+        search.press("Enter")
+        tab.wait_for_function("gpu => document.getElementById('gpu').value === gpu", arg=gpu)
+        assert search.input_value() == ""
+    assert tab.locator("#result").is_hidden()  # looking for a GPU predicts nothing
+    tab.click("#tab-compare")
+    shown = tab.locator("#compare-gpus label.check:visible")
+    everything = shown.count()
+    tab.fill("#compare-gpus input[type=search]", "laptop 50")
+    names = shown.all_inner_texts()
+    assert 6 < len(names) < everything  # those that are checked stay
+    assert "NVIDIA GeForce RTX 5090 Laptop GPU" in names
+    assert "NVIDIA GeForce RTX 4090 Laptop GPU" not in names
+    tab.fill("#compare-gpus input[type=search]", "")
+    assert shown.count() == everything
+    page.check_access("compare")
+    page.check_quiet()
+    search.fill("a100-40gb")
+    with tab.expect_response("**/gpus/a100-40gb"):
+        search.press("Enter")
+    tab.wait_for_function("document.getElementById('gpu-search').validationMessage")
+    told = search.evaluate("field => field.validationMessage")
+    assert "a100-pcie-40gb, a100-sxm4-40gb" in told
+    assert tab.input_value("#gpu") == "rtx-a6000"
+
+
 def test_clocks_gpus_and_history(page: Watched) -> None:
     page.open()
     page.predict_example()

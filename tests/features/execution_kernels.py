@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 
 from wattcast.features.execution import ExactMemory, ExecutionResult, execute
+from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
 
 BASE = 0x7F0000000000
 
@@ -57,6 +59,15 @@ def counts_of(result: ExecutionResult, body_position: int) -> tuple[int, int]:
         int(counts.raw_warp_executions[:, body_position].sum()),
         int(counts.raw_active_lanes[:, body_position].sum()),
     )
+
+
+def of_class(module: Module, counts: Any, opcode_class: str) -> dict[str, float]:
+    """Launch totals of the instructions of an opcode class in one function."""
+    function = module.function(counts.function)
+    assert function is not None
+    own = [classify(one.opcode).opcode_class == opcode_class for one in function.body.instructions]
+    names = ("warp_executions", "active_lanes", "requests", "sectors")
+    return {name: float(getattr(counts, name)[own].sum()) for name in names}
 
 
 FIRST = 8

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.features.execution_kernels import FIRST, counts_of, run
-from wattcast.features.execution import trips
+from wattcast.features.execution import steady, trips
 
 
 def codes(result) -> set[str]:
@@ -105,9 +105,15 @@ def test_loops_in_progress_are_not_settled_early(
     assert max(loop.highest for loop in kept.loops) > 3
 
 
-def test_memory_for_loops_does_not_grow_with_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("again", ["setp.lt.u32 %p1, %r6, 0;", "setp.lt.u32 %p1, %r6, 5;"])
+def test_memory_for_loops_does_not_grow_with_their_number(
+    again: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(trips, "MOST_HELD", 4)
-    body = "\n".join(f"$l{i}: @%p1 bra $l{i};" for i in range(200))
+    monkeypatch.setattr(steady, "WATCHED_BYTES", 2**20)
+    body = "\n".join(
+        f"mov.u32 %r6, 0; $l{i}: add.u32 %r6, %r6, 1; {again} @%p1 bra $l{i};" for i in range(200)
+    )
     tracemalloc.start()
     run(body, grid=32, block=256, exact=False)
     _, peak = tracemalloc.get_traced_memory()

@@ -6,7 +6,7 @@ from time import perf_counter
 
 import pytest
 
-from tests.features.execution_kernels import HEAD, kernel, run
+from tests.features.execution_kernels import HEAD, kernel, of_class, run
 from wattcast.features.errors import LaunchError
 from wattcast.features.execution import execute
 from wattcast.features.launch import Launch, PointerHint
@@ -151,7 +151,8 @@ def test_missing_arguments_are_assumed_and_said() -> None:
     assumed = [d.detail for d in result.diagnostics if d.code == "argument_assumed"]
     assert len(assumed) == 2
     assert any("128000" in detail for detail in assumed)  # n: compared with the global index
-    assert result.classes["global_load"].active_lanes == 128_000
+    loads = of_class(module, result.functions["k"], "global_load")
+    assert loads["active_lanes"] == 128_000
 
 
 def test_arguments_that_fit_no_parameter_are_refused() -> None:
@@ -193,6 +194,7 @@ def test_a_loop_cut_off_is_scaled_to_the_rounds_it_had_to_go() -> None:
     )  # fmt: skip
     assert not result.sampling.completed
     assert any("scaled" in d.detail for d in result.diagnostics)
-    assert result.classes["global_load"].warp_executions == pytest.approx(200_000, rel=0.01)
+    loads = of_class(read_module(kernel(body)), result.functions["k"], "global_load")
+    assert loads["warp_executions"] == pytest.approx(200_000, rel=0.01)
     assert result.loops[0].mean == pytest.approx(100_000, rel=0.01)
     assert result.loops[0].extrapolated

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tests.features.execution_kernels import run
 from tests.features.test_execution_steady import UNIFORM, both
+from tests.fixtures.kernels.data import ptx_path
 from wattcast.features.analysis import analyse
 from wattcast.features.execution import MemoryFacts, trace
+from wattcast.features.execution.spaces import shuffled
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
@@ -196,3 +200,36 @@ def test_a_stride_given_as_an_argument_is_no_pointer() -> None:
         assert analysis.executed is not None
         found = sum(stream.distinct_sectors for stream in analysis.executed.memory.streams)
         assert found == sectors, step
+
+
+def test_sites_that_share_sectors_share_those_not_listed() -> None:
+    """Rows of a triangle, one per thread, two of their elements a turn: threads end one by one."""
+    body = """
+        mul.lo.u32 %r10, %r5, 4; add.u32 %r10, %r10, 64; mul.wide.u32 %rd6, %r5, 65536;
+        add.u64 %rd7, %rd1, %rd6; mov.u32 %r6, 0;
+        $loop: ld.global.f32 %f1, [%rd7]; ld.global.f32 %f2, [%rd7+4]; add.u64 %rd7, %rd7, 8;
+        add.u32 %r6, %r6, 2; setp.lt.u32 %p1, %r6, %r10; @%p1 bra $loop; ret;"""
+    stream = stream_of(body, grid=24)
+    rows = 24 * 32
+    elements = sum(4 * row + 64 for row in range(rows))
+    assert stream.unique_kept_sectors == pytest.approx(elements / 8, rel=0.05)
+    assert stream.kept_load_sectors == pytest.approx(elements, rel=0.05)
+
+
+def test_a_gather_reads_anywhere_in_its_buffer() -> None:
+    """256 MB of 4-byte elements in the order of an index that nobody described."""
+    module = read_module(ptx_path("gather", "sm_70").read_text())
+    n = 1 << 26
+    hints = {str(number): PointerHint(n) for number in range(3)}
+    launch = Launch.of(n // 256, 256, 0, {**hints, "3": n})
+    found = analyse(module, None, launch, load_gpu("tesla-v100"), analysis="executed").activity
+    # The index and the result once, and a sector for nearly every element gathered.
+    assert found.dram_read_sectors == pytest.approx(n / 8 + n, rel=0.03)
+    assert found.dram_write_sectors == pytest.approx(n / 8, rel=0.01)
+
+
+@given(st.integers(1 << 16, 1 << 18), st.integers(0, 1 << 40))
+@settings(max_examples=10)
+def test_numbers_are_shuffled_without_loss(below: int, seed: int) -> None:
+    found = shuffled(np.arange(below), below, seed)
+    assert np.array_equal(np.sort(found), np.arange(below))

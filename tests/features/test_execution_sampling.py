@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.features.execution_kernels import run
+from tests.features.execution_kernels import kernel, of_class, run
 from tests.fixtures.kernels.data import ptx_path
 from tests.fixtures.kernels.manifest import KERNELS
 from wattcast.features.analysis import analyse
@@ -68,10 +68,10 @@ def test_a_launch_whose_edge_differs_is_counted_exactly() -> None:
     # All threads below n go on: the last block is cut in the middle.
     body = "setp.ge.u32 %p1, %r5, %r1; @%p1 ret; st.global.u32 [%rd3], %r2; ret;"
     result, _ = run(body, grid=10_000, block=128, n=128 * 9_999 + 40, exact=False)
-    stores = result.classes["global_store"]
-    assert stores.active_lanes == 128 * 9_999 + 40
-    assert stores.warp_executions == 4 * 9_999 + 2
-    assert stores.sectors == 16 * 9_999 + 5
+    stores = of_class(read_module(kernel(body)), result.functions["k"], "global_store")
+    assert stores["active_lanes"] == 128 * 9_999 + 40
+    assert stores["warp_executions"] == 4 * 9_999 + 2
+    assert stores["sectors"] == 16 * 9_999 + 5
     assert result.memory.store_overlap.x == 0
     assert result.memory.footprint_sectors == 16 * 9_999 + 5
 
@@ -103,7 +103,8 @@ def test_results_do_not_depend_on_the_run_only_on_the_seed() -> None:
     body = "ld.global.u32 %r6, [%rd3]; setp.lt.u32 %p1, %r6, 77; @%p1 bra $x; ret; $x: ret;"
     first, _ = run(body, grid=900, exact=False, seed=3)
     again, _ = run(body, grid=900, exact=False, seed=3)
-    assert first.classes == again.classes
+    counts = first.functions["k"].active_lanes, again.functions["k"].active_lanes
+    assert np.array_equal(*counts)
     assert first.memory == again.memory
 
 
@@ -141,11 +142,13 @@ def test_few_blocks_of_a_large_grid_that_work_are_found() -> None:
     exact = analyse(module, fixture.entry, launch, gpu, analysis="symbolic").symbolic
     assert exact.sampling.exact
     for name in ("global_load", "global_store"):
-        ours, theirs = executed.classes[name], exact.classes[name]
-        assert theirs.active_lanes == 70 * 45
-        assert ours.active_lanes == theirs.active_lanes
-        assert ours.requests == theirs.requests
-        assert ours.sectors == pytest.approx(theirs.sectors, rel=0.05)
+        ours, theirs = (
+            of_class(module, result.functions[fixture.entry], name) for result in (executed, exact)
+        )
+        assert theirs["active_lanes"] == 70 * 45
+        assert ours["active_lanes"] == theirs["active_lanes"]
+        assert ours["requests"] == theirs["requests"]
+        assert ours["sectors"] == pytest.approx(theirs["sectors"], rel=0.05)
 
 
 @pytest.mark.parametrize(

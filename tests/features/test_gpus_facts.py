@@ -84,7 +84,7 @@ def test_the_two_boards_named_titan_x_are_told_apart() -> None:
     [
         ("A100-40GB", ["a100-pcie-40gb", "a100-sxm4-40gb"]),
         ("rtx-5090-ti", ["rtx-5090"]),
-        ("gtx-1080", ["gtx-1080-ti"]),
+        ("gtx-1085", ["gtx-1080"]),
         ("Orin", ["jetson-agx-orin-64gb", "jetson-orin-nx-16gb"]),
         ("10de:ffff", []),
     ],

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gc
 import math
+from contextlib import suppress
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fixtures.ptx_text import fixture, kernel
+from wattcast.features.errors import PtxError
 from wattcast.features.ptx import (
     Address,
     Body,
@@ -316,3 +319,17 @@ def test_warnings_are_bounded() -> None:
     assert len(found.diagnostics) == 201
     assert found.diagnostics[-1].code == "more_diagnostics"
     assert "800" in found.diagnostics[-1].detail
+
+
+@pytest.mark.parametrize("end", ["", "1 2\n3;"])
+def test_a_body_leaves_nothing_to_the_garbage_collector(end: str) -> None:
+    """The collector stops every thread: in a service it runs as seldom as can be."""
+    text = kernel("add.s32 %r1, %r1, %r2;\n" * 2000 + end)
+    gc.collect()
+    gc.disable()
+    try:
+        with suppress(PtxError):
+            assert len(read_module(text).kernels[0].body.instructions) >= 2000
+        assert gc.collect() < 200
+    finally:
+        gc.enable()

@@ -5,18 +5,26 @@ The kernels are in ``fixtures/ptx/effort``; every case here was once answered wr
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.app.conftest import settings_at
 from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.counted import REPEATED_ERROR
+from wattcast.features.diagnostics import CUT_SHORT
 from wattcast.features.effort import giving_up
 from wattcast.features.errors import GivenUpError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx import read_module
+from wattcast.models.clocks import default_clocks
+from wattcast.models.estimate import energy
 from wattcast.models.time.registry import get_time_model
+from wattcast.predictor import Predictor
+from wattcast.predictor.parts.watts import predicted_watts
 
 PTX = Path(__file__).parents[1] / "fixtures" / "ptx" / "effort" / "kernels.ptx"
 MODULE = read_module(PTX.read_text(encoding="utf-8"))
@@ -163,8 +171,7 @@ def test_a_small_budget_answers_as_a_large_one_within_what_it_says(
     whole = found(kernel, grid, block, given)
     cut = found(kernel, grid, block, given, effort=5_000_000)
     assert whole.executed.sampling.completed
-    assert not cut.executed.sampling.completed
-    assert cut.cut_short
+    assert CUT_SHORT in {said.code for said in cut.executed.diagnostics}
     assert executed(cut) == pytest.approx(executed(whole), rel=0.1)
     assert dram(cut) == pytest.approx(dram(whole), rel=0.2)
     model = get_time_model("bottleneck")
@@ -179,7 +186,43 @@ def test_what_is_extrapolated_widens_the_interval() -> None:
     made = found("windows", (2048, 64), 256, {"2": 2048 * 256, "3": 1024, "4": 4})
     exact = found("dot_rows", 128, 256, {"3": 65536, "4": 4096})
     assert made.coverage.extrapolated > 0.1
-    assert made.coverage.error > exact.coverage.error == 0
+    assert made.coverage.error > exact.coverage.error == REPEATED_ERROR
     model = get_time_model("bottleneck")
     wide, narrow = (model.predict(one, GPU).estimate for one in (made, exact))
     assert wide.high / wide.low > 1.02 * narrow.high / narrow.low
+
+
+def test_trips_that_are_given_are_not_extrapolated() -> None:
+    given = {"5": 262144}
+    made = found("csr_rows", 1024, 256, given, loops={"default": 64}, analysis="executed")
+    assert all(trip.how == "given" for trip in made.trip_counts)
+    assert made.coverage.assumed == 0
+    assert made.coverage.worked_out > 0.5
+
+
+def intervals(analysis: KernelAnalysis, error: float, home: Path) -> list[float]:
+    """Widths high / low of power and time where counts are known to ``error``."""
+    vars(analysis)["coverage"] = replace(analysis.coverage, error=error)
+    clocks = default_clocks(GPU)
+    power = predicted_watts(Predictor(settings_at(home)), "auto", analysis, GPU, clocks).estimate
+    time = get_time_model("bottleneck").predict(analysis, GPU, clocks).estimate
+    assert power is not None
+    both = energy(power, time)
+    return [one.high / one.low for one in (power, time, both)]
+
+
+def test_what_counts_leave_open_is_in_every_interval(tmp_path: Path) -> None:
+    """Time grows with everything counted, power with what moves: less than time, never more."""
+    made = found("dot_rows", 128, 256, {"3": 65536, "4": 4096}, analysis="executed")
+    certain, open_ = intervals(made, 0.0, tmp_path), intervals(made, 0.2, tmp_path)
+    power, time, both = (b / a for a, b in zip(certain, open_, strict=True))
+    assert time == pytest.approx(1.2**2)
+    assert 1.05 < power < time
+    assert both == pytest.approx(power * time)
+
+
+def test_iterations_taken_from_others_leave_a_stated_error() -> None:
+    arguments = {"3": 65536, "4": 4096}
+    taken = found("dot_rows", 128, 256, arguments, analysis="executed")
+    run = found("dot_rows", 128, 256, arguments, analysis="executed", extrapolate=False, effort=4e9)
+    assert taken.coverage.error > run.coverage.error == 0

@@ -10,16 +10,23 @@ import numpy as np
 import pytest
 
 from studies.end_to_end import (
+    CAMPAIGNS,
     MANIFEST,
+    RESULTS,
+    SWEPT,
     Program,
     manifest,
     others_median,
     outcomes,
     percent,
+    program_score,
     programs,
+    sweep,
+    sweep_score,
     tables,
 )
 from tests.app.conftest import settings_at
+from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.features.errors import DataError
 from wattcast.predictor import Predictor
 from wattcast.training.data.datasets import find_data
@@ -95,3 +102,25 @@ def test_programs_are_predicted_better_than_by_hand(
 
 def test_the_median_of_the_others_leaves_the_value_out() -> None:
     assert others_median([1.0, 10.0, 1000.0]) == pytest.approx([100.0, 10**1.5, 10**0.5])
+
+
+@pytest.mark.slow
+def test_the_committed_figures_are_what_the_service_gives(
+    chosen: tuple[Program, ...], predictor: Predictor
+) -> None:
+    """README and docs show ``end_to_end.json``: it must not be older than the code."""
+    written = json.loads(RESULTS.read_text(encoding="utf-8"))
+    for gpu in CAMPAIGNS:
+        assert written[gpu] == program_score(outcomes(predictor, gpu, chosen)), gpu
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("gpu", SWEPT)
+def test_the_committed_sweeps_are_what_the_service_gives(gpu: str, predictor: Predictor) -> None:
+    if find_data() is None:
+        pytest.skip("no data folder: set WATTCAST_DATA")
+    if find_nvrtc() is None:
+        pytest.skip("needs NVRTC (requirements-cuda.lock)")
+    points = sweep(predictor, gpu)
+    assert json.loads(RESULTS.read_text(encoding="utf-8"))[gpu] == sweep_score(points)
+    assert sweep_score(points)["time"] <= 6

@@ -10,7 +10,6 @@ time.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
@@ -80,25 +79,23 @@ class Device(Part):
     power_limit_watts: float | None = None
 
 
-def profile_id(device: Device) -> str:
+def profile_id(name: str) -> str:
     """Id of a device without a profile: its name in lower case with hyphens."""
-    name = re.sub(r"[^a-z0-9]+", "-", device.name.lower()).strip("-")
-    return name.removeprefix("nvidia-") or "gpu"
+    found = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return found.removeprefix("nvidia-") or "gpu"
 
 
 def known_profile(device: Device, gpu: str | None = None) -> GpuProfile | None:
-    """The profile of ``gpu``, or the one whose id, alias or name is the device's.
+    """The profile of ``gpu``, or the one that the device's name finds.
 
     Raises GpuError for a ``gpu`` that is unknown.
     """
     if gpu is not None:
         return load_gpu(gpu)
-    for name in (profile_id(device), f"nvidia-{profile_id(device)}"):
-        try:
-            return load_gpu(name)
-        except GpuError:
-            continue  # another spelling, or none
-    return None
+    try:
+        return load_gpu(device.name)
+    except GpuError:
+        return None  # another spelling, several boards of that name, or none
 
 
 class Batch(NamedTuple):

@@ -279,14 +279,17 @@ class NvmlSensor:
     # --- facts and settings ---------------------------------------------------------------
 
     def facts(self) -> dict[str, float]:
-        """Limits that the driver tells: ``power_limit_watts``, ``max_core_mhz``,
-        ``max_memory_mhz``, ``memory_bus_bits``; absent where it does not."""
+        """Limits that the driver tells: ``power_limit_watts``, the ends of what it may be set to
+        (``min_limit_watts``, ``max_limit_watts``), ``max_core_mhz``, ``max_memory_mhz``,
+        ``memory_bus_bits``; absent where it does not."""
         nvml, handle = self._nvml, self._handle
         found = {}
         reads: dict[str, Callable[[], Any]] = {
             "power_limit_watts": lambda: (
                 nvml.nvmlDeviceGetPowerManagementDefaultLimit(handle) / 1e3
             ),
+            "min_limit_watts": lambda: self._limits()[0],
+            "max_limit_watts": lambda: self._limits()[1],
             "max_core_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM),
             "max_memory_mhz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM),
             "memory_bus_bits": lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle),
@@ -297,6 +300,10 @@ class NvmlSensor:
             except (nvml.NVMLError, AttributeError):
                 continue  # a fact that a profile or a flag has to bring
         return found
+
+    def _limits(self) -> tuple[float, float]:
+        low, high = self._nvml.nvmlDeviceGetPowerManagementLimitConstraints(self._handle)
+        return low / 1e3, high / 1e3
 
     def driver_version(self) -> str | None:
         """The kernel driver's version."""

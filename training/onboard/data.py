@@ -1,4 +1,8 @@
-"""Profiles as TOML data: from a known one, from what a driver tells, written and checked."""
+"""Profiles as TOML data: from a known one, from what a driver or a dump tells, written, checked.
+
+What is told is a mapping of the names of ``_PLACES`` (numbers in the unit given there) besides
+``name``, ``compute_capability`` and ``pci_id``.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +12,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from wattcast.features.errors import DataError
+from wattcast.features.errors import DataError, GpuError
 from wattcast.features.gpus import GpuProfile, check_profile, load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.training.measure.device import Device, profile_id
+from wattcast.training.measure.device import Device
 
 SOURCE = "onboarding"
 """The entry of ``[sources]`` that measured facts come from."""
@@ -36,13 +40,13 @@ def loaded(data: Mapping[str, Any], folder: Path) -> GpuProfile:
     fresh = path.with_name(f".{path.name}")
     check = folder / ".check" / path.name
     check.parent.mkdir(exist_ok=True)
-    text = "# Written by wattcast onboard.\n" + to_toml(data)
+    text = "# Written by wattcast.\n" + to_toml(data)
     check.write_text(text, "utf-8")
     problems = check_profile(check)
     check.unlink()
     check.parent.rmdir()
     if problems:
-        raise DataError(f"the fitted profile does not hold: {'; '.join(problems)}")
+        raise DataError(f"the profile of {data['id']} does not hold: {'; '.join(problems)}")
     fresh.write_text(text, "utf-8")
     fresh.replace(path)
     return load_gpu(str(data["id"]), overlay=folder)
@@ -54,64 +58,204 @@ def fact(value: float, unit: str, source: str = SOURCE) -> dict[str, Any]:
 
 
 def base_data(base: GpuProfile) -> dict[str, Any]:
-    """The data of a profile, without what its compute capability says."""
-    data = base.model_dump(mode="json", exclude={"capability"}, exclude_none=True)
+    """The data of a profile, without what its compute capability says and the vendor prints."""
+    data = base.model_dump(mode="json", exclude={"capability", "printed"}, exclude_none=True)
     return {key: value for key, value in data.items() if value not in ({}, [])}
+
+
+_PLACES: Mapping[str, tuple[str, str, str]] = {
+    "sm_count": ("chip", "sm_count", "count"),
+    "l2_bytes": ("chip", "l2_bytes", "byte"),
+    "core_mhz": ("clocks", "core_mhz", "MHz"),
+    "memory_mhz": ("clocks", "memory_mhz", "MHz"),
+    "max_core_mhz": ("clocks", "max_core_mhz", "MHz"),
+    "memory_bytes": ("memory", "bytes", "byte"),
+    "memory_bus_bits": ("memory", "bus_bits", "bit"),
+    "power_limit_watts": ("power", "tdp_watts", "W"),
+    "min_limit_watts": ("power", "min_limit_watts", "W"),
+    "max_limit_watts": ("power", "max_limit_watts", "W"),
+}
+_NEEDED = {
+    "compute_capability": "the compute capability",
+    "sm_count": "the number of SMs",
+    "l2_bytes": "the size of L2",
+    "core_mhz": "the core clock",
+    "memory_bus_bits": "the width of the memory bus",
+    "memory_mhz": "the memory clock",
+    "power_limit_watts": "the power limit",
+}
+_LEFT_TO_A_PROFILE = ("memory_bytes", "max_core_mhz")
+"""Drivers tell the memory that programs can have, and clocks above the rated ones."""
+_ALIKE = 0.01
+"""A number this near to the profile's is the same, differently rounded."""
 
 
 def driver_data(device: Device, clocks: ClockPair | None) -> dict[str, Any]:
     """A profile from what the driver tells; clocks as they ran."""
-    board = device.board
-    missing = [
-        name
-        for name, value in {
-            "the width of the memory bus": device.memory_bus_bits,
-            "the memory clock": (clocks and clocks.memory_mhz) or device.max_memory_mhz,
-            "the power limit": device.power_limit_watts,
-        }.items()
-        if value is None
-    ]
-    if missing:
-        raise DataError(
-            f"the driver does not tell {', '.join(missing)} of {device.name}: name a profile that "
-            "does (--gpu)"
-        )
-    assert device.memory_bus_bits is not None
-    assert device.power_limit_watts is not None
-    memory_mhz = clocks.memory_mhz if clocks else float(device.max_memory_mhz or 0)
+    told = device_facts(device)
+    if clocks:
+        told |= {"core_mhz": clocks.core_mhz, "memory_mhz": clocks.memory_mhz}
+        told["max_core_mhz"] = max(device.board.core_mhz, clocks.core_mhz)
+    return told_data(told, f"CUDA and NVML, driver {device.driver_version}")
+
+
+def device_facts(device: Device, limits: Mapping[str, float] | None = None) -> dict[str, Any]:
+    """What CUDA tells of a device; ``limits``: what NVML does (``NvmlSensor.facts``)."""
+    board, nvml = device.board, limits or {}
     major, minor = board.compute_capability
-    family = max((pair for pair in _ARCHITECTURES if pair <= (major, minor)), default=(3, 0))
-
-    def told(value: float, unit: str) -> dict[str, Any]:
-        return fact(value, unit, "driver")
-
-    transfers = 2
-    bandwidth = device.memory_bus_bits / 8 * transfers * memory_mhz * 1e6
-    return {
-        "id": profile_id(device),
+    told = {
         "name": device.name,
-        "architecture": _ARCHITECTURES[family],
         "compute_capability": f"{major}.{minor}",
-        "sources": {"driver": f"CUDA and NVML, driver {device.driver_version}"},
-        "chip": {
-            "sm_count": told(board.sm_count, "count"),
-            "l2_bytes": told(board.l2_bytes, "byte"),
-        },
-        "clocks": {
-            "core_mhz": told(clocks.core_mhz if clocks else board.core_mhz, "MHz"),
-            "memory_mhz": told(float(memory_mhz), "MHz"),
-            "max_core_mhz": told(
-                float(max(board.core_mhz, clocks.core_mhz if clocks else 0)), "MHz"
-            ),
-        },
-        "memory": {
-            "bytes": told(board.memory_bytes, "byte"),
-            "bus_bits": told(device.memory_bus_bits, "bit"),
-            "transfers_per_clock": told(transfers, "count"),
-            "bandwidth_bytes_per_second": told(float(bandwidth), "byte/s"),
-        },
-        "power": {"tdp_watts": told(float(device.power_limit_watts), "W")},
+        "sm_count": board.sm_count,
+        "l2_bytes": board.l2_bytes,
+        "core_mhz": float(board.core_mhz),
+        "max_core_mhz": float(board.core_mhz),
+        "memory_bytes": board.memory_bytes,
+        "memory_bus_bits": device.memory_bus_bits or int(nvml.get("memory_bus_bits", 0)) or None,
+        "memory_mhz": nvml.get("max_memory_mhz", device.max_memory_mhz),
+        "power_limit_watts": nvml.get("power_limit_watts", device.power_limit_watts),
+        "min_limit_watts": nvml.get("min_limit_watts"),
+        "max_limit_watts": nvml.get("max_limit_watts"),
     }
+    return {name: value for name, value in told.items() if value is not None}
+
+
+def told_data(
+    told: Mapping[str, Any],
+    source: str,
+    base: GpuProfile | None = None,
+    gpu_id: str | None = None,
+) -> dict[str, Any]:
+    """A profile of what was told, on ``base`` where the board has a profile: its facts stay
+    where they are the same. ``source`` says who told; ``gpu_id`` other than the base's makes a
+    profile beside it. Raises DataError for what nobody tells."""
+    data: dict[str, Any]
+    if base is not None:
+        data = base_data(base)
+        if gpu_id not in (None, base.id):
+            data = {key: data[key] for key in data if key not in ("aliases", "driver", "notes")}
+            data["name"] = told.get("name", base.name)
+        told = {name: value for name, value in told.items() if name not in _LEFT_TO_A_PROFILE}
+        capability = told.get("compute_capability", base.compute_capability)
+        if capability != base.compute_capability:
+            raise DataError(
+                f"the board has compute capability {capability}, {base.id} "
+                f"{base.compute_capability}: another profile is its base"
+            )
+    else:
+        missing = [text for name, text in _NEEDED.items() if not told.get(name)]
+        if missing:
+            raise DataError(
+                f"nothing tells {', '.join(missing)} of {told.get('name', 'this GPU')}: name a "
+                "profile that does (--base, onboarding: --gpu), or give a deviceQuery and an "
+                "nvidia-smi -q dump of it together"
+            )
+        pair = tuple(int(part) for part in told["compute_capability"].split("."))
+        family = max((one for one in _ARCHITECTURES if one <= pair), default=(3, 0))
+        data = {
+            "id": profile_id(str(told["name"])),
+            "name": told["name"],
+            "architecture": _ARCHITECTURES[family],
+            "compute_capability": told["compute_capability"],
+            "sources": {},
+            "memory": {"transfers_per_clock": fact(2, "count", "driver")},
+        }
+    data["id"] = gpu_id or data["id"]
+    for name, (section, key, unit) in _PLACES.items():
+        before = data.get(section, {}).get(key)
+        if name in told and (before is None or abs(told[name] / before["value"] - 1) > _ALIKE):
+            data.setdefault(section, {})[key] = fact(told[name], unit, "driver")
+    clocks, memory = data["clocks"], data["memory"]
+    if clocks.get("max_core_mhz", clocks["core_mhz"])["value"] < clocks["core_mhz"]["value"]:
+        clocks["max_core_mhz"] = clocks["core_mhz"]
+    rate = memory["transfers_per_clock"]["value"] * clocks["memory_mhz"]["value"] * 1e6
+    if "driver" in (memory["bus_bits"]["source"], clocks["memory_mhz"]["source"]):
+        width = memory["bus_bits"]["value"] / 8
+        memory["bandwidth_bytes_per_second"] = fact(width * rate, "byte/s", "driver")
+    used = set(used_sources(data))
+    data["sources"] = {
+        name: text for name, text in {**data["sources"], "driver": source}.items() if name in used
+    }
+    return data
+
+
+# --- dumps that tools print -------------------------------------------------------------------
+
+_DEVICE_QUERY = {
+    "name": r'Device \d+: "([^"]+)"',
+    "compute_capability": r"CUDA Capability Major/Minor version number:\s*(\d+\.\d)",
+    "memory_bytes": r"global memory:.*\((\d+) bytes\)",
+    "sm_count": r"\(\s*(\d+)\) Multiprocessors",
+    "core_mhz": r"GPU (?:Max )?Clock rate:\s*(\d+) MHz",
+    "memory_mhz": r"Memory Clock rate:\s*(\d+) Mhz",
+    "memory_bus_bits": r"Memory Bus Width:\s*(\d+)-bit",
+    "l2_bytes": r"L2 Cache Size:\s*(\d+) bytes",
+}
+_SMI = {
+    "name": ("", "Product Name"),
+    "pci_id": ("PCI", "Device Id"),
+    "power_limit_watts": ("Power Readings", "Default Power Limit"),
+    "min_limit_watts": ("Power Readings", "Min Power Limit"),
+    "max_limit_watts": ("Power Readings", "Max Power Limit"),
+    "max_core_mhz": ("Max Clocks", "SM"),
+    "memory_mhz": ("Max Clocks", "Memory"),
+}
+_TEXTS = ("name", "pci_id", "compute_capability")
+_WHOLE = ("sm_count", "l2_bytes", "memory_bytes", "memory_bus_bits")
+
+
+def dump_facts(text: str) -> dict[str, Any]:
+    """What a dump of ``nvidia-smi -q`` or CUDA's deviceQuery sample tells of its first GPU.
+
+    What is printed as N/A or 0 is not told. Raises DataError for any other text.
+    """
+    if "CUDA Capability" in text:
+        told = {name: re.search(find, text) for name, find in _DEVICE_QUERY.items()}
+        found = {name: match[1] for name, match in told.items() if match}
+    elif "NVSMI LOG" in text or "Product Name" in text:
+        found = _smi_facts(text)
+    else:
+        raise DataError("this is neither what nvidia-smi -q nor what deviceQuery prints")
+    numbers = {
+        name: int(value) if name in _WHOLE else float(value)
+        for name, value in found.items()
+        if name not in _TEXTS and re.fullmatch(r"\d+(\.\d+)?", value) and float(value)
+    }
+    return {name: value for name, value in found.items() if name in _TEXTS} | numbers
+
+
+def _smi_facts(text: str) -> dict[str, str]:
+    """The lines of ``_SMI`` in the first GPU's part, without their units."""
+    found: dict[str, str] = {}
+    sections: list[tuple[int, str]] = []  # those the line is in, with their indents
+    gpus = 0
+    for line in text.splitlines():
+        key, colon, value = (part.strip() for part in line.partition(" : "))
+        indent = len(line) - len(line.lstrip())
+        while sections and sections[-1][0] >= indent:
+            sections.pop()
+        if not colon:
+            gpus += bool(re.match(r"GPU [0-9A-Fa-f]+:", key))
+            if gpus > 1:
+                break
+            sections.append((indent, key))
+            continue
+        inside = sections[-1][1].removeprefix("GPU ") if sections else ""
+        for name, (section, wanted) in _SMI.items():
+            if key == wanted and name not in found and section in ("", inside):
+                found[name] = value.split(" ")[0] if name not in _TEXTS else value
+    return found
+
+
+def known_base(told: Mapping[str, Any]) -> GpuProfile | None:
+    """The profile of what was told: by PCI device, else by name; ``None`` if there is none."""
+    for name in (told.get("pci_id"), told.get("name")):
+        try:
+            if name:
+                return load_gpu(str(name))
+        except GpuError:
+            continue  # no profile, or several
+    return None
 
 
 def profile_of(data: Mapping[str, Any]) -> GpuProfile:

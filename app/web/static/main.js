@@ -5,7 +5,7 @@ import * as compare from "./compare.js";
 import * as cost from "./cost.js";
 import * as diff from "./diff.js";
 import { byId } from "./dom.js";
-import { fillChecks, fillGpus, gpus } from "./gpus.js";
+import { fillChecks, fillGpus, gpus, searchable } from "./gpus.js";
 import * as past from "./history.js";
 import * as kernel from "./kernel.js";
 import * as keys from "./keys.js";
@@ -27,6 +27,7 @@ async function fill() {
     return;
   }
   fillGpus(byId("gpu"), found, FIRST_GPU);
+  searchable(byId("gpu-search"), byId("gpu"), found);
   fillChecks(byId("compare-gpus"), found, COMPARED);
   fillChecks(byId("sweep-gpus"), found);
   fillChecks(byId("diff-gpus"), found);

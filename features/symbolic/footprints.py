@@ -1,0 +1,471 @@
+"""Reuse in global memory, from the forms of its addresses alone.
+
+An address that is a sum of multiples (of lane, block and loop counters) touches a box: its
+dimensions are strides and how often each is taken. How many sectors or lines the iterations of a
+loop, a block or some blocks touch, and how many two boxes have in common, follows in closed form
+(cache analysis of affine loops: Wolf, Lam, A Data Locality Optimizing Algorithm, PLDI 1991).
+What is touched again is told with its distance, in requests of the block since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import ceil, exp, expm1, gcd, prod
+
+from wattcast.features.execution.reuse import DIRECT
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
+from wattcast.features.ptx.ir import Function, Module
+from wattcast.features.reuse import ReuseCurve, Sharing, Stream, patch
+from wattcast.features.symbolic.analyse import Arguments
+from wattcast.features.symbolic.build import scheme
+from wattcast.features.symbolic.forms import Form, form_of, pointer_of
+from wattcast.features.symbolic.results import SymbolicResult
+from wattcast.features.symbolic.sample import Forms, IrregularError
+from wattcast.features.symbolic.scheme import Access, Scheme
+
+LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
+MOST_PHASES = 8
+"""Moves over which what neighbours have in common is averaged."""
+FAR = 8
+"""Blocks apart from which two are far from each other."""
+
+
+class Box:
+    """Pieces of ``extent`` adjacent bytes from ``start`` on, repeated by strides."""
+
+    def __init__(self, start: int, width: float, dims: Iterable[tuple[int, float]]) -> None:
+        self.start, self.extent = start, max(1.0, width)
+        self.repeats: list[tuple[int, float]] = []
+        for stride, count in sorted((abs(s), c) for s, c in dims if s and c > 1):
+            inner = self.repeats[-1] if self.repeats else None
+            if inner is None and stride <= max(self.extent, SECTOR_BYTES):
+                self.extent += stride * (count - 1)
+            elif inner is not None and stride % inner[0] == 0 and stride < inner[0] * inner[1]:
+                self.repeats[-1] = inner[0], inner[1] + stride // inner[0] * (count - 1)
+            else:
+                self.repeats.append((stride, count))
+
+    def units(self, unit: int, grain: int = 0) -> float:
+        """Distinct units of so many bytes; ``grain``: by what boxes like it are moved."""
+        pieces, extent = 1.0, self.extent
+        for stride, count in self.repeats:
+            if stride < unit and pieces == 1.0:
+                extent += stride * (count - 1)
+            else:
+                pieces *= count
+                grain = gcd(grain, stride)
+        return pieces * _touched(self.start, extent, unit, gcd(grain, unit))
+
+    def common(self, shift: float, unit: int) -> float:
+        """The share of its units that it touches too when moved by some bytes, again and again."""
+        share = 1.0
+        if not shift:
+            return share
+        for stride, count in reversed(self.repeats):
+            steps = round(shift / stride)
+            share *= max(0.0, 1.0 - abs(steps) / count)
+            shift -= steps * stride
+        if not share or abs(shift) >= self.extent + unit:
+            return 0.0
+        ours = both = 0.0
+        phases = unit // gcd(int(shift), unit) if shift else 1
+        for turn in range(min(phases, MOST_PHASES)):
+            low = self.start + turn * shift
+            first, last = low // unit, (low + self.extent - 1) // unit
+            low += shift
+            ours += last - first + 1
+            both += max(
+                0.0, min(last, (low + self.extent - 1) // unit) - max(first, low // unit) + 1
+            )
+        return share * both / ours
+
+
+def _touched(start: int, extent: float, unit: int, grain: int) -> float:
+    """Units that ``extent`` bytes touch, on average over starts ``grain`` bytes apart."""
+    starts = range(start % unit, start % unit + unit, grain or unit)
+    return sum((at + ceil(extent) - 1) // unit - at // unit + 1 for at in starts) / len(starts)
+
+
+@dataclass
+class Group:
+    """Accesses of one form that lie side by side in one loop: what a warp loads or stores."""
+
+    form: Form
+    width: int
+    loops: tuple[int, ...]
+    offsets: set[int] = field(default_factory=set)
+    kept: float = 0.0
+    direct: float = 0.0
+    stored: float = 0.0
+    atomic: float = 0.0
+    requests: float = 0.0
+    places: list[int] = field(default_factory=list)
+
+    @property
+    def loads(self) -> float:
+        """Sectors asked for, of the launch."""
+        return self.kept + self.direct + self.atomic
+
+    def boxes(self, loops: Iterable[int], more: Iterable[tuple[int, float]] = ()) -> list[Box]:
+        """What lanes, some loops and further dimensions touch, at offsets far apart."""
+        inside = {-1, *loops}
+        dims = [*((d.stride, d.times) for d in self.form.dims if d.loop in inside), *more]
+        extent = Box(0, self.width, dims).extent
+        found: list[Box] = []
+        first = last = min(self.offsets)
+        for offset in [*sorted(self.offsets), None]:
+            if offset is not None and offset - last <= extent:
+                last = offset
+                continue
+            found.append(Box(first, self.width + last - first, dims))
+            if offset is not None:
+                first = last = offset
+        return found
+
+    def units(self, boxes: list[Box], unit: int) -> float:
+        """Distinct units of boxes that differ in where they start."""
+        grain = gcd(*self.form.blocks, *(dim.stride for dim in self.form.dims if dim.loop >= 0))
+        total = 0.0
+        for before, here in zip([None, *boxes], boxes, strict=False):
+            new = 1.0 if before is None else 1.0 - before.common(here.start - before.start, unit)
+            total += here.units(unit, grain) * new
+        return total
+
+
+class _Launch:
+    """Everything about one launch that groups are measured by."""
+
+    def __init__(
+        self, made: Scheme, launch: Launch, result: SymbolicResult, groups: list[Group]
+    ) -> None:
+        self.launch, self.groups = launch, groups
+        self.trips = {loop.loop: max(1.0, loop.count) for loop in result.loops}
+        self.period: dict[int, float] = {}  # requests of a block in one iteration of a loop
+        for group in groups:
+            for place, loop in enumerate(group.loops):
+                times = prod(self.trips.get(each, 1.0) for each in group.loops[: place + 1])
+                share = group.requests / launch.blocks / times
+                self.period[loop] = self.period.get(loop, 0.0) + share
+        self.whole = max(1.0, sum(group.requests for group in groups) / launch.blocks)
+
+    def between(self, group: Group) -> float:
+        """Requests of a block from one access of a group to the next, in one iteration."""
+        count = len(group.places)
+        low, high = min(group.places), max(group.places)
+        times = prod(self.trips.get(loop, 1.0) for loop in group.loops)
+        passed = sum(
+            other.requests / len(other.places)
+            for other in self.groups
+            if other.loops == group.loops
+            for place in other.places
+            if low < place <= high
+        )
+        return max(1.0, passed / self.launch.blocks / times / max(1, count - 1))
+
+
+class _Measured:
+    """One group: distinct units by how much of the block's loops is looked at, and repeats."""
+
+    def __init__(self, known: _Launch, group: Group) -> None:
+        self.group = group
+        blocks = known.launch.blocks
+        asked = (group.loads + group.stored) / blocks
+        times = [known.trips.get(loop, 1.0) for loop in group.loops]
+        inner = asked / prod(times)
+        boxes = [group.boxes(group.loops[place:]) for place in range(len(times), -1, -1)]
+        cap = [inner * prod(times[place:]) for place in range(len(times), -1, -1)]
+        self.boxes = boxes
+        self.sectors = [
+            min(c, group.units(b, SECTOR_BYTES)) for b, c in zip(boxes, cap, strict=True)
+        ]
+        self.lines = [min(c, group.units(b, LINE_BYTES)) for b, c in zip(boxes, cap, strict=True)]
+        periods = [known.period[loop] for loop in reversed(group.loops)]
+        first = periods[0] if periods else known.whole
+        # Repeats: (gap, sectors of a block), from inside an iteration to the outermost loop.
+        self.repeats = [(known.between(group), (inner - self.sectors[0]) * prod(times))]
+        self.points = [(0.0, 0.0), (first, self.lines[0])]
+        for place, period in enumerate(periods):
+            count = times[len(times) - 1 - place]
+            outer = prod(times[: len(times) - 1 - place])
+            again = (count * self.sectors[place] - self.sectors[place + 1]) * outer
+            self.repeats.append((period, max(0.0, again)))
+            self.points += [(period, self.lines[place]), (count * period, self.lines[place + 1])]
+        self.points.append((known.whole, self.lines[-1]))
+        self.asked, self.share = asked, 1.0
+        # The same steps of the same counts, in whatever loop; and how blocks lie to each other.
+        self.family = tuple(sorted((d.stride, d.times) for d in group.form.dims)), group.form.blocks
+        self.leads, self.again = True, False
+        if periods:
+            self.share = min(1.0, times[0] * periods[-1] / known.whole)
+
+    def lines_in(self, window: float) -> float:
+        """Distinct lines in a window of so many requests, on average."""
+        below, above = self.points[0], self.points[-1]
+        for point in self.points:
+            if point[0] <= window:
+                below = max(below, point)
+            else:
+                above = min(above, point)
+        width = above[0] - below[0]
+        if window >= self.points[-1][0] or width <= 0:
+            return max(below[1], self.points[-1][1] if window >= self.points[-1][0] else 0.0)
+        inside = below[1] + (above[1] - below[1]) * (window - below[0]) / width
+        return inside * min(1.0, self.share + (1 - self.share) * window / self.points[-1][0])
+
+
+def streams(
+    module: Module, function: Function, launch: Launch, result: SymbolicResult
+) -> tuple[tuple[Stream, ...], float]:
+    """What the launch does to each buffer, and a block's requests to global memory.
+
+    Accesses whose addresses are no sums of multiples are taken to be all new, or to fall anywhere
+    in their buffer where its size is given.
+    """
+    made = scheme(module, function)
+    arguments = Arguments(made, launch)
+    groups, loose = _grouped(made, launch, result, arguments)
+    known = _Launch(made, launch, result, [*groups, *loose])
+    by_origin: dict[str, list[_Measured]] = {}
+    for group in groups:
+        by_origin.setdefault(group.form.origin, []).append(_Measured(known, group))
+    found = [_stream(known, name, members, arguments) for name, members in by_origin.items()]
+    found += [_scattered(known, group, arguments) for group in loose]
+    return tuple(found), known.whole
+
+
+def _grouped(
+    made: Scheme, launch: Launch, result: SymbolicResult, arguments: Arguments
+) -> tuple[list[Group], list[Group]]:
+    """Accesses by form, and those that have none."""
+    counts = result.functions[made.function.name]
+    forms = Forms(made, launch, arguments.constant)
+    trips = {loop.loop: max(1.0, loop.count) for loop in result.loops}
+    loop_of = {phi.node: loop for loop, phis in made.loop_phis.items() for phi in phis}
+    found: dict[object, Group] = {}
+    loose: list[Group] = []
+    for block, accesses in enumerate(made.accesses):
+        loops = _around(made, block)
+        for access in accesses:
+            at = access.position
+            sectors = float(counts.sectors[at])
+            if access.space not in ("global", "generic") or not sectors:
+                continue
+            if access.facts.category not in ("load", "copy", "store", "atomic"):
+                continue
+            try:
+                form = form_of(access, forms, trips, loop_of)
+            except IrregularError:
+                origin = pointer_of(access.address, made)
+                group = Group(Form(origin, 0, (), (0, 0, 0)), access.width, loops)
+                loose.append(group)
+            else:
+                key = form._replace(offset=0), loops, access.width
+                group = found.setdefault(key, Group(form, access.width, loops))
+                group.offsets.add(form.offset)
+            _add(group, access, made, sectors)
+            group.requests += float(counts.requests[at])
+            group.places.append(at)
+    return list(found.values()), loose
+
+
+def _add(group: Group, access: Access, made: Scheme, sectors: float) -> None:
+    opcode = made.cfg.body.instructions[access.position].opcode
+    if access.facts.category == "atomic":
+        group.atomic += sectors
+    elif access.facts.category == "store":
+        group.stored += sectors
+    elif DIRECT.isdisjoint(opcode.split(".")):
+        group.kept += sectors
+    else:
+        group.direct += sectors
+
+
+def _around(made: Scheme, block: int) -> tuple[int, ...]:
+    """The loops around a block, the outermost first."""
+    found: list[int] = []
+    inner: int | None = made.forest.innermost[block]
+    while inner is not None and inner >= 0:
+        found.insert(0, inner)
+        inner = made.forest.loops[inner].parent
+    return tuple(found)
+
+
+def _most(name: str, width: int, arguments: Arguments) -> float:
+    """Sectors of a buffer whose elements are told."""
+    hint = arguments.given.get(name)
+    if isinstance(hint, PointerHint) and hint.elements:
+        return max(1.0, hint.elements * width / SECTOR_BYTES)
+    return float("inf")
+
+
+def _curve(known: _Launch, members: list[_Measured], kind: str) -> ReuseCurve:
+    """``kind``: the loads that L1 may keep, or everything."""
+    mine = [m for m in members if kind == "all" or m.group.kept]
+    gaps = {gap for m in mine for gap, _ in m.repeats}
+    windows = sorted(
+        {0.0, known.whole}
+        | {at for m in mine for at, _ in m.points}
+        | {edge for gap in gaps for edge in (gap * 0.999, gap)}
+    )
+
+    def beyond(parts: list[tuple[float, float]]) -> tuple[float, ...]:
+        total = sum(sectors for _, sectors in parts)
+        return tuple(
+            sum(s for gap, s in parts if gap > window) / total if total else 0.0
+            for window in windows
+        )
+
+    def repeats(attribute: str) -> list[tuple[float, float]]:
+        return [
+            (gap, sectors * getattr(m.group, attribute) / max(1e-300, m.asked))
+            for m in mine
+            for gap, sectors in m.repeats
+            if sectors > 0
+        ]
+
+    most = sum({m.family: m.lines[-1] for m in reversed(mine)}.values())
+    return ReuseCurve(
+        tuple(windows),
+        tuple(min(most, sum(m.lines_in(window) for m in mine)) for window in windows),
+        beyond(repeats("loads")),
+        beyond([(g, s) for name in ("stored", "atomic") for g, s in repeats(name)]),
+    )
+
+
+def _sharing(known: _Launch, members: list[_Measured], unit: int) -> Sharing:
+    """What blocks have in common, by the strides from block to block."""
+    grid = known.launch.grid
+    wide, high = grid[0] > 1, grid[1] * grid[2] > 1
+    sums = [0.0] * 5
+    total = 0.0
+    for m in members:
+        boxes, each = m.boxes[-1], m.sectors[-1]
+        if m.again:
+            continue
+        total += each
+        if not m.leads:  # what other blocks lead with
+            sums[1], sums[2] = sums[1] + each, sums[2] + each
+            continue
+        x, y, z = (s if size > 1 else 0 for s, size in zip(m.group.form.blocks, grid, strict=True))
+        down = y or z
+        shares = (
+            float(not (x or y or z)),
+            wide * _moved(boxes, x, unit),
+            high * _moved(boxes, down, unit),
+            wide * _moved(boxes, FAR * x, unit),
+            high * _moved(boxes, FAR * down, unit),
+        )
+        sums = [s + each * share for s, share in zip(sums, shares, strict=True)]
+    everyone, beside, below, row, column = (s / max(total, 1e-300) for s in sums)
+
+    def of_rest(share: float) -> float:
+        return max(0.0, (share - everyone) / (1.0 - everyone)) if everyone < 1.0 else 0.0
+
+    return Sharing(everyone, of_rest(beside), of_rest(below), of_rest(row), of_rest(column))
+
+
+def _moved(boxes: list[Box], shift: int, unit: int) -> float:
+    """The share of some boxes that, moved, they touch too."""
+    if not shift:
+        return 1.0
+    found = (
+        max(other.common(one.start + shift - other.start, unit) for other in boxes) for one in boxes
+    )
+    return sum(found) / len(boxes)
+
+
+def _distinct(known: _Launch, members: list[_Measured], unit: int) -> float:
+    """Distinct units of the whole launch."""
+    total = 0.0
+    for m in (m for m in members if m.leads):
+        grid = zip(m.group.form.blocks, known.launch.grid, strict=True)
+        box = m.group.boxes(m.group.loops, [(s, float(n)) for s, n in grid])
+        one = (m.sectors if unit == SECTOR_BYTES else m.lines)[-1]
+        total += min(one * known.launch.blocks, max(one, m.group.units(box, unit)))
+    return total
+
+
+def _follow(known: _Launch, members: list[_Measured]) -> None:
+    """Tell who touches first, what others touch again in another loop, and what lies at the edges
+    of other blocks' data (halos)."""
+    members.sort(key=lambda m: -m.sectors[-1])
+    first: dict[object, _Measured] = {}
+    for m in members:
+        leader = first.setdefault(m.family[1], m)
+        m.leads = leader is m
+        m.again = m.family == leader.family and not m.leads
+        if m.again:
+            # Half a life of the block lies between two passes, more or less.
+            for kind in ("loads", "stored"):
+                if getattr(m.group, kind) and getattr(leader.group, kind):
+                    m.repeats.append((known.whole / 2, m.sectors[-1]))
+
+
+def _stream(known: _Launch, name: str, members: list[_Measured], arguments: Arguments) -> Stream:
+    blocks = known.launch.blocks
+    most = min(_most(name, m.group.width, arguments) for m in members)
+    _follow(known, members)
+
+    def unique(*kinds: str) -> float:
+        """Sectors distinct within a block, summed over blocks, of groups that do such a thing."""
+        found: dict[object, float] = {}
+        for m in members:
+            asked = sum(getattr(m.group, kind) for kind in kinds)
+            found[m.family] = max(found.get(m.family, 0.0), min(blocks * m.sectors[-1], asked))
+        return sum(found.values())
+
+    def of(kind: str) -> float:
+        return float(sum(getattr(m.group, kind) for m in members))
+
+    loads = unique("kept", "direct", "atomic")
+    return Stream(
+        name=name or "(no pointer)",
+        kept_load_sectors=of("kept"),
+        direct_load_sectors=of("direct"),
+        store_sectors=of("stored"),
+        atomic_sectors=of("atomic"),
+        unique_kept_sectors=unique("kept"),
+        unique_load_sectors=loads,
+        unique_read_sectors=loads,
+        unique_store_sectors=unique("stored", "atomic"),
+        distinct_sectors=min(most, _distinct(known, members, SECTOR_BYTES)),
+        distinct_lines=min(most, _distinct(known, members, LINE_BYTES)),
+        sharing=_sharing(known, members, SECTOR_BYTES),
+        line_sharing=_sharing(known, members, LINE_BYTES),
+        kept=_curve(known, members, "kept"),
+        all=_curve(known, members, "all"),
+    )
+
+
+def _scattered(known: _Launch, group: Group, arguments: Arguments) -> Stream:
+    """Accesses anywhere in their buffer: as many draws of its sectors."""
+    blocks = known.launch.blocks
+    most = _most(group.form.origin, group.width, arguments)
+    touched = (group.loads + group.stored) / blocks
+    whole = known.whole
+
+    def drawn(times: float, among: float) -> float:
+        return times if among == float("inf") else -among * expm1(-times / among)
+
+    lines = most / SECTORS_PER_LINE
+    windows = tuple(whole * step / 16 for step in range(17))
+    each = drawn(touched, most)
+    beyond = tuple(exp(-touched * step / 16 / most) for step in range(17))
+    curve = ReuseCurve(
+        windows,
+        tuple(drawn(touched * step / 16, lines) for step in range(17))
+        if most != float("inf")
+        else tuple(touched / SECTORS_PER_LINE * step / 16 for step in range(17)),
+        beyond, beyond,
+    )  # fmt: skip
+    share = each / touched if touched else 1.0
+    sharing, of_lines = Sharing(population=most), Sharing(population=lines)
+    among = patch(blocks, 1, known.launch.grid)
+    return Stream(
+        group.form.origin or "(unknown)", group.kept, group.direct, group.stored, group.atomic,
+        group.kept * share, group.loads * share, group.loads * share,
+        (group.stored + group.atomic) * share, sharing.union(among, each),
+        of_lines.union(among, curve.lines[-1]), sharing, of_lines, curve, curve,
+    )  # fmt: skip

@@ -1,0 +1,103 @@
+"""Reuse worked out from the forms of addresses: against counting by hand, and against execution."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fixtures.kernels.data import Buffer, FixtureKernel, ptx_path, targets
+from tests.fixtures.kernels.manifest import KERNELS
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx import read_module
+from wattcast.features.symbolic.footprints import Box
+
+GPU = load_gpu("tesla-v100")
+WITHIN = 1.3
+NO_SUM = {
+    "geometric": "a remainder of what a loop doubles",
+    "constant_filter": "a window clamped at the edges, in a main loop and a remainder",
+    "wmma_shared": "tiles whose layout is not documented",
+}
+"""Addresses that are known, but not as sums of multiples."""
+
+
+def touched(start: int, width: int, dims: list[tuple[int, int]]) -> np.ndarray[Any, Any]:
+    """Every byte that a box touches."""
+    places = np.arange(width)
+    for stride, count in dims:
+        places = (places[:, None] + stride * np.arange(count)).ravel()
+    return np.unique(places + start)
+
+
+DIMS = st.lists(
+    st.tuples(st.sampled_from([4, 8, 16, 32, 64, 128, 512, 4096]), st.integers(1, 12)),
+    max_size=3, unique_by=lambda dim: dim[0],
+)  # fmt: skip
+
+
+@given(DIMS, st.sampled_from([4, 8, 16]), st.sampled_from([32, 128]))
+def test_units_of_a_box_are_those_of_its_bytes(
+    dims: list[tuple[int, int]], width: int, unit: int
+) -> None:
+    box = Box(0, width, dims)
+    true = np.unique(touched(0, width, dims) // unit).size
+    # Strides that fall between those before them are told in closed form to some part.
+    assert 0.5 * true <= box.units(unit) <= 2.0 * true
+    if len(dims) < 2:
+        assert box.units(unit) == true
+
+
+@given(st.integers(1, 64), st.integers(1, 16), st.integers(-8, 8), st.integers(-3, 3))
+def test_what_a_moved_tile_has_in_common(wide: int, high: int, right: int, down: int) -> None:
+    row = 4096
+    box = Box(1 << 20, 4, [(32, wide), (row, high)])
+    here = touched(1 << 20, 4, [(32, wide), (row, high)]) // 32
+    there = here + right + down * row // 32
+    true = np.intersect1d(here, there).size / np.unique(here).size
+    assert box.common(32 * right + row * down, 32) == pytest.approx(true, abs=0.01)
+
+
+def analysed(kernel: FixtureKernel, mode: Any) -> KernelAnalysis:
+    target = "sm_70" if "sm_70" in targets(kernel.source) else targets(kernel.source)[0]
+    arguments: dict[str, Any] = {}
+    for index, value in enumerate(kernel.large.arguments.values()):
+        if isinstance(value, Buffer):
+            arguments[str(index)] = PointerHint(int(np.prod(value.shape)))
+        elif isinstance(value, np.generic):
+            arguments[str(index)] = value.item()
+    shape = kernel.large
+    launch = Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments)
+    module = read_module(ptx_path(kernel.source, target).read_text())
+    return analyse(module, kernel.entry, launch, GPU, analysis=mode)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_traffic_worked_out_is_that_executed(kernel: FixtureKernel) -> None:
+    """Within 1.3 where both know every address, trip and branch."""
+    worked_out, executed = analysed(kernel, "symbolic"), analysed(kernel, "executed")
+    said = worked_out.symbolic
+    known = said.known and all(a.affine for a in said.accesses if a.space != "shared")
+    if not known or not executed.executed.sampling.completed or kernel.name in NO_SUM:
+        assert worked_out.activity.dram_read_sectors >= 0.0
+        return
+    ours, theirs = worked_out.activity.values(), executed.activity.values()
+    for name in ("l2_sectors", "dram_read_sectors", "dram_write_sectors"):
+        assert ours[name] <= WITHIN * theirs[name] + 1e-3 * theirs["l2_sectors"], name
+        assert theirs[name] <= WITHIN * ours[name] + 1e-3 * ours["l2_sectors"], name
+
+
+def test_a_matrix_product_reads_its_factors_about_once() -> None:
+    """N = 1024: three matrices of 4 MB, of which L2 holds what a wave of blocks works on."""
+    (naive,) = (kernel for kernel in KERNELS if kernel.name == "matmul_naive")
+    size = naive.large.grid[0] * naive.large.block[0]
+    for mode in ("symbolic", "executed"):
+        found = analysed(naive, mode).activity
+        compulsory = 2 * size * size * 4 / 32
+        assert compulsory <= found.dram_read_sectors <= 4 * compulsory, mode
+        assert found.dram_write_sectors == pytest.approx(compulsory / 2, rel=0.01)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("app", "features", "models", "predictor", "training")
-MOST_LINES = 70_700
+MOST_LINES = 71_600
 MOST_FILES = 385
 
 

@@ -10,6 +10,7 @@ time.
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol

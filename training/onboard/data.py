@@ -15,7 +15,7 @@ from typing import Any
 from wattcast.features.errors import DataError, GpuError
 from wattcast.features.gpus import GpuProfile, check_profile, load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.training.measure.device import Device
+from wattcast.training.measure.device import Device, profile_id
 
 SOURCE = "onboarding"
 """The entry of ``[sources]`` that measured facts come from."""

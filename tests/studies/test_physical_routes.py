@@ -22,12 +22,11 @@ from studies.power.physical_fit import (
 )
 from studies.power.physical_measured import DcgmRows
 from studies.power.physical_rows import GpuRows, counter_rows, joined, served_rows
-from studies.power.physical_shots import measured_launches, with_shots
+from studies.power.physical_shots import measured_launches, recalibrated, with_shots
 from studies.power.physical_tables import with_residual
 from studies.power.physical_tokens import GROUPS, token_shares
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.physical import PhysicalParameters
-from wattcast.models.power.recalibration import recalibrated
 from wattcast.training.data.datasets import find_data
 
 if find_data() is None:

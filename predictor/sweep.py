@@ -2,7 +2,7 @@
 
 Every shape is predicted as ``POST /predict`` would (``model`` and ``time_model`` as asked). The
 kernel's text is parsed and analysed once for all. Executing each shape costs 5 to 100 ms, working
-it out symbolically about 1 ms, but the symbolic analysis does not follow reuse in caches; so
+it out symbolically about 1 ms, but the symbolic analysis does not follow reuse of every kernel; so
 ``analysis: auto`` looks at the reference launch both ways and executes the others only where the
 two disagree.
 """

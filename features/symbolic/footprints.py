@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import accumulate
 from math import ceil, exp, expm1, gcd, prod
+from operator import mul
 
 from wattcast.features.execution.reuse import DIRECT
 from wattcast.features.launch import Launch, PointerHint
@@ -144,9 +146,9 @@ class _Launch:
         self.trips = {loop.loop: max(1.0, loop.count) for loop in result.loops}
         self.period: dict[int, float] = {}  # requests of a block in one iteration of a loop
         for group in groups:
-            for place, loop in enumerate(group.loops):
-                times = prod(self.trips.get(each, 1.0) for each in group.loops[: place + 1])
-                share = group.requests / launch.blocks / times
+            share = group.requests / launch.blocks
+            for loop in group.loops:
+                share /= self.trips.get(loop, 1.0)
                 self.period[loop] = self.period.get(loop, 0.0) + share
         self.whole = max(1.0, sum(group.requests for group in groups) / launch.blocks)
 
@@ -175,7 +177,7 @@ class _Measured:
         times = [known.trips.get(loop, 1.0) for loop in group.loops]
         inner = asked / prod(times)
         boxes = [group.boxes(group.loops[place:]) for place in range(len(times), -1, -1)]
-        cap = [inner * prod(times[place:]) for place in range(len(times), -1, -1)]
+        cap = list(accumulate(reversed(times), mul, initial=inner))
         self.boxes = boxes
         self.sectors = [
             min(c, group.units(b, SECTOR_BYTES)) for b, c in zip(boxes, cap, strict=True)
@@ -188,7 +190,7 @@ class _Measured:
         self.points = [(0.0, 0.0), (first, self.lines[0])]
         for place, period in enumerate(periods):
             count = times[len(times) - 1 - place]
-            outer = prod(times[: len(times) - 1 - place])
+            outer = asked / cap[place + 1]
             again = (count * self.sectors[place] - self.sectors[place + 1]) * outer
             self.repeats.append((period, max(0.0, again)))
             self.points += [(period, self.lines[place]), (count * period, self.lines[place + 1])]

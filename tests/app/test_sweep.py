@@ -99,17 +99,18 @@ def test_every_point_is_what_predict_answers_for_its_shape(
             assert alone[name][unit] > 0
 
 
-def test_shapes_of_a_streaming_kernel_are_worked_out_and_those_of_a_tiled_one_executed(
+def test_shapes_are_worked_out_where_symbols_know_as_much_as_execution(
     services: Services, vector_add: str
 ) -> None:
     streaming = asked(services, vector_add, blocks=[64, 512])
     assert streaming["models"][0]["analysis"] == "symbolic"
+    # Tiles that blocks share: reuse in caches is followed by symbols too.
     launch = {"grid": [32, 32], "block": [32, 32], "arguments": {"3": 1024}}
     tiled = asked(services, MATMUL, launch=launch, blocks=[[32, 32]])
-    assert tiled["models"][0]["analysis"] == "executed"
-    assert asked(services, MATMUL, launch=launch, blocks=[[32, 32]], analysis="symbolic")["models"][
+    assert tiled["models"][0]["analysis"] == "symbolic"
+    assert asked(services, MATMUL, launch=launch, blocks=[[32, 32]], analysis="executed")["models"][
         0
-    ]["analysis"] == ("symbolic")
+    ]["analysis"] == ("executed")
 
 
 def test_pareto_and_best_points_are_those_of_the_points(

@@ -329,15 +329,21 @@ def overlay_folder() -> Path | None:
     return Path(home) / "gpus" if home else None
 
 
+def _listed(folder: Path) -> dict[str, Path]:
+    return {path.stem: path for path in sorted(folder.glob("*.toml"))}
+
+
+@lru_cache(maxsize=1)
+def _packaged() -> dict[str, Path]:
+    found = _listed(FOLDER)
+    del found[CAPABILITY_FILE.stem]
+    return found
+
+
 def _paths(overlay: Path | None) -> dict[str, Path]:
     """File of every GPU id; a file of the overlay replaces the built-in one of that name."""
-    folders = (FOLDER, overlay if overlay is not None else overlay_folder())
-    paths: dict[str, Path] = {}
-    for folder in folders:
-        if folder is not None and folder.is_dir():
-            paths |= {path.stem: path for path in sorted(folder.glob("*.toml"))}
-    paths.pop(CAPABILITY_FILE.stem, None)
-    return paths
+    own = overlay if overlay is not None else overlay_folder()
+    return _packaged() | (_listed(own) if own is not None and own.is_dir() else {})
 
 
 @lru_cache(maxsize=512)

@@ -178,7 +178,8 @@ class SyntheticRegion:
             position = np.minimum(element / self.elements, 1.0)
             return (self.hint.low + position * (high - self.hint.low)).astype(dtype)
         low, high = self._range(role)
-        if dtype.kind != "f" and high - low > _TABLE:  # more values than the table has
+        # More values than the table has, and no more than 64-bit steps can shuffle.
+        if dtype.kind != "f" and _TABLE < high - low <= 1 << 62:
             found = shuffled(element.reshape(-1), int(high - low), self._seed) + int(low)
             return found.astype(UNSIGNED[size]).view(dtype).reshape(offsets.shape)
         mixed = (element + (element >> 16) * 7919) & (_TABLE - 1)

@@ -151,6 +151,11 @@ UNEVEN = {
 }
 """Kernels whose reuse, told by few sampled blocks, steps at the size of L2."""
 
+UNEVEN_SYMBOLIC = {
+    "cas_max": "retries at one word, whose number is assumed, are taken to be as far apart as the "
+    "words of all blocks: beyond L2 every retry reads and writes DRAM"
+}
+
 
 def cases() -> list[Any]:
     executed = [
@@ -163,7 +168,16 @@ def cases() -> list[Any]:
         )
         for name in BY_NAME
     ]  # fmt: skip
-    return [*((name, "symbolic") for name in BY_NAME), *executed]
+    symbolic = [
+        pytest.param(
+            name, "symbolic",
+            marks=[pytest.mark.xfail(reason=UNEVEN_SYMBOLIC[name], strict=True)]
+            if name in UNEVEN_SYMBOLIC
+            else [],
+        )
+        for name in BY_NAME
+    ]  # fmt: skip
+    return [*symbolic, *executed]
 
 
 @pytest.mark.parametrize(("name", "mode"), cases())

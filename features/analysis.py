@@ -10,7 +10,7 @@ and each guess leaves a diagnostic.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -26,20 +26,18 @@ from wattcast.features.activity import (
 )
 from wattcast.features.activity.cases import Floats
 from wattcast.features.assembled import assembled, spill_warning
-from wattcast.features.attached import Attached
-from wattcast.features.cfg import ControlFlowGraph, build_cfg
+from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, LaunchCounts
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.directives import check_directives
-from wattcast.features.effort import DEFAULT_EFFORT, checkpoint
+from wattcast.features.effort import DEFAULT_EFFORT
 from wattcast.features.errors import AnalysisError, LaunchError
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
-from wattcast.features.loops import LoopForest, natural_loops
+from wattcast.features.loops import LoopForest
 from wattcast.features.occupancy import Occupancy, check_launch, occupancy, waves
 from wattcast.features.ptx.ir import Function, Module
-from wattcast.features.registers import RegisterEstimate, estimate_registers, static_shared_bytes
+from wattcast.features.registers import RegisterEstimate
 from wattcast.features.runs import REUSE_UNKNOWN, Runs, accesses
 from wattcast.features.schemas import (
     FeatureVector,
@@ -48,7 +46,8 @@ from wattcast.features.schemas import (
     get_schema,
     published_schemas,
 )
-from wattcast.features.schemas.counting import PtxCounts, count, find_n_loop
+from wattcast.features.schemas.counting import find_n_loop
+from wattcast.features.statics import KernelStatics, statics
 from wattcast.features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
 
 if TYPE_CHECKING:
@@ -76,77 +75,6 @@ __all__ = [
     "analyse",
     "statics",
 ]
-
-
-@dataclass(frozen=True, eq=False)
-class KernelStatics:
-    """What the PTX of one kernel tells without launch or GPU."""
-
-    function: Function
-    cfg: ControlFlowGraph
-    loops: LoopForest
-    counts: PtxCounts
-    static_shared_bytes: int
-    diagnostics: tuple[Diagnostic, ...]
-    _registers: dict[str, RegisterEstimate] = field(default_factory=dict, init=False, repr=False)
-
-    def registers(self, gpu: GpuProfile) -> RegisterEstimate:
-        """The liveness estimate; worked out only where nobody gives the number.
-
-        It depends on the compute capability alone, and is kept for it.
-        """
-        known = self._registers.get(gpu.compute_capability)
-        if known is None:
-            known = estimate_registers(self.function, self.cfg, gpu=gpu)
-            self._registers[gpu.compute_capability] = known
-        return known
-
-
-_statics: Attached[Function, KernelStatics] = Attached("statics")
-
-
-def statics(module: Module, function: Function) -> KernelStatics:
-    """Analyse a kernel's text once; later calls for the same function are look-ups.
-
-    Raises PtxError where the body is not PTX, TooComplexError where it is beyond its limits.
-    """
-    known = _statics.get(function)
-    if known is None:
-        known = _statics.set(function, _analyse_text(module, function))
-    return known
-
-
-def _analyse_text(module: Module, function: Function) -> KernelStatics:
-    body = function.body
-    cfg = build_cfg(body)
-    loops = natural_loops(cfg)
-    checkpoint()
-    return KernelStatics(
-        function=function,
-        cfg=cfg,
-        loops=loops,
-        counts=count(body),
-        static_shared_bytes=static_shared_bytes(module, function),
-        diagnostics=(
-            *module.diagnostics,
-            *body.diagnostics,
-            *cfg.diagnostics,
-            *loops.diagnostics,
-            *_unknown_opcodes(function),
-        ),
-    )
-
-
-def _unknown_opcodes(function: Function) -> list[Diagnostic]:
-    """One warning per unknown opcode, at its first place."""
-    first: dict[str, Diagnostic] = {}
-    for instruction in function.body.instructions:
-        opcode = instruction.opcode
-        if opcode not in first and not classify(opcode).known:
-            detail = f"{opcode} is not a known PTX instruction; it is counted as unknown"
-            place = (instruction.line, instruction.column)
-            first[opcode] = Diagnostic("unknown_opcode", detail, *place)
-    return list(first.values())
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""What one memory instruction did: its statistics, and the reads and writes behind it."""
+"""Memory instructions, and the reads and writes behind them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.execution.contention import Contention
-from wattcast.features.execution.groups import Counts, Group
+from wattcast.features.execution.groups import Group
 from wattcast.features.execution.spaces import (
     WINDOW_SHIFT,
     WINDOWS,
@@ -16,18 +15,10 @@ from wattcast.features.execution.spaces import (
     PrivateMemory,
     Region,
 )
-from wattcast.features.execution.trace import Picked
+from wattcast.features.execution.tally import Tally
 from wattcast.features.execution.values import Array, DType
-from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import (
-    KEY_BITS,
-    SECTOR_SHIFT,
-    SectorLog,
-    bank_conflicts,
     distinct,
-    distinct_per_row,
-    sectors,
-    shared_transactions,
 )
 
 if TYPE_CHECKING:
@@ -59,227 +50,6 @@ class Site:
         self.stores = stores
         self.atomic = atomic
         self.role = role
-
-
-COUNTED = (
-    "requests", "sectors", "local_sectors", "shared_requests", "shared_transactions",
-    "constant_transactions", "extra",
-)  # fmt: skip
-"""What a ``Tally`` counts, in the order of its table."""
-
-
-class Tally:
-    """What a site did in the sampled blocks: arrays ``int64[slots]`` and a footprint."""
-
-    __slots__ = (
-        "_last", "_memo", "_picked", "constants", "contention", "extra", "local_sectors", "log",
-        "number", "passes", "region", "requests", "sectors", "shared_requests", "transactions",
-    )  # fmt: skip
-
-    def __init__(self, table: Counts, number: int = 0, *, atomic: bool = False) -> None:
-        """``table``: ``int64[len(COUNTED), slots]``, the counters."""
-        self.number = number
-        self.requests: Counts
-        self.sectors: Counts
-        self.local_sectors: Counts
-        self.shared_requests: Counts
-        self.transactions: Counts
-        self.constants: Counts
-        # Distinct sectors of skipped iterations that the log does not hold one by one.
-        self.extra: Counts
-        (
-            self.requests, self.sectors, self.local_sectors, self.shared_requests,
-            self.transactions, self.constants, self.extra,
-        ) = table  # fmt: skip
-        slots = table.shape[1]
-        self.contention = Contention(slots) if atomic else None
-        self.log = SectorLog()
-        # How far walks from the same sectors by the same stride went.
-        self.passes: dict[tuple[int, int], int] = {}
-        self.region: Region | None = None
-        self._last: tuple[Group, Offsets] | None = None
-        self._memo: tuple[Counts, Offsets | None] | None = None
-        self._picked: Picked | None = None  # which of the memo's keys are traced
-
-    def _shift(self, addresses: Offsets, group: Group, unit: int) -> int | None:
-        """How far all addresses moved since the last time, if by one multiple of ``unit``."""
-        last = self._last
-        if last is None or last[0] is not group or last[1].shape != addresses.shape:
-            return None
-        if last[1] is addresses:
-            return 0
-        moved = addresses - last[1]
-        step = int(moved[group.index[0]] if not group.everyone else moved[0])
-        if step % unit:
-            return None
-        same = moved == step
-        if group.everyone:
-            return step if same.all() else None
-        return step if (same | ~group.mask).all() else None
-
-    SECTORS = 1
-
-    def counters(self) -> tuple[Counts, ...]:
-        """All counters, ``sectors`` at index ``SECTORS``."""
-        own = (
-            self.requests, self.sectors, self.shared_requests, self.transactions,
-            self.local_sectors, self.constants,
-        )  # fmt: skip
-        return own if self.contention is None else (*own, *self.contention.counters())
-
-    @property
-    def unlisted(self) -> Counts:
-        """Distinct sectors that the log does not hold one by one."""
-        return self.extra + self.log.beyond(self.extra.size)
-
-    @property
-    def last(self) -> Offsets | None:
-        """The addresses of the last execution."""
-        return None if self._last is None else self._last[1]
-
-    @property
-    def last_group(self) -> Group | None:
-        """Who executed it last."""
-        return None if self._last is None else self._last[0]
-
-    def last_keys(self) -> Offsets | None:
-        """The footprint keys of the last execution of a global access."""
-        if self._last is None:
-            return None
-        group = self._last[0]
-        if self._memo is not None and self._memo[1] is not None:
-            return self._memo[1]
-        if self._last[1].shape[0] == 1 and not self.shared_requests.any():
-            slots = np.flatnonzero(group.warps)
-            return (slots << KEY_BITS) | (int(self._last[1][0]) >> SECTOR_SHIFT)
-        return None
-
-    def measure(self, addresses: Offsets, group: Group) -> Counts:
-        """Sectors by slot that addresses would need; their footprint is noted."""
-        rows, lanes, owner = group.layout
-        table = addresses.reshape(-1, WARP_SIZE)
-        per_row, values = sectors(table if rows is None else table[rows], lanes)
-        self.log.add((np.repeat(owner, per_row) << KEY_BITS) | values)
-        return group.machine.per_slot(per_row, owner)
-
-    def count_global(self, addresses: Offsets, group: Group) -> None:
-        """Sectors and footprint of one global access (local memory too, once mapped)."""
-        self.requests += group.warps
-        machine = group.machine
-        if addresses.shape[0] == 1:
-            warps = group.warps
-            self.sectors += warps
-            slots = np.flatnonzero(warps)
-            sector = int(addresses[0]) >> SECTOR_SHIFT
-            self.log.add((slots << KEY_BITS) | sector)
-            self._last, self._memo = (group, addresses), None
-            if machine.trace is not None:
-                machine.trace.note_one(self.number, sector, warps)
-            return
-        step = self._shift(addresses, group, 32)
-        memo = self._memo
-        if step is not None and memo is not None and memo[1] is not None:
-            counts, keys = memo[0], memo[1]
-            if step:
-                keys = keys + (step >> SECTOR_SHIFT)
-                self._memo = (counts, keys)
-        else:
-            rows, lanes, owner = group.layout
-            table = addresses.reshape(-1, WARP_SIZE)
-            table = table if rows is None else table[rows]
-            per_row, values = sectors(table, lanes)
-            counts = machine.per_slot(per_row, owner)
-            keys = (np.repeat(owner, per_row) << KEY_BITS) | values
-            self._memo = (counts, keys)
-            if machine.trace is not None:
-                self._picked = machine.trace.pick(group, per_row)
-        self._last = (group, addresses)
-        self.sectors += counts
-        self.log.add(keys)
-        if machine.trace is not None:
-            machine.trace.note(self.number, keys, self._picked, group.warps)
-
-    def count_shared(self, addresses: Offsets, width: int, group: Group) -> None:
-        """Transactions of one shared access."""
-        warps = group.warps
-        self.shared_requests += warps
-        machine = group.machine
-        if addresses.shape[0] == 1:
-            if width <= 4:
-                self.transactions += warps
-                self._last, self._memo = (group, addresses), None
-                return
-            addresses = np.broadcast_to(addresses, (machine.count,))
-        step = self._shift(addresses, group, max(4, width))
-        if step is not None and self._memo is not None:
-            counts = self._memo[0]
-        else:
-            rows, lanes, owner = group.layout
-            table = addresses.reshape(-1, WARP_SIZE)
-            table = table if rows is None else table[rows]
-            counts = machine.per_slot(shared_transactions(table, width, lanes), owner)
-            self._memo = (counts, None)
-        self._last = (group, addresses)
-        self.transactions += counts
-
-    def count_tile(self, addresses: Offsets, size: int, shared: bool, group: Group) -> None:
-        """A wmma tile ``(warps, elements)``: sectors, or the conflict degree of all of it."""
-        machine = group.machine
-        owner = group.layout.owners
-        self._last, self._memo = (group, addresses), None
-        if shared:
-            self.shared_requests += group.warps
-            self.transactions += machine.per_slot(bank_conflicts(addresses), owner)
-            return
-        self.requests += group.warps
-        per_row, values = sectors(addresses)
-        counts = machine.per_slot(per_row, owner)
-        keys = (np.repeat(owner, per_row) << KEY_BITS) | values
-        self.sectors += counts
-        self._memo = (counts, keys)
-        self.log.add(keys)
-        if machine.trace is not None:
-            picked = machine.trace.pick(group, per_row)
-            machine.trace.note(self.number, keys, picked, group.warps)
-
-    def count_matrices(self, starts: Offsets, group: Group) -> None:
-        """8 x 8 matrices: row addresses ``(warps, 8 * matrices)``; eight rows are one part."""
-        self.shared_requests += group.warps
-        matrices = starts.shape[1] // 8
-        self._last, self._memo = (group, starts), None
-        words = (starts.reshape(-1, 8)[:, :, None] + 4 * np.arange(4)).reshape(-1, 32)
-        per_warp = bank_conflicts(words).reshape(-1, matrices).sum(axis=1)
-        self.transactions += group.machine.per_slot(per_warp, group.layout.owners)
-
-    def count_constant(self, addresses: Offsets, group: Group) -> None:
-        """Constant accesses: one transaction per distinct 4-byte word of a warp."""
-        self.requests += group.warps
-        if addresses.shape[0] == 1:
-            self.constants += group.warps
-            return
-        machine = group.machine
-        rows, lanes, owner = group.layout
-        table = addresses.reshape(-1, WARP_SIZE)
-        per_row, _ = distinct_per_row((table if rows is None else table[rows]) >> 2, lanes)
-        self.constants += machine.per_slot(per_row, owner)
-
-    def count_local(self, addresses: Offsets, width: int, group: Group) -> None:
-        """Local accesses: word ``w`` of the warp's lanes lies in 128 adjacent bytes.
-
-        Local memory is interleaved by 4-byte words so that lanes that read the same variable
-        are coalesced (CUDA C++ Programming Guide, local memory).
-        """
-        self.requests += group.warps
-        machine = group.machine
-        rows, lanes, owner = group.layout
-        table = np.broadcast_to(addresses, (machine.count,)).reshape(-1, WARP_SIZE)
-        table = table if rows is None else table[rows]
-        lane = np.arange(WARP_SIZE, dtype=np.int64) >> 3
-        total = np.zeros(table.shape[0], dtype=np.int64)
-        for word in range(0, max(4, width), 4):
-            per_row, _ = distinct_per_row((((table + word) >> 2) << 2) | lane, lanes)
-            total += per_row
-        self.local_sectors += machine.per_slot(total, owner)
 
 
 # --- reads and writes --------------------------------------------------------------------------

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.execution.access import Tally
 from wattcast.features.execution.contention import Contention, Hits
 from wattcast.features.execution.footprints import Ran
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.results import AtomicCounts, AtomicFacts
 from wattcast.features.execution.sampling import SamplingPlan
+from wattcast.features.execution.tally import Tally
 
 Counts = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]

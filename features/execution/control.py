@@ -329,14 +329,14 @@ def _barrier(context: Context, one: ir.Instruction, after: int, edge: LoopEdge |
 
     def apply(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:
         key = machine.move(after - shift, group, edge)
-        if count is None and group.full and not machine.waiting:
+        if count is None and group.full and not machine.barriers.waiting:
             return key  # everyone alive is here
         name = 0 if number is None else int(spread(as_type(frame[number], U32), machine.count)
                                             [group.index[0]])  # fmt: skip
         wanted = None
         if count is not None:
             wanted = int(spread(as_type(frame[count], U32), machine.count)[group.index[0]])
-        machine.wait(name, key, group, wanted)
+        machine.barriers.wait(name, key, group, wanted)
         return None
 
     return apply
@@ -367,10 +367,10 @@ def _reducing(context: Context, one: ir.Instruction, after: int, edge: LoopEdge 
             result = np.repeat(reduced, machine.per_block)
             store(frame, together, target, result)
 
-        if group.full and not machine.waiting:
+        if group.full and not machine.barriers.waiting:
             deliver(group, value)
             return key
-        machine.wait(0, key, group, None, (deliver, value))
+        machine.barriers.wait(0, key, group, None, (deliver, value))
         return None
 
     return apply

@@ -103,6 +103,6 @@ def _arrive(context: Context, items: Items) -> Handler:
 
     def handler(frame: Frame, group: Group) -> None:
         barrier = spread(as_type(frame[number], U32), group.machine.count)[group.index[0]]
-        group.machine.arrive(int(barrier), group)
+        group.machine.barriers.arrive(int(barrier), group)
 
     return handler

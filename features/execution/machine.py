@@ -9,7 +9,7 @@ Threads only ever rest at the start of a run, where groups that meet become one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -19,23 +19,24 @@ import numpy.typing as npt
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import Effort, checkpoint
 from wattcast.features.execution import control
-from wattcast.features.execution.access import COUNTED, Site, Tally
+from wattcast.features.execution.access import Site
+from wattcast.features.execution.barriers import Barriers
 from wattcast.features.execution.context import FRAME_STEP, Gather, LoopEdge
 from wattcast.features.execution.forced import Override
 from wattcast.features.execution.groups import Counts, CutShortError, Group, Mask
 from wattcast.features.execution.operands import PARAMETERS, Frame
 from wattcast.features.execution.program import Program
+from wattcast.features.execution.rounds import Step
 from wattcast.features.execution.spaces import PARAMETER_BASE, GlobalMemory, PrivateMemory
 from wattcast.features.execution.specials import special_values
-from wattcast.features.execution.steady import Steady, Step
+from wattcast.features.execution.steady import Steady
+from wattcast.features.execution.tally import COUNTED, Tally
 from wattcast.features.execution.trace import Trace
 from wattcast.features.execution.trips import Trips
 from wattcast.features.execution.values import BOOL, U32, Array, as_type, spread
 from wattcast.features.execution.warp import ballot
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import distinct
-
-Deliver = tuple[Callable[[Group, Array], None], Array]
 
 MOST_FRAMES = 64
 """Call depth at which recursion is cut (hardware gives out of its 1 KB default stack first)."""
@@ -44,17 +45,6 @@ MOST_PATH = 2048
 """Runs remembered to find repeated ways round a loop."""
 SPIN_LIMIT = 1000
 """Runs in a row without any other group getting its turn before the others are let in."""
-
-
-class Waiting:
-    """Threads of one barrier: by key, with the number of threads it waits for, if given."""
-
-    __slots__ = ("deliver", "groups", "wanted")
-
-    def __init__(self) -> None:
-        self.groups: list[tuple[int, Group]] = []
-        self.wanted: int | None = None
-        self.deliver: list[Deliver] = []
 
 
 class Machine:
@@ -122,8 +112,7 @@ class Machine:
         self.steps = 0
         self.finished = False
         self.pending: dict[int, Group] = {}
-        self.waiting: dict[int, Waiting] = {}
-        self.arrivals: dict[int, Counts] = {}
+        self.barriers = Barriers(self)
         self.gathering: dict[int, Group] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
         self._returns: dict[int, Array] = {}
@@ -263,7 +252,7 @@ class Machine:
 
     def resting(self) -> list[tuple[int, Group]]:
         """All groups but the one that is carried out, with their keys."""
-        waiting = (place for held in self.waiting.values() for place in held.groups)
+        waiting = (place for held in self.barriers.waiting.values() for place in held.groups)
         return [*self.pending.items(), *self.gathering.items(), *waiting]
 
     def inside(self, key: int) -> set[int]:
@@ -331,25 +320,9 @@ class Machine:
         self.path = []
         self._marks = {}
 
-    def wait(
-        self, barrier: int, key: int, group: Group, wanted: int | None,
-        deliver: Deliver | None = None,
-    ) -> None:  # fmt: skip
-        """Threads wait at a barrier; ``_release`` lets them go when nothing else can run."""
-        held = self.waiting.setdefault(barrier, Waiting())
-        held.groups.append((key, group))
-        if wanted is not None:
-            held.wanted = wanted
-        if deliver is not None:
-            held.deliver.append(deliver)
-
-    def arrive(self, barrier: int, group: Group) -> None:
-        """bar.arrive: counted at the barrier without waiting."""
-        self.arrivals[barrier] = self.arrivals.get(barrier, 0) + group.lanes
-
     def _unblock(self) -> bool:
         """Nothing can run: open barriers, or end a deadlock."""
-        if self.waiting and self._release(force=not self.gathering):
+        if self.barriers.waiting and self.barriers.release(force=not self.gathering):
             return True
         if not self.gathering:
             return False
@@ -363,68 +336,6 @@ class Machine:
 
     forced = False
     textures: Mapping[int, npt.NDArray[Any]] = MappingProxyType({})
-
-    def _release(self, *, force: bool) -> bool:
-        """Open the barriers whose threads have all arrived; then those that never will."""
-        opened = False
-        alive = self.live.reshape(self.slots, -1).sum(axis=1)
-        for barrier in list(self.waiting):
-            held = self.waiting[barrier]
-            mask = np.zeros(self.count, dtype=np.bool_)
-            for _, group in held.groups:
-                mask |= group.mask
-            arrived = mask.reshape(self.slots, -1).sum(axis=1)
-            enough = arrived >= alive
-            if held.wanted is not None:
-                present = arrived + self.arrivals.get(barrier, 0)
-                enough |= (present >= held.wanted) & (arrived > 0)
-                if held.wanted > self.per_block and (enough & (present < held.wanted)).any():
-                    self.complain(
-                        "barrier_divergence",
-                        f"a barrier waits for {held.wanted} threads, more than the block has; "
-                        "they were let go on",
-                    )
-            enough &= arrived > 0
-            if barrier in self.arrivals:
-                self.arrivals[barrier] = np.where(enough, 0, self.arrivals[barrier])
-            if enough.any():
-                self._open(barrier, mask & np.repeat(enough, self.per_block))
-                opened = True
-        if not opened and self.waiting and force:
-            self.complain(
-                "barrier_divergence",
-                "a barrier is waited for by some threads of a block only; they were let go on",
-            )
-            for barrier in list(self.waiting):
-                self._open(barrier, self.live)
-            opened = True
-        return opened
-
-    def _open(self, barrier: int, free: Mask) -> None:
-        held = self.waiting.pop(barrier)
-        kept = Waiting()
-        kept.wanted = held.wanted
-        released = np.zeros(self.count, dtype=np.bool_)
-        for key, group in held.groups:
-            part = group.narrowed(free, negated=False)
-            if part is None:
-                kept.groups.append((key, group))
-                continue
-            released |= part.mask
-            if part.count < group.count:
-                rest = group.narrowed(free, negated=True)
-                if rest is not None:
-                    kept.groups.append((key, rest))
-            self.put(key, part)
-        if held.deliver:
-            values = np.zeros(self.count, dtype=np.bool_)
-            for _, flags in held.deliver:
-                values |= flags
-            together = Group(self, released, int(np.count_nonzero(released)))
-            held.deliver[0][0](together, values)
-        if kept.groups:
-            kept.deliver = held.deliver
-            self.waiting[barrier] = kept
 
     # --- collectives ---
 

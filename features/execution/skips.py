@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.effort import checkpoint
-from wattcast.features.execution.context import LoopEdge, Run
+from wattcast.features.execution.context import LoopEdge
 from wattcast.features.execution.groups import (
     SLICE_UNITS,
     Counts,
@@ -17,6 +17,7 @@ from wattcast.features.execution.groups import (
 )
 from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Branch, Guard, Path, keeps_for, step_of
+from wattcast.features.execution.rounds import Watch, same
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
 from wattcast.features.execution.values import BOOL, Array, as_type
 from wattcast.features.execution.walks import walk_on
@@ -35,67 +36,6 @@ MOST_KEYS = 50_000
 """Footprint keys made for skipped iterations of one access."""
 SAMPLES = 8
 """Iterations at which sectors are computed while threads leave a loop one by one."""
-
-
-class Step:
-    """One execution of a run: by whom, and which of them took its branch."""
-
-    __slots__ = ("group", "run", "taken")
-
-    def __init__(self, run: Run, group: Group) -> None:
-        self.run = run
-        self.group = group
-        self.taken: Group | None = None
-
-    def alike(self, other: Step) -> bool:
-        """The same run by the same threads, with the same threads branching."""
-        return (
-            self.run is other.run
-            and same(self.group, other.group)
-            and same(self.taken, other.taken)
-        )
-
-
-def same(one: Group | None, other: Group | None) -> bool:
-    if one is other:
-        return True
-    if one is None or other is None or one.count != other.count:
-        return False
-    return np.array_equal(one.mask, other.mask)
-
-
-Counters = dict[int, list[Counts]]
-
-
-class Watch:
-    """The recent rounds of one loop by one group."""
-
-    __slots__ = (
-        "addresses", "counters", "frames", "group", "guarded", "inner", "marks", "path", "rounds",
-        "run_stats", "seen", "steps",
-    )  # fmt: skip
-
-    def __init__(self, group: Group, steps: list[Step]) -> None:
-        self.group = group
-        self.steps = steps
-        self.rounds = 0
-        self.path: Path | None = None
-        self.frames: list[Frame] = []
-        self.counters: list[Counters] = []
-        self.run_stats: list[Counts] = []
-        self.guarded: list[Counts] = []
-        self.addresses: list[dict[int, Offsets | None]] = []
-        self.inner: list[dict[int, tuple[Counts, Counts]]] = []
-        self.marks: list[int] = []
-        self.seen: list[dict[int, tuple[tuple[int, int], Counts]]] = []  # footprint mark, extra
-
-    def matches(self, group: Group, steps: list[Step]) -> bool:
-        """Whether the loop was gone round as before."""
-        return (
-            len(steps) == len(self.steps)
-            and same(self.group, group)
-            and all(a.alike(b) for a, b in zip(steps, self.steps, strict=True))
-        )
 
 
 class Skip:

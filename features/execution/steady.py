@@ -21,7 +21,8 @@ from wattcast.features.execution.context import LoopEdge
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Path, analyse
-from wattcast.features.execution.skips import Skip, Step, Watch
+from wattcast.features.execution.rounds import Step, Watch
+from wattcast.features.execution.skips import Skip
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine

@@ -10,7 +10,6 @@ import numpy.typing as npt
 
 from wattcast.features.attached import Attached
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.execution.access import COUNTED
 from wattcast.features.execution.arguments import Bound
 from wattcast.features.execution.collisions import atomic_facts
 from wattcast.features.execution.context import Linked
@@ -25,6 +24,7 @@ from wattcast.features.execution.results import (
 )
 from wattcast.features.execution.sampling import SamplingPlan
 from wattcast.features.execution.spaces import DenseRegion
+from wattcast.features.execution.tally import COUNTED
 from wattcast.features.launch import Launch
 from wattcast.features.memory import per_slot
 

@@ -497,10 +497,4 @@ _schemes: Attached[Function, Scheme] = Attached("scheme")
 
 def scheme(module: Module, function: Function) -> Scheme:
     """The values of a function; worked out once. Raises PtxError where it is not PTX."""
-    known = _schemes.get(function)
-    if known is None:
-        known = _schemes.set(function, _Builder(module, function).build())
-    return known
-
-
-__all__ = ["scheme"]
+    return _schemes.get(function) or _schemes.set(function, _Builder(module, function).build())

@@ -31,6 +31,10 @@ def test_lines_and_files_are_counted_and_limited(
     assert size.main(tmp_path) == 1
     monkeypatch.setattr(size, "MOST_FILES", 8)
     assert size.main(tmp_path) == 0
+    monkeypatch.setattr(size, "LONGEST_FILE", 2)
+    assert size.main(tmp_path) == 1
+    assert "above 2 lines: app/__init__.py, features/" in capsys.readouterr().out
+    monkeypatch.setattr(size, "LONGEST_FILE", 3)
     monkeypatch.setattr(size, "MOST_LINES", 19)
     assert size.main(tmp_path) == 1
 

@@ -1,0 +1,116 @@
+"""Threads that wait at barriers, and who may go on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from wattcast.features.execution.groups import Counts, Group, Mask
+from wattcast.features.execution.values import Array
+
+if TYPE_CHECKING:
+    from wattcast.features.execution.machine import Machine
+
+Deliver = tuple[Callable[[Group, Array], None], Array]
+"""What becomes of a vote at a barrier, and one group's flags."""
+
+
+class Waiting:
+    """Threads of one barrier: by key, with the number of threads it waits for, if given."""
+
+    __slots__ = ("deliver", "groups", "wanted")
+
+    def __init__(self) -> None:
+        self.groups: list[tuple[int, Group]] = []
+        self.wanted: int | None = None
+        self.deliver: list[Deliver] = []
+
+
+class Barriers:
+    """The barriers of a machine's blocks by number."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self.waiting: dict[int, Waiting] = {}
+        self.arrivals: dict[int, Counts] = {}
+
+    def wait(
+        self, barrier: int, key: int, group: Group, wanted: int | None,
+        deliver: Deliver | None = None,
+    ) -> None:  # fmt: skip
+        """Threads wait at a barrier; ``release`` lets them go when nothing else can run."""
+        held = self.waiting.setdefault(barrier, Waiting())
+        held.groups.append((key, group))
+        if wanted is not None:
+            held.wanted = wanted
+        if deliver is not None:
+            held.deliver.append(deliver)
+
+    def arrive(self, barrier: int, group: Group) -> None:
+        """bar.arrive: counted at the barrier without waiting."""
+        self.arrivals[barrier] = self.arrivals.get(barrier, 0) + group.lanes
+
+    def release(self, *, force: bool) -> bool:
+        """Open the barriers whose threads have all arrived; then those that never will."""
+        machine, opened = self._machine, False
+        alive = machine.live.reshape(machine.slots, -1).sum(axis=1)
+        for barrier in list(self.waiting):
+            held = self.waiting[barrier]
+            mask = np.zeros(machine.count, dtype=np.bool_)
+            for _, group in held.groups:
+                mask |= group.mask
+            arrived = mask.reshape(machine.slots, -1).sum(axis=1)
+            enough = arrived >= alive
+            if held.wanted is not None:
+                present = arrived + self.arrivals.get(barrier, 0)
+                enough |= (present >= held.wanted) & (arrived > 0)
+                if held.wanted > machine.per_block and (enough & (present < held.wanted)).any():
+                    machine.complain(
+                        "barrier_divergence",
+                        f"a barrier waits for {held.wanted} threads, more than the block has; "
+                        "they were let go on",
+                    )
+            enough &= arrived > 0
+            if barrier in self.arrivals:
+                self.arrivals[barrier] = np.where(enough, 0, self.arrivals[barrier])
+            if enough.any():
+                self._open(barrier, mask & np.repeat(enough, machine.per_block))
+                opened = True
+        if not opened and self.waiting and force:
+            machine.complain(
+                "barrier_divergence",
+                "a barrier is waited for by some threads of a block only; they were let go on",
+            )
+            for barrier in list(self.waiting):
+                self._open(barrier, machine.live)
+            opened = True
+        return opened
+
+    def _open(self, barrier: int, free: Mask) -> None:
+        machine = self._machine
+        held = self.waiting.pop(barrier)
+        kept = Waiting()
+        kept.wanted = held.wanted
+        released = np.zeros(machine.count, dtype=np.bool_)
+        for key, group in held.groups:
+            part = group.narrowed(free, negated=False)
+            if part is None:
+                kept.groups.append((key, group))
+                continue
+            released |= part.mask
+            if part.count < group.count:
+                rest = group.narrowed(free, negated=True)
+                if rest is not None:
+                    kept.groups.append((key, rest))
+            machine.put(key, part)
+        if held.deliver:
+            values = np.zeros(machine.count, dtype=np.bool_)
+            for _, flags in held.deliver:
+                values |= flags
+            together = Group(machine, released, int(np.count_nonzero(released)))
+            held.deliver[0][0](together, values)
+        if kept.groups:
+            kept.deliver = held.deliver
+            self.waiting[barrier] = kept

@@ -23,10 +23,8 @@ def unrolled(cfg: ControlFlowGraph, forest: LoopForest) -> Mapping[int, Steps]:
     """For each loop that is part of an unrolled one: all parts of that."""
     alike: dict[object, list[tuple[int, int]]] = {}
     for loop in forest.loops:
-        step = _step(cfg, loop)
-        line = loop.location.line if loop.location else None
-        if step and line is not None:
-            alike.setdefault((loop.parent, line), []).append((step, loop.index))
+        if loop.location is not None and (step := _step(cfg, loop)):
+            alike.setdefault((loop.parent, loop.location.line), []).append((step, loop.index))
     found: dict[int, Steps] = {}
     for group in alike.values():
         least = min(step for step, _ in group)

@@ -31,7 +31,9 @@ ROUTES = sorted(
 
 PROTECTED = [(m, path) for m, path in ROUTES if scope_needed(m, path) is not None]
 
-READING_POSTS = {"/predict", "/features", "/analyze", "/dvfs", "/sweep", "/cost", "/compare"}
+READING_POSTS = {
+    "/predict", "/predict/batch", "/features", "/analyze", "/dvfs", "/sweep", "/cost", "/compare",
+}  # fmt: skip
 """Calls that take a body and need no more than ``read``: each changes nothing that is stored but
 the record of what was answered."""
 

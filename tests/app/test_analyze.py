@@ -223,7 +223,7 @@ def test_what_may_take_long_stays_off_the_event_loop(tmp_path: Path, looping: st
         body = {"ptx": looping, "gpu": "v100", "launch": LAUNCH, **changes}
         request = PredictRequest.model_validate(body)
         source = services.sources.read(request, services.gpus.load("v100"))
-        kind = (None, "v100", request.analysis, (len(request.loops), False), True)
+        kind = (None, "v100", request.analysis, (len(request.loops), False), True, ("auto", "auto"))
         source.known.took(kind, 0.0001)
         return is_quick(services, request)
 

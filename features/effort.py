@@ -99,13 +99,13 @@ class SizeLimits:
 
     The defaults let through what compilers make (the largest kernels of CUTLASS, Triton and
     PyTorch have some 10^4 instructions, 10^3 blocks and ten loops inside each other) and keep one
-    analysis within about 300 MB and ten seconds of one core (tests/app/test_hostile_ptx.py).
+    analysis within some 300 MB and ten seconds of one core (tests/app/test_hostile_ptx.py).
     Field names are those of the settings (``WATTCAST_MAX_KERNEL_BLOCKS``...).
     """
 
     max_line_characters: int = 4_000_000
     max_statement_characters: int = 100_000
-    max_kernel_instructions: int = 100_000
+    max_kernel_instructions: int = 60_000
     max_kernel_labels: int = 100_000
     max_kernel_blocks: int = 20_000
     max_kernel_edges: int = 200_000

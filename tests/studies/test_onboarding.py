@@ -13,7 +13,6 @@ from wattcast.training.measure.recording import read_recording
 from wattcast.training.measure.run import Request, prepare
 from wattcast.training.onboard.run import onboard
 
-
 NOISY = {("tesla-k20", "energy of alu, pJ"), ("tesla-k20", "energy of load_store, pJ")}
 """From one simulated campaign to the next (seeds 1 to 5) these are up to 12 % off, either way: the
 sensor's noise of 1 % is of the whole board."""

@@ -118,6 +118,10 @@ def sampled(lines: Integers, dropped: int) -> Lanes:
     return kept
 
 
+MOST_KEYS = 4_000_000
+"""Footprint keys kept of one memory instruction."""
+
+
 class SectorLog:
     """Which sectors an instruction touched, by block slot; compacted as it grows.
 
@@ -126,7 +130,7 @@ class SectorLog:
 
     __slots__ = ("_compacted", "_merged", "_pending", "_pending_size", "factor", "limit")
 
-    def __init__(self, limit: int = 4_000_000) -> None:
+    def __init__(self, limit: int = MOST_KEYS) -> None:
         self._merged: Integers = np.empty(0, dtype=np.int64)
         self._pending: list[Integers] = []
         self._pending_size = 0
@@ -140,7 +144,7 @@ class SectorLog:
             keys = self._sampled(keys)
         self._pending.append(keys)
         self._pending_size += keys.size
-        if self._pending_size > 400_000:
+        if self._pending_size > min(400_000, self.limit):
             self._compact()
 
     def _sampled(self, keys: Integers) -> Integers:

@@ -36,8 +36,12 @@ from wattcast.features.execution.trips import Trips
 from wattcast.features.execution.values import BOOL, U32, Array, as_type, spread
 from wattcast.features.execution.warp import ballot
 from wattcast.features.launch import WARP_SIZE, Launch
-from wattcast.features.memory import distinct
+from wattcast.features.memory import MOST_KEYS, distinct
 
+MANY_SITES = 1000
+LEAST_KEYS = 200
+"""Memory instructions of a kernel beyond which their footprints share a fourth of the room of one,
+and what each has at least: random accesses of thousands would take gigabytes."""
 MOST_FRAMES = 64
 """Call depth at which recursion is cut (hardware gives out of its 1 KB default stack first)."""
 MOST_DIAGNOSTICS = 200
@@ -102,8 +106,16 @@ class Machine:
         self.skipped = np.zeros((len(program.runs), self.slots), dtype=np.int64)
         self.guarded = np.zeros((max(1, len(program.guarded)), self.slots), dtype=np.int64)
         self.counted = np.zeros((len(program.sites), len(COUNTED), self.slots), dtype=np.int64)
+        sites = len(program.sites)
+        most = MOST_KEYS if sites <= MANY_SITES else max(LEAST_KEYS, MOST_KEYS // 4 // sites)
         self.tallies = [
-            Tally(self.counted[site.number], site.number, atomic=site.atomic)
+            Tally(
+                self.counted[site.number],
+                site.number,
+                atomic=site.atomic,
+                most_keys=most,
+                repeats=bool(program.loops),
+            )
             for site in program.sites
         ]
         self.trace = Trace(self.slots, traced) if traced else None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from wattcast.features.execution.contention import Contention
@@ -17,6 +15,7 @@ from wattcast.features.execution.trace import Picked
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import (
     KEY_BITS,
+    MOST_KEYS,
     SECTOR_SHIFT,
     SectorLog,
     bank_conflicts,
@@ -24,9 +23,6 @@ from wattcast.features.memory import (
     sectors,
     shared_transactions,
 )
-
-if TYPE_CHECKING:
-    pass
 
 _OFFSET_MASK = (1 << WINDOW_SHIFT) - 1
 
@@ -43,11 +39,17 @@ class Tally:
 
     __slots__ = (
         "_last", "_memo", "_picked", "constants", "contention", "extra", "local_sectors", "log",
-        "number", "passes", "region", "requests", "sectors", "shared_requests", "transactions",
+        "number", "passes", "region", "repeats", "requests", "sectors", "shared_requests",
+        "transactions",
     )  # fmt: skip
 
-    def __init__(self, table: Counts, number: int = 0, *, atomic: bool = False) -> None:
-        """``table``: ``int64[len(COUNTED), slots]``, the counters."""
+    def __init__(
+        self, table: Counts, number: int = 0, *, atomic: bool = False,
+        most_keys: int = MOST_KEYS, repeats: bool = True,
+    ) -> None:  # fmt: skip
+        """``table``: ``int64[len(COUNTED), slots]``, the counters. ``repeats``: the site may be
+        executed again, so its last execution is kept to compare with."""
+        self.repeats = repeats
         self.number = number
         self.requests: Counts
         self.sectors: Counts
@@ -63,7 +65,7 @@ class Tally:
         ) = table  # fmt: skip
         slots = table.shape[1]
         self.contention = Contention(slots) if atomic else None
-        self.log = SectorLog()
+        self.log = SectorLog(most_keys)
         # How far walks from the same sectors by the same stride went.
         self.passes: dict[tuple[int, int], int] = {}
         self.region: Region | None = None
@@ -142,7 +144,8 @@ class Tally:
             slots = np.flatnonzero(warps)
             sector = int(addresses[0]) >> SECTOR_SHIFT
             self.log.add((slots << KEY_BITS) | sector)
-            self._last, self._memo = (group, addresses), None
+            if self.repeats:
+                self._last, self._memo = (group, addresses), None
             if machine.trace is not None:
                 machine.trace.note_one(self.number, sector, warps)
             return
@@ -168,6 +171,8 @@ class Tally:
         self.log.add(keys)
         if machine.trace is not None:
             machine.trace.note(self.number, keys, self._picked, group.warps)
+        if not self.repeats:
+            self._last = self._memo = self._picked = None
 
     def count_shared(self, addresses: Offsets, width: int, group: Group) -> None:
         """Transactions of one shared access."""

@@ -90,7 +90,7 @@ def test_four_at_once_leave_room_for_others(tmp_path: Path) -> None:
         httpx.Client(base_url=service.url, timeout=120) as client,
     ):
         harmless(client, -1)
-        hostile = [SHAPES[name](n) for name, n in (("diamonds", 6_500), ("known_loads", 19_000))]
+        hostile = [SHAPES[name](n) for name, n in (("diamonds", 6_500), ("known_loads", 11_500))]
 
         def send(ptx: str) -> None:
             with pytest.raises(httpx.TimeoutException):

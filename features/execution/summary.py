@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import numpy.typing as npt
 
 from wattcast.features.attached import Attached
 from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.effort import checkpoint
 from wattcast.features.execution.arguments import Bound
 from wattcast.features.execution.collisions import atomic_facts
 from wattcast.features.execution.context import Linked
@@ -128,6 +130,7 @@ def _function(
     program: Program, linked: Linked, runs: Counts, guarded: Counts, sites: dict[str, Counts],
     plan: SamplingPlan,
 ) -> InstructionCounts:  # fmt: skip
+    checkpoint()
     places = _places_of(program, linked)
     count = len(linked.body.instructions)
     raw = np.zeros((runs.shape[0], 2 + len(sites), count), dtype=np.int64)
@@ -159,34 +162,39 @@ _places: Attached[Linked, _Places] = Attached("places")
 
 def _places_of(program: Program, linked: Linked) -> _Places:
     known = _places.get(linked)
-    if known is not None:
-        return known
-    base, count = linked.base, len(linked.body.instructions)
-    runs = [
-        (position - base, run.index)
-        for run in program.runs.values()
-        if run.function == linked.index
-        for position in range(run.start, run.end)
-    ]
-    guarded = [
-        (position - base, row)
-        for position, row in program.guarded.items()
-        if base <= position < base + count
-    ]
-    layers: list[dict[int, int]] = []
+    if known is None:
+        _place_all(program)
+        known = _places.get(linked)
+        assert known is not None
+    return known
+
+
+def _place_all(program: Program) -> None:
+    """One pass for all functions: there may be tens of thousands."""
+    functions = program.functions
+    bases = [linked.base for linked in functions]
+    runs: list[list[tuple[int, int]]] = [[] for _ in functions]
+    guarded: list[list[tuple[int, int]]] = [[] for _ in functions]
+    layers: list[list[dict[int, int]]] = [[] for _ in functions]
+    for run in program.runs.values():
+        base = bases[run.function]
+        runs[run.function] += [
+            (position - base, run.index) for position in range(run.start, run.end)
+        ]
+    for position, row in program.guarded.items():
+        number = bisect_right(bases, position) - 1
+        guarded[number].append((position - bases[number], row))
     for site in program.sites:
-        at = site.position - base
-        if 0 <= at < count:
-            layer = next((each for each in layers if at not in each), None)
-            if layer is None:
-                layers.append(layer := {})
-            layer[at] = site.number
-    return _places.set(
-        linked,
-        _Places(
-            *_columns(runs), *_columns(guarded), tuple(_columns(each.items()) for each in layers)
-        ),
-    )
+        number = bisect_right(bases, site.position) - 1
+        at, mine = site.position - bases[number], layers[number]
+        layer = next((each for each in mine if at not in each), None)
+        if layer is None:
+            mine.append(layer := {})
+        layer[at] = site.number
+    for number, linked in enumerate(functions):
+        checkpoint()
+        pairs = tuple(_columns(each.items()) for each in layers[number])
+        _places.set(linked, _Places(*_columns(runs[number]), *_columns(guarded[number]), pairs))
 
 
 def _columns(pairs: Iterable[tuple[int, int]]) -> tuple[Counts, Counts]:

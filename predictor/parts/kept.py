@@ -100,6 +100,11 @@ class Memory:
         with self._lock:
             return int(self._kept.currsize)
 
+    def passed(self, size: int) -> None:
+        """Note bytes of a request that may be left in rings, as if they had been dropped."""
+        with self._lock:
+            self._kept.dropped_bytes += size
+
     def room(
         self, weigh: Callable[[V], int], *, grows: bool = False, rings: float = 1.0
     ) -> Kept[Any, V]:

@@ -19,13 +19,16 @@ from wattcast.predictor.parts.kept import Kept, Memory, Place
 _MOST_NAMES = 1000
 """Kinds of prediction remembered for one module: a kernel answers to any spacing of its name."""
 
+_COPIES = 4
+"""Copies of a text that its request leaves behind: body, JSON text, strings."""
+
 _TIMED_BYTES = 400
 """One of them: a tuple of five, two strings and a number (tracemalloc)."""
 
 
-RINGS = 0.05
-"""Share of a dropped module and its analyses that only the collector frees: 0.6 of 28 MB over 41
-kernels of the fixtures (2 %; sizes of what ``gc.garbage`` holds under ``DEBUG_SAVEALL``)."""
+RINGS = 0.2
+"""Share of a dropped module and its analyses that only the collector frees: the instructions (one
+object in seven of those that are freed, ``tests/app/test_kept.py``)."""
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
@@ -59,6 +62,7 @@ class ModuleCache:
     ) -> None:
         self._size_limits = limits
         self._limit = max_ptx_bytes
+        self._memory = memory
         self._modules: Kept[str, KnownModule] = memory.room(_held_bytes, grows=True, rings=RINGS)
 
     def read(self, ptx: str) -> KnownModule:
@@ -78,6 +82,7 @@ class ModuleCache:
                 "(WATTCAST_MAX_PTX_BYTES)",
             )
         sha256, size = hashlib.sha256(encoded).hexdigest(), len(encoded)
+        self._memory.passed(_COPIES * size)
         del encoded  # a megabyte for each of the text's, while its module is made
 
         def make() -> KnownModule:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from benchmarks.measure import Row, at_most, fact
-from tests.fixtures.kernels.data import Buffer, FixtureKernel, ptx_path, targets
+from tests.fixtures.kernels.data import Buffer, FixtureKernel, Shape, ptx_path, targets
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.generated.hostile import PROGRAMS
 from wattcast.features.execution import execute
@@ -37,6 +37,17 @@ def hint(buffer: Buffer) -> PointerHint:
     if buffer.fill == "constant":
         high = low
     return PointerHint(elements, kinds.get(buffer.fill, "uniform"), low, high)
+
+
+def launch_of(shape: Shape) -> Launch:
+    """A fixture's launch, with what a user would say of its arguments."""
+    arguments: dict[str, Argument] = {}
+    for index, value in enumerate(shape.arguments.values()):
+        if isinstance(value, Buffer):
+            arguments[str(index)] = hint(value)
+        elif isinstance(value, np.generic):
+            arguments[str(index)] = value.item()
+    return Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments)
 
 
 class Measured(NamedTuple):
@@ -79,17 +90,10 @@ def _milliseconds_of_hostile(name: str) -> float:
 
 def measure(kernel: FixtureKernel, calls: int = 2) -> Measured:
     """Run a fixture's large launch; with one call ``again`` is that of the first."""
-    shape = kernel.large
-    arguments: dict[str, Argument] = {}
-    for index, value in enumerate(shape.arguments.values()):
-        if isinstance(value, Buffer):
-            arguments[str(index)] = hint(value)
-        elif isinstance(value, np.generic):
-            arguments[str(index)] = value.item()
     module = read_module(ptx_path(kernel.source, targets(kernel.source)[-1]).read_text())
     function = module.kernel(kernel.entry)
     _ = function.body
-    launch = Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments)
+    launch = launch_of(kernel.large)
     times = []
     for _ in range(calls):
         began = perf_counter()

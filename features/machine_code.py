@@ -107,6 +107,10 @@ FORWARD_JUMP = 0.3
 LAUNCH_SHAPE = 0.3
 """Instructions left of a read of ``%ntid`` or ``%nctaid`` (machine code as above)."""
 
+NEAR = 8
+"""Instructions before the one that joins a rotation where its halves are looked for: compilers write
+the three side by side."""
+
 _LOGIC = ("and", "or", "xor", "not")
 _ROUNDED = (".rn", ".rz", ".rm", ".rp", ".rna")
 _MOST_INPUTS = 3  # of LOP3 and IADD3 (CUDA Binary Utilities, instruction sets from Maxwell on)
@@ -148,7 +152,8 @@ class _Fusion:
             if rule is not None:
                 rule(one, facts)
         instructions = np.array([facts.sass_expansion for facts in self._facts])
-        pipes = np.array([pipes_of(one.opcode) for one in body.instructions]).reshape(-1, 7)
+        alone = [pipes_of(one.opcode) for one in body.instructions]
+        pipes = np.array(alone).reshape(-1, len(Pipes._fields))
         for at, weight in self._weights.items():
             before = instructions[at]
             pipes[at] *= weight / before if before else 0.0
@@ -235,7 +240,7 @@ class _Fusion:
             return False
         halves = [
             other
-            for other in self._body.instructions[max(0, users[0] - 8) : users[0]]
+            for other in self._body.instructions[max(0, users[0] - NEAR) : users[0]]
             if self._facts[other.position].entry in ("shl", "shr") and self._users(other) == users
         ]
         if len(halves) != 2 or len(join.operands) < 3:

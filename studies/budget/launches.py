@@ -7,11 +7,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
-
-from benchmarks.execution import hint
+from benchmarks.execution import launch_of
 from studies.end_to_end import Program
-from tests.fixtures.kernels.data import Buffer, FixtureKernel, Shape, ptx_path, targets
+from tests.fixtures.kernels.data import FixtureKernel, Shape, ptx_path, targets
 from tests.fixtures.kernels.manifest import KERNELS
 from wattcast.features.launch import Argument, Launch, PointerHint
 from wattcast.features.ptx import read_module
@@ -56,15 +54,8 @@ def of_programs(programs: tuple[Program, ...]) -> Iterator[Asked]:
 
 
 def _fixture(name: str, kernel: FixtureKernel, shape: Shape) -> Asked:
-    arguments: dict[str, Argument] = {}
-    for index, value in enumerate(shape.arguments.values()):
-        if isinstance(value, Buffer):
-            arguments[str(index)] = hint(value)
-        elif isinstance(value, np.generic):
-            arguments[str(index)] = value.item()
-    launch = Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments)
     ptx = ptx_path(kernel.source, targets(kernel.source)[-1])
-    return Asked(name, ptx, kernel.entry, launch)
+    return Asked(name, ptx, kernel.entry, launch_of(shape))
 
 
 def _own(

@@ -8,28 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.execution import hint
-from tests.fixtures.kernels.data import Buffer, FixtureKernel, ptx_path, targets
+from benchmarks.execution import launch_of
+from tests.fixtures.kernels.data import FixtureKernel, ptx_path, targets
 from tests.fixtures.kernels.manifest import KERNELS
 from wattcast.features.execution import ExecutionResult, execute
 from wattcast.features.execution.engine import compiled
 from wattcast.features.execution.program import Program
-from wattcast.features.launch import Argument, Launch
 from wattcast.features.ptx import read_module
 
 
 def ran(kernel: FixtureKernel) -> tuple[ExecutionResult, int]:
     """The sampled execution of a kernel's large launch, and how many handlers its program has."""
-    shape = kernel.large
-    arguments: dict[str, Argument] = {}
-    for index, value in enumerate(shape.arguments.values()):
-        if isinstance(value, Buffer):
-            arguments[str(index)] = hint(value)
-        elif isinstance(value, np.generic):
-            arguments[str(index)] = value.item()
     module = read_module(ptx_path(kernel.source, targets(kernel.source)[-1]).read_text())
     function = module.kernel(kernel.entry)
-    launch = Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments)
+    launch = launch_of(kernel.large)
     found = execute(function, module, launch)
     runs = compiled(function, module, precise=False).runs.values()
     return found, sum(len(run.handlers) for run in runs)

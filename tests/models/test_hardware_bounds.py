@@ -13,15 +13,14 @@ from typing import Any
 
 import pytest
 
-from benchmarks.execution import hint
+from benchmarks.execution import launch_of
 from tests.app.conftest import settings_at
-from tests.fixtures.kernels.data import Buffer, FixtureKernel, Shape, ptx_path, targets
+from tests.fixtures.kernels.data import FixtureKernel, Shape, ptx_path, targets
 from tests.fixtures.kernels.launches.table import times
 from tests.fixtures.kernels.manifest import KERNELS
 from wattcast.features.analysis import KernelAnalysis, Mode, analyse
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile, list_gpus, load_gpu
-from wattcast.features.launch import Argument, Launch
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.occupancy import check_launch, occupancy, waves
 from wattcast.features.ptx import read_module
@@ -43,15 +42,8 @@ def module(path: Path) -> Module:
 
 
 def analysed(kernel: FixtureKernel, shape: Shape, mode: Mode = "symbolic") -> KernelAnalysis:
-    arguments: dict[str, Argument] = {}
-    for index, value in enumerate(shape.arguments.values()):
-        if isinstance(value, Buffer):
-            arguments[str(index)] = hint(value)
-        elif hasattr(value, "item"):
-            arguments[str(index)] = value.item()
-    launch = Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments)
     text = ptx_path(kernel.source, targets(kernel.source)[0])
-    return analyse(module(text), kernel.entry, launch, GPU, analysis=mode)
+    return analyse(module(text), kernel.entry, launch_of(shape), GPU, analysis=mode)
 
 
 def on(analysis: KernelAnalysis, gpu: GpuProfile) -> KernelAnalysis:

@@ -108,8 +108,8 @@ LAUNCH_SHAPE = 0.3
 """Instructions left of a read of ``%ntid`` or ``%nctaid`` (machine code as above)."""
 
 NEAR = 8
-"""Instructions before the one that joins a rotation where its halves are looked for: compilers write
-the three side by side."""
+"""Instructions before the one that joins a rotation where its halves are looked for: compilers
+write the three side by side."""
 
 _LOGIC = ("and", "or", "xor", "not")
 _ROUNDED = (".rn", ".rz", ".rm", ".rp", ".rna")

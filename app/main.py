@@ -18,7 +18,6 @@ from wattcast.app.api import (
     measurements,
     models,
     pages,
-    predict,
     retrain,
     scopes,
 )
@@ -75,11 +74,9 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
     app.add_middleware(Guard, settings=settings, load=load)  # added last, so outermost
     # The busiest first: routes are tried in order.
     for router in (
-        predict.router,
         kernels.router,
         explain.router,
         kernels.kept,
-        predict.stored,
         history.router,
         catalog.router,
         measurements.router,
@@ -97,22 +94,10 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
 
 def _watch(services: Services, load: Load) -> None:
     """Gauges of what waits in the service."""
-    metrics.watch(
-        "running_requests",
-        "Requests being served, event streams too.",
-        lambda: load.requests.held,
-    )
-    metrics.watch(
-        "waiting_analyses",
-        "Analyses that wait or run.",
-        lambda: services.analyses.pending,
-    )
-    metrics.watch(
-        "waiting_uploads", "Uploads that wait or are read.", lambda: services.uploads.pending
-    )
+    watch, requests = metrics.watch, load.requests
+    watch("running_requests", "Requests being served, event streams too.", lambda: requests.held)
+    watch("waiting_analyses", "Analyses that wait or run.", lambda: services.analyses.pending)
+    watch("waiting_uploads", "Uploads that wait or are read.", lambda: services.uploads.pending)
     if (store := services.store) is not None:
-        metrics.watch(
-            "waiting_predictions",
-            "Predictions that are not written to the database yet.",
-            lambda: store.waiting,
-        )
+        what = "Predictions that are not written to the database yet."
+        watch("waiting_predictions", what, lambda: store.waiting)

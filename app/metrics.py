@@ -67,9 +67,7 @@ _WATCHED: dict[str, Gauge] = {}
 
 def watch(name: str, what: str, look: Callable[[], float]) -> None:
     """A gauge whose value ``look`` tells when somebody asks; the latest ``look`` of a name holds.
-
-    ``look`` runs within ``GET /metrics``: it must be quick and must not raise.
-    """
+    ``look`` runs within ``GET /metrics``: it must be quick and must not raise."""
     if name not in _WATCHED:
         _WATCHED[name] = gauge(name, what)
     _WATCHED[name].set_function(look)

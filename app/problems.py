@@ -9,7 +9,9 @@ A problem never carries internals: what went wrong inside is logged with the req
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import errno
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,6 @@ from pydantic_core import to_json
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
-from wattcast.app.disk import is_full
 from wattcast.app.logs import REQUEST_ID, log
 from wattcast.features.checked import PositiveInt, Strict, Text, read_toml
 from wattcast.features.errors import (
@@ -164,6 +165,39 @@ def from_validation(errors: Sequence[Any]) -> Response:
     summary = "; ".join(f"{e['path'] or 'body'}: {e['message']}" for e in found[:3])
     more = f" (and {len(found) - 3} more)" if len(found) > 3 else ""
     return response("validation", summary + more, {"errors": found})
+
+
+# --- full disks -----------------------------------------------------------------
+
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""Full disk, used-up quota, and a file as large as this process may write."""
+
+_DISK_FULL_SQLSTATE = "53100"
+"""PostgreSQL's ``disk_full`` (its documentation, appendix A)."""
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether it, or what it was raised from, is for want of room on a disk."""
+    return any(_says_so(each) for each in _causes(error))
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    found: BaseException | None = error
+    while found is not None:
+        yield found
+        found = found.__cause__
+
+
+def _says_so(error: BaseException) -> bool:
+    if isinstance(error, OSError):
+        return error.errno in NO_ROOM
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
+    # psycopg's, which need not be installed.
+    return getattr(error, "sqlstate", None) == _DISK_FULL_SQLSTATE
+
+
+# --- handlers -------------------------------------------------------------------
 
 
 async def _wattcast_error(request: Request, error: Exception) -> Response:

@@ -28,20 +28,16 @@ from pydantic_core import to_json
 from wattcast.features.analysis import KernelAnalysis, Mode
 from wattcast.features.errors import MissingExtraError
 from wattcast.predictor import Predictor, parts
-from wattcast.predictor import batch as _batch
-from wattcast.predictor import compare as _comparison
-from wattcast.predictor import explain as _explanation
-from wattcast.predictor import features as _features
 from wattcast.predictor import predict as _prediction
 from wattcast.predictor.messages import ModelChoice, TimeModelChoice
-from wattcast.predictor.messages.analyze import AnalyzeRequest
-from wattcast.predictor.messages.batch import BatchAnswer, BatchRequest
-from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
-from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to import everything
     import shap
+
+    from wattcast.predictor.messages.batch import BatchAnswer
+    from wattcast.predictor.messages.compare import CompareAnswer
+    from wattcast.predictor.messages.features import FeaturesAnswer
 
 __all__ = ["analyze", "compare", "explain", "predict", "predict_many", "vector"]
 
@@ -87,6 +83,7 @@ def predict(
     grid: Dimensions,
     block: Dimensions,
     clocks: Mapping[str, float] | None = None,
+    power_limit_watts: float | None = None,
     time_model: TimeModelChoice = "auto",
     model: ModelChoice = "auto",
     known: Sequence[Mapping[str, Any]] = (),
@@ -107,8 +104,9 @@ def predict(
     ModelError, ClockError for clocks the GPU does not run at, and StoreError where the database of
     promoted models is there but cannot be read.
     """
-    more = {"clocks": clocks, "time_model": time_model, "model": model, "known": known}
-    more |= {"work": work, "explain": "shap" if explain else None, "board": board, "gpu": gpu}
+    more: dict[str, Any] = {"clocks": clocks, "power_limit_watts": power_limit_watts}
+    more |= {"time_model": time_model, "model": model, "known": known, "work": work}
+    more |= {"explain": "shap" if explain else None, "board": board, "gpu": gpu}
     return _typed(_answered(registry, **more, **_kernel(ptx, grid, block, **launch)))
 
 
@@ -128,8 +126,11 @@ def predict_many(
     members of the request (``kernel``, ``loops``, ``clocks``, ``model``...). A launch that cannot
     run has a ``problem`` in its place. Raises what ``predict`` does for what all launches share.
     """
+    from wattcast.predictor import batch
+    from wattcast.predictor.messages.batch import BatchAnswer, BatchRequest
+
     body = {**_source(ptx, cuda), "gpu": gpu, "launches": list(launches), **options}
-    answer = _batch.predict_many(_predictor(registry), BatchRequest.model_validate(body))
+    answer = batch.predict_many(_predictor(registry), BatchRequest.model_validate(body))
     return BatchAnswer.model_validate_json(to_json(answer, inf_nan_mode="null"))
 
 
@@ -181,13 +182,16 @@ def compare(
         asked = _kernel(ptx, grid, block, **launch)
         answer = _answered(registry, gpus=list(gpus), model=model or "auto", **asked)
         return [_typed(one) for one in answer["predictions"]]
+    from wattcast.predictor import compare as comparison
+    from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
+
     sides = {
         side: _kernel(code, grid, block, **launch) for side, code in (("old", ptx), ("new", new))
     }
     request = CompareRequest.model_validate(
         {**sides, "gpus": list(gpus), "model": model or "physical"}
     )
-    found = _comparison.compare(_predictor(registry), request)
+    found = comparison.compare(_predictor(registry), request)
     return CompareAnswer.model_validate_json(to_json(found, inf_nan_mode="null"))
 
 
@@ -212,10 +216,12 @@ def explain(
         import shap
     except ImportError as error:
         raise MissingExtraError("shap", "explain") from error
+    from wattcast.predictor.explain import explained
+
     predictor = _predictor(registry)
     asked = {"gpu": gpu, "model": model, **_kernel(ptx, grid, block, **launch)}
     answer = _prediction.predict(predictor, PredictRequest.model_validate(asked))
-    found = _explanation.explained(predictor, answer, "shap", target)
+    found = explained(predictor, answer, "shap", target)
     unit = "watts" if target == "power" else "seconds"
     parts = found["contributions"]
     values = [math.nan if part["value"] is None else part["value"] for part in parts]
@@ -240,8 +246,11 @@ def vector(
 
     Raises as ``predict`` does, and SchemaError.
     """
+    from wattcast.predictor.features import features
+    from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
+
     asked = {"gpu": gpu, "schema": schema, **_kernel(ptx, grid, block, **launch)}
-    answer = _features.features(_predictor(), FeaturesRequest.model_validate(asked))
+    answer = features(_predictor(), FeaturesRequest.model_validate(asked))
     return FeaturesAnswer.model_validate_json(to_json(answer, inf_nan_mode="null"))
 
 
@@ -258,6 +267,8 @@ def analyze(
     Raises as ``predict`` does.
     """
     asked = {"gpu": gpu, **_kernel(ptx, grid, block, **launch)}
+    from wattcast.predictor.messages.analyze import AnalyzeRequest
+
     request = AnalyzeRequest.model_validate(asked)
     predictor = _predictor()
     profile = predictor.gpus.load(gpu)

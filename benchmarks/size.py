@@ -11,8 +11,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("app", "features", "models", "predictor", "training")
-MOST_LINES = 71_600
-MOST_FILES = 390
+MOST_LINES = 69_700
+MOST_FILES = 375
 LONGEST_FILE = 500
 
 

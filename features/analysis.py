@@ -25,9 +25,10 @@ from wattcast.features.activity import (
     measure_mix,
 )
 from wattcast.features.activity.cases import Floats
-from wattcast.features.assembled import assembled, spill_warning
+from wattcast.features.assembled import assembled, spill_warning, with_spills
 from wattcast.features.cfg import ControlFlowGraph
-from wattcast.features.counted import Coverage, LaunchCounts
+from wattcast.features.counted import Coverage, LaunchCounts, symbolic_atomics
+from wattcast.features.cuda import PtxasReport
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.directives import check_directives
 from wattcast.features.effort import DEFAULT_EFFORT
@@ -35,6 +36,7 @@ from wattcast.features.errors import AnalysisError, LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest
+from wattcast.features.machine_code import machine_code
 from wattcast.features.occupancy import Occupancy, check_launch, occupancy, waves
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.registers import RegisterEstimate
@@ -61,8 +63,8 @@ out instead: symbols do not follow reuse, which what ran tells of."""
 
 Mode = Literal["auto", "symbolic", "executed"]
 """How trip counts and activity are found out. ``symbolic`` never runs the kernel, ``executed``
-runs sampled blocks. ``auto`` works trip counts out and runs the kernel only for what that
-leaves open if the request gives arguments; activity is executed."""
+runs sampled blocks. ``auto`` runs nothing where symbols know everything; else trip counts are
+worked out, what that leaves open is run if the request gives arguments, and so is activity."""
 
 __all__ = [
     "ASSUMED_TRIP_RANGE",
@@ -83,7 +85,7 @@ class KernelAnalysis:
 
     ``registers`` is per thread, ``static_shared_bytes`` per block, ``waves`` the rounds in
     which the grid passes through the GPU. ``diagnostics`` holds the warnings of the text, of
-    this launch and of its assumptions.
+    this launch and of its assumptions. ``spilled``: what ptxas says where it spills registers.
     """
 
     module: Module
@@ -98,6 +100,7 @@ class KernelAnalysis:
     diagnostics: tuple[Diagnostic, ...]
     mode: Mode
     runs: Runs
+    spilled: PtxasReport | None = None
 
     @property
     def function(self) -> Function:
@@ -153,12 +156,31 @@ class KernelAnalysis:
     def activity_how(self) -> Literal["executed", "symbolic"]:
         """Which analysis ``activity`` comes from.
 
-        In mode ``auto`` counts worked out are preferred to lower bounds, and where the budget ended
-        before parts of the kernel that symbols count exactly.
+        In mode ``auto`` nothing is run where symbols know everything, and counts worked out are
+        preferred to lower bounds, and where the budget ended before parts of the kernel that
+        symbols count exactly.
         """
-        if self.mode == "symbolic" or (self.mode == "auto" and self._worked_out_better):
+        if self.mode == "symbolic" or (
+            self.mode == "auto" and (self._all_known or self._worked_out_better)
+        ):
             return "symbolic"
         return "executed"
+
+    @cached_property
+    def _all_known(self) -> bool:
+        """Whether symbols tell all that an execution would, atomics included, and divisions of
+        what lies in constant memory: its contents decide whether they take their long way."""
+        if not self.runs.all_known:
+            return False
+        body = self.function.body
+        if machine_code(body).divisions.size and any(
+            one.opcode.startswith("ld.const") for one in body.instructions
+        ):
+            return False
+        atomics = symbolic_atomics(self.module, self.function, self.runs.symbolic)
+        return atomics.hottest_operations is not None and all(
+            use.passes is not None for use in atomics.uses
+        )
 
     @cached_property
     def _worked_out_better(self) -> bool:
@@ -182,7 +204,9 @@ class KernelAnalysis:
     def cut_short(self) -> bool:
         """Whether the budget ended before the execution did: ``activity`` was extrapolated from
         what ran, or worked out without the reuse that only an execution tells of."""
-        return self.mode != "symbolic" and not self.executed.sampling.completed
+        if self.mode == "symbolic" or (self.mode == "auto" and self._all_known):
+            return False
+        return not self.executed.sampling.completed
 
     @cached_property
     def counts(self) -> LaunchCounts:
@@ -246,7 +270,7 @@ class KernelAnalysis:
         return tuple(cases)
 
     def _activity(self, registers: int, resident: Occupancy, factors: Floats | None) -> Activity:
-        return measure_activity(
+        found = measure_activity(
             self.module,
             self.counts.functions(factors),
             self.counts.traffic(factors),
@@ -257,6 +281,9 @@ class KernelAnalysis:
             self.shared_bytes_per_block,
             waves(self.gpu, self.launch, resident),
         )
+        if self.spilled is None:
+            return found
+        return with_spills(found, self.spilled, self.launch, self.gpu, self.shared_bytes_per_block)
 
     @cached_property
     def extras(self) -> Extras:
@@ -272,6 +299,8 @@ class KernelAnalysis:
         if self.activity_how == "executed":
             return self.executed.diagnostics
         instead: tuple[Diagnostic, ...] = ()
+        if self.mode == "auto" and self._all_known:
+            return self.symbolic.diagnostics
         if self.mode == "auto":
             detail = "the executed analysis was cut short at once: counts are worked out instead"
             instead = (Diagnostic(CUT_SHORT, detail, self.function.line),)
@@ -389,12 +418,14 @@ def analyse(
     diagnostics = list(static.diagnostics)
     shared = static.static_shared_bytes if static_shared_bytes is None else static_shared_bytes
     counted = assembled(module, function, gpu) if ptxas else None
+    spilled = None
     if registers_per_thread is not None:
         registers = _exactly(registers_per_thread, "given")
     elif counted is not None:
         registers = _exactly(counted.registers_per_thread, "ptxas")
-        if (spilled := spill_warning(function, counted)) is not None:
-            diagnostics.append(spilled)
+        if (warning := spill_warning(function, counted)) is not None:
+            diagnostics.append(warning)
+            spilled = counted
     else:
         registers = _launchable(gpu, launch, static.registers(gpu))
         diagnostics.append(
@@ -408,7 +439,10 @@ def analyse(
     check_launch(gpu, launch, shared, registers.registers_per_thread)
     resident = occupancy(gpu, launch, registers.registers_per_thread, shared)
     trips, assumptions = resolve_trips(static.cfg, static.loops, loops or {})
-    runs = Runs(module, function, launch, gpu, loops or {}, effort, extrapolate)
+    runs = Runs(
+        module, function, launch, gpu, loops or {}, effort, extrapolate,
+        prefer_symbols=analysis == "auto",
+    )  # fmt: skip
     may_execute = analysis == "executed" or (analysis == "auto" and bool(launch.arguments))
     trips, found = runs.infer(trips, static.cfg, static.loops, may_execute=may_execute)
     guessed = {trip.line for trip in trips if trip.how == "assumed"}
@@ -426,6 +460,7 @@ def analyse(
         diagnostics=(*diagnostics, *assumptions),
         mode=analysis,
         runs=runs,
+        spilled=spilled,
     )
 
 

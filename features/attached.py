@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -29,6 +31,18 @@ class Attached(Generic[K, V]):
         """Keep ``value`` on ``owner`` and return it; the first one stays if threads compete."""
         kept: V = vars(owner).setdefault(self._name, value)
         return kept
+
+
+def attached(make: Callable[[K], V]) -> Callable[[K], V]:
+    """A function of one object whose result (never ``None``) is worked out once and kept on it."""
+    known: Attached[K, V] = Attached(f"{make.__module__}.{make.__qualname__}")
+
+    @wraps(make)
+    def of(owner: K) -> V:
+        found = known.get(owner)
+        return known.set(owner, make(owner)) if found is None else found
+
+    return of
 
 
 def detach(owner: object) -> None:

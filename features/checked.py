@@ -16,10 +16,16 @@ PositiveFloat = Annotated[float, Field(gt=0, strict=True)]
 Text = Annotated[str, StringConstraints(min_length=1, strip_whitespace=True)]
 
 
-class Strict(BaseModel):
+class Frozen(BaseModel):
     """Frozen, and refusing keys it does not know: a misspelt key is an error."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
+
+
+class Strict(Frozen):
+    """The same, and every number finite."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
 
 
 Table = TypeVar("Table", bound=Strict)

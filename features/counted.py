@@ -32,13 +32,12 @@ from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest
 from wattcast.features.ptx.ir import Function, Instruction, Module
-from wattcast.features.runs import Runs, executed_trips, symbolic_traffic
+from wattcast.features.runs import Runs, executed_trips
 from wattcast.features.trips import How, TripCount
 
 if TYPE_CHECKING:
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.symbolic import SymbolicResult
-    from wattcast.features.symbolic.results import SymbolicCounts
     from wattcast.features.values import Node
 
 
@@ -131,15 +130,16 @@ class LaunchCounts:
     def coverage(self, factors: Floats | None) -> Coverage:
         """How the launch's executed warp instructions are known, as shares of them all."""
         shares = np.zeros(4)
-        symbolic = self._symbolic_functions()
+        symbolic = self._symbolic()
         for name, counts in self.functions(factors).items():
             work = np.asarray(counts.warp_executions, dtype=np.float64)
             assumed = self._inside(name, "assumed", work.size)
             worked_out = self._inside(name, "given", work.size)
-            known = symbolic.get(name)
-            if known is not None:
+            known = symbolic.functions.get(name) if symbolic is not None else None
+            if symbolic is not None and known is not None:
                 near = np.abs(known.warp_executions - work) <= SAME * work
-                worked_out |= known.counts_known & near
+                # Blocks drawn as an execution draws them say nothing of the others.
+                worked_out |= known.counts_known & near & (symbolic.sampling.drawn is None)
                 if not self.executed:
                     assumed |= ~known.counts_known
             done = np.zeros(work.size)
@@ -169,18 +169,18 @@ class LaunchCounts:
         """Half width, relative: between blocks if others count as the ``sampled`` ones do, of
         iterations taken from others, and of what a budget left out."""
         if not self.executed:
-            return 0.0
+            return 1.645 * self.runs.symbolic.relative_standard_error
         found = self.runs.executed
         error = 1.645 * found.sampling.relative_standard_error * sampled
         if not found.sampling.completed:
             return error + CUT_SHORT_ERROR
         return error + REPEATED_ERROR * any(info.extrapolated for info in found.loops)
 
-    def _symbolic_functions(self) -> Mapping[str, SymbolicCounts]:
+    def _symbolic(self) -> SymbolicResult | None:
         try:
-            return (self.runs.flow if self.executed else self.runs.symbolic).functions
+            return self.runs.flow if self.executed else self.runs.symbolic
         except WattcastError:
-            return {}
+            return None
 
     def functions(self, factors: Floats | None) -> Mapping[str, Counted]:
         """Counts by function name."""
@@ -196,7 +196,8 @@ class LaunchCounts:
 
     def _completed(self, name: str, counts: Counted) -> Counted:
         """Counts of a called function that the budget cut, as symbols know them exactly."""
-        known = self._symbolic_functions().get(name)
+        symbolic = self._symbolic()
+        known = symbolic.functions.get(name) if symbolic is not None else None
         if name == self.function.name or known is None:
             return counts
         exact = known.counts_known & (counts.warp_executions > 0)
@@ -204,11 +205,7 @@ class LaunchCounts:
 
     def traffic(self, factors: Floats | None) -> Traffic:
         """Traffic of global memory."""
-        found: Traffic = (
-            self.runs.executed.memory
-            if self.executed
-            else symbolic_traffic(self.module, self.function, self.launch, self.runs.symbolic)
-        )
+        found: Traffic = self.runs.executed.memory if self.executed else self.runs.traffic
         if factors is None:
             return found
         own = self.functions(None)[self.function.name]

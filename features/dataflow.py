@@ -6,7 +6,9 @@ PTX writes its destination first; the exceptions are the instructions that have 
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
+from typing import TypeVar
 
 from wattcast.features.cfg import BasicBlock
 from wattcast.features.effort import checkpoint
@@ -16,14 +18,15 @@ from wattcast.features.ptx.ir import (
     Group,
     Immediate,
     Instruction,
-    Negated,
     Operand,
-    Pair,
     Register,
     Special,
     Symbol,
     Vector,
+    parts,
 )
+
+T = TypeVar("T")
 
 NO_DESTINATION = frozenset(
     {
@@ -116,16 +119,7 @@ def _writes_first(opcode: str) -> bool | None:
 
 def _value_registers(operand: Operand, found: list[str]) -> None:
     """Registers that are the operand itself (nesting is bounded by the reader)."""
-    if isinstance(operand, Register):
-        found.append(operand.name)
-    elif isinstance(operand, (Vector, Group)):
-        for element in operand.elements:
-            _value_registers(element, found)
-    elif isinstance(operand, Pair):
-        _value_registers(operand.first, found)
-        _value_registers(operand.second, found)
-    elif isinstance(operand, Negated):
-        _value_registers(operand.operand, found)
+    found += [part.name for part in parts(operand) if isinstance(part, Register)]
 
 
 def _address_registers(operand: Operand, found: list[str]) -> None:
@@ -139,6 +133,32 @@ def _address_registers(operand: Operand, found: list[str]) -> None:
     elif isinstance(operand, (Vector, Group)):
         for element in operand.elements:
             _address_registers(element, found)
+
+
+def definitions(instructions: Iterable[Instruction]) -> dict[str, list[Instruction]]:
+    """Who writes each register, in the order given."""
+    found: dict[str, list[Instruction]] = {}
+    for one in instructions:
+        for name in writes(one):
+            found.setdefault(name, []).append(one)
+    return found
+
+
+def closure(seeds: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]:
+    """The seeds and all that follows from them, step by step."""
+    found = set(seeds)
+    waiting = list(found)
+    while waiting:
+        for other in following(waiting.pop()):
+            if other not in found:
+                found.add(other)
+                waiting.append(other)
+    return found
+
+
+def computed_from(names: Iterable[str], made: Mapping[str, Sequence[Instruction]]) -> set[str]:
+    """Registers and all that they are computed from; ``made`` are their ``definitions``."""
+    return closure(names, lambda name: (read for one in made.get(name, ()) for read in reads(one)))
 
 
 def block_edges(body: Body, block: BasicBlock) -> tuple[tuple[int, int], ...]:

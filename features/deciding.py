@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from wattcast.features.attached import Attached
+from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg
-from wattcast.features.dataflow import reads, writes
-from wattcast.features.loops import Loop, LoopForest, natural_loops
+from wattcast.features.dataflow import definitions, reads
+from wattcast.features.loops import Loop, LoopForest, exits, natural_loops
 from wattcast.features.ptx.ir import Address, Function, Instruction, Symbol
 
 MOST_FOLLOWED = 4096
@@ -50,10 +50,7 @@ class Deciding:
         self._pointers = {p.name for p in function.parameters if p.bytes == 8}
         self._parameters = {p.name for p in function.parameters}
         self._origins: dict[tuple[str, ...], Origin] = {}
-        self._made: dict[str, list[Instruction]] = {}
-        for one in function.body.instructions:
-            for name in writes(one):
-                self._made.setdefault(name, []).append(one)
+        self._made = definitions(function.body.instructions)
 
     def of(self, *names: str) -> Origin:
         """What some registers are computed from."""
@@ -89,14 +86,7 @@ class Deciding:
 
     def exits(self, loop: Loop) -> tuple[Instruction, ...]:
         """Conditional branches that leave a loop."""
-        found = []
-        for index in sorted(loop.blocks):
-            block = self.cfg.blocks[index]
-            last = self.function.body.instructions[block.end - 1]
-            leaves = any(after not in loop.blocks for after in block.successors)
-            if last.base == "bra" and last.predicate is not None and leaves:
-                found.append(last)
-        return tuple(found)
+        return exits(self.cfg, loop)
 
     @cached_property
     def loops(self) -> tuple[Origin, ...]:
@@ -160,9 +150,7 @@ def _parameter(one: Instruction) -> str | None:
     return None
 
 
-_known: Attached[Function, Deciding] = Attached("deciding")
-
-
+@attached
 def deciding(function: Function) -> Deciding:
     """``Deciding`` of a function, made once."""
-    return _known.get(function) or _known.set(function, Deciding(function))
+    return Deciding(function)

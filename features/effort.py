@@ -18,16 +18,6 @@ from time import monotonic
 
 from wattcast.features.errors import GivenUpError, TooComplexError
 
-__all__ = [
-    "DEFAULT_EFFORT",
-    "DEFAULT_LIMITS",
-    "Clock",
-    "Effort",
-    "SizeLimits",
-    "checkpoint",
-    "giving_up",
-]
-
 DEFAULT_EFFORT = 700_000_000
 """Budget of an executed analysis in units of ``Effort``: 1 to 3 s of one core. The fixture kernels
 do at most 800 M units a second, so everything ends which a cap of one second let end."""

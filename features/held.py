@@ -12,7 +12,7 @@ from sys import getsizeof
 import numpy as np
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.attached import Attached
+from wattcast.features.attached import attached
 from wattcast.features.execution import ExecutionResult
 from wattcast.features.execution.engine import is_compiled
 from wattcast.features.ptx.ir import Function, Module
@@ -62,16 +62,11 @@ def analysis_bytes(analysis: KernelAnalysis) -> int:
     execution = vars(analysis.runs).get("_execution")  # the cached property, if it was asked for
     if execution is None:
         return held
-    known = _executed.get(execution[0])
-    if known is None:
-        arrays = (
-            getattr(counts, field.name)
-            for counts in execution[0].functions.values()
-            for field in fields(counts)
-        )
-        known = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
-        _executed.set(execution[0], known)
-    return held + EXECUTED_BYTES + known
+    return held + EXECUTED_BYTES + _counts_bytes(execution[0])
 
 
-_executed: Attached[ExecutionResult, int] = Attached("held")
+@attached
+def _counts_bytes(execution: ExecutionResult) -> int:
+    each = execution.functions.values()
+    arrays = (getattr(counts, field.name) for counts in each for field in fields(counts))
+    return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))

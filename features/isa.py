@@ -17,14 +17,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import ConfigDict, Field, StringConstraints
 
-from wattcast.features.checked import (
-    PositiveInt,
-    Strict,
-    Text,
-    checked,
-    defect,
-    read_toml,
-)
+from wattcast.features.checked import PositiveInt, Strict, Text, checked, defect, read_toml
 
 KnownCategory = Literal[
     "compute", "move", "convert", "load", "store", "atomic", "copy", "texture", "surface",
@@ -119,7 +112,7 @@ class Expansion(Strict):
 class IsaTable(Strict):
     """The whole table. ``pipe_rules`` choose a pipe by the kind of arithmetic."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", ignored_types=(cached_property,))
+    model_config = ConfigDict(ignored_types=(cached_property,))
 
     pipes: frozenset[KnownPipe]
     type_bits: Mapping[str, PositiveInt]
@@ -205,12 +198,8 @@ def classify(opcode: str) -> OpcodeFacts:
 
 
 _SPACE_NAMES: Mapping[str, Space] = {
-    "global": "global",
-    "shared": "shared",
-    "local": "local",
-    "param": "param",
-    "const": "const",
-}
+    "global": "global", "shared": "shared", "local": "local", "param": "param", "const": "const",
+}  # fmt: skip
 
 
 def _spaces(modifiers: list[str]) -> list[Space]:

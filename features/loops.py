@@ -14,7 +14,7 @@ from functools import cached_property
 from wattcast.features.cfg import ControlFlowGraph, dominators
 from wattcast.features.diagnostics import Diagnostic, bounded
 from wattcast.features.effort import checkpoint
-from wattcast.features.ptx.ir import Location
+from wattcast.features.ptx.ir import Instruction, Location
 
 
 @dataclass(eq=False)
@@ -171,6 +171,18 @@ def _forest(
         tuple(irreducible),
         bounded(diagnostics),
     )
+
+
+def exits(cfg: ControlFlowGraph, loop: Loop) -> tuple[Instruction, ...]:
+    """Conditional branches that leave a loop, in text order."""
+    found = []
+    for index in sorted(loop.blocks):
+        block = cfg.blocks[index]
+        last = cfg.body.instructions[block.end - 1]
+        leaves = any(after not in loop.blocks for after in block.successors)
+        if last.base == "bra" and last.predicate is not None and leaves:
+            found.append(last)
+    return tuple(found)
 
 
 class _Dominance:

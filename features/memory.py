@@ -79,21 +79,46 @@ def shared_transactions(addresses: Integers, width: int, active: Lanes | None = 
     rows = addresses.shape[0] * parts
     units = (addresses // (4 * parts)).reshape(rows, WARP_SIZE // parts)
     lanes = None if active is None else active.reshape(rows, WARP_SIZE // parts)
-    counts, values = distinct_per_row(units, lanes)
+    result: Integers = _most_in_a_bank(units, lanes, banks).reshape(-1, parts).sum(axis=1)
+    return result
+
+
+def _most_in_a_bank(units: Integers, active: Lanes | None, banks: int) -> Integers:
+    """The most distinct units of each row that fall in one of so many banks."""
+    rows = units.shape[0]
+    counts, values = distinct_per_row(units, active)
     owner = np.repeat(np.arange(rows) * banks, counts)
     loads = np.bincount(owner + values % banks, minlength=rows * banks).reshape(rows, banks)
-    result: Integers = loads.max(axis=1).reshape(-1, parts).sum(axis=1)
-    return result
+    most: Integers = loads.max(axis=1)
+    return most
+
+
+TAG_MILLICYCLES, LINE_MILLICYCLES = 430, 278
+"""Thousandths of a cycle in which L1 looks up a request: once, and for each line of 128 bytes
+(4-byte loads on A100 and A40; Ernst, gpu-benches, gpu-strides; docs/activity.md)."""
+
+
+def l1_millicycles(
+    addresses: Integers, width: int, active: Lanes | None, counts: Integers, touched: Integers
+) -> Integers:
+    """Thousandths of a cycle that L1 takes for a load of each warp: its data pass 32 banks as in
+    shared memory, its lines are looked up some four a cycle; the slower counts.
+
+    ``counts`` and ``touched`` are the distinct sectors as ``sectors`` returns them.
+    """
+    rows = np.repeat(np.arange(counts.size), counts)
+    lines = touched >> SECTORS_PER_LINE_SHIFT
+    first = np.ones(lines.size, dtype=np.bool_)
+    first[1:] = (lines[1:] != lines[:-1]) | (rows[1:] != rows[:-1])
+    tags = TAG_MILLICYCLES + LINE_MILLICYCLES * np.bincount(rows[first], minlength=counts.size)
+    data = 1000 * shared_transactions(addresses, width, active)
+    found: Integers = np.where(counts > 0, np.maximum(data, tags), 0)
+    return found
 
 
 def bank_conflicts(addresses: Integers) -> Integers:
     """The most distinct 4-byte words in one bank, for each row of byte addresses (any width)."""
-    rows = addresses.shape[0]
-    counts, words = distinct_per_row(addresses >> 2)
-    owner = np.repeat(np.arange(rows) * BANKS, counts)
-    loads = np.bincount(owner + words % BANKS, minlength=rows * BANKS).reshape(rows, BANKS)
-    degree: Integers = loads.max(axis=1)
-    return degree
+    return _most_in_a_bank(addresses >> 2, None, BANKS)
 
 
 def distinct(values: Integers) -> Integers:

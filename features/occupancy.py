@@ -80,85 +80,45 @@ def check_launch(
     memory the limit is the one after opting in, since the request does not tell whether the
     program opts in (cudaFuncAttributeMaxDynamicSharedMemorySize).
     """
-    facts = gpu.capability
-    for axis, size, most in zip(
-        "xyz",
-        launch.block,
-        (facts.max_block_x, facts.max_block_y, facts.max_block_z),
-        strict=True,
-    ):
-        if size > most:
-            raise _refused(f"block.{axis}", size, most, gpu, "block")
-    if launch.threads_per_block > facts.max_threads_per_block:
-        raise _refused(
-            "threads of a block",
-            launch.threads_per_block,
-            facts.max_threads_per_block,
-            gpu,
-            "block",
-        )
-    for axis, size, most in zip(
-        "xyz", launch.grid, (facts.max_grid_x, facts.max_grid_y, facts.max_grid_z), strict=True
-    ):
-        if size > most:
-            raise _refused(f"grid.{axis}", size, most, gpu, "grid")
-    _check_shared(gpu, launch, static_shared_bytes)
-    _check_registers(gpu, launch, registers_per_thread)
-
-
-def _check_shared(gpu: GpuProfile, launch: Launch, static_bytes: int) -> None:
-    if static_bytes < 0:
+    static, dynamic, registers = (
+        static_shared_bytes,
+        launch.dynamic_shared_bytes,
+        registers_per_thread,
+    )
+    if static < 0:
         raise LaunchError(
-            f"static shared memory is {static_bytes} bytes; it cannot be negative",
+            f"static shared memory is {static} bytes; it cannot be negative",
             field="static_shared_bytes",
         )
-    if static_bytes > gpu.max_shared_bytes_per_block:
-        raise _refused(
-            "static shared bytes of a block",
-            static_bytes,
-            gpu.max_shared_bytes_per_block,
-            gpu,
-            "static_shared_bytes",
-        )
-    total = static_bytes + launch.dynamic_shared_bytes
-    if total > gpu.max_shared_bytes_per_block_opt_in:
-        raise _refused(
-            f"shared bytes of a block ({static_bytes} static and "
-            f"{launch.dynamic_shared_bytes} dynamic)",
-            total,
-            gpu.max_shared_bytes_per_block_opt_in,
-            gpu,
-            "dynamic_shared_bytes",
-        )
-
-
-def _check_registers(gpu: GpuProfile, launch: Launch, registers: int) -> None:
     if registers < 0:
         raise LaunchError(
             f"registers_per_thread is {registers}; it cannot be negative",
             field="registers_per_thread",
         )
-    if registers > gpu.max_registers_per_thread:
-        raise _refused(
-            "registers of a thread",
-            registers,
-            gpu.max_registers_per_thread,
-            gpu,
-            "registers_per_thread",
-        )
+    facts, threads = gpu.capability, launch.threads_per_block
     # The launch check of the hardware counts warps for all sub-partitions alike
     # (cuda_occupancy.h), so five warps weigh as much as eight.
-    warps = _round_up(launch.warps_per_block, gpu.capability.sub_partitions_at_launch)
-    needed = warps * _registers_per_warp(gpu, registers)
-    if needed > gpu.max_registers_per_block:
-        raise _refused(
-            f"registers allocated to a block of {launch.threads_per_block} threads "
-            f"with {registers} each",
-            needed,
-            gpu.max_registers_per_block,
-            gpu,
-            "registers_per_thread",
-        )
+    warps = _round_up(launch.warps_per_block, facts.sub_partitions_at_launch)
+    for what, value, most, field in (
+        ("block.x", launch.block[0], facts.max_block_x, "block"),
+        ("block.y", launch.block[1], facts.max_block_y, "block"),
+        ("block.z", launch.block[2], facts.max_block_z, "block"),
+        ("threads of a block", threads, facts.max_threads_per_block, "block"),
+        ("grid.x", launch.grid[0], facts.max_grid_x, "grid"),
+        ("grid.y", launch.grid[1], facts.max_grid_y, "grid"),
+        ("grid.z", launch.grid[2], facts.max_grid_z, "grid"),
+        ("static shared bytes of a block", static,
+         facts.max_shared_bytes_per_block, "static_shared_bytes"),
+        (f"shared bytes of a block ({static} static and {dynamic} dynamic)", static + dynamic,
+         facts.max_shared_bytes_per_block_opt_in, "dynamic_shared_bytes"),
+        ("registers of a thread", registers,
+         facts.max_registers_per_thread, "registers_per_thread"),
+        (f"registers allocated to a block of {threads} threads with {registers} each",
+         warps * _registers_per_warp(gpu, registers),
+         facts.max_registers_per_block, "registers_per_thread"),
+    ):  # fmt: skip
+        if value > most:
+            raise _refused(what, value, most, gpu, field)
 
 
 def _refused(what: str, value: int, most: int, gpu: GpuProfile, field: str) -> LaunchError:

@@ -31,15 +31,19 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx.ir import (
+    Address,
     Body,
     Function,
+    Group,
     Immediate,
     Instruction,
+    Module,
+    Register,
+    Symbol,
+    Variable,
+    parts,
 )
 from wattcast.features.register_view import Step, View, bit_set, machine_view
-from wattcast.features.static_shared import static_shared_bytes
-
-__all__ = ["RegisterEstimate", "estimate_registers", "static_shared_bytes"]
 
 How = Literal["given", "ptxas", "liveness"]
 
@@ -324,3 +328,68 @@ def _is_counted(instructions: Sequence[Instruction]) -> bool:
         instruction.base == "setp" and not counters.isdisjoint(reads(instruction))
         for instruction in instructions
     )
+
+
+# --- shared memory a kernel declares: what it takes whatever the launch adds ------------------
+
+
+def static_shared_bytes(module: Module, function: Function) -> int:
+    """Bytes of ``.shared`` variables a kernel uses, its own and its callees', each aligned.
+
+    Variables of the module count if the kernel or a function it calls (directly or through
+    others) names them. ``.extern`` and unsized arrays are dynamic shared memory: not counted.
+    A call through a register may reach any function of the module: all are followed then.
+    """
+    outside = {item.name: item for item in module.variables if _is_static_shared(item)}
+    own_body = function.body
+    if (
+        not outside
+        and not any(_is_static_shared(item) for item in own_body.variables)
+        and not any(instruction.opcode.startswith("call") for instruction in own_body.instructions)
+    ):
+        return 0
+    used: dict[tuple[str, str], Variable] = {}
+    seen = {function.name}
+    waiting = [function]
+    while waiting:
+        checkpoint()
+        current = waiting.pop()
+        body = current.body
+        own = {item.name: item for item in body.variables if _is_static_shared(item)}
+        used |= {(current.name, name): item for name, item in own.items()}
+        names: set[str] = set()
+        indirect = False
+        for instruction in body.instructions:
+            for part in (part for operand in instruction.operands for part in parts(operand)):
+                named = part.base if isinstance(part, Address) else part
+                if isinstance(named, Symbol):
+                    names.add(named.name)
+            indirect = indirect or _is_indirect_call(instruction)
+        for name in names:
+            if name in outside and name not in own:
+                used["", name] = outside[name]
+        reached = (
+            [item for item in module.functions if not item.is_entry]
+            if indirect
+            else [found for name in names if (found := module.function(name)) is not None]
+        )
+        for callee in reached:
+            if callee.name not in seen and not callee.declaration:
+                seen.add(callee.name)
+                waiting.append(callee)
+    total = 0
+    for item in sorted(used.values(), key=lambda item: -item.align):
+        align = max(item.align, 1)
+        total = -(-total // align) * align + item.bytes
+    return total
+
+
+def _is_static_shared(item: Variable) -> bool:
+    return item.space == "shared" and not item.external and item.bytes > 0
+
+
+def _is_indirect_call(instruction: Instruction) -> bool:
+    if instruction.base != "call":
+        return False
+    target = next((item for item in instruction.operands if not isinstance(item, Group)), None)
+    return isinstance(target, Register)

@@ -71,12 +71,14 @@ class Runs:
         loops: Mapping[str, float],
         effort: float,
         extrapolate: bool = True,
+        prefer_symbols: bool = False,
     ) -> None:
         self._module, self._function = module, function
         self._launch, self._gpu = launch, gpu
         self._loops = dict(loops)
         self._effort = effort
         self._extrapolate = extrapolate
+        self._prefer_symbols = prefer_symbols
 
     @cached_property
     def symbolic(self) -> SymbolicResult:
@@ -89,8 +91,35 @@ class Runs:
 
         An execution is planned by it and told apart from guesses; what is accessed it counts.
         """
-        known: SymbolicResult | None = vars(self).get("symbolic")
-        return self._worked_out(accesses=False) if known is None else known
+        if "symbolic" in vars(self) or self._knowable:
+            return self.symbolic
+        return self._worked_out(accesses=False)
+
+    @cached_property
+    def _knowable(self) -> bool:
+        """Whether it may be that symbols tell everything, and that is asked for."""
+        from wattcast.features.symbolic import knowable
+
+        with _degrading("symbolic"):
+            return self._prefer_symbols and knowable(self._module, self._function)
+
+    @cached_property
+    def traffic(self) -> SymbolicTraffic:
+        """Global memory by symbols (functions that the kernel calls are not followed)."""
+        from wattcast.features.symbolic.footprints import streams
+
+        found, requests, exact = streams(self._module, self._function, self._launch, self.symbolic)
+        loads = sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found)
+        stores = sum(s.store_sectors + s.atomic_sectors for s in found)
+        return SymbolicTraffic(loads, stores, found, self._launch.blocks, requests, exact)
+
+    @cached_property
+    def all_known(self) -> bool:
+        """Whether symbols tell exactly what an execution would count: nothing has to run."""
+        try:
+            return self._knowable and self.symbolic.exact and self.traffic.exact
+        except AnalysisError:
+            return False
 
     def _worked_out(self, *, accesses: bool) -> SymbolicResult:
         from wattcast.features.symbolic import analyse_symbolically
@@ -189,7 +218,7 @@ class Runs:
         if all(trip.how != "assumed" for trip in trips):
             return trips, ()
         try:
-            worked_out = self.flow if may_execute else self.symbolic
+            worked_out = self.flow if may_execute or self._prefer_symbols else self.symbolic
             found = {info.loop: info for info in worked_out.loops if info.exact}
         except AnalysisError as error:
             return trips, (Diagnostic("analysis_failed", error.detail, self._function.line),)
@@ -250,6 +279,8 @@ class SymbolicTraffic:
     streams: tuple[Stream, ...]
     busy_blocks: float
     requests_per_block: float = 1.0
+    exact: bool = False
+    """Every address is a sum of multiples: what is touched again follows from its form."""
 
     @property
     def footprint_sectors(self) -> float:
@@ -263,18 +294,6 @@ REUSE_UNKNOWN = Diagnostic(
     "and loop counters; other accesses are taken to fall anywhere in their buffer, or to be new. "
     "Use --analysis executed to count reuse",
 )
-
-
-def symbolic_traffic(
-    module: Module, function: Function, launch: Launch, result: SymbolicResult
-) -> SymbolicTraffic:
-    """Sectors of global loads and stores of a kernel (functions it calls are not followed)."""
-    from wattcast.features.symbolic.footprints import streams
-
-    found, requests = streams(module, function, launch, result)
-    loads = sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found)
-    stores = sum(s.store_sectors + s.atomic_sectors for s in found)
-    return SymbolicTraffic(loads, stores, found, launch.blocks, requests)
 
 
 def accesses(

@@ -13,11 +13,12 @@ from typing import Literal
 
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.dataflow import definitions, reads
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
-from wattcast.features.loops import Loop, LoopForest
+from wattcast.features.loops import Loop, LoopForest, exits
+from wattcast.features.ptx.ir import Immediate
 from wattcast.features.schemas.counting import ASSUMED_N_LOOP
-from wattcast.features.unrolled import Steps, shared, unrolled
 
 How = Literal["constant", "inferred", "executed", "given", "assumed"]
 """How a trip count is known (docs/design.md, KernelAnalysis)."""
@@ -131,6 +132,9 @@ def _checked(given: Mapping[str, float]) -> dict[str, float]:
     return {key.strip(): float(count) for key, count in given.items()}
 
 
+Steps = tuple[tuple[int, int], ...]
+"""Loops of one source loop with their steps in source trips, the widest first."""
+
 _Named = tuple[Mapping[str, Loop], tuple[Steps, ...]]
 _of_forest: Attached[LoopForest, _Named] = Attached("named")
 
@@ -176,3 +180,55 @@ def _at_line(by_line: dict[int, set[int]], key: str, forest: LoopForest) -> list
         )
     deepest = max(loop.depth for loop in loops)
     return [loop for loop in loops if loop.depth == deepest]
+
+
+# --- loops of the source that the compiler made several of ------------------------------------
+#
+#     for (k = 0; k < n; ++k)   ->   four steps at a time, then one at a time
+#
+# They stand in the same loop and line, are decided by the same things, and count by steps that are
+# multiples of each other. A trip count of the source is shared out among them.
+
+
+def unrolled(cfg: ControlFlowGraph, forest: LoopForest) -> Mapping[int, Steps]:
+    """For each loop that is part of an unrolled one: all parts of that."""
+    alike: dict[object, list[tuple[int, int]]] = {}
+    for loop in forest.loops:
+        if loop.location is not None and (step := _step(cfg, loop)):
+            alike.setdefault((loop.parent, loop.location.line), []).append((step, loop.index))
+    found: dict[int, Steps] = {}
+    for group in alike.values():
+        least = min(step for step, _ in group)
+        steps = [step // least for step, _ in group]
+        if len(set(steps)) < len(steps) or len(steps) < 2 or any(s % least for s, _ in group):
+            continue  # as many loops of the source, in one line
+        parts = tuple(sorted(((loop, step // least) for step, loop in group), key=lambda p: -p[1]))
+        found.update((loop, parts) for loop, _ in parts)
+    return found
+
+
+def shared(parts: Steps, trips: float) -> dict[int, float]:
+    """Trips of each part, for trips of the source."""
+    found = {}
+    for number, (loop, step) in enumerate(parts):
+        whole = trips // step if number + 1 < len(parts) else trips / step
+        found[loop] = float(whole)
+        trips -= whole * step
+    return found
+
+
+def _step(cfg: ControlFlowGraph, loop: Loop) -> int | None:
+    """By how much the counter moves that the loop's exit compares, if it is a number."""
+    blocks = (cfg.blocks[index] for index in sorted(loop.blocks))
+    made = definitions(one for block in blocks for one in cfg.instructions(block))
+    wanted = [one.predicate for one in exits(cfg, loop) if one.predicate is not None]
+    for name in wanted:  # grows: what the tests are computed from, nearest first
+        for one in made.get(name, ()):
+            number, sources = one.operands[-1], reads(one)
+            if one.base in ("add", "sub") and isinstance(number, Immediate):
+                again = {other for s in sources for o in made.get(s, ()) for other in reads(o)}
+                if name in sources or name in again:
+                    return abs(int(number.value)) or None
+            if one.base in ("setp", "add", "sub", "mov", "and", "or", "cvt"):
+                wanted += [other for other in sources if other not in wanted]
+    return None

@@ -165,10 +165,6 @@ class Affine:
     constant: int
     terms: tuple[tuple[Node, int], ...]
 
-    def coefficient(self, leaf: Node) -> int:
-        """The factor of a leaf, 0 if it does not occur."""
-        return next((factor for node, factor in self.terms if node is leaf), 0)
-
     def __str__(self) -> str:
         parts = [
             describe(node) if factor == 1 else f"{factor}*{describe(node)}"

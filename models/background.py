@@ -10,17 +10,16 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
+from wattcast.features.checked import Frozen
 from wattcast.features.errors import ModelError
 
 BACKGROUND_NAME = "background.json"
 
 
-class Bin(BaseModel):
+class Bin(Frozen):
     """Training values that fall into one quartile bin of a feature (LIME's discretisation)."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     index: int = Field(ge=0, le=3)
     count: int = Field(ge=1)
@@ -30,13 +29,11 @@ class Bin(BaseModel):
     maximum: float
 
 
-class FeatureStatistics(BaseModel):
+class FeatureStatistics(Frozen):
     """One feature over the training rows, missing values left out.
 
     ``quantiles`` are those at 0, 5, ... 100 %; ``bins`` those between the quartiles.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     name: str
     mean: float
@@ -50,14 +47,12 @@ class FeatureStatistics(BaseModel):
         return self.quantiles[5], self.quantiles[10], self.quantiles[15]
 
 
-class Background(BaseModel):
+class Background(Frozen):
     """Statistics of all features and synthetic points drawn from them.
 
     ``points`` ``[n, k]`` come from a Gaussian copula with the training rows' rank
     correlation, mapped onto each feature's quantiles and rounded: no training row.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     features: tuple[FeatureStatistics, ...] = Field(min_length=1)
     points: tuple[tuple[float, ...], ...] = Field(min_length=1)

@@ -44,19 +44,15 @@ Table = Literal["as_published", "as_recomputed", "measured"]
 """Feature columns as the files print them, or recomputed by the serving rules (rule 5b); or rows
 that users measured and uploaded (whatever other rows were in training)."""
 ScoreName = Literal[
-    "r2",
-    "rmse_watts",
-    "mae_watts",
-    "mape_percent",
-    "median_ape_percent",
+    "r2", "rmse_watts", "mae_watts", "mape_percent", "median_ape_percent",
     "kernel_macro_mape_percent",
-]
+]  # fmt: skip
 
 
 class CardPart(BaseModel):
     """A part of a card: frozen, and without fields nobody declared."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
 
 class SchemaReference(CardPart):

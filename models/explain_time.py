@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.features.errors import ModelError
+from wattcast.models.power.limit import HELD_BACK
 from wattcast.models.time.calibration import PART as CALIBRATION
 from wattcast.models.time.registry import TIME_MODELS, get_time_model
 
@@ -140,7 +141,7 @@ def _masked(
 # --- how each time model makes a time of its parts, and what each part adds to it -------------
 
 
-ON_TOP = ("launch", CALIBRATION, "known")
+ON_TOP = ("launch", CALIBRATION, "known", HELD_BACK)
 """Parts that every model adds to what the others come to: starting the launch, and corrections by
 launches measured on the board and by ones of the very kernel."""
 

@@ -154,31 +154,16 @@ def _time_weights(
 
 
 _TIME_EVENTS: Mapping[str, str] = {
-    "dram": "dram_sectors",
-    "l2": "l2_sectors",
-    "l1": "global_sectors",
-    "atomics": "atomic_requests",
-    "alu": "alu",
-    "fp64": "fp64",
-    "fp16": "fp16",
-    "sfu": "sfu",
-    "texture": "texture_requests",
-    LATENCY: "latency_cycles",
-}
+    "dram": "dram_sectors", "l2": "l2_sectors", "l1": "global_sectors",
+    "atomics": "atomic_requests", "alu": "alu", "fp64": "fp64", "fp16": "fp16", "sfu": "sfu",
+    "texture": "texture_requests", LATENCY: "latency_cycles",
+}  # fmt: skip
 
 _ENERGY_EVENTS: Mapping[str, str] = {
-    "control": "machine_instructions",
-    "fp32": "fma",
-    "int": "alu",
-    "fp64": "fp64",
-    "fp16": "fp16",
-    "sfu": "sfu",
-    "tensor": "tensor_operations",
-    "shared": "load_store_passes",
-    "texture": "texture_requests",
-    "l2": "l2_sectors",
-    "dram": "dram_sectors",
-}
+    "control": "machine_instructions", "fp32": "fma", "int": "alu", "fp64": "fp64", "fp16": "fp16",
+    "sfu": "sfu", "tensor": "tensor_operations", "shared": "load_store_passes",
+    "texture": "texture_requests", "l2": "l2_sectors", "dram": "dram_sectors",
+}  # fmt: skip
 
 
 def _energy_weights(component: str, events: InstructionEvents) -> Floats:

@@ -12,13 +12,14 @@ for each tail rests on the one or two worst groups, and its intervals score wors
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
+from wattcast.features.checked import Frozen
 from wattcast.features.errors import ModelError
 from wattcast.models.estimate import Basis, Estimate, weaker
 
@@ -32,15 +33,21 @@ leaf, so the calibrated width is too narrow by an amount no held-out row can tel
 """
 
 
-class Coverage(BaseModel):
+BOARD_SPREAD = 0.03
+"""Standard deviation of power between boards of one kind, in logarithms: 0.030 of eight A100, 0.013
+of eight A40, over all intensities of the sweeps of multiply-adds; the larger (docs/physical.md)."""
+
+Z90 = 1.645
+"""Standard deviations of a normal distribution that hold 90 %."""
+
+
+class Coverage(Frozen):
     """What intervals really held, on data neither fitted nor calibrated on.
 
     ``rows``: share of rows inside; ``kernels``: mean over kernel groups of that share;
     ``mean_width_watts`` and ``interval_score_watts``: means over rows (Gneiting and Raftery,
     2007: width plus 2/alpha times the distance by which a value is missed; less is better).
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     protocol: str
     rows: float = Field(ge=0, le=1)
@@ -49,13 +56,11 @@ class Coverage(BaseModel):
     interval_score_watts: float = Field(ge=0)
 
 
-class IntervalWidth(BaseModel):
+class IntervalWidth(Frozen):
     """Interval of one basis: ``[low_factor, high_factor]`` times the predicted value.
 
     ``coverage`` is the empirical one where a protocol can measure it, else ``None``.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     low_factor: float = Field(gt=0, le=1)
     high_factor: float = Field(ge=1)
@@ -81,13 +86,11 @@ class IntervalWidth(BaseModel):
         return f"×{self.low_factor:.2f} to ×{self.high_factor:.2f}"
 
 
-class ScaledWidth(BaseModel):
+class ScaledWidth(Frozen):
     """Interval of one basis: ``half_width`` on either side of watts to the power ``exponent``.
 
     At 1 equally many watts around every prediction, at 0.5 watts that grow as its square root.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     exponent: float = Field(gt=0, le=1)
     half_width: float = Field(ge=0)
@@ -118,17 +121,17 @@ class ScaledWidth(BaseModel):
 Width = IntervalWidth | ScaledWidth
 
 
-class IntervalCalibration(BaseModel):
+class IntervalCalibration(Frozen):
     """All widths of a model at one nominal ``level``.
 
     ``floor_watts`` is the lowest power measured on the GPU in the data, idle rows included:
     no interval reaches below it (unless the prediction itself does).
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     method: Literal[
-        "hierarchical-conformal-log-residual", "hierarchical-conformal-power-residual"
+        "hierarchical-conformal-log-residual",
+        "hierarchical-conformal-power-residual",
+        "student-t-of-boards-log-residual",
     ] = "hierarchical-conformal-log-residual"
     level: float = Field(gt=0, lt=1)
     kernel_groups: int = Field(ge=2)
@@ -145,13 +148,10 @@ class IntervalCalibration(BaseModel):
 
     def width(self, basis: Basis) -> Width:
         """Width for a basis. Raises ModelError for ``uncalibrated``: nothing was measured."""
-        if basis == "seen_kernel":
-            return self.seen_kernel
-        if basis == "unseen_kernel":
-            return self.unseen_kernel
-        if basis == "extrapolated":
-            return self.extrapolated
-        raise ModelError("a model calibrated on data gives no 'uncalibrated' interval", basis=basis)
+        if basis == "uncalibrated":
+            raise ModelError(f"a model calibrated on data gives no {basis!r} interval", basis=basis)
+        width: Width = getattr(self, basis)
+        return width
 
     def estimate(self, watts: float, basis: Basis) -> Estimate:
         """Interval around a prediction in watts, never below ``floor_watts`` or zero."""
@@ -233,6 +233,14 @@ def _upper_quantile(values: Floats, weights: Floats, level: float) -> float:
     # 1e-12: the sum of many equal shares may fall short of the level by rounding alone.
     at = int(np.searchsorted(mass, level - 1e-12))
     return float(values[order][min(at, len(values) - 1)])
+
+
+def of_any_board(estimate: Estimate) -> Estimate:
+    """An estimate of a model that was fitted on one board, for another board of its kind."""
+    more, value = Z90 * BOARD_SPREAD, estimate.value
+    low = np.hypot(np.log(value / estimate.low), more)
+    high = np.hypot(np.log(estimate.high / value), more)
+    return replace(estimate, low=float(value * np.exp(-low)), high=float(value * np.exp(high)))
 
 
 def loosened(estimate: Estimate) -> Estimate:

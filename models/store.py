@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Generic, cast, overload
+from typing import Generic
 
 from typing_extensions import TypeVar
 
@@ -58,32 +58,15 @@ class ArtifactStore(Generic[AnyCard]):
     a card must carry.
     """
 
-    @overload
-    def __init__(
-        self: ArtifactStore[ModelCard],
-        roots: Sequence[Path] = ...,
-        *,
-        hash_of_schema: Callable[[str], str] = ...,
-    ) -> None: ...
-
-    @overload
-    def __init__(
-        self,
-        roots: Sequence[Path] = ...,
-        *,
-        kind: type[AnyCard],
-        hash_of_schema: Callable[[str], str] = ...,
-    ) -> None: ...
-
     def __init__(
         self,
         roots: Sequence[Path] = (PACKAGED_ARTIFACTS,),
         *,
-        kind: type[Card] = ModelCard,
+        kind: type[AnyCard] = ModelCard,  # type: ignore[assignment]  # as AnyCard's default
         hash_of_schema: Callable[[str], str] = schema_hash,
     ) -> None:
         self._roots = tuple(Path(root) for root in roots)
-        self._kind = cast("type[AnyCard]", kind)
+        self._kind = kind
         self._hash_of_schema = hash_of_schema
 
     def find(

@@ -30,9 +30,7 @@ from wattcast.predictor.parts.work import WorkTimeModels
 
 class Limits(Protocol):
     """What a predictor may use, and where its users' profiles and models lie.
-
-    ``wattcast.app.settings.Settings`` describes each and says its default.
-    """
+    ``wattcast.app.settings.Settings`` describes each and says its default."""
 
     home: Path
     max_gpus: int

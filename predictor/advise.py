@@ -20,8 +20,8 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, LaunchError, ServiceError
 from wattcast.features.findings import Finding, find
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import axes_of, covering_grid, usual_blocks
 from wattcast.features.occupancy import occupancy
-from wattcast.features.shapes import axes_of, covering_grid, usual_blocks
 from wattcast.models.clocks import ClockPair, supported_pairs
 from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
 from wattcast.models.time.bottleneck import (
@@ -103,9 +103,7 @@ def advice(predictor: Predictor, prediction_id: UUID) -> dict[str, Any]:
 @parts.within_asked_seconds
 def advise(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
     """The same for a request with one GPU; its ``model`` and ``time_model`` do not matter.
-
-    Raises what ``predict`` raises, and AnalysisError.
-    """
+    Raises what ``predict`` raises, and AnalysisError."""
     assert request.gpu is not None
     gpu = predictor.gpus.load(request.gpu)
     source = predictor.sources.read(request, gpu)
@@ -172,9 +170,7 @@ class _Adviser:
             after = self._outcome(finding.mended)
             changes = finding.changes(self.analysis.activity)
             yield {
-                "code": finding.code,
-                "detail": finding.detail,
-                "remedy": finding.remedy,
+                **parts.members(finding, "code", "detail", "remedy"),
                 "places": _places(finding, text),
                 "activity": [
                     {"name": name, "before": before, "after": then}
@@ -191,9 +187,7 @@ class _Adviser:
             other = find_other()
             if other is not None:
                 yield {
-                    "code": other.code,
-                    "detail": other.detail,
-                    "remedy": other.remedy,
+                    **parts.members(other, "code", "detail", "remedy"),
                     "places": [],
                     "activity": [],
                     "request": other.request,
@@ -344,10 +338,7 @@ class _Adviser:
 def _places(finding: Finding, text: list[str]) -> list[dict[str, Any]]:
     return [
         {
-            "function": each.function,
-            "line": each.line,
-            "source_line": each.source_line,
-            "opcode": each.opcode,
+            **parts.members(each, "function", "line", "source_line", "opcode"),
             "text": text[each.line - 1].strip()[:_MOST_TEXT] if each.line <= len(text) else "",
         }
         for each in finding.places[:MOST_PLACES]

@@ -19,6 +19,8 @@ from wattcast.predictor.parts.sources import Source
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
 
+_SAMPLING = ("launch_blocks", "relative_standard_error", "completed", "effort")
+
 MOST_ROWS = 2000
 """Accesses and source lines of one answer; a warning tells how many are left out."""
 
@@ -58,8 +60,7 @@ def analyze(predictor: Predictor, request: AnalyzeRequest) -> dict[str, Any]:
             {
                 "name": field.name,
                 "value": activity[field.name],
-                "unit": field.unit,
-                "description": field.description,
+                **parts.members(field, "unit", "description"),
             }
             for field in activity_schema().fields
         ],
@@ -68,10 +69,7 @@ def analyze(predictor: Predictor, request: AnalyzeRequest) -> dict[str, Any]:
         if executed is None
         else {
             "sampled_blocks": len(executed.sampling.plan.blocks),
-            "launch_blocks": executed.sampling.launch_blocks,
-            "relative_standard_error": executed.sampling.relative_standard_error,
-            "completed": executed.sampling.completed,
-            "effort": executed.sampling.effort,
+            **parts.members(executed.sampling, *_SAMPLING),
         },
         "needs": parts.needs(source, analysis),
         "coverage": asdict(analysis.coverage),
@@ -103,10 +101,7 @@ def _launch(analysis: KernelAnalysis, source: Source) -> dict[str, Any]:
     return {
         "grid": list(launch.grid),
         "block": list(launch.block),
-        "blocks": launch.blocks,
-        "threads": launch.threads,
-        "warps_per_block": launch.warps_per_block,
-        "dynamic_shared_bytes": launch.dynamic_shared_bytes,
+        **parts.members(launch, "blocks", "threads", "warps_per_block", "dynamic_shared_bytes"),
         "static_shared_bytes": analysis.static_shared_bytes,
         "arguments": [
             {**parameter, "given": given.get(str(parameter["position"]))}
@@ -123,9 +118,7 @@ def _blocks(analysis: KernelAnalysis) -> list[dict[str, Any]]:
             "block": chain.block,
             "label": block.label,
             "line": body.instructions[block.start].line,
-            "instructions": chain.instructions,
-            "longest_chain": chain.longest_chain,
-            "ilp": chain.ilp,
+            **parts.members(chain, "instructions", "longest_chain", "ilp"),
         }
         for block, chain in zip(analysis.cfg.blocks, analysis.chains, strict=True)
         if chain.instructions
@@ -145,13 +138,7 @@ def _loops(analysis: KernelAnalysis, trips: list[dict[str, Any]]) -> list[dict[s
     observed: dict[int, dict[str, Any]] = {}
     if analysis.activity_how == "executed":
         observed = {
-            seen.loop: {
-                "mean": seen.mean,
-                "lowest": seen.lowest,
-                "highest": seen.highest,
-                "entries": seen.entries,
-                "extrapolated": seen.extrapolated,
-            }
+            seen.loop: parts.members(seen, "mean", "lowest", "highest", "entries", "extrapolated")
             for seen in analysis.executed.loops
             if seen.function == analysis.function.name
         }

@@ -60,14 +60,14 @@ def _predict_many(predictor: Predictor, request: BatchRequest) -> dict[str, Any]
         if found.analysis.needs:
             for need in parts.needs(source, found.analysis):
                 needs.setdefault(need["position"], need)
-    card = first.power.card if first is not None else None
+    card = first.cost.power.card if first is not None else None
     return {
         "gpu": gpu.id,
         "kernel": {"mangled": function.name, "demangled": function.demangled},
         "compiled": parts.compiled(source),
-        "clocks": clocks._asdict(),
+        "clocks": (first.cost.clocks if first is not None else clocks)._asdict(),
         "model": reference_of(card) if card else None,
-        "time_model": first.duration.family if first and first.duration else None,
+        "time_model": first.cost.duration.family if first and first.cost.duration else None,
         "analysis": request.analysis,
         "predictions": answers,
         "failed": sum("problem" in each for each in answers),
@@ -79,12 +79,14 @@ def _predict_many(predictor: Predictor, request: BatchRequest) -> dict[str, Any]
 
 
 def _notes(found: Launched) -> list[Diagnostic]:
-    of_vector = found.power.vector.diagnostics if found.power.vector else ()
-    return [*found.analysis.diagnostics, *of_vector, *found.power.diagnostics, *found.notes]
+    power, notes = found.cost.power, found.cost.notes
+    of_vector = power.vector.diagnostics if power.vector else ()
+    return [*found.analysis.diagnostics, *of_vector, *power.diagnostics, *notes]
 
 
 def _answer(found: Launched, notes: list[Diagnostic]) -> dict[str, Any]:
-    analysis, duration, power, both, _ = found
+    analysis, cost, both = found
+    duration, power = cost.duration, cost.power
     return {
         "power": parts.estimate(power.estimate, "watts") if power.estimate else None,
         "time": parts.estimate(duration.estimate, "seconds") if duration else None,

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.schemas import Field, get_schema, list_schemas
+from wattcast.features.schemas import AnySchema, get_schema, list_schemas
 from wattcast.models.cards import Card, ModelCard
 from wattcast.models.power.physical import POOLED
 from wattcast.models.time.calibration import TimeCorrectionCard
+from wattcast.predictor.parts import members
 from wattcast.predictor.parts.power_models import (
     reference_of,
     unseen_error_percent,
@@ -31,15 +32,11 @@ def gpu_summary(
 ) -> dict[str, Any]:
     """One GPU in a list: what it is and what can be predicted for it. ``covered``: the GPUs of
     every schema."""
+    names = ("architecture", "compute_capability", "sm_count", "core_mhz", "memory_mhz")
     return {
-        "id": gpu.id,
-        "name": gpu.name,
+        **members(gpu, "id", "name"),
         "aliases": list(gpu.aliases),
-        "architecture": gpu.architecture,
-        "compute_capability": gpu.compute_capability,
-        "sm_count": gpu.sm_count,
-        "core_mhz": gpu.core_mhz,
-        "memory_mhz": gpu.memory_mhz,
+        **members(gpu, *names),
         "power_models": sorted({c.family for c in cards if (c.gpu, c.target) == (gpu.id, "power")}),
         "schemas": [schema for schema, ids in covered.items() if gpu.id in ids],
     }
@@ -61,35 +58,10 @@ def gpu_details(gpus: Gpus, gpu_id: str, cards: tuple[ModelCard, ...]) -> dict[s
     return {**gpu_summary(gpu, cards, _covered()), "profile": gpu.model_dump(mode="json")}
 
 
-class AnySchema(Protocol):
-    """What the catalogue tells of a schema, of whatever kind it is."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def title(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def sha256(self) -> str: ...
-    @property
-    def gpus(self) -> tuple[str, ...]: ...
-    @property
-    def fields(self) -> tuple[Field, ...]: ...
-    @property
-    def model_fields(self) -> tuple[str, ...]: ...
-
-
 def schema_summary(schema: AnySchema) -> dict[str, Any]:
     """One schema in a list."""
     return {
-        "id": schema.id,
-        "version": schema.version,
-        "title": schema.title,
-        "source": schema.source,
-        "sha256": schema.sha256,
+        **members(schema, "id", "version", "title", "source", "sha256"),
         "gpus": sorted(schema.gpus),
         "fields": len(schema.fields),
         "model_inputs": list(schema.model_fields),
@@ -104,16 +76,9 @@ def schema_summaries() -> list[dict[str, Any]]:
 def schema_details(schema_id: str) -> dict[str, Any]:
     """One schema with its fields in order. Raises SchemaError."""
     schema = get_schema(schema_id)
+    names = ("unit", "description", "source", "model_input", "changeable")
     fields = [
-        {
-            "name": field.name,
-            "dtype": str(field.dtype),
-            "unit": field.unit,
-            "description": field.description,
-            "source": field.source,
-            "model_input": field.model_input,
-            "changeable": field.changeable,
-        }
+        {"name": field.name, "dtype": str(field.dtype), **members(field, *names)}
         for field in schema.fields
     ]
     return {**schema_summary(schema), "fields": fields}

@@ -7,10 +7,9 @@ the ratio. Kernels are matched by name; a single kernel on either side needs no 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from wattcast.features.errors import AnalysisError, KernelError, ServiceError, WattcastError
+from wattcast.features.errors import KernelError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.ptx.ir import Function
 from wattcast.models.estimate import energy, quantity
@@ -18,10 +17,9 @@ from wattcast.predictor import parts
 from wattcast.predictor.messages import KernelTiming
 from wattcast.predictor.messages.compare import MOST_KERNELS, ComparedCode, CompareRequest, Limits
 from wattcast.predictor.parts.clocks import clocks_of
+from wattcast.predictor.parts.limits import Chosen, cost
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.timing import timed
-from wattcast.predictor.parts.watts import predicted_watts
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -71,7 +69,7 @@ def _kernels(
 ) -> tuple[Sequence[Function], Sequence[Function]]:
     found = []
     for side, name in ((request.old, "old"), (request.new, "new")):
-        with _named(name):
+        with parts.about(name):
             module = predictor.sources.read(side, gpu).known.module
             wanted = [module.kernel(side.kernel)] if side.kernel else list(module.kernels)
             if not wanted:
@@ -102,17 +100,6 @@ def _pairs(old: Sequence[Function], new: Sequence[Function]) -> _Pairs:
     return pairs
 
 
-@contextmanager
-def _named(side: str) -> Iterator[None]:
-    """Errors inside tell which side they are about."""
-    try:
-        yield
-    except WattcastError as error:
-        error.detail = f"{side}: {error.detail}"
-        error.args = (error.detail,)
-        raise
-
-
 def _side(
     predictor: Predictor,
     request: CompareRequest,
@@ -123,35 +110,25 @@ def _side(
 ) -> dict[str, Any]:
     """What one side takes, with components, model and warnings."""
     asked: KernelTiming = code.model_copy(update={"kernel": kernel.name})
-    with _named(side), parts.asked_seconds(predictor, asked):
+    with parts.about(side), parts.asked_seconds(predictor, asked):
         source: Source = predictor.sources.read(asked, gpu)
         analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
         clocks, beside = clocks_of(request.clocks, gpu)
-        found, notes = timed(predictor, asked.time_model, analysis, gpu, clocks)
-        power = predicted_watts(
-            predictor,
-            request.model,
-            analysis,
-            gpu,
-            clocks,
-            time_seconds=found.estimate.value if found is not None else None,
-        )
-        if found is None or power.estimate is None or power.card is None:
-            why = [note.detail for note in (*notes, *power.diagnostics)]
-            raise AnalysisError("; ".join(why) or "neither time nor power can be told")
-    both = energy(power.estimate, found.estimate)
-    seconds = found.estimate.value
+        models = Chosen(asked.time_model, request.model)
+        found = cost(predictor, models, analysis, gpu, clocks, request.power_limit_watts)
+        duration, watts, card = found.told()
+    seconds, power = duration.estimate.value, found.power
     return {
         "kernel": parts.kernel_name(analysis),
-        "power": parts.estimate(power.estimate, "watts"),
-        "time": parts.estimate(found.estimate, "seconds"),
-        "energy": parts.estimate(both, "joules"),
-        "clocks": clocks._asdict(),
-        "model": reference_of(power.card),
+        "power": parts.estimate(watts, "watts"),
+        "time": parts.estimate(duration.estimate, "seconds"),
+        "energy": parts.estimate(energy(watts, duration.estimate), "joules"),
+        "clocks": found.clocks._asdict(),
+        "model": reference_of(card),
         "joules": None
         if power.components is None
         else {name: watts * seconds for name, watts in power.components.items()},
-        "warnings": parts.warnings(source, analysis, power.diagnostics, beside, notes),
+        "warnings": parts.warnings(source, analysis, power.diagnostics, beside, found.notes),
     }
 
 

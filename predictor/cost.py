@@ -9,8 +9,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from wattcast.features.errors import AnalysisError, WattcastError
+from wattcast.features.errors import AnalysisError
 from wattcast.models.estimate import BASIS_ORDER
+from wattcast.predictor import parts
 from wattcast.predictor.messages.cost import ApplicationKernel, CostRequest
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
@@ -31,12 +32,8 @@ def cost(predictor: Predictor, request: CostRequest) -> dict[str, Any]:
     found = []
     rows: list[Future[None]] = []
     for number, kernel in enumerate(request.kernels):
-        try:
+        with parts.about(f"kernels[{number}]"):
             found.append(_predicted(predictor, request, kernel, rows))
-        except WattcastError as error:
-            error.detail = f"kernels[{number}]: {error.detail}"
-            error.args = (error.detail,)
-            raise
     if predictor.store is not None:
         predictor.store.wait(rows)
     launches = [kernel.launches for kernel in request.kernels]
@@ -51,9 +48,7 @@ def cost(predictor: Predictor, request: CostRequest) -> dict[str, Any]:
                 "prediction_id": answer["id"],
                 "kernel": answer["kernel"],
                 "launches": count,
-                "power": answer["power"],
-                "time": answer["time"],
-                "energy": answer["energy"],
+                **{name: answer[name] for name in ("power", "time", "energy")},
                 "seconds": count * answer["time"]["seconds"],
                 "joules": count * answer["energy"]["joules"],
                 "energy_share": count * answer["energy"]["joules"] / joules["joules"],
@@ -65,10 +60,7 @@ def cost(predictor: Predictor, request: CostRequest) -> dict[str, Any]:
         "kwh": kwh["joules"],
         "price": None
         if tariff is None
-        else {
-            **_times(kwh, tariff.price_per_kwh, "amount"),
-            "currency": tariff.currency,
-        },
+        else {**_times(kwh, tariff.price_per_kwh, "amount"), "currency": tariff.currency},
         "co2": None if grams is None else _times(kwh, grams, "grams"),
         "warnings": _each_once(found),
     }

@@ -1,13 +1,13 @@
-"""A kernel at many clocks: scaling, Pareto set, the best pair under constraints."""
+"""A kernel at many clocks and power limits: scaling, Pareto set, the best under constraints."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError, ModelError, ServiceError
+from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clocks import (
@@ -21,21 +21,27 @@ from wattcast.models.clocks import (
     stepped,
     supported_pairs,
 )
-from wattcast.models.estimate import Estimate, energy
-from wattcast.models.time.base import TimePrediction
+from wattcast.models.estimate import energy
 from wattcast.predictor import parts
 from wattcast.predictor.messages import Clocks
 from wattcast.predictor.messages.dvfs import MOST_PAIRS, ClockRange, DvfsRequest
+from wattcast.predictor.parts.limits import cost
 from wattcast.predictor.parts.power_models import reference_of
-from wattcast.predictor.parts.timing import timed
-from wattcast.predictor.parts.watts import Watts, predicted_watts
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
 
 
+class Operating(NamedTuple):
+    """Clocks that are set, and the power limit under which the board runs at them or below."""
+
+    core_mhz: float
+    memory_mhz: float
+    power_limit_watts: float
+
+
 class _AtClocks:
-    """Time and power of one launch at one pair."""
+    """Time and power of one launch at one pair, under one power limit."""
 
     def __init__(
         self,
@@ -44,19 +50,16 @@ class _AtClocks:
         analysis: KernelAnalysis,
         gpu: GpuProfile,
         pair: ClockPair,
+        limit_watts: float | None,
     ) -> None:
         self.pair = pair
-        found, self.notes = timed(predictor, request.time_model, analysis, gpu, pair)
-        seconds = found.estimate.value if found is not None else None
-        power = predicted_watts(predictor, request.model, analysis, gpu, pair, time_seconds=seconds)
-        if found is None or power.estimate is None:
-            why = [note.detail for note in (*self.notes, *power.diagnostics)]
-            raise AnalysisError("; ".join(why) or "neither time nor power can be told")
-        self.time: TimePrediction = found
-        self.power: Watts = power
-        self.watts: Estimate = power.estimate
-        self.energy = energy(self.watts, found.estimate)
-        self.point = Point(pair, found.estimate.value, self.watts.value)
+        found = cost(predictor, request, analysis, gpu, pair, limit_watts)
+        self.time, self.watts, self.card = found.told()
+        self.runs_at = found.clocks
+        self.notes = (*found.notes, *found.power.diagnostics)
+        self.energy = energy(self.watts, self.time.estimate)
+        key = Operating(*pair, found.limit_watts or gpu.tdp_watts)
+        self.point = Point(key, self.time.estimate.value, self.watts.value)
 
     def absolute(self) -> dict[str, Any]:
         return {
@@ -76,18 +79,21 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
     """
     gpu = predictor.gpus.load(request.gpu)
     pairs = admitted(wanted_pairs(request.clocks, gpu), gpu)
+    limits = request.limits()
+    if len(pairs) * len(limits) > MOST_PAIRS:
+        raise _too_many(f"{len(pairs)} pairs x {len(limits)} power limits")
     reference = highest_pair(gpu) if request.reference is None else request.reference.pair(gpu)
     admitted([reference], gpu)
     source = predictor.sources.read(request, gpu)
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
-    base = _AtClocks(predictor, request, analysis, gpu, reference)
+    base = _AtClocks(predictor, request, analysis, gpu, reference, None)
     found = [
-        base if pair == reference else _AtClocks(predictor, request, analysis, gpu, pair)
+        base
+        if pair == reference and limit is None
+        else _AtClocks(predictor, request, analysis, gpu, pair, limit)
         for pair in pairs
+        for limit in limits
     ]
-    card = base.power.card
-    if card is None:
-        raise ModelError(f"no power model for {gpu.id}", gpu=gpu.id)
     constraints = Constraints(**request.constraints.model_dump())
     points = [each.point for each in found]
     front = pareto(points)
@@ -96,8 +102,8 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
         "gpu": gpu.id,
         "kernel": parts.kernel_name(analysis),
         "compiled": parts.compiled(source),
-        "model": reference_of(card),
-        "reference": {**reference._asdict(), **base.absolute()},
+        "model": reference_of(base.card),
+        "reference": {**base.point.key._asdict(), **base.absolute()},
         "points": [_point(each, base, front, constraints, gpu) for each in found],
         "pareto": [point.key._asdict() for point in front],
         "best": {name: _best(point, base.point) for name, point in best.items()},
@@ -116,7 +122,6 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
             analysis,
             _about_clocks(pairs, gpu),
             base.notes,
-            base.power.diagnostics,
             _later(base, found),
         ),
     }
@@ -138,18 +143,19 @@ def wanted_pairs(
     core = stepped(*clocks.core, "core_mhz")
     memory = (gpu.memory_mhz,) if clocks.memory is None else stepped(*clocks.memory, "memory_mhz")
     if len(core) * len(memory) > MOST_PAIRS:
-        raise ServiceError(
-            "validation",
-            f"clocks: {len(core)} x {len(memory)} pairs; at most {MOST_PAIRS} are taken",
-            field="clocks",
-        )
+        raise _too_many(f"{len(core)} x {len(memory)} pairs")
     return crossed(core, memory)
+
+
+def _too_many(asked: str) -> ServiceError:
+    detail = f"clocks: {asked}; at most {MOST_PAIRS} are taken"
+    return ServiceError("validation", detail, field="clocks")
 
 
 def _point(
     found: _AtClocks,
     base: _AtClocks,
-    front: Sequence[Point[ClockPair]],
+    front: Sequence[Point[Operating]],
     constraints: Constraints,
     gpu: GpuProfile,
 ) -> dict[str, Any]:
@@ -160,7 +166,8 @@ def _point(
         "energy": point.energy_joules / reference.energy_joules,
     }
     return {
-        **found.pair._asdict(),
+        **point.key._asdict(),
+        "runs_at_core_mhz": found.runs_at.core_mhz,
         "scale": scale,
         "speedup": 1 / scale["time"],
         "energy_saved_percent": 100 * (1 - scale["energy"]),
@@ -173,7 +180,7 @@ def _point(
     }
 
 
-def _best(point: Point[ClockPair], reference: Point[ClockPair]) -> dict[str, Any]:
+def _best(point: Point[Operating], reference: Point[Operating]) -> dict[str, Any]:
     return {
         **point.key._asdict(),
         "time_penalty_percent": 100 * (point.time_seconds / reference.time_seconds - 1),
@@ -197,10 +204,10 @@ def _about_clocks(pairs: Iterable[ClockPair], gpu: GpuProfile) -> list[Diagnosti
 
 def _later(base: _AtClocks, found: Sequence[_AtClocks]) -> list[Diagnostic]:
     """Warnings that only other pairs bring, each kind once."""
-    seen = {note.code for note in (*base.notes, *base.power.diagnostics)}
+    seen = {note.code for note in base.notes}
     later: dict[str, Diagnostic] = {}
     for each in found:
-        for note in (*each.notes, *each.power.diagnostics):
+        for note in each.notes:
             if note.code not in seen:
                 later.setdefault(note.code, note)
     return list(later.values())

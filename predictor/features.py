@@ -33,10 +33,7 @@ def features(predictor: Predictor, request: FeaturesRequest) -> dict[str, Any]:
             {
                 "name": field.name,
                 "value": vector.values[field.name],
-                "unit": field.unit,
-                "source": field.source,
-                "description": field.description,
-                "model_input": field.model_input,
+                **parts.members(field, "unit", "source", "description", "model_input"),
             }
             for field in schema.fields
         ],

@@ -24,7 +24,6 @@ from wattcast.models.hotspots import Attribution, attributed
 from wattcast.models.time.bottleneck import beside
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest
-from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import is_compiled, record_of, request_of
 from wattcast.predictor.parts.watts import predicted_watts
@@ -69,13 +68,11 @@ def hotspots_of(
     compiled_here: bool = False,
 ) -> dict[str, Any]:
     """The same for an answer of ``POST /predict`` for one GPU, and the request behind it.
-
-    ``compiled_here``: file names in the PTX are ours, not the caller's.
-    """
+    ``compiled_here``: file names in the PTX are ours, not the caller's."""
     gpu = predictor.gpus.load(answer["gpu"])
     source = predictor.sources.read(request, gpu)
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
-    clocks, _ = clocks_of(request.clocks, gpu)
+    clocks = ClockPair(**answer["clocks"])
     seconds, joules = answer["time"]["seconds"], answer["energy"]["joules"]
     found = attribution(predictor, analysis, gpu, clocks, seconds)
     notes = list(_notes(found, answer))
@@ -118,9 +115,7 @@ def attribution(
     time_seconds: float | None = None,
 ) -> Shares:
     """Seconds and joules by instruction, by the physical power model at the duration answered.
-
-    Raises AnalysisError where the kernel cannot be analysed dynamically.
-    """
+    Raises AnalysisError where the kernel cannot be analysed dynamically."""
     watts = predicted_watts(predictor, "physical", analysis, gpu, clocks, time_seconds=time_seconds)
     if watts.components is None:
         raise AnalysisError("; ".join(note.detail for note in watts.diagnostics))
@@ -237,7 +232,7 @@ class _Table:
             joules = self.shares.joules[name]
             for one in function.body.instructions:
                 at = one.position
-                if not events.warp_executions[at]:
+                if not (events.warp_executions[at] or events.machine_instructions[at]):
                     continue
                 found = place(one)
                 if found is None:
@@ -281,7 +276,7 @@ def _ranked(rows: list[_Row], table: _Table, most: int) -> dict[str, Any]:
                 "warp_executions": row.executions,
                 "machine_instructions": row.machine,
                 # Lanes and warps are extrapolated apart where a time cap cut the execution short.
-                "active_lane_fraction": min(1.0, row.lanes / (WARP_SIZE * row.executions)),
+                "active_lane_fraction": min(1.0, row.lanes / max(1.0, WARP_SIZE * row.executions)),
                 "components": {name: part for name, part in by_component if part > 0.0},
             }
         )

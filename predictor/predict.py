@@ -6,8 +6,9 @@ read PTX -> analyse per GPU -> time, power over the registers' range -> energy -
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID, uuid4
@@ -15,7 +16,6 @@ from uuid import UUID, uuid4
 from pydantic_core import from_json, to_json
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.plausible import check_measured
@@ -29,12 +29,12 @@ from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.arguments import by_position
 from wattcast.predictor.parts.clocks import clocks_of
-from wattcast.predictor.parts.known_power import anchored_power
+from wattcast.predictor.parts.known_launches import anchored_power, corrected_by_known
+from wattcast.predictor.parts.limits import Cost, cost_at, within_limit
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.stored import PredictionRecord
-from wattcast.predictor.parts.timing import corrected_by_known, timed
-from wattcast.predictor.parts.watts import Watts, predicted_watts
+from wattcast.predictor.parts.watts import Watts
 from wattcast.predictor.parts.work import predict_work
 
 if TYPE_CHECKING:
@@ -136,7 +136,8 @@ def _predict_one(
     source = predictor.sources.read(request, gpu)
     start = time.perf_counter()
     clocks, beside = clocks_of(request.clocks, gpu)
-    analysis, duration, power, both, notes = launched(predictor, request, source, gpu, clocks)
+    analysis, found, both = launched(predictor, request, source, gpu, clocks)
+    duration, power = found.duration, found.power
     prediction_id = uuid4()
     answer: dict[str, Any] = {
         "id": str(prediction_id),
@@ -146,7 +147,8 @@ def _predict_one(
         "power": parts.estimate(power.estimate, "watts") if power.estimate else None,
         "time": parts.estimate(duration.estimate, "seconds") if duration else None,
         "energy": parts.estimate(both, "joules") if both else None,
-        "clocks": clocks._asdict(),
+        "clocks": found.clocks._asdict(),
+        "power_limit_watts": found.limit_watts,
         "model": reference_of(power.card) if power.card else None,
         "components": dict(power.components) if power.components is not None else None,
         "time_model": parts.time_model(duration),
@@ -161,7 +163,7 @@ def _predict_one(
             power.vector.diagnostics if power.vector else (),
             power.diagnostics,
             beside,
-            notes,
+            found.notes,
             doubts,
         ),
     }
@@ -175,13 +177,11 @@ def _predict_one(
 
 
 class Launched(NamedTuple):
-    """One launch with its estimates; ``notes`` are those of its time."""
+    """One launch with its estimates."""
 
     analysis: KernelAnalysis
-    duration: TimePrediction | None
-    power: Watts
+    cost: Cost
     energy: Estimate | None
-    notes: Sequence[Diagnostic]
 
 
 def launched(
@@ -195,18 +195,21 @@ def launched(
 ) -> Launched:
     """Time, power and energy of the request's launch; ``keep`` its analysis for later requests."""
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True, keep=keep)
-    uncorrected, notes = timed(
-        predictor, request.time_model, analysis, gpu, clocks, request.board or ""
+
+    def corrected(found: TimePrediction) -> TimePrediction:
+        return corrected_by_known(predictor, request, source, gpu, found)
+
+    def at(pair: ClockPair) -> Cost:
+        found = cost_at(predictor, request, analysis, gpu, pair, request.board or "", corrected)
+        if pair == clocks:
+            predictor.drift.saw(gpu.id, found.power)
+        return replace(found, power=anchored_power(predictor, request, source, gpu, found.power))
+
+    found = within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
+    duration, watts = found.duration, found.power.estimate
+    return Launched(
+        analysis, found, energy(watts, duration.estimate) if watts and duration else None
     )
-    duration = corrected_by_known(predictor, request, source, gpu, uncorrected)
-    seconds = duration.estimate.value if duration is not None else None
-    unanchored = predicted_watts(
-        predictor, request.model, analysis, gpu, clocks, request.board or "", seconds
-    )
-    predictor.drift.saw(gpu.id, unanchored)
-    power = anchored_power(predictor, request, source, gpu, unanchored)
-    both = energy(power.estimate, duration.estimate) if power.estimate and duration else None
-    return Launched(analysis, duration, power, both, notes)
 
 
 def rests_on_activity(power: Watts, duration: TimePrediction | None) -> bool:

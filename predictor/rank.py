@@ -125,9 +125,7 @@ def _predicted(
 
 def macros(parameters: Mapping[str, Value]) -> str:
     """Definitions of the parameters ahead of the source; lines of the source keep their numbers.
-
-    Raises DataError for a name that C would not take, or a text that is more than a line.
-    """
+    Raises DataError for a name that C would not take, or a text that is more than a line."""
     lines = ["#define kernel_tuner 1"]
     for name, value in parameters.items():
         told = str(int(value)) if isinstance(value, bool) else str(value)

@@ -2,9 +2,9 @@
 
 Every shape is predicted as ``POST /predict`` would (``model`` and ``time_model`` as asked). The
 kernel's text is parsed and analysed once for all. Executing each shape costs 5 to 100 ms, working
-it out symbolically about 1 ms, but the symbolic analysis does not follow reuse of every kernel; so
-``analysis: auto`` looks at the reference launch both ways and executes the others only where the
-two disagree.
+it out symbolically about 1 ms, but symbols do not know everything of every kernel. Where they do
+not, ``analysis: auto`` looks at the reference launch both ways and executes the others only where
+the two disagree.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from wattcast.features.analysis import KernelAnalysis, Mode
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, LaunchError, ServiceError, WattcastError
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.launch import Dim3, Launch
-from wattcast.features.shapes import axes_of, covering_grid, usual_blocks
+from wattcast.features.launch import Dim3, Launch, axes_of, covering_grid, usual_blocks
 from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clocks import ClockPair
 from wattcast.models.estimate import energy
@@ -28,10 +27,10 @@ from wattcast.predictor import parts
 from wattcast.predictor.messages import LaunchRequest
 from wattcast.predictor.messages.sweep import MOST_POINTS, SweepRequest
 from wattcast.predictor.parts.clocks import clocks_of
+from wattcast.predictor.parts.limits import cost
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
-from wattcast.predictor.parts.timing import timed
-from wattcast.predictor.parts.watts import Watts, predicted_watts
+from wattcast.predictor.parts.watts import Watts
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -149,7 +148,8 @@ class _Sweep:
         self._mode: Mode = request.analysis
         self.reference = self._at(own, request.analysis)
         self.notes: tuple[Diagnostic, ...] = (*beside, *self.reference.notes)
-        if request.analysis == "auto" and (quick := self._symbolic(own)) is not None:
+        ran = self.reference.analysis.activity_how == "executed"
+        if request.analysis == "auto" and ran and (quick := self._symbolic(own)) is not None:
             self._mode, self.reference = "symbolic", quick
 
     def _symbolic(self, own: Shape) -> _Predicted | None:
@@ -186,22 +186,18 @@ class _Sweep:
             changes["registers_per_thread"] = shape.registers
         asked = self._request.model_copy(update=changes)
         analysis = parts.analysed(self._predictor, asked, self.source, self._gpu, ptxas=True)
-        found, notes = timed(
-            self._predictor, self._request.time_model, analysis, self._gpu, self._clocks
-        )
-        power = predicted_watts(
+        found = cost(
             self._predictor,
-            self._request.model,
+            asked,
             analysis,
             self._gpu,
             self._clocks,
-            time_seconds=found.estimate.value if found is not None else None,
+            self._request.power_limit_watts,
         )
-        if found is None or power.estimate is None:
-            why = [note.detail for note in (*notes, *power.diagnostics)]
-            raise AnalysisError("; ".join(why) or "neither time nor power can be told")
-        point = Point(shape, found.estimate.value, power.estimate.value)
-        return _Predicted(shape, analysis, found, power, point, (*notes, *power.diagnostics))
+        time, watts, _ = found.told()
+        point = Point(shape, time.estimate.value, watts.value)
+        notes = (*found.notes, *found.power.diagnostics)
+        return _Predicted(shape, analysis, time, found.power, point, notes)
 
     def answer(self) -> dict[str, Any]:
         """``wattcast.predictor.messages.sweep.SweepModel``."""
@@ -212,7 +208,7 @@ class _Sweep:
             "clocks": self._clocks._asdict(),
             "model": reference_of(card),
             "time_model": self.reference.time.family,
-            "analysis": "symbolic" if self._mode == "symbolic" else "executed",
+            "analysis": self.reference.analysis.activity_how,
         }
 
 

@@ -27,9 +27,7 @@ _UNITS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "J": 1.0, "
 @dataclass(frozen=True, slots=True)
 class Configuration:
     """One point of a tuning space; ``None`` where a quantity was not measured.
-
-    ``valid`` is false for a configuration that was refused or failed.
-    """
+    ``valid`` is false for a configuration that was refused or failed."""
 
     parameters: Mapping[str, Value]
     time_seconds: float | None

@@ -3,8 +3,8 @@
 Writes the page, the picture beside it (``accuracy.svg``) and prints the short table of the README.
 All power figures come from the model cards: scores with rows and with kernels left out beside the
 no-information baseline, intervals with their coverage, and which of the project's targets hold.
-Time errors are those that ``python -m studies end-to-end --write`` left in its file of results. A
-test compares what is committed with what this writes.
+Time errors and counts are those that ``python -m studies end-to-end --write`` and ``counters
+--write`` left in their files of results. A test compares what is committed with what this writes.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
+from studies import counters
 from studies.end_to_end import RESULTS
 from studies.pages.figures import bars
 from studies.power.holds import card_lines
@@ -62,6 +63,23 @@ prototype, not through the service.
 | time from measured work | [work](work.md), `work` |
 | protocols and baselines | [data](data.md), `baselines` |
 | measured launches, short runs | [power](power.md), `power` |
+"""
+
+
+_COUNTS = """\
+Counts that the service answers, beside hardware counters of a GeForce RTX 2080 Ti, and times beside
+measured ones: tuning spaces of public kernels, each asked with PTX, launch and arguments alone
+(`python -m studies counters`). The ratio is predicted to measured. Of the spaces that were asked
+here only seeded configurations count, and the choice is made among them and the 20 fastest.
+
+* Rules of the machine code (predicated branches, divisions) follow what ptxas makes of the fixture
+  kernels and of point in polygon. No constant was fitted to the counters.
+* L2 also reads instructions where unrolled code exceeds the instruction cache: about 50 KB on this
+  board. That is not modelled, so `L2 read sectors` is told apart by the size of the code.
+* Nobody filled the constant memory of point in polygon: all its divisions are 0 / 0 and take their
+  long way.
+* `by hand`: the larger of distinct bytes over bandwidth and operations over peak, times one
+  constant, the median of the others.
 """
 
 
@@ -140,6 +158,7 @@ def _range(cards: Iterable[ModelCard], protocol: str, *, baseline: bool = False)
 
 def page(cards: Sequence[ModelCard]) -> str:
     """The page of these cards, in Markdown."""
+    counted = json.loads(counters.RESULTS.read_text(encoding="utf-8"))
     targets = table(
         ("GPU", "protocol", "model", "R²", "MAE W", "baseline R², MAE", "target", "reached"),
         card_lines(cards),
@@ -161,6 +180,10 @@ def page(cards: Sequence[ModelCard]) -> str:
             "## Targets\n",
             "The errors that the project set out to reach, and whether each model does.\n",
             targets,
+            "## Counts and tuning spaces\n",
+            _COUNTS,
+            counters.count_table(counted),
+            counters.time_table(counted),
         )
     )
 

@@ -78,7 +78,7 @@ def study() -> Iterator[Line]:
     fits = Fits(all_rows())
     settings = cached_choice(fits).best
     card = ArtifactStore().find(POOLED, "power", FAMILY, "activity1").card
-    for gpu_id in fits.tables:
+    for gpu_id in fits.varied:
         for each in LAUNCHES:
             yield _line(fits, settings, card, gpu_id, each)
 

@@ -5,13 +5,15 @@
     python -m studies end-to-end --write             also the figures that README and docs show
 
 Predictions come from the use case that HTTP calls (``wattcast.predictor.predict``), at the
-reference clocks of the campaign that measured the programs. The time model has no constant fitted
-to a program's time. The power models of these boards were fitted to these programs among others,
-so their errors are those of kernels seen.
+reference clocks of the campaign that measured the programs. Of the time model's constants the two
+norms that combine resources were chosen with these programs in sight: they are chosen again without
+each program in turn. Nothing else was fitted to a program's time. The power models of these boards
+were fitted to these programs among others, so their errors are those of kernels seen.
 
 Programs: ``end_to_end.toml``. Their PTX is looked for where WATTCAST_PUBLIC_PTX says. The sweeps
-of multiply-adds on A100 and A40 (``fma_sweep.cu``) need the extra ``cuda`` instead; no constant and
-no model was fitted to them.
+of multiply-adds on A100 and A40 (``fma_sweep.cu``) need the extra ``cuda`` instead. No constant of
+the time model was fitted to them, and their power is predicted by weights of the other boards: none
+of the kind of board predicted takes part.
 """
 
 from __future__ import annotations
@@ -25,20 +27,26 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import spearmanr
 
 from studies.data.frequency import FrequencyTable, read_frequency
+from studies.power.physical_artifacts import POOLED_SETTINGS
+from studies.power.physical_fit import Fits, pooled_parameters
+from studies.power.physical_rows import SWEPT, all_rows
 from wattcast.app.settings import Settings
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair
+from wattcast.models.power.physical import parameters_for
+from wattcast.models.time.bottleneck import CONSTANTS, Constants, combined_seconds
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
@@ -50,8 +58,7 @@ Floats = NDArray[np.float64]
 MANIFEST = Path(__file__).with_suffix(".toml")
 RESULTS = Path(__file__).with_suffix(".json")
 SWEEP = Path(__file__).with_name("fma_sweep.cu")
-SWEPT = ("a100-sxm4-40gb", "a40")
-SWEPT_EVERY = 64
+SWEPT_EVERY = 16
 """Multiply-adds between the points of a sweep that are asked (the tables have one every 8)."""
 FOLDER = "WATTCAST_PUBLIC_PTX"
 CAMPAIGNS = {
@@ -128,6 +135,7 @@ class Outcome(NamedTuple):
     by_hand_seconds: float
     executed: float
     warnings: tuple[str, ...]
+    parts: Mapping[str, float]
 
 
 def outcomes(predictor: Predictor, gpu: str, chosen: Iterable[Program]) -> list[Outcome]:
@@ -147,9 +155,10 @@ def outcomes(predictor: Predictor, gpu: str, chosen: Iterable[Program]) -> list[
                 power["watts"],
                 answer["time_model"]["regime"],
                 time["low"] <= seconds <= time["high"],
-                _by_hand(answer["features"], profile, measured.reference),
+                by_hand(answer["features"], profile, measured.reference),
                 coverage["executed"] + coverage["worked_out"] if coverage else 0.0,
                 tuple(sorted({warning["code"] for warning in answer["warnings"]})),
+                answer["time_model"]["parts"],
             )
         )
     return found
@@ -157,7 +166,8 @@ def outcomes(predictor: Predictor, gpu: str, chosen: Iterable[Program]) -> list[
 
 class Point(NamedTuple):
     """One point of a sweep, the mean of the boards measured: ``limited`` where their clock fell
-    below the highest of the sweep, because they were at their power limit."""
+    below the highest of the sweep, because they were at their power limit; ``told_limited`` where
+    the answer says so."""
 
     multiply_adds: int
     measured_seconds: float
@@ -165,6 +175,15 @@ class Point(NamedTuple):
     limited: bool
     seconds: float
     watts: float
+    told_limited: bool
+
+
+def leave_out(predictor: Predictor, gpu: str) -> None:
+    """From now on the power of a kind of board comes from the others. Raises DataError."""
+    fits = Fits(all_rows())
+    others = [other for other in fits.tables if other != gpu]
+    model = predictor.power.physical(predictor.gpus.load(gpu))
+    model.parameters = parameters_for(model.gpu, pooled_parameters(fits, POOLED_SETTINGS, others))
 
 
 def sweep(predictor: Predictor, gpu: str) -> list[Point]:
@@ -215,6 +234,7 @@ def sweep(predictor: Predictor, gpu: str) -> list[Point]:
                 bool(mhz < highest),
                 answer["time"]["seconds"],
                 answer["power"]["watts"],
+                any(warning["code"] == "power_limited" for warning in answer["warnings"]),
             )
         )
     return found
@@ -226,27 +246,45 @@ def sweep_table(gpu: str, found: Sequence[Point]) -> str:
         [
             str(one.multiply_adds), f"{1e3 * one.measured_seconds:.2f}", f"{1e3 * one.seconds:.2f}",
             f"{one.measured_watts:.0f}", f"{one.watts:.0f}", "yes" if one.limited else "no",
+            "yes" if one.told_limited else "no",
         ]
         for one in found
     ]  # fmt: skip
-    titles = ("FMAs", "measured ms", "predicted ms", "measured W", "predicted W", "power limited")
+    titles = (
+        "FMAs",
+        "measured ms",
+        "predicted ms",
+        "measured W",
+        "predicted W",
+        "power limited",
+        "predicted",
+    )
     score = sweep_score(found)
-    means = ", ".join(f"{name} {value:g} %" for name, value in score.items())
-    return f"\n## Sweep of multiply-adds, {gpu}\n\n{table(titles, lines)}\nMean error: {means}\n"
+    means = ", ".join(f"{name} {value:g}" for name, value in score.items())
+    return f"\n## Sweep of multiply-adds, {gpu}\n\n{table(titles, lines)}\nMean errors: {means}\n"
 
 
 def sweep_score(found: Sequence[Point]) -> dict[str, float]:
-    """Mean errors in percent: time below the power limit and at it, power everywhere."""
+    """Mean errors in percent of time and power, below the power limit and at it; the rank
+    correlation of power over the points; multiply-adds at which the limit begins."""
     score = {}
-    for name, limited in (("time", False), ("time at the power limit", True)):
+    for at, limited in (("", False), (" at the power limit", True)):
         chosen = [one for one in found if one.limited == limited]
         if chosen:
-            error = percent(
-                [one.seconds for one in chosen], [one.measured_seconds for one in chosen]
-            )
-            score[name] = round(float(error.mean()), 1)
-    watts = percent([one.watts for one in found], [one.measured_watts for one in found])
-    return {**score, "power": round(float(watts.mean()), 1)}
+            times = [one.measured_seconds for one in chosen]
+            watts = [one.measured_watts for one in chosen]
+            error = percent([one.seconds for one in chosen], times)
+            score[f"time{at}"] = round(float(error.mean()), 1)
+            error = percent([one.watts for one in chosen], watts)
+            score[f"power{at}"] = round(float(error.mean()), 1)
+    below = [one for one in found if not one.limited]
+    ranks = spearmanr([one.watts for one in below], [one.measured_watts for one in below])
+    score["rank correlation of power"] = round(float(ranks.statistic), 2)
+    for name, which in (("limit begins at", "limited"), ("predicted at", "told_limited")):
+        first = [one.multiply_adds for one in found if getattr(one, which)]
+        if first:
+            score[name] = first[0]
+    return score
 
 
 def program_score(found: Sequence[Outcome]) -> dict[str, Any]:
@@ -269,7 +307,7 @@ def _measured(rows: FrequencyTable, name: str) -> tuple[float, float]:
     return float(chosen["time_seconds"].iloc[0]), float(chosen["power_watts"].iloc[0])
 
 
-def _by_hand(activity: Mapping[str, float], gpu: GpuProfile, clocks: ClockPair) -> float:
+def by_hand(activity: Mapping[str, float], gpu: GpuProfile, clocks: ClockPair) -> float:
     """The roofline of distinct bytes and of operations at their peak rates, in seconds."""
     share = clocks.memory_mhz / gpu.memory_mhz
     lanes = gpu.sm_count * clocks.core_hz / WARP_SIZE
@@ -330,6 +368,56 @@ def tables(gpu: str, found: Sequence[Outcome]) -> str:
     )
 
 
+NORMS = tuple(
+    replace(CONSTANTS, overlap_norm=overlap, sm_norm=sm)
+    for overlap in (2.0, 3.0, 4.0)
+    for sm in (1.25, 1.5, 2.0, 3.0)
+)
+"""What the norms of the time model were chosen from."""
+OTHER_DATA = ("cfd",)
+"""Programs whose measured builds differ between the boards (``end_to_end.toml``): no norm is chosen
+by them."""
+
+
+def with_norms(found: Mapping[str, Sequence[Outcome]]) -> str:
+    """Errors with the norms as they are, and as the other programs of all boards choose them."""
+    errors = {
+        constants: {
+            (gpu, one.program): abs(_recombined(one, constants) / one.measured_seconds - 1) * 100
+            for gpu, each in found.items()
+            for one in each
+        }
+        for constants in NORMS
+    }
+    lines, chosen = [], set()
+    for gpu, each in found.items():
+        without = []
+        for left in each:
+            best = min(
+                NORMS,
+                key=lambda constants: np.mean(
+                    [
+                        error
+                        for (_, program), error in errors[constants].items()
+                        if program not in (left.program, *OTHER_DATA)
+                    ]
+                ),
+            )
+            chosen.add((best.overlap_norm, best.sm_norm))
+            without.append(errors[best][gpu, left.program])
+        served = [errors[CONSTANTS][gpu, one.program] for one in each]
+        rows = (served, without)
+        lines.append([gpu, *(f"{np.mean(row):.1f} ({np.median(row):.1f})" for row in rows)])
+    titles = ("GPU", "as served, %", "norms chosen without the program, %")
+    pairs = ", ".join(f"{overlap:g} and {sm:g}" for overlap, sm in sorted(chosen))
+    return f"\n## Norms left out\n\n{table(titles, lines)}\nChosen: {pairs}\n"
+
+
+def _recombined(one: Outcome, constants: Constants) -> float:
+    parts = dict(one.parts)
+    return parts.pop("launch") + combined_seconds(parts, constants)
+
+
 def main(arguments: list[str] | None = None, write: Callable[[str], object] = print) -> int:
     """Run the command; the exit status. Raises DataError."""
     parser = argparse.ArgumentParser(
@@ -344,17 +432,21 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
     chosen = programs(hints=not options.without_hints)
     boards = (*CAMPAIGNS, *SWEPT) if options.write else options.gpu or (*CAMPAIGNS, *SWEPT)
     figures: dict[str, Any] = {}
+    asked: dict[str, list[Outcome]] = {}
     with tempfile.TemporaryDirectory() as home:
         predictor = Predictor(Settings(home=Path(home)))
         for gpu in boards:
             if gpu in SWEPT:
+                leave_out(predictor, gpu)
                 points = sweep(predictor, gpu)
                 figures[gpu] = sweep_score(points)
                 write(sweep_table(gpu, points))
                 continue
-            found = outcomes(predictor, gpu, chosen)
+            asked[gpu] = found = outcomes(predictor, gpu, chosen)
             figures[gpu] = program_score(found)
             write(tables(gpu, found))
+    if asked:
+        write(with_norms(asked))
     if options.write:
         RESULTS.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
     return 0

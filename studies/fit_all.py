@@ -1,7 +1,7 @@
 """``python -m studies fit-all``: every shipped model anew, by the commands that fit each kind.
 
-Boosted power models (``wattcast train --all``), time from measured work, scaling over clocks, and
-the physical power models, in this order. It stops at the first that fails.
+Boosted power models (``wattcast train --all``), extra trees, time from measured work, scaling over
+clocks, and the physical power models, in this order. It stops at the first that fails.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from wattcast.models.store import PACKAGED_ARTIFACTS
 
 STEPS = (
     ("wattcast.training", "--all"),
+    ("studies", "extra-trees"),
     ("studies", "work"),
     ("studies", "clocks"),
     ("studies", "fit-physical"),
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--resume", type=Path, help="finished boosted fits; goes on there")
     options = parser.parse_args(arguments)
     for module, *rest in STEPS:
-        if module == "wattcast.training" and options.resume:
+        if options.resume and rest[-1] in ("--all", "extra-trees"):
             rest += ["--resume", str(options.resume)]
         # A process each: some set up their numeric libraries before these are loaded.
         command = [sys.executable, "-m", module, *rest, "--out", str(options.out)]

@@ -29,13 +29,13 @@ from typing import NamedTuple
 import numpy as np
 
 from wattcast.features.cfg import build_cfg
-from wattcast.features.cuda.ptxas import find_ptxas
-from wattcast.features.cuda.toolchain import wheel_root
+from wattcast.features.cuda.toolchain import find_ptxas, wheel_root
 from wattcast.features.errors import DataError
 from wattcast.features.isa import classify
 from wattcast.features.loops import natural_loops
 from wattcast.features.machine_code import machine_code
-from wattcast.features.ptx import Instruction, Module, read_module
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Instruction, Module
 from wattcast.training.card_tables import table
 
 KERNELS = Path(__file__).parents[1] / "tests" / "fixtures" / "kernels" / "ptx"

@@ -28,7 +28,7 @@ from wattcast.training.checkpoints import Checkpoints
 from wattcast.training.engine import SPREAD_ROWS, ClusterError, Engine, open_engine
 from wattcast.training.evaluation.protocols import ASSIGNMENTS
 from wattcast.training.families import FAMILIES
-from wattcast.training.fit import ALL_FAMILIES, Plan, train
+from wattcast.training.fit import Plan, train
 from wattcast.training.power_rows import SOURCE, SOURCES, training_table
 
 
@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--all", action="store_true", help="every published source")
     parser.add_argument("--source", choices=list(SOURCES), help=f"published rows; else {SOURCE}")
     parser.add_argument("--gpu", action="append", choices=gpus)
-    parser.add_argument("--family", action="append", choices=list(ALL_FAMILIES))
+    parser.add_argument("--family", action="append", choices=list(FAMILIES))
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     parser.add_argument("--assignments", type=int, default=ASSIGNMENTS)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
@@ -118,7 +118,7 @@ def _trained(options: argparse.Namespace, engine: Engine) -> list[ModelCard]:
         gpus = options.gpu or tuple(files)
         if options.all:
             gpus = [gpu for gpu in gpus if gpu in files]
-        families = options.family or ALL_FAMILIES
+        families = options.family or tuple(FAMILIES)
         cards += train(gpus, families, options.out, say, plan=plan, source=source)
     return cards
 

@@ -82,9 +82,7 @@ def is_spread(engine: Engine, family: str, rows: int) -> bool:
 
 def family_on(engine: Engine, name: str) -> Family:
     """A family by name; where the engine is a cluster, its fits on many rows are spread over it.
-
-    Raises ModelError for an unknown family.
-    """
+    Raises ModelError for an unknown family."""
     if isinstance(engine, OnDask) and name == Xgboost.name:
         return SpreadXgboost(engine)
     return get_family(name)

@@ -31,9 +31,7 @@ class _Node(NamedTuple):
 
 def compact(path: Path) -> None:
     """Rewrite the single-output tree ensemble in ``path`` with equal branches merged.
-
-    Raises ValueError for a graph that is no such ensemble.
-    """
+    Raises ValueError for a graph that is no such ensemble."""
     model = onnx.load(path)
     nodes = [node for node in model.graph.node if node.op_type == OPERATOR]
     if len(nodes) != 1:
@@ -271,9 +269,7 @@ MODULES = {"scikit-learn": "sklearn"}
 
 def library_versions(names: tuple[str, ...]) -> dict[str, str]:
     """Versions of the libraries that fitted and converted, by package name.
-
-    The modules' own, since a distribution may go by another name (``xgboost-cpu``).
-    """
+    The modules' own, since a distribution may go by another name (``xgboost-cpu``)."""
     converter = ("onnxmltools",) if "xgboost" in names else ()
     return {
         name: str(import_module(MODULES.get(name, name)).__version__)

@@ -14,28 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from wattcast.features.errors import ModelError
 from wattcast.features.schemas.tables import read_definition
-from wattcast.models.background import BACKGROUND_NAME
 from wattcast.models.cards import (
-    CARD_NAME,
     FeatureFacts,
     Member,
     ModelCard,
     ProtocolScores,
     SchemaReference,
-    Source,
     Table,
-    sha256_of,
 )
 from wattcast.models.intervals import IntervalCalibration
-from wattcast.training import power_pooled
 from wattcast.training.checkpoints import Checkpoints, kept
 from wattcast.training.data.cleaning import CleanTable
-from wattcast.training.data.datasets import sources
 from wattcast.training.data_parallel import family_on
 from wattcast.training.engine import Engine, InProcess
 from wattcast.training.evaluation.calibration import (
@@ -49,34 +40,20 @@ from wattcast.training.evaluation.protocols import ASSIGNMENTS, OutOfFold, avera
 from wattcast.training.evaluation.protocols import evaluate as evaluate_protocol
 from wattcast.training.evaluation.splits import FOLDS, Fit, FitPredict, Protocol, Rows, plain
 from wattcast.training.families import FAMILIES, Family, library_versions
-from wattcast.training.forests import SETTINGS
 from wattcast.training.power_rows import (
-    POWERQUANT_SOURCE,
     SOURCE,
     THESIS_FILES,
     TrainingTable,
-    peer_tables,
+    source_of,
     training_table,
 )
 from wattcast.training.provenance import (
+    average_of,
     code_revision,
-    fingerprint,
-    summarise,
     today,
     write_artifact,
+    write_background,
 )
-
-POOLED = power_pooled.FAMILY
-ALL_FAMILIES = (*FAMILIES, POOLED)
-TREE_SHARE: Mapping[str, float] = {SOURCE: 1.0, POWERQUANT_SOURCE: 0.5}
-"""Share of the answer that is the extra trees', the rest being the median kernel: ten kernels
-tell little of an eleventh. Fixed beforehand, docs/power.md says how."""
-TREE_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    SOURCE: SETTINGS,
-    # Three hundred rows of each of ten kernels: larger leaves, for files of a fair size.
-    POWERQUANT_SOURCE: {**SETTINGS, "min_samples_leaf": 16},
-}
-"""Settings of the extra trees."""
 
 Progress = Callable[[str], None]
 PROTOCOLS: tuple[Protocol, ...] = ("random", "grouped")
@@ -130,7 +107,7 @@ class Evaluation:
 
 def train(
     gpus: Sequence[str] = tuple(THESIS_FILES),
-    families: Sequence[str] = ALL_FAMILIES,
+    families: Sequence[str] = tuple(FAMILIES),
     out_dir: Path | None = None,
     progress: Progress = print,
     *,
@@ -149,11 +126,9 @@ def train(
 
         out_dir = PACKAGED_ARTIFACTS
     plan = plan or Plan()
-    asked = list(dict.fromkeys(families))
-    chosen = [family_on(plan.engine, name) for name in asked if name != POOLED]
-    if not asked:
+    chosen = [family_on(plan.engine, name) for name in dict.fromkeys(families)]
+    if not chosen:
         raise ModelError("no family to train")
-    peers = peer_tables(source, root) if POOLED in asked else []
     cards = []
     for gpu in gpus:
         table = training_table(gpu, root, source)
@@ -161,11 +136,7 @@ def train(
             f"{gpu}, {source}: {table.facts.rows} rows, {table.facts.kernels} kernels in "
             f"{table.facts.kernel_groups} groups"
         )
-        if chosen:
-            cards += _train_gpu(table, chosen, out_dir, plan, progress)
-        if POOLED in asked:
-            others = [peer for peer in peers if peer.gpu != gpu]
-            cards.append(_train_pooled(table, others, out_dir, plan, progress))
+        cards += _train_gpu(table, chosen, out_dir, plan, progress)
     return cards
 
 
@@ -226,7 +197,7 @@ def _train_gpu(
         fit = boosted_fit(family, plan.checkpoints)
         evaluation = evaluate(table.rows, dict.fromkeys(table.rows, fit), plan, progress, label)
         evaluations.append(evaluation)
-        card = _card(
+        card = power_card(
             table,
             family.name,
             evaluation,
@@ -240,16 +211,9 @@ def _train_gpu(
             write_artifact(card, out_dir, partial(_write_model, family, model, rows, names))
         )
     if len(families) > 1:
-        members = tuple(
-            Member(
-                family=card.family,
-                version=card.version,
-                card_sha256=sha256_of(out_dir / card.folder / CARD_NAME),
-            )
-            for card in cards
-        )
+        members = average_of(cards, out_dir)
         evaluation = averaged_evaluation(evaluations)
-        card = _card(
+        card = power_card(
             table,
             "average",
             evaluation,
@@ -262,75 +226,14 @@ def _train_gpu(
     return cards
 
 
-def _train_pooled(
-    table: TrainingTable,
-    peers: Sequence[TrainingTable],
-    out_dir: Path,
-    plan: Plan,
-    progress: Progress,
-) -> ModelCard:
-    label = f"{table.gpu} {POOLED}"
-    share, settings = TREE_SHARE[table.source], TREE_SETTINGS[table.source]
-    fits = pooled_fits(table, peers, plan.checkpoints)
-    evaluation = evaluate(table.launched, fits, plan, progress, label)
-    others = [peer.part(table.served) for peer in peers]
-    card = _card(
-        table,
-        POOLED,
-        evaluation,
-        plan,
-        hyperparameters=power_pooled.hyperparameters(others, share, settings),
-        libraries=power_pooled.LIBRARIES,
-        features=table.launched_features,
-        beside=[peer.clean for peer in peers],
-    )
-    progress(f"{label}: final fit")
-    own = table.part(table.served)
-    forest = power_pooled.fit_pooled(own, others, share=share, settings=settings)
-    vectors = table.launched[table.served].vectors
-
-    def write(folder: Path) -> None:
-        power_pooled.save(forest, folder, vectors.shape[1])
-        _write_background(vectors, [one.name for one in table.launched_features], folder)
-
-    return write_artifact(card, out_dir, write)
-
-
-def pooled_fits(
-    table: TrainingTable, peers: Sequence[TrainingTable], checkpoints: Checkpoints | None = None
-) -> dict[Table, Fit]:
-    """How the extra trees are fitted on training rows of each table of one GPU."""
-    share, trees = TREE_SHARE[table.source], TREE_SETTINGS[table.source]
-    fits: dict[Table, Fit] = {}
-    for name in table.rows:
-        parts = [peer.part(name) for peer in peers]
-        settings = {
-            **power_pooled.hyperparameters(parts, share, trees),
-            **library_versions(power_pooled.LIBRARIES[:1]),
-            "gpu": table.gpu,
-            "rows": ", ".join(
-                fingerprint(part.vectors, part.watts, part.groups.tolist())
-                for part in (table.part(name), *parts)
-            ),
-        }
-        fit = power_pooled.pooled_fit(table.part(name), parts, share=share, settings=trees)
-        fits[name] = kept(fit, checkpoints or Checkpoints(), POOLED, settings)
-    return fits
-
-
 def _write_model(
     family: Family, model: Any, rows: Rows, names: Sequence[str], folder: Path
 ) -> None:
     family.save(model, folder, rows.vectors.shape[1])
-    _write_background(rows.vectors, names, folder)
+    write_background(rows.vectors, names, folder)
 
 
-def _write_background(vectors: NDArray[np.float64], names: Sequence[str], folder: Path) -> None:
-    background = summarise(vectors, names)
-    (folder / BACKGROUND_NAME).write_text(background.model_dump_json() + "\n", "utf-8")
-
-
-def _card(
+def power_card(
     table: TrainingTable,
     name: str,
     evaluation: Evaluation,
@@ -342,6 +245,7 @@ def _card(
     features: tuple[FeatureFacts, ...] = (),
     beside: Sequence[CleanTable] = (),
 ) -> ModelCard:
+    """The card of a model evaluated on a table's rows, and on those of the tables ``beside`` it."""
     return ModelCard(
         gpu=table.gpu,
         target="power",
@@ -353,7 +257,7 @@ def _card(
         ),
         features=features or table.features,
         training=table.facts,
-        sources=tuple(_source(one) for one in (table.clean, *beside)),
+        sources=tuple(source_of(one) for one in (table.clean, *beside)),
         hyperparameters=dict(hyperparameters),
         libraries=library_versions(libraries),
         scores=evaluation.scores(),
@@ -363,14 +267,4 @@ def _card(
         files={} if members else {"model.onnx": "0" * 64},
         created=today(),
         code_revision=code_revision(),
-    )
-
-
-def _source(cleaned: CleanTable) -> Source:
-    return Source(
-        repository=sources().repository,
-        path=cleaned.source.path,
-        sha256=cleaned.source.sha256,
-        used_sha256=cleaned.sha256,
-        licence=sources().licence,
     )

@@ -8,19 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from wattcast.features.errors import DataError
-from wattcast.features.gpus import load_gpu
 from wattcast.features.schemas.tables import Definition, read_definition
-from wattcast.models.cards import FeatureFacts, Table, TrainingFacts
-from wattcast.models.power.boosted import LAUNCH_FEATURES, launch_features
+from wattcast.models.cards import FeatureFacts, Source, Table, TrainingFacts
 from wattcast.training.data.cleaning import MODEL_INPUTS, CleanTable, clean
-from wattcast.training.data.datasets import data_root
+from wattcast.training.data.datasets import data_root, sources
 from wattcast.training.data.recompute import recompute, reproduced_shares
 from wattcast.training.evaluation.splits import Rows
-from wattcast.training.power_pooled import Part
-from wattcast.training.provenance import fingerprint
+from wattcast.training.provenance import training_facts
 
 POWER_FILES = ("K20", "M60", "V100", "K80", "PQ_V100", "PQ_Ampere84", "PQ_Ada24")
 """Ids of the power files that are trained on (``sources.toml``)."""
@@ -28,9 +24,7 @@ POWER_FILES = ("K20", "M60", "V100", "K80", "PQ_V100", "PQ_Ampere84", "PQ_Ada24"
 
 def rows_of(frame: pd.DataFrame, columns: Sequence[str] = MODEL_INPUTS) -> Rows:
     """Rows of a cleaned table (``wattcast.training.data.cleaning``), with every label there is.
-
-    ``gpus`` are the ids of the sources: two sources of one GPU were measured differently.
-    """
+    ``gpus`` are the ids of the sources: two sources of one GPU were measured differently."""
     return Rows.of(
         frame[list(columns)],
         frame["power_w"],
@@ -82,21 +76,15 @@ SOURCES: Mapping[str, tuple[str, Mapping[str, str]]] = {
 
 @dataclass(frozen=True)
 class TrainingTable:
-    """Rows of one GPU in one table or both, and what the card tells about them.
-
-    ``launched`` are the same rows with ``LAUNCH_FEATURES`` after the schema's inputs, and
-    ``launched_features`` the facts of all those columns.
-    """
+    """Rows of one GPU in one table or both, the tables themselves, and what the card tells."""
 
     gpu: str
     source: str
     clean: CleanTable
     rows: Mapping[Table, Rows]
-    launched: Mapping[Table, Rows]
-    group_names: Mapping[Table, NDArray[np.str_]]
+    frames: Mapping[Table, pd.DataFrame]
     facts: TrainingFacts
     features: tuple[FeatureFacts, ...]
-    launched_features: tuple[FeatureFacts, ...]
     floor_watts: float
 
     @property
@@ -108,22 +96,6 @@ class TrainingTable:
     def served(self) -> Table:
         """The table that a model is fitted on: what serving computes."""
         return "as_recomputed" if "as_recomputed" in self.rows else "as_published"
-
-    def part(self, name: Table) -> Part:
-        """One table's rows as the pooled trees take them."""
-        rows = self.launched[name]
-        return Part(self.gpu, rows.vectors, rows.watts, self.group_names[name])
-
-
-def peer_tables(source: str, root: Path | None = None) -> list[TrainingTable]:
-    """Tables of a source whose rows may join another GPU's training.
-
-    None of PowerQuant: its files hold the same dozen kernels, and a kernel that is left out is
-    left out of all of them. Raises DataError for missing or defective data.
-    """
-    if source != SOURCE:
-        return []
-    return [training_table(gpu, root, source) for gpu in SOURCES[source][1]]
 
 
 def training_table(gpu: str, root: Path | None = None, source: str = SOURCE) -> TrainingTable:
@@ -140,47 +112,29 @@ def training_table(gpu: str, root: Path | None = None, source: str = SOURCE) -> 
     if source == SOURCE:
         served = recompute(published, definition, gpu)
         frames["as_recomputed"], changed = served.frame, served.changed
-    frames = {name: _launched(frame, gpu) for name, frame in frames.items()}
     names = tuple(one.name for one in definition.fields if one.model_input)
     rows = {name: rows_of(frame, names) for name, frame in frames.items()}
     last = frames[list(frames)[-1]]
     fitted = rows[list(frames)[-1]]
-    facts = TrainingFacts(
-        rows=len(fitted),
+    facts = training_facts(
+        fitted.vectors,
+        fitted.watts,
+        last["kernel_group"].tolist(),
         kernels=int(published["kernel_id"].nunique()),
-        kernel_groups=int(published["kernel_group"].nunique()),
-        power_minimum_watts=float(fitted.watts.min()),
-        power_median_watts=float(np.median(fitted.watts)),
-        power_maximum_watts=float(fitted.watts.max()),
-        fingerprint=fingerprint(fitted.vectors, fitted.watts, last["kernel_group"].tolist()),
         dropped={**cleaned.dropped, "5 idle_power": len(cleaned.frame) - len(published)},
         recomputed=changed,
     )
-    features = _features(frames, definition, gpu, names)
     return TrainingTable(
         gpu=gpu,
         source=source,
         clean=cleaned,
         rows=rows,
-        launched={
-            name: rows_of(frame, (*names, *LAUNCH_FEATURES)) for name, frame in frames.items()
-        },
-        group_names={
-            name: frame["kernel_group"].to_numpy(dtype=str) for name, frame in frames.items()
-        },
+        frames=frames,
         facts=facts,
-        features=features,
-        launched_features=(*features, *(_launch_facts(last, name) for name in LAUNCH_FEATURES)),
+        features=_features(frames, definition, gpu, names),
         # Idle rows are no training rows, but they do tell how little the GPU draws.
         floor_watts=float(cleaned.frame["power_w"].min()),
     )
-
-
-def _launched(frame: pd.DataFrame, gpu: str) -> pd.DataFrame:
-    more = launch_features(
-        frame["grid_size"], frame["block_size"], frame["occupancy"], load_gpu(gpu)
-    )
-    return frame.assign(**more)
 
 
 def _features(
@@ -188,13 +142,13 @@ def _features(
 ) -> tuple[FeatureFacts, ...]:
     if "as_recomputed" not in frames:
         note = "column of the authors' newer tool, whose rules the schema follows"
-        return tuple(_facts(frames["as_published"], name, note) for name in names)
+        return tuple(column_facts(frames["as_published"], name, note) for name in names)
     if tuple(names) != MODEL_INPUTS:
         raise DataError(f"schema {definition.id} has other model inputs than Table 5.4")
     before = reproduced_shares(frames["as_published"], definition, gpu)
     after = reproduced_shares(frames["as_recomputed"], definition, gpu)
     return tuple(
-        _facts(
+        column_facts(
             frames["as_recomputed"],
             name,
             after[name].note,
@@ -205,11 +159,7 @@ def _features(
     )
 
 
-def _launch_facts(frame: pd.DataFrame, name: str) -> FeatureFacts:
-    return _facts(frame, name, "computed from grid, block and occupancy", share=1.0)
-
-
-def _facts(
+def column_facts(
     frame: pd.DataFrame,
     name: str,
     note: str,
@@ -217,6 +167,7 @@ def _facts(
     share: float | None = None,
     published: float | None = None,
 ) -> FeatureFacts:
+    """Of a column: its range, and shares of rows that the rule in ``note`` reproduces."""
     return FeatureFacts(
         name=name,
         minimum=float(frame[name].min()),
@@ -225,4 +176,15 @@ def _facts(
         reproduced_share=share,
         reproduced_share_published=published,
         reproduced_note=note,
+    )
+
+
+def source_of(cleaned: CleanTable) -> Source:
+    """The card entry of a published file."""
+    return Source(
+        repository=sources().repository,
+        path=cleaned.source.path,
+        sha256=cleaned.source.sha256,
+        used_sha256=cleaned.sha256,
+        licence=sources().licence,
     )

@@ -13,12 +13,23 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import BaseModel
 
-from wattcast.models.background import Background, Bin, FeatureStatistics
-from wattcast.models.cards import CARD_NAME, AnyCard, sha256_of
+from wattcast.models.background import BACKGROUND_NAME, Background, Bin, FeatureStatistics
+from wattcast.models.cards import (
+    CARD_NAME,
+    AnyCard,
+    Member,
+    ModelCard,
+    TrainingFacts,
+    sha256_of,
+)
+
+Floats = NDArray[np.float64]
 
 
 def write_artifact(card: AnyCard, out_dir: Path, write_files: Callable[[Path], None]) -> AnyCard:
@@ -34,6 +45,53 @@ def write_artifact(card: AnyCard, out_dir: Path, write_files: Callable[[Path], N
     shutil.rmtree(folder, ignore_errors=True)
     building.rename(folder)
     return card
+
+
+def write_parameters(card: AnyCard, out_dir: Path, name: str, parameters: BaseModel) -> AnyCard:
+    """The artifact of a model whose one file, called ``name``, holds its parameters as JSON."""
+
+    def write(folder: Path) -> None:
+        (folder / name).write_text(parameters.model_dump_json(indent=1) + "\n", "utf-8")
+
+    return write_artifact(card, out_dir, write)
+
+
+def write_background(vectors: Floats, names: Sequence[str], folder: Path) -> None:
+    """The background statistics of training vectors ``[n, k]``, beside a model's files."""
+    background = summarise(vectors, names)
+    (folder / BACKGROUND_NAME).write_text(background.model_dump_json() + "\n", "utf-8")
+
+
+def average_of(cards: Sequence[ModelCard], out_dir: Path) -> tuple[Member, ...]:
+    """Models whose artifacts lie below ``out_dir``, as members of their average."""
+    return tuple(
+        Member(
+            family=card.family,
+            version=card.version,
+            card_sha256=sha256_of(out_dir / card.folder / CARD_NAME),
+        )
+        for card in cards
+    )
+
+
+def training_facts(
+    vectors: Floats, watts: Floats, groups: Sequence[str], **more: Any
+) -> TrainingFacts:
+    """Of rows: vectors ``[n, k]``, watts and names of kernel groups ``[n]``; ``more`` facts take
+    the place of what follows from these."""
+    kernels = len(set(groups))
+    facts: dict[str, Any] = {
+        "rows": len(watts),
+        "kernels": kernels,
+        "kernel_groups": kernels,
+        "power_minimum_watts": float(watts.min()),
+        "power_median_watts": float(np.median(watts)),
+        "power_maximum_watts": float(watts.max()),
+        "fingerprint": fingerprint(vectors, watts, groups),
+        "dropped": {},
+        "recomputed": {},
+    }
+    return TrainingFacts(**{**facts, **more})
 
 
 def today() -> date:
@@ -62,8 +120,6 @@ def code_revision() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 
-
-Floats = NDArray[np.float64]
 
 POINTS = 100
 """Synthetic points kept with a model."""

@@ -25,7 +25,7 @@ from wattcast.app.api.rates import Load, Shares, TokenBuckets, network_of
 from wattcast.app.api.scopes import LOOKING, scope_needed
 from wattcast.app.logs import log
 from wattcast.app.services import Services
-from wattcast.app.services.turns import CALLER_NAME
+from wattcast.app.services.analyses import CALLER_NAME
 from wattcast.app.settings import Settings, is_loopback
 from wattcast.app.store.database import StoreError
 from wattcast.app.store.keys import ApiKey
@@ -142,8 +142,7 @@ class Access:
         if token is None:
             return None, _unauthorized("no API key; send Authorization: Bearer <key>")
         services: Services = scope["app"].state.services
-        assert services.data is not None
-        ring = services.data.key_ring
+        ring = services.database.key_ring
         wait = ring.read_in(token)
         if wait is not None:
             await asyncio.sleep(wait)

@@ -41,17 +41,20 @@ class GpuDetails(GpuSummary):
     profile: dict[str, Any]
 
 
-class SchemaSummary(BaseModel):
-    """One feature schema."""
-
+class _Schema(BaseModel):
     id: str
     version: int | str
     title: str
     source: str
     sha256: str
     gpus: list[str]
-    fields: int
     model_inputs: list[str]
+
+
+class SchemaSummary(_Schema):
+    """One feature schema."""
+
+    fields: int
 
 
 class SchemaField(BaseModel):
@@ -66,17 +69,10 @@ class SchemaField(BaseModel):
     changeable: bool
 
 
-class SchemaDetails(BaseModel):
+class SchemaDetails(_Schema):
     """One feature schema with its fields."""
 
-    id: str
-    version: int | str
-    title: str
-    source: str
-    sha256: str
-    gpus: list[str]
     fields: list[SchemaField]
-    model_inputs: list[str]
 
 
 class ModelSummary(BaseModel):

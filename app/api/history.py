@@ -10,14 +10,14 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from pydantic import BaseModel, Field
 from pydantic_core import from_json
-from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app import problems
 from wattcast.app.api.route import json_response
 from wattcast.app.services import Services, services_of
+from wattcast.app.store.database import asked
 from wattcast.app.store.predictions import Past, latest
 from wattcast.features.errors import ServiceError
-from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 from wattcast.predictor.parts.stored import is_compiled, record_of, request_of
 
 router = APIRouter(tags=["prediction"])
@@ -54,13 +54,26 @@ async def list_predictions(
     before: Annotated[UUID | None, Query(description="The last one of the previous page.")] = None,
 ) -> Response:
     """One page of the predictions of all callers."""
-    data = services_of(request).data
-    assert data is not None
-    try:
-        found = await run_in_threadpool(latest, data.engine, limit=limit, before=before)
-    except SQLAlchemyError as error:
-        raise ServiceError("store", "the database does not answer") from error
+    engine = services_of(request).database.engine
+    with asked():
+        found = await run_in_threadpool(latest, engine, limit=limit, before=before)
     return json_response([_short(past) for past in found])
+
+
+@router.get(
+    "/predictions/{prediction_id}",
+    response_model=PredictAnswer,
+    responses=problems.documented("unknown-prediction", "validation", "store"),
+    summary="An earlier prediction",
+)
+async def get_prediction(request: Request, prediction_id: UUID) -> Response:
+    """Byte for byte what ``POST /predict`` answered."""
+    store = services_of(request).store
+    assert store is not None
+    record = store.recent(prediction_id) or await run_in_threadpool(store.get, prediction_id)
+    if record is None:
+        raise ServiceError("unknown-prediction", f"no prediction {prediction_id}")
+    return Response(record.result, media_type="application/json")
 
 
 @router.get(
@@ -72,8 +85,7 @@ async def list_predictions(
 async def get_request(request: Request, prediction_id: UUID) -> Response:
     """The request with its PTX, to be repeated or changed. CUDA source is not stored; its PTX is
     shown instead. Measured work has no code, so it has no request to show."""
-    asked = await run_in_threadpool(_asked, services_of(request), prediction_id)
-    return json_response(asked)
+    return json_response(await run_in_threadpool(_asked, services_of(request), prediction_id))
 
 
 def _asked(services: Services, prediction_id: UUID) -> dict[str, Any]:

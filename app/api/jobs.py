@@ -12,14 +12,15 @@ from fastapi import APIRouter, Header, Query, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic_core import to_json
-from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.route import json_response
 from wattcast.app.services import services_of
 from wattcast.app.services.retrain.messages import JobAnswer
+from wattcast.app.store import database
 from wattcast.app.store.jobs import ENDED, Job, JobEvent, JobStore
+from wattcast.app.store.tables import plain
 from wattcast.features.errors import ServiceError
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
@@ -108,31 +109,13 @@ async def cancel_job(request: Request, job_id: UUID) -> Response:
 
 async def asked(request: Request, ask: Callable[[JobStore], T]) -> T:
     """What the store says, asked in a thread. Raises ServiceError ``store``."""
-    data = services_of(request).data
-    assert data is not None
-    try:
-        return await run_in_threadpool(ask, data.jobs)
-    except SQLAlchemyError as error:
-        raise ServiceError("store", "the database does not answer") from error
+    with database.asked():
+        return await run_in_threadpool(ask, services_of(request).database.jobs)
 
 
 def job_answer(job: Job) -> dict[str, Any]:
     """``JobAnswer``."""
-    return {
-        "id": job.id,
-        "kind": job.kind,
-        "state": job.state,
-        "stage": job.stage,
-        "progress": job.progress,
-        "attempts": job.attempts,
-        "created": job.created.isoformat(),
-        "started": job.started.isoformat() if job.started else None,
-        "finished": job.finished.isoformat() if job.finished else None,
-        "cancel_requested": job.cancel_requested,
-        "request": job.request,
-        "result": job.result,
-        "error": job.error,
-    }
+    return plain(job, "actor")
 
 
 async def _job(request: Request, job_id: UUID) -> Job:
@@ -146,10 +129,8 @@ async def _follow(request: Request) -> None:
     """Serve what the registry holds now: who hears that a job is done may count on its effects."""
     champions = services_of(request).champions
     if champions is not None:
-        try:
+        with database.asked():
             await run_in_threadpool(champions.refresh)
-        except SQLAlchemyError as error:
-            raise ServiceError("store", "the database does not answer") from error
 
 
 def _unknown(job_id: UUID) -> ServiceError:
@@ -178,13 +159,5 @@ async def _stream(request: Request, job_id: UUID, after: int) -> AsyncIterator[b
 
 
 def _sent(event: JobEvent) -> bytes:
-    data = to_json(
-        {
-            "at": event.at.isoformat(),
-            "state": event.state,
-            "stage": event.stage,
-            "progress": event.progress,
-            "detail": event.detail,
-        }
-    )
+    data = to_json(plain(event, "id"))
     return b"id: %d\nevent: %s\ndata: %s\n\n" % (event.id, event.state.encode(), data)

@@ -1,13 +1,14 @@
 """The questions about a kernel that are answered in one go: each is a function of
 ``wattcast.predictor`` with its messages, all under one noun.
 
-    POST /predict/batch /features /analyze /dvfs /sweep /compare /cost     the code in the body
-    GET  /predictions/{prediction_id}/hotspots, .../advice  the code of a prediction kept
+    POST /predict /predict/batch /features /analyze /dvfs /sweep /compare /cost: code in the body
+    GET  /predictions/{prediction_id}/hotspots, .../advice: the code of a prediction kept
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -15,7 +16,7 @@ from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from wattcast.app import problems
+from wattcast.app import metrics, problems
 from wattcast.app.api.route import JsonRoute, json_response
 from wattcast.app.services import services_of
 from wattcast.predictor import (
@@ -37,7 +38,9 @@ from wattcast.predictor.messages.cost import CostAnswer, CostRequest
 from wattcast.predictor.messages.dvfs import DvfsAnswer, DvfsRequest
 from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 from wattcast.predictor.messages.hotspots import HotspotsAnswer
+from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
 from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
+from wattcast.predictor.predict import is_quick, predict
 
 router = APIRouter(tags=["prediction"], route_class=JsonRoute)
 kept = APIRouter(tags=["prediction"])
@@ -77,6 +80,28 @@ def _post(path: str, answer: type[BaseModel], summary: str, *kinds: str) -> Call
     """A route whose body brings the code; ``kinds``: its problems beside ``BODY_PROBLEMS``."""
     documented = problems.documented(*BODY_PROBLEMS, *kinds)
     return router.post(path, response_model=answer, responses=documented, summary=summary)
+
+
+@router.post(
+    "/predict",
+    response_model=PredictAnswer | PredictAnswers,
+    responses=problems.documented(
+        *BODY_PROBLEMS, "clocks", "gpu", "model", "busy", "time-limit", "store"
+    ),
+    summary="Power, time and energy of a kernel launch",
+)
+async def post_predict(request: Request, body: PredictRequest) -> Response:
+    """With `gpu` the answer is one prediction, with `gpus` a list of them in that order."""
+    services = services_of(request)
+    rows: list[Future[None]] = []
+    if is_quick(services, body):
+        answer = predict(services, body, rows)
+    else:
+        answer = await services.analyses.run(predict, services, body, rows)
+    if services.store is not None:
+        await services.store.committed(rows)
+    metrics.predicted(answer.get("predictions", (answer,)))
+    return json_response(answer)
 
 
 @_post("/predict/batch", BatchAnswer, "Power, time and energy of many launches of a kernel",

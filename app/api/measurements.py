@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, TypeVar
 from uuid import UUID
 
 from fastapi import APIRouter, File, Form, Query, Request, UploadFile
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field, StringConstraints
-from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
@@ -18,8 +17,10 @@ from wattcast.app.api.route import json_response
 from wattcast.app.services import services_of
 from wattcast.app.services.measurements.export import export
 from wattcast.app.services.measurements.rows import Label
-from wattcast.app.services.measurements.upload import UploadOptions, vars_of
+from wattcast.app.services.measurements.upload import UploadOptions
+from wattcast.app.store.database import asked
 from wattcast.app.store.measurements import Batch, MeasurementStore
+from wattcast.app.store.tables import plain
 from wattcast.features.errors import ServiceError
 
 router = APIRouter(prefix="/measurements", tags=["measurements"])
@@ -113,13 +114,11 @@ async def post_measurements(
     again, in any format, are the same batch. docs/measurements.md lists all columns."""
     services = services_of(request)
     options = UploadOptions(gpu, board, schema_id)
-    try:
+    with asked(problems.NOT_STORED):
         batch, is_new = await services.uploads.run(
             services.readers.store, file.file, options, actor_of(request)
         )
-    except SQLAlchemyError as error:
-        raise _gone() from error
-    answer = json_response(_answer(batch), 201 if is_new else 200)
+    answer = json_response(plain(batch), 201 if is_new else 200)
     answer.headers["Location"] = f"/measurements/{batch.id}"
     return answer
 
@@ -157,7 +156,7 @@ async def list_measurements(
 ) -> Response:
     """One page of batches without their rejections."""
     found = await _from(request, lambda store: store.latest(limit=limit, before=before))
-    return json_response([_summary(batch) for batch in found])
+    return json_response([plain(batch, "rejections") for batch in found])
 
 
 @router.get(
@@ -168,7 +167,7 @@ async def list_measurements(
 )
 async def get_batch(request: Request, batch_id: UUID) -> Response:
     """A batch with the rows that were rejected."""
-    return json_response(_answer(await _batch(request, batch_id)))
+    return json_response(plain(await _batch(request, batch_id)))
 
 
 @router.get(
@@ -184,8 +183,7 @@ async def get_rows(request: Request, batch_id: UUID) -> Response:
     """Every accepted row with its features. Text that a spreadsheet would execute begins with an
     apostrophe."""
     batch = await _batch(request, batch_id)
-    store = _store(request)
-    rows = (row for _, row in store.rows([batch.id]))
+    rows = (row for _, row in services_of(request).database.measurements.rows([batch.id]))
     return StreamingResponse(
         export(batch, rows),
         media_type="text/csv",
@@ -209,18 +207,10 @@ async def delete_batch(request: Request, batch_id: UUID) -> Response:
     return Response(status_code=204)
 
 
-def _store(request: Request) -> MeasurementStore:
-    data = services_of(request).data
-    assert data is not None
-    return data.measurements
-
-
 async def _from(request: Request, ask: Callable[[MeasurementStore], T]) -> T:
     """What the store says, asked in a thread. Raises ServiceError ``store``."""
-    try:
-        return await run_in_threadpool(ask, _store(request))
-    except SQLAlchemyError as error:
-        raise _gone() from error
+    with asked(problems.NOT_STORED):
+        return await run_in_threadpool(ask, services_of(request).database.measurements)
 
 
 async def _batch(request: Request, batch_id: UUID) -> Batch:
@@ -232,24 +222,3 @@ async def _batch(request: Request, batch_id: UUID) -> Batch:
 
 def _unknown(batch_id: UUID) -> ServiceError:
     return ServiceError("unknown-batch", f"no measurements {batch_id}")
-
-
-def _gone() -> ServiceError:
-    return ServiceError("store", problems.NOT_STORED)
-
-
-def _summary(batch: Batch) -> dict[str, Any]:
-    return {
-        "id": batch.id,
-        "created": batch.created.isoformat(),
-        "uploaded_by": batch.uploaded_by,
-        "form": batch.form,
-        "schemas": batch.schemas,
-        "content_sha256": batch.content_sha256,
-        "accepted": batch.accepted,
-        "rejected": batch.rejected,
-    }
-
-
-def _answer(batch: Batch) -> dict[str, Any]:
-    return {**_summary(batch), "rejections": [vars_of(one) for one in batch.rejections]}

@@ -9,14 +9,13 @@ from fastapi import APIRouter, Path, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
-from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
 from wattcast.app.api.route import json_response
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.models import registry as service
-from wattcast.features.errors import ServiceError
+from wattcast.app.store.database import asked
 
 router = APIRouter(prefix="/models", tags=["models"])
 
@@ -118,17 +117,10 @@ async def post_promote(
 ) -> Response:
     """Any version, whatever the gate said. All replicas serve it within two seconds."""
     actor = actor_of(request)
+    which = body.family, body.schema_id, body.source, body.version
     return await _done(
         request,
-        lambda services: service.promote(
-            services,
-            gpu,
-            target,
-            (body.family, body.schema_id, body.source, body.version),
-            body.board,
-            actor,
-            body.why,
-        ),
+        lambda of: service.promote(of, gpu, target, which, body.board, actor, body.why),
     )
 
 
@@ -152,7 +144,5 @@ async def post_rollback(
 
 
 async def _done(request: Request, act: Callable[[Services], dict[str, Any]]) -> Response:
-    try:
+    with asked():
         return json_response(await run_in_threadpool(act, services_of(request)))
-    except SQLAlchemyError as error:
-        raise ServiceError("store", "the database does not answer") from error

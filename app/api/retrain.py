@@ -8,7 +8,6 @@ from fastapi import APIRouter, Header, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from pydantic import TypeAdapter, ValidationError
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.datastructures import FormData, UploadFile
 
 from wattcast.app import problems
@@ -21,6 +20,7 @@ from wattcast.app.services.measurements.rows import Label
 from wattcast.app.services.measurements.upload import UploadOptions
 from wattcast.app.services.retrain import submit
 from wattcast.app.services.retrain.messages import JobAnswer, RetrainRequest
+from wattcast.app.store import database
 from wattcast.features.errors import ServiceError
 
 router = APIRouter(tags=["retraining"])
@@ -87,10 +87,8 @@ async def post_retrain(
             asked = RetrainRequest.model_validate_json(await request.body())
     except ValidationError as error:
         return problems.from_validation(error.errors(include_url=False))
-    try:
+    with database.asked("the database does not answer; nothing was queued"):
         job, is_new = await run_in_threadpool(submit, services, asked, actor, idempotency_key)
-    except SQLAlchemyError as error:
-        raise ServiceError("store", "the database does not answer; nothing was queued") from error
     answer = json_response(job_answer(job), 202 if is_new else 200)
     answer.headers["Location"] = f"/jobs/{job.id}"
     return answer
@@ -113,8 +111,6 @@ async def _uploaded(services: Services, form: FormData, actor: str) -> RetrainRe
     )
     board = TypeAdapter(Label).validate_python(asked.board) if asked.board else None
     options = UploadOptions(asked.gpu, board, asked.schema_id)
-    try:
+    with database.asked(problems.NOT_STORED):
         batch, _ = await services.uploads.run(services.readers.store, file.file, options, actor)
-    except SQLAlchemyError as error:
-        raise ServiceError("store", problems.NOT_STORED) from error
     return asked.model_copy(update={"batches": [*asked.batches[:-1], batch.id]})

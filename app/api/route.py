@@ -16,7 +16,6 @@ from fastapi.responses import Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
-from starlette.exceptions import HTTPException
 
 from wattcast.app import problems
 from wattcast.app.services.analyses import CALLER
@@ -59,6 +58,3 @@ def json_response(content: Any, status: int = 200) -> Response:
     return Response(
         to_json(content, inf_nan_mode="null"), status_code=status, media_type="application/json"
     )
-
-
-__all__ = ["HTTPException", "JsonRoute", "json_response"]

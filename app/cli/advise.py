@@ -7,27 +7,19 @@ from rich.text import Text
 
 from wattcast.app.cli.inputs import (
     AsJson,
-    Block,
     CoreMhz,
-    Gpu,
-    Grid,
-    LaunchOptions,
+    KernelOptions,
     MemoryMhz,
-    Ptx,
     clock_request,
     with_options,
 )
-from wattcast.app.cli.output import Answer, predictor, show, warnings
+from wattcast.app.cli.output import Answer, line, predictor, show, warnings
 from wattcast.models.estimate import quantity
 
 
 @with_options
 def advise(
-    file: Ptx,
-    gpu: Gpu,
-    grid: Grid,
-    block: Block,
-    launch: LaunchOptions,
+    launch: KernelOptions,
     core_mhz: CoreMhz = None,
     memory_mhz: MemoryMhz = None,
     as_json: AsJson = False,
@@ -36,11 +28,7 @@ def advise(
     from wattcast.predictor.advise import advise as run
     from wattcast.predictor.messages.predict import PredictRequest
 
-    body = {
-        **launch.request(file, grid, block),
-        "gpu": gpu,
-        "clocks": clock_request(core_mhz, memory_mhz),
-    }
+    body = {**launch.body(), "clocks": clock_request(core_mhz, memory_mhz)}
     answer = run(predictor(), PredictRequest.model_validate(body))
     show(answer, as_json, _report)
 
@@ -48,20 +36,18 @@ def advise(
 def _report(out: Console, answer: Answer) -> None:
     before = answer["before"]
     out.print(Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", answer["gpu"]))
-    out.print(
-        f"{quantity(before['joules'], 'J')} in {quantity(before['seconds'], 's')}", highlight=False
-    )
+    line(out, f"{quantity(before['joules'], 'J')} in {quantity(before['seconds'], 's')}")
     if not answer["advice"]:
-        out.print("no change found that saves a noticeable amount", highlight=False)
+        line(out, "no change found that saves a noticeable amount")
     for each in answer["advice"]:
         gain = each["gain"]
         out.print()
         saved = f"{-gain['energy_percent']:+.1f} % energy, {-gain['time_percent']:+.1f} % time"
         out.print(Text.assemble((each["code"].replace("_", " "), "bold"), f": {saved}"))
-        for line in (each["detail"], each["remedy"]):
-            out.print(f"  {line}", highlight=False, markup=False)
+        for text in (each["detail"], each["remedy"]):
+            line(out, f"  {text}")
         for at in each["places"][:4]:
             source = "" if at["source_line"] is None else f" (source line {at['source_line']})"
             told = f"  line {at['line']}{source}: {at['text']}"
-            out.print(told, highlight=False, markup=False)
+            line(out, told)
     warnings(out, answer["warnings"])

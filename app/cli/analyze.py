@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from wattcast.app.cli.inputs import AsJson, Block, Gpu, Grid, LaunchOptions, Ptx, with_options
+from wattcast.app.cli.inputs import AsJson, KernelOptions, with_options
 from wattcast.app.cli.output import Answer, line, predictor, rows, show, warnings
 from wattcast.app.cli.predict import registers_told
 
@@ -40,23 +40,12 @@ _QUANTITY = {"name": "quantity", "value": "value", "unit": "unit"}
 
 
 @with_options
-def analyze(
-    file: Ptx,
-    gpu: Gpu,
-    grid: Grid,
-    block: Block,
-    launch: LaunchOptions,
-    as_json: AsJson = False,
-) -> None:
+def analyze(launch: KernelOptions, as_json: AsJson = False) -> None:
     """Show what a launch does: loops, memory, occupancy, hot lines."""
     from wattcast.predictor.analyze import analyze as run
     from wattcast.predictor.messages.analyze import AnalyzeRequest
 
-    body = {
-        **launch.request(file, grid, block),
-        "gpu": gpu,
-    }
-    answer = run(predictor(), AnalyzeRequest.model_validate(body))
+    answer = run(predictor(), AnalyzeRequest.model_validate(launch.body()))
     show(answer, as_json, _report)
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
-from wattcast.app.cli.inputs import CUDA_SUFFIXES, fail, kernel_request
+from wattcast.app.cli.inputs import CUDA_SUFFIXES, LaunchOptions, fail
 from wattcast.app.cli.output import predictor
 from wattcast.app.settings import Settings
 from wattcast.features.analysis import Mode
@@ -208,15 +208,16 @@ def _tasks(
         loops = [row["loops"]] if row.get("loops") else None
         kernel, arguments = row.get("kernel") or None, row.get("arguments", "").split()
         try:
-            request = kernel_request(
-                folder / name, grid, block, shared or 0, kernel, loops, registers, None, arguments
+            options = LaunchOptions(
+                grid, block, shared or 0, kernel, loops, arguments, analysis, registers=registers
             )
+            request = options.request(folder / name)
         except WattcastError as error:
             told = {"file": name, "grid": grid, "block": block, "problem": _one_line(error)}
             rows += [{**told, "gpu": gpu} for gpu in gpus]
             continue
         code[name] = {key: request.pop(key) for key in ("ptx", "cuda") if key in request}
-        grouped.setdefault(name, []).append((grid, block, {**request, "analysis": analysis}))
+        grouped.setdefault(name, []).append((grid, block, request))
     tasks = [FileTask(name, code[name], tuple(each), gpus) for name, each in grouped.items()]
     return tasks, rows
 

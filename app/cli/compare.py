@@ -11,21 +11,13 @@ from rich.text import Text
 
 from wattcast.app.cli.inputs import (
     AsJson,
-    Block,
     Gpus,
-    Grid,
     LaunchOptions,
     PhysicalOptions,
     fail,
     with_options,
 )
-from wattcast.app.cli.output import (
-    console,
-    plain_table,
-    predictor,
-    print_json,
-    warnings,
-)
+from wattcast.app.cli.output import console, line, plain_table, predictor, print_json, warnings
 from wattcast.models.estimate import quantity
 
 EXCEEDED = 3
@@ -53,13 +45,11 @@ def diff(
         ),
     ],
     gpu: Gpus,
-    grid: Grid,
-    block: Block,
+    launch: LaunchOptions,
     max_energy: Percent = None,
     max_time: Percent = None,
     max_power: Percent = None,
     *,
-    launch: LaunchOptions,
     models: PhysicalOptions,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown for a pull request.")
@@ -73,10 +63,10 @@ def diff(
     if str(old) == str(new) == "-":
         fail("only one of OLD and NEW can be standard input", 2)
     body: dict[str, Any] = {
-        "old": {**launch.request(old, grid, block), "time_model": models.time_model},
-        "new": {**launch.request(new, grid, block), "time_model": models.time_model},
+        "old": {**launch.request(old), "time_model": models.time_model},
+        "new": {**launch.request(new), "time_model": models.time_model},
         "gpus": gpu,
-        "clocks": models.request()["clocks"],
+        **models.operating(),
         "model": models.model,
         "limits": {
             "max_energy_percent": _percent("--max-energy", max_energy),
@@ -126,8 +116,8 @@ def _report(answer: dict[str, Any]) -> None:
         ]
         if largest:
             told = f"{each['gpu']}, {each['new']['kernel']['demangled']}: {', '.join(largest)}"
-            out.print(told, highlight=False, markup=False)
+            line(out, told)
     for what in ("added", "removed"):
         for kernel in answer[what]:
-            out.print(f"{what}: {kernel['demangled']}", highlight=False, markup=False)
+            line(out, f"{what}: {kernel['demangled']}")
     warnings(out, answer["warnings"])

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.text import Text
 
 from wattcast.app.cli.inputs import AsJson, fail
-from wattcast.app.cli.output import Answer, plain_table, predictor, show, warnings
+from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
 from wattcast.models.estimate import quantity
 
 
@@ -69,15 +69,15 @@ def _report(out: Console, answer: Answer) -> None:
     out.print(table)
     energy = answer["energy"]
     interval = f"{quantity(energy['low'], 'J')} .. {quantity(energy['high'], 'J')}"
-    out.print(
+    line(
+        out,
         f"{quantity(energy['joules'], 'J')} ({interval}), {answer['kwh']:.6g} kWh on the board of "
         f"{answer['gpu']} in {quantity(answer['time']['seconds'], 's')}",
-        highlight=False,
     )
     if (price := answer["price"]) is not None:
         told = f"{price['amount']:.6g} {price['currency']} ({price['low']:.4g} .. "
-        out.print(f"{told}{price['high']:.4g})", highlight=False, markup=False)
+        line(out, f"{told}{price['high']:.4g})")
     if (co2 := answer["co2"]) is not None:
         told = f"{co2['grams']:.6g} g CO2 ({co2['low']:.4g} .. {co2['high']:.4g})"
-        out.print(told, highlight=False)
+        line(out, told)
     warnings(out, answer["warnings"])

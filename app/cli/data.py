@@ -10,15 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
-from wattcast.app.cli.inputs import AsJson
+from wattcast.app.cli.inputs import AsJson, progress
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 
 data = typer.Typer(help="Fetch, check, import or pack training data.", no_args_is_help=True)
-
-_PIPED_WIDTH = 240
 
 
 @data.command()
@@ -59,7 +56,7 @@ def fetch(
     for source in wanted:
         try:
             fetched = run(
-                source, folder / "power" / "raw", base=base, replace=replace, progress=_progress
+                source, folder / "power" / "raw", base=base, replace=replace, progress=progress
             )
         except WattcastError as error:
             # One file that cannot be had keeps nobody from the others.
@@ -97,7 +94,6 @@ def check(
     if as_json:
         print(json.dumps(tables, indent=2))
     else:
-        console = Console(soft_wrap=True, width=None if sys.stdout.isatty() else _PIPED_WIDTH)
         shown = [
             {
                 **each,
@@ -109,7 +105,7 @@ def check(
             for each in tables
         ]
         columns = ("path", "state", "rows", "kept", "sha256", "fingerprint", "dropped", "noted")
-        report.rows(console, shown, columns)
+        report.rows(report.console(), shown, columns)
     defective = [each["problem"] for each in tables if each["state"] == "defective"]
     for problem in defective:
         print(f"wattcast: {problem}", file=sys.stderr)
@@ -189,7 +185,3 @@ def import_(
 
 def _counts(counts: dict[str, int]) -> str:
     return "; ".join(f"{rule}: {count}" for rule, count in counts.items()) or "-"
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""``wattcast dvfs``: a kernel at many clocks."""
+"""``wattcast dvfs``: a kernel at many clocks and power limits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,9 @@ from rich.text import Text
 
 from wattcast.app.cli.inputs import (
     AsJson,
-    Block,
     Constraints,
-    Gpu,
-    Grid,
-    LaunchOptions,
+    KernelOptions,
     PowerModel,
-    Ptx,
     TimeModel,
     pair_request,
     with_options,
@@ -29,16 +25,16 @@ from wattcast.models.estimate import quantity
 
 @with_options
 def dvfs(
-    file: Ptx,
-    gpu: Gpu,
-    grid: Grid,
-    block: Block,
-    launch: LaunchOptions,
+    launch: KernelOptions,
     clocks: Annotated[
         list[str] | None,
         typer.Option(
-            help="Clock pair CORE/MEMORY in MHz. Repeatable. Default: all pairs of the GPU."
+            help="Clock pair CORE/MEMORY in MHz. Repeatable. Default: all pairs of the GPU, or "
+            "its default pair under power limits."
         ),
+    ] = None,
+    power_limit: Annotated[
+        list[float] | None, typer.Option(help="Power limit in watts. Repeatable.")
     ] = None,
     reference: Annotated[
         str | None, typer.Option(help="Clock pair that ratios refer to. Default: the highest.")
@@ -49,17 +45,18 @@ def dvfs(
     model: PowerModel = "physical",
     as_json: AsJson = False,
 ) -> None:
-    """Predict a launch at many clocks and pick the best pair.
+    """Predict many clocks or power limits, and pick the best.
 
-    Prints the scaling, the Pareto set and the best pair under the constraints.
+    Prints the scaling, the Pareto set and the best pair or limit under the constraints.
     """
     from wattcast.predictor.dvfs import dvfs as run
     from wattcast.predictor.messages.dvfs import DvfsRequest
 
+    every = None if power_limit else "grid"
     body = {
-        **launch.request(file, grid, block),
-        "gpu": gpu,
-        "clocks": [pair_request("--clocks", text) for text in clocks] if clocks else "grid",
+        **launch.body(),
+        "clocks": [pair_request("--clocks", text) for text in clocks or ()] or every,
+        "power_limit_watts": power_limit or None,
         "reference": pair_request("--reference", reference) if reference else None,
         "constraints": asdict(constraints),
         "time_model": time_model,
@@ -80,13 +77,25 @@ def _report(out: Console, answer: Answer) -> None:
         f"reference {megahertz(base)}: {quantity(base['time']['seconds'], 's')}, "
         f"{quantity(base['power']['watts'], 'W')}, {quantity(base['energy']['joules'], 'J')}",
     )
-    headings = ("core/memory MHz", "time", "power", "energy", "x time", "x power", "x energy")
+    headings = (
+        "core/memory MHz",
+        "limit",
+        "runs at",
+        "time",
+        "power",
+        "energy",
+        "x time",
+        "x power",
+        "x energy",
+    )
     table = plain_table(*headings, justify="right")
     table.add_column("")
     for point in answer["points"]:
         scale = point["scale"]
         table.add_row(
             megahertz(point, unit=False),
+            quantity(point["power_limit_watts"], "W"),
+            f"{point['runs_at_core_mhz']:g}",
             quantity(point["time"]["seconds"], "s"),
             quantity(point["power"]["watts"], "W"),
             quantity(point["energy"]["joules"], "J"),
@@ -97,7 +106,7 @@ def _report(out: Console, answer: Answer) -> None:
     for name, best in answer["best"].items():
         line(
             out,
-            f"{name.replace('_', ' ')}: {megahertz(best)}, "
+            f"{name.replace('_', ' ')}: {megahertz(best)} under {best['power_limit_watts']:g} W, "
             f"{best['time_penalty_percent']:+.1f} % time, "
             f"{-best['energy_saved_percent']:+.1f} % energy",
         )

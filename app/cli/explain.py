@@ -12,9 +12,7 @@ from rich.text import Text
 
 from wattcast.app.cli.inputs import (
     AsJson,
-    Block,
     Gpu,
-    Grid,
     Known,
     LaunchOptions,
     MaybePtx,
@@ -27,6 +25,7 @@ from wattcast.app.cli.inputs import (
 from wattcast.app.cli.output import (
     Answer,
     console,
+    line,
     plain_table,
     predictor,
     print_json,
@@ -42,8 +41,7 @@ BAR = 20
 @with_options
 def explain(
     gpu: Gpu,
-    grid: Grid,
-    block: Block,
+    launch: LaunchOptions,
     file: MaybePtx = None,
     target: Annotated[str, typer.Option(help="What to explain: power or time.")] = "power",
     method: Annotated[
@@ -67,7 +65,6 @@ def explain(
     work: Work = None,
     known: Known = None,
     *,
-    launch: LaunchOptions,
     models: ModelOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -90,7 +87,7 @@ def explain(
     if wanted is not None and as_json:
         fail("give either --json or --output", 2)
     body = {
-        **launch.request_or_work(file, work, grid, block),
+        **launch.request_or_work(file, work),
         "known": known_request(known),
         "gpu": gpu,
         **models.request(),
@@ -144,8 +141,8 @@ def _report(out: Console, answer: Answer, prediction: Answer, most: int) -> None
     amount, unit = QUANTITIES[answer["target"]]
     chart = chart_of(answer, prediction)
     out.print(Text(chart.title, "bold"))
-    for line in (chart.subtitle, sentence(answer)):
-        out.print(line, highlight=False, markup=False)
+    for text in (chart.subtitle, sentence(answer)):
+        line(out, text)
     parts = [part for part in answer["contributions"] if part[amount]]
     longest = max((abs(part[amount]) for part in parts), default=1.0)
     table = plain_table()

@@ -7,32 +7,23 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from wattcast.app.cli.inputs import AsJson, Block, Gpu, Grid, LaunchOptions, Ptx, with_options
+from wattcast.app.cli.inputs import AsJson, KernelOptions, with_options
 from wattcast.app.cli.output import Answer, predictor, rows, show, warnings
 
 
 @with_options
 def features(
-    file: Ptx,
-    gpu: Gpu,
-    grid: Grid,
-    block: Block,
+    launch: KernelOptions,
     schema: Annotated[
         str, typer.Option(help="Feature schema; wattcast schemas lists them.")
     ] = "alavani2023",
-    *,
-    launch: LaunchOptions,
     as_json: AsJson = False,
 ) -> None:
     """Print the feature vector that a model sees."""
     from wattcast.predictor.features import features as run
     from wattcast.predictor.messages.features import FeaturesRequest
 
-    body = {
-        **launch.request(file, grid, block),
-        "gpu": gpu,
-        "schema": schema,
-    }
+    body = {**launch.body(), "schema": schema}
     answer = run(predictor(), FeaturesRequest.model_validate(body))
     show(answer, as_json, _report)
 

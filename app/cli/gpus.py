@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli.inputs import AsJson, fail
-from wattcast.app.cli.output import console, predictor, print_json, rows, show
+from wattcast.app.cli.output import console, line, predictor, print_json, rows, show
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 
@@ -59,9 +59,7 @@ def gpus_check(
     if not files:
         found = predictor().gpus.all()
         printed = sum(len(gpu.printed) for gpu in found)
-        console().print(
-            f"{len(found)} profiles are valid, {printed} printed peaks agree", highlight=False
-        )
+        line(console(), f"{len(found)} profiles are valid, {printed} printed peaks agree")
         return
     broken = False
     for path in files:
@@ -70,7 +68,7 @@ def gpus_check(
         for problem in problems:
             print(f"{path}: {problem}", file=sys.stderr)
         if not problems:
-            console().print(f"{path}: valid", highlight=False)
+            line(console(), f"{path}: valid")
     if broken:
         raise typer.Exit(1)
 
@@ -119,7 +117,7 @@ def gpus_add(
         fail(f"{path} exists; --replace overwrites it, --id writes another")
     made = loaded(data, folder)
     origin = f" (the rest from {known.id})" if known else ""
-    console().print(f"{made.name} is now known as {made.id}{origin}: {path}", highlight=False)
+    line(console(), f"{made.name} is now known as {made.id}{origin}: {path}")
 
 
 def _told(dumps: list[Path], device: int | None) -> tuple[dict[str, Any], str]:

@@ -9,32 +9,16 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from wattcast.app.cli.inputs import (
-    AsJson,
-    Block,
-    Gpu,
-    Grid,
-    LaunchOptions,
-    ModelOptions,
-    Ptx,
-    with_options,
-)
-from wattcast.app.cli.output import Answer, plain_table, predictor, show, warnings
+from wattcast.app.cli.inputs import AsJson, KernelOptions, ModelOptions, with_options
+from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
 from wattcast.models.estimate import quantity
-
-Rows = Annotated[int, typer.Option("--rows", min=1, help="Rows shown in each ranking.")]
 
 
 @with_options
 def hotspots(
-    file: Ptx,
-    gpu: Gpu,
-    grid: Grid,
-    block: Block,
-    rows: Rows = 12,
-    *,
-    launch: LaunchOptions,
+    launch: KernelOptions,
     models: ModelOptions,
+    rows: Annotated[int, typer.Option(min=1, help="Rows shown in each ranking.")] = 12,
     as_json: AsJson = False,
 ) -> None:
     """Rank the blocks and lines of a kernel by energy and time."""
@@ -43,12 +27,8 @@ def hotspots(
     from wattcast.predictor.messages.predict import PredictRequest
     from wattcast.predictor.predict import predict
 
-    body = {
-        **launch.request(file, grid, block),
-        "gpu": gpu,
-        **models.request(),
-    }
-    opened, request = predictor(), PredictRequest.model_validate(body)
+    opened = predictor()
+    request = PredictRequest.model_validate({**launch.body(), **models.request()})
     prediction = predict(opened, request)
     if prediction["energy"] is None:
         raise ServiceError("no-explanation", "the energy of this launch cannot be predicted")
@@ -57,10 +37,10 @@ def hotspots(
 
 def _report(out: Console, answer: Answer) -> None:
     out.print(Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", answer["gpu"]))
-    out.print(
+    line(
+        out,
         f"{quantity(answer['joules'], 'J')} in {quantity(answer['seconds'], 's')}; starting the "
         f"launch {answer['start']['energy_share']:.1%} of the energy",
-        highlight=False,
     )
     columns: dict[str, tuple[str, Callable[[Answer], str]]] = {
         "blocks": ("block", lambda row: f"{row['label'] or row['block']}, from line {row['line']}"),
@@ -85,5 +65,5 @@ def _report(out: Console, answer: Answer) -> None:
         out.print(table)
         if ranking["rest"]["rows"]:
             share = ranking["rest"]["joules"] / answer["joules"]
-            out.print(f"and {ranking['rest']['rows']} more, {share:.1%} together", highlight=False)
+            line(out, f"and {ranking['rest']['rows']} more, {share:.1%} together")
     warnings(out, answer["warnings"])

@@ -10,8 +10,9 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import Parameter
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, get_type_hints
@@ -30,70 +31,18 @@ _FILE = typer.Argument(
 Ptx = Annotated[Path, _FILE]
 MaybePtx = Annotated[Path | None, _FILE]
 Gpu = Annotated[str, typer.Option("--gpu", help="GPU id or alias; wattcast gpus lists them.")]
-Grid = Annotated[str, typer.Option("--grid", help="Blocks in the grid: 4096, 64,64 or 64x64x1.")]
-Block = Annotated[
-    str,
-    typer.Option(
-        "--block",
-        help="Threads per block: 256, 16,16 or 16x16; auto: the size fixed by the kernel.",
-    ),
-]
-Shared = Annotated[int, typer.Option("--shared", help="Dynamic shared memory per block, in bytes.")]
-Kernel = Annotated[
-    str | None, typer.Option("--kernel", help="Name of the kernel, if the file has several.")
-]
-Loops = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--loops", help="Loop trip counts: 64 for all loops, LABEL=64 for one. Repeatable."
-    ),
-]
-Registers = Annotated[
-    int | None, typer.Option("--registers", help="Registers per thread. Default: estimated.")
-]
-StaticShared = Annotated[
-    int | None,
-    typer.Option(
-        "--static-shared",
-        help="Static shared memory per block, in bytes. Default: read from the PTX.",
-    ),
-]
-Arguments = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--arg",
-        help="Kernel argument by position or name: n=1024. For a pointer: "
-        "0:elements=1024,values=index. Repeatable.",
-    ),
-]
-Analysis = Annotated[
-    str, typer.Option("--analysis", help="How the kernel is analysed: auto, symbolic or executed.")
-]
-Seconds = Annotated[
-    float | None,
-    typer.Option(
-        "--analysis-seconds", help="Give up the request after this many seconds (exit status 4)."
-    ),
-]
-Effort = Annotated[
-    int | None,
-    typer.Option("--analysis-effort", help="Budget of the executed analysis: lanes times steps."),
-]
-CoreMhz = Annotated[
-    float | None, typer.Option("--core-mhz", help="Core clock in MHz. Default: the GPU's own.")
-]
+Gpus = Annotated[list[str], typer.Option("--gpu", help="GPU id or alias. Repeatable.")]
+CoreMhz = Annotated[float | None, typer.Option(help="Core clock in MHz. Default: the GPU's own.")]
 MemoryMhz = Annotated[
     float | None,
-    typer.Option(
-        "--memory-mhz", help="Memory clock in MHz, as NVML reports it. Default: the GPU's own."
-    ),
+    typer.Option(help="Memory clock in MHz, as NVML reports it. Default: the GPU's own."),
+]
+PowerLimit = Annotated[
+    float | None,
+    typer.Option(help="Power limit in watts, as nvidia-smi -pl sets it. Default: the GPU's own."),
 ]
 TimeModel = Annotated[
-    str,
-    typer.Option(
-        "--time-model",
-        help=f"Time model: auto (now {DEFAULT}) or {', '.join(TIME_MODELS)}.",
-    ),
+    str, typer.Option(help=f"Time model: auto (now {DEFAULT}) or {', '.join(TIME_MODELS)}.")
 ]
 PowerModel = Annotated[
     str, typer.Option("--model", help=f"Power model: auto or {', '.join(POWER_FAMILIES)}.")
@@ -101,17 +50,13 @@ PowerModel = Annotated[
 Work = Annotated[
     str | None,
     typer.Option(
-        "--work",
-        help="Counts from a profiler instead of FILE: dram_bytes=1e9,int_ops=4e9,flops_sp=2e9.",
+        help="Counts from a profiler instead of FILE: dram_bytes=1e9,int_ops=4e9,flops_sp=2e9."
     ),
 ]
 Known = Annotated[
     Path | None,
-    typer.Option(
-        "--known", help="JSON file with measured launches of this kernel, as in POST /predict."
-    ),
+    typer.Option(help="JSON file with measured launches of this kernel, as in POST /predict."),
 ]
-Gpus = Annotated[list[str], typer.Option("--gpu", help="GPU id or alias. Repeatable.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the HTTP service answers.")]
 
 
@@ -119,6 +64,11 @@ def fail(message: str, status: int = 1) -> NoReturn:
     """One line on stderr, and the end of the program."""
     print(f"wattcast: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(status)
+
+
+def progress(line: str) -> None:
+    """A line on stderr about work under way."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def work_request(file: Path | None, text: str | None, grid: str, block: str) -> dict[str, Any]:
@@ -154,36 +104,6 @@ def known_request(file: Path | None) -> list[Any]:
     return found
 
 
-def kernel_request(
-    file: Path,
-    grid: str,
-    block: str,
-    shared: int,
-    kernel: str | None,
-    loops: list[str] | None,
-    registers: int | None,
-    static_shared: int | None,
-    arguments: list[str] | None,
-) -> dict[str, Any]:
-    """The part of a request's body that every command on a kernel shares.
-
-    Raises CompileError or PtxError for a file that is not UTF-8 text.
-    """
-    return {
-        "cuda" if file.suffix in CUDA_SUFFIXES else "ptx": _read(file),
-        "kernel": kernel,
-        "launch": {
-            "grid": _dimensions("--grid", grid),
-            "block": None if block == "auto" else _dimensions("--block", block),
-            "dynamic_shared_bytes": shared,
-            "arguments": _arguments(arguments or []),
-        },
-        "loops": _loops(loops or []),
-        "registers_per_thread": registers,
-        "static_shared_bytes": static_shared,
-    }
-
-
 def _read(file: Path) -> str:
     from wattcast.features.cuda import CompileError
     from wattcast.features.errors import PtxError
@@ -214,29 +134,32 @@ def clock_request(
 
 def pair_request(option: str, text: str) -> dict[str, float]:
     """A pair of clocks written CORE/MEMORY, or CORE alone."""
-    core, slash, memory = text.partition("/")
-    try:
+    with expected(option, text, "CORE/MEMORY in MHz, as in 1164/3505"):
+        core, slash, memory = text.partition("/")
         pair = {"core_mhz": float(core)}
         return {**pair, "memory_mhz": float(memory)} if slash else pair
+
+
+@contextmanager
+def expected(option: str, text: str, what: str) -> Iterator[None]:
+    """Reads ``text`` inside; where it holds no numbers, says ``what`` was expected and ends."""
+    try:
+        yield
     except ValueError:
-        fail(f"{option} {text!r}: expected CORE/MEMORY in MHz, as in 1164/3505", 2)
+        fail(f"{option} {text!r}: expected {what}", 2)
 
 
 def _dimensions(option: str, text: str) -> list[int]:
-    try:
+    with expected(option, text, "1 to 3 whole numbers, as in 64,64"):
         return [int(part) for part in text.replace("x", ",").split(",")]
-    except ValueError:
-        fail(f"{option} {text!r}: expected 1 to 3 whole numbers, as in 64,64", 2)
 
 
 def _loops(given: list[str]) -> dict[str, float]:
     trips: dict[str, float] = {}
     for text in given:
         label, _, number = text.rpartition("=")
-        try:
+        with expected("--loops", text, "a number or LABEL=number"):
             trips[label or "default"] = float(number)
-        except ValueError:
-            fail(f"--loops {text!r}: expected a number or LABEL=number", 2)
     return trips
 
 
@@ -273,38 +196,110 @@ def _number(value: str, text: str, option: str = "--arg") -> int | float:
 
 
 @dataclass(frozen=True)
-class LaunchOptions:
-    """Of a launch, beside its code, grid and block."""
+class CodeOptions:
+    """Of a kernel, whatever its grid and block."""
 
-    shared: Shared = 0
-    kernel: Kernel = None
-    loops: Loops = None
-    registers: Registers = None
-    static_shared: StaticShared = None
-    arg: Arguments = None
-    analysis: Analysis = "auto"
-    analysis_seconds: Seconds = None
-    analysis_effort: Effort = None
+    shared: Annotated[int, typer.Option(help="Dynamic shared memory per block, in bytes.")] = 0
+    kernel: Annotated[
+        str | None, typer.Option(help="Name of the kernel, if the file has several.")
+    ] = None
+    loops: Annotated[
+        list[str] | None,
+        typer.Option(help="Loop trip counts: 64 for all loops, LABEL=64 for one. Repeatable."),
+    ] = None
+    arg: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Kernel argument by position or name: n=1024. For a pointer: "
+            "0:elements=1024,values=index. Repeatable."
+        ),
+    ] = None
+    analysis: Annotated[
+        str, typer.Option(help="How the kernel is analysed: auto, symbolic or executed.")
+    ] = "auto"
+    analysis_seconds: Annotated[
+        float | None,
+        typer.Option(help="Give up the request after this many seconds (exit status 4)."),
+    ] = None
+    analysis_effort: Annotated[
+        int | None, typer.Option(help="Budget of the executed analysis: lanes times steps.")
+    ] = None
 
-    def request(self, file: Path, grid: str, block: str) -> dict[str, Any]:
-        """The part of a request's body that tells code and launch. Raises as ``kernel_request``."""
-        code = (self.shared, self.kernel, self.loops, self.registers, self.static_shared, self.arg)
-        return {**kernel_request(file, grid, block, *code), **self._how()}
+    def of_code(self, file: Path, grid: str = "1", block: str = "1") -> dict[str, Any]:
+        """The part of a request's body that tells code and launch.
 
-    def request_or_work(
-        self, file: Path | None, work: str | None, grid: str, block: str
-    ) -> dict[str, Any]:
+        Raises CompileError or PtxError for a file that is not UTF-8 text.
+        """
+        return {
+            "cuda" if file.suffix in CUDA_SUFFIXES else "ptx": _read(file),
+            "kernel": self.kernel,
+            "launch": {
+                "grid": _dimensions("--grid", grid),
+                "block": None if block == "auto" else _dimensions("--block", block),
+                "dynamic_shared_bytes": self.shared,
+                "arguments": _arguments(self.arg or []),
+            },
+            "loops": _loops(self.loops or []),
+            **self.how(),
+        }
+
+    def how(self) -> dict[str, Any]:
+        """How the kernel is analysed."""
+        names = ("analysis", "analysis_seconds", "analysis_effort")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True)
+class _Shape:
+    grid: Annotated[str, typer.Option(help="Blocks in the grid: 4096, 64,64 or 64x64x1.")]
+    block: Annotated[
+        str,
+        typer.Option(
+            help="Threads per block: 256, 16,16 or 16x16; auto: the size fixed by the kernel."
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class LaunchOptions(CodeOptions, _Shape):  # the fields of the last class come first
+    """Of a launch, beside the file with its code."""
+
+    registers: Annotated[
+        int | None, typer.Option(help="Registers per thread. Default: estimated.")
+    ] = None
+    static_shared: Annotated[
+        int | None,
+        typer.Option(help="Static shared memory per block, in bytes. Default: read from the PTX."),
+    ] = None
+
+    def request(self, file: Path) -> dict[str, Any]:
+        """The part of a request's body that tells code and launch. Raises as ``of_code``."""
+        return {
+            **self.of_code(file, self.grid, self.block),
+            "registers_per_thread": self.registers,
+            "static_shared_bytes": self.static_shared,
+        }
+
+    def request_or_work(self, file: Path | None, work: str | None) -> dict[str, Any]:
         """The same, or measured ``work`` in the place of code; one of them has to be given."""
         if file is not None and work is None:
-            return self.request(file, grid, block)
-        return {**work_request(file, work, grid, block), **self._how()}
+            return self.request(file)
+        return {**work_request(file, work, self.grid, self.block), **self.how()}
 
-    def _how(self) -> dict[str, Any]:
-        return {
-            "analysis": self.analysis,
-            "analysis_seconds": self.analysis_seconds,
-            "analysis_effort": self.analysis_effort,
-        }
+
+@dataclass(frozen=True)
+class _OnOneGpu:
+    file: Ptx
+    gpu: Gpu
+
+
+@dataclass(frozen=True)
+class KernelOptions(LaunchOptions, _OnOneGpu):
+    """A file, a GPU and a launch of the file's kernel on it."""
+
+    def body(self) -> dict[str, Any]:
+        """The part of a request's body that tells them. Raises as ``of_code``."""
+        return {**self.request(self.file), "gpu": self.gpu}
 
 
 @dataclass(frozen=True)
@@ -313,13 +308,18 @@ class ModelOptions:
 
     core_mhz: CoreMhz = None
     memory_mhz: MemoryMhz = None
+    power_limit: PowerLimit = None
     time_model: TimeModel = "auto"
     model: PowerModel = "auto"
 
-    def request(self) -> dict[str, Any]:
-        """The part of a request's body that names clocks and models."""
+    def operating(self) -> dict[str, Any]:
+        """The part of a request's body that names clocks and power limit."""
         clocks = clock_request(self.core_mhz, self.memory_mhz)
-        return {"clocks": clocks, "time_model": self.time_model, "model": self.model}
+        return {"clocks": clocks, "power_limit_watts": self.power_limit}
+
+    def request(self) -> dict[str, Any]:
+        """The same, and the models."""
+        return {**self.operating(), "time_model": self.time_model, "model": self.model}
 
 
 @dataclass(frozen=True)
@@ -361,7 +361,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
             Parameter(
                 field.name,
                 Parameter.KEYWORD_ONLY,
-                default=field.default,
+                default=Parameter.empty if field.default is MISSING else field.default,
                 annotation=hints[field.name],
             )
             for field in fields(kind)

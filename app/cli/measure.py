@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from wattcast.app.cli.inputs import AsJson, fail
+from wattcast.app.cli.inputs import AsJson, fail, progress
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 
@@ -144,7 +143,7 @@ def onboard(
         path = recording or home / "recordings" / f"device-{device or 0}.jsonl"
         request = Request(applications, only=_starts(only), most_seconds=_seconds(minutes))
         _measured(path, device, request)
-    made = run(path, home, gpu, _progress)
+    made = run(path, home, gpu, progress)
     if as_json:
         print(json.dumps({**told(made), "files": [str(one) for one in made.files]}, indent=2))
         return
@@ -181,7 +180,7 @@ def _measured(
                 "notes": list(campaign.notes),
             }
         with _terminated():
-            outcome = campaign.run(path, _progress)
+            outcome = campaign.run(path, progress)
     except KeyboardInterrupt:
         fail(f"interrupted; {path} keeps what was measured; run it again to continue", 130)
     finally:
@@ -220,7 +219,3 @@ def _terminated() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _progress(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)

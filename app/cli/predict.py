@@ -10,9 +10,7 @@ from rich.text import Text
 
 from wattcast.app.cli.inputs import (
     AsJson,
-    Block,
     Gpus,
-    Grid,
     Known,
     LaunchOptions,
     MaybePtx,
@@ -28,13 +26,11 @@ from wattcast.models.estimate import quantity
 @with_options
 def predict(
     gpu: Gpus,
-    grid: Grid,
-    block: Block,
+    launch: LaunchOptions,
     file: MaybePtx = None,
     work: Work = None,
     known: Known = None,
     *,
-    launch: LaunchOptions,
     models: ModelOptions,
     board: Annotated[
         str | None, typer.Option(help="Which board, if models are kept per board.")
@@ -52,7 +48,7 @@ def predict(
     from wattcast.predictor.predict import predict as run
 
     body: dict[str, Any] = {
-        **launch.request_or_work(file, work, grid, block),
+        **launch.request_or_work(file, work),
         "known": known_request(known),
         **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
         **models.request(),
@@ -118,10 +114,7 @@ def needs(out: Console, answer: Answer) -> None:
 def _basis(out: Console, answer: Answer) -> None:
     model, occupancy, registers = answer["model"], answer["occupancy"], answer["registers"]
     if model is not None:
-        out.print(
-            f"power model {model['family']} version {model['version']} on {model['schema']}",
-            highlight=False,
-        )
+        line(out, f"power model {model['family']} version {model['version']} on {model['schema']}")
     if (timing := answer["time_model"]) is not None:
         bound = f", bound by {timing['regime']}" if timing["regime"] else ""
         line(out, f"time model {timing['family']}{bound}")
@@ -134,25 +127,25 @@ def _basis(out: Console, answer: Answer) -> None:
         told = f"occupancy {occupancy['occupancy']:.0%}, limited by {occupancy['limiter']}"
         line(out, f"{told}; {registers_told(registers)}")
     for trip in answer["trip_counts"]:
-        out.print(
+        line(
+            out,
             f"loop {trip['loop'] or '?'} (line {trip['line']}): {trip['trips']:g} trips, "
             f"{trip['how']}",
-            highlight=False,
         )
 
 
 def contributions(out: Console, explanation: Answer, most: int = 6) -> None:
     """The features that move the prediction most, in watts."""
-    out.print(f"base {explanation['base_watts']:.2f} W", highlight=False)
+    line(out, f"base {explanation['base_watts']:.2f} W")
     components = explanation["model"]["family"] == "physical"  # they have watts and no value
     for part in explanation["contributions"][:most]:
         shown = "missing" if part["value"] is None else f"{part['value']:g}"
         named = part["feature"] if components else f"{part['feature']} = {shown}"
-        out.print(f"  {part['watts']:+8.2f} W  {named}", highlight=False)
+        line(out, f"  {part['watts']:+8.2f} W  {named}")
     rest = explanation["contributions"][most:]
     if rest:
         total = sum(part["watts"] for part in rest)
-        out.print(f"  {total:+8.2f} W  {len(rest)} other features", highlight=False)
+        line(out, f"  {total:+8.2f} W  {len(rest)} other features")
 
 
 def registers_told(registers: Answer) -> str:

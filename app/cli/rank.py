@@ -10,28 +10,15 @@ from rich.text import Text
 
 from wattcast.app.cli.inputs import (
     CUDA_SUFFIXES,
-    Analysis,
-    Arguments,
     AsJson,
-    Effort,
+    CodeOptions,
     Gpu,
-    Kernel,
-    Loops,
     PhysicalOptions,
     Ptx,
-    Seconds,
-    Shared,
     fail,
-    kernel_request,
     with_options,
 )
-from wattcast.app.cli.output import (
-    Answer,
-    console,
-    plain_table,
-    predictor,
-    print_json,
-)
+from wattcast.app.cli.output import Answer, console, line, plain_table, predictor, print_json
 from wattcast.models.estimate import quantity
 
 Divisors = Annotated[
@@ -55,14 +42,8 @@ def rank(
     grid_div_z: Divisors = None,
     by: Annotated[str, typer.Option(help="Rank by energy or time.")] = "energy",
     top: Annotated[int, typer.Option(min=1, help="How many configurations you would run.")] = 10,
-    shared: Shared = 0,
-    kernel: Kernel = None,
-    loops: Loops = None,
-    arg: Arguments = None,
-    analysis: Analysis = "auto",
-    analysis_seconds: Seconds = None,
-    analysis_effort: Effort = None,
     *,
+    code: CodeOptions,
     models: PhysicalOptions,
     as_json: AsJson = False,
 ) -> None:
@@ -86,15 +67,12 @@ def rank(
     if size is None:
         fail("the file does not give the problem size; pass --problem-size", 2)
     request: dict[str, Any] = {
-        **kernel_request(file, "1", "1", shared, kernel, loops, None, None, arg),
+        **code.of_code(file),
         "gpu": gpu,
-        "analysis": analysis,
-        "analysis_seconds": analysis_seconds,
-        "analysis_effort": analysis_effort,
         **models.request(),
     }
     if file.suffix in CUDA_SUFFIXES:
-        request["kernel"] = kernel or found.kernel
+        request["kernel"] = code.kernel or found.kernel
     given = (grid_div_x, grid_div_y, grid_div_z)
     divisors = tuple(
         (name,) if text is None else tuple(text.split(","))
@@ -141,16 +119,16 @@ def _report(answer: Answer, top: int) -> None:
         out.print(f"{len(answer['refused'])} refused, the first: {first}", markup=False)
     judged = answer["judged"]
     if judged is None:
-        out.print(f"no measured {answer['objective']} to judge the order by", highlight=False)
+        line(out, f"no measured {answer['objective']} to judge the order by")
         return
-    out.print(
+    line(
+        out,
         f"measuring these {judged['k']} of {judged['configurations']} would have saved "
         f"{judged['runs_saved']} runs and found one {judged['loss']:.1%} above the best",
-        highlight=False,
     )
-    out.print(
+    line(
+        out,
         f"one within {judged['near']:.0%} of the best is at rank {judged['runs_needed']}; without "
         f"a prediction it takes {judged['runs_needed_random']:.1f} runs on average; rank "
         f"correlation {judged['rank_correlation']:.2f}",
-        highlight=False,
     )

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from wattcast.app.cli.output import console, rows
+from wattcast.app.cli.output import console, line, rows
 from wattcast.app.cli.predict import prediction
 from wattcast.app.settings import Settings
 
@@ -32,11 +32,9 @@ def serve(
     def ready(url: str) -> None:
         if demo:
             answer = demonstrate(url)
-            console().print(f"POST {url}/predict answered:", highlight=False)
+            line(console(), f"POST {url}/predict answered:")
             prediction(console(), answer)
-        console().print(
-            f"wattcast serves on {url} (API documentation: {url}/docs)", highlight=False
-        )
+        line(console(), f"wattcast serves on {url} (API documentation: {url}/docs)")
 
     run(settings, ready)
 

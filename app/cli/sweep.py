@@ -11,23 +11,15 @@ from rich.text import Text
 
 from wattcast.app.cli.inputs import (
     AsJson,
-    Block,
     Constraints,
     Gpus,
-    Grid,
     LaunchOptions,
     PhysicalOptions,
     Ptx,
-    fail,
+    expected,
     with_options,
 )
-from wattcast.app.cli.output import (
-    Answer,
-    plain_table,
-    predictor,
-    show,
-    warnings,
-)
+from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
 from wattcast.models.estimate import quantity
 
 MOST_LINES = 40
@@ -38,8 +30,7 @@ MOST_LINES = 40
 def sweep(
     file: Ptx,
     gpu: Gpus,
-    grid: Grid,
-    block: Block,
+    launch: LaunchOptions,
     blocks: Annotated[
         str | None,
         typer.Option(help="Blocks to try: 64,128 or 16x16,32x8. Default: common sizes."),
@@ -58,7 +49,6 @@ def sweep(
         str | None, typer.Option(help="Register counts per thread to try: 24,32,40.")
     ] = None,
     *,
-    launch: LaunchOptions,
     constraints: Constraints,
     models: PhysicalOptions,
     as_json: AsJson = False,
@@ -71,7 +61,7 @@ def sweep(
     from wattcast.predictor.sweep import sweep as run
 
     body: dict[str, Any] = {
-        **launch.request(file, grid, block),
+        **launch.request(file),
         **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
         "blocks": _shapes("--blocks", blocks),
         "grids": _shapes("--grids", grids),
@@ -87,29 +77,25 @@ def sweep(
 def _shapes(option: str, text: str | None) -> list[list[int]] | None:
     if text is None:
         return None
-    try:
+    with expected(option, text, "shapes separated by commas, as in 64,128 or 16x16"):
         return [[int(size) for size in shape.split("x")] for shape in text.split(",")]
-    except ValueError:
-        fail(f"{option} {text!r}: expected shapes separated by commas, as in 64,128 or 16x16", 2)
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
-    try:
+    with expected(option, text, "whole numbers separated by commas, as in 24,32"):
         return [int(number) for number in text.split(",")]
-    except ValueError:
-        fail(f"{option} {text!r}: expected whole numbers separated by commas, as in 24,32", 2)
 
 
 def report(out: Console, answer: Answer) -> None:
     """The cheapest points beside the reference, the best by each objective, what is refused."""
     out.print(Text(answer["kernel"]["demangled"], "bold"))
     base = answer["reference"]
-    out.print(
+    line(
+        out,
         f"reference {_named(base)}: {quantity(base['time']['seconds'], 's')}, "
         f"{quantity(base['power']['watts'], 'W')}, {quantity(base['energy']['joules'], 'J')}",
-        highlight=False,
     )
     table = plain_table()
     for heading, justify in (
@@ -131,16 +117,15 @@ def report(out: Console, answer: Answer) -> None:
         )
     out.print(table)
     if len(points) > MOST_LINES:
-        out.print(f"and {len(points) - MOST_LINES} more (--json shows all)", highlight=False)
+        line(out, f"and {len(points) - MOST_LINES} more (--json shows all)")
     for name, best in answer["best"].items():
-        out.print(
+        line(
+            out,
             f"{name.replace('_', ' ')}: {_named(best)}, {-best['time_saved_percent']:+.1f} % time, "
             f"{-best['energy_saved_percent']:+.1f} % energy",
-            highlight=False,
-            markup=False,
         )
     for shape in answer["infeasible"]:
-        out.print(f"not {_named(shape)}: {shape['reason']}", highlight=False, markup=False)
+        line(out, f"not {_named(shape)}: {shape['reason']}")
     warnings(out, answer["warnings"])
 
 

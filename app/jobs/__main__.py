@@ -17,8 +17,8 @@ from uuid import UUID
 from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app import logs
-from wattcast.app.disk import is_full
 from wattcast.app.jobs.worker import NO_ROOM_STATUS, TOKEN_VARIABLE
+from wattcast.app.problems import is_full
 from wattcast.app.settings import Settings
 from wattcast.app.store.jobs import LeaseLostError
 from wattcast.features.errors import WattcastError

@@ -91,20 +91,25 @@ class Services(Predictor):
         services._watch()
         return services
 
+    @property
+    def database(self) -> Repositories:
+        """``data``, where the caller needs it."""
+        assert self.data is not None
+        return self.data
+
     def _watch(self) -> None:
         """Serve the registry's champions from now on, and work on jobs."""
         from wattcast.app.jobs.worker import Worker
         from wattcast.app.services.models.artifacts import RegistryArtifacts
         from wattcast.app.services.models.champions import Champions
 
-        assert self.data is not None
-        settings = self.settings
+        settings, data = self.settings, self.database
         artifacts = RegistryArtifacts(settings.home / "registry", settings.artifacts_url)
         self.champions = Champions(
-            self.power, self.data.registry, artifacts, settings.registry_poll_seconds
+            self.power, data.registry, artifacts, settings.registry_poll_seconds
         )
         self.champions.start()
-        self.worker = Worker(settings, self.data.jobs)
+        self.worker = Worker(settings, data.jobs)
         self.worker.start()
 
     def check(self) -> dict[str, str]:
@@ -114,9 +119,7 @@ class Services(Predictor):
         and ServiceError ``not-ready`` where no model passes its checks, a promoted one cannot be
         loaded, or the service is saturated.
         """
-        from sqlalchemy.exc import SQLAlchemyError
-
-        from wattcast.app.store.database import HEAD, StoreError, revision
+        from wattcast.app.store.database import HEAD, StoreError, asked, revision
 
         found: dict[str, str] = {}
         if self.store is not None:
@@ -125,10 +128,8 @@ class Services(Predictor):
                 raise StoreError("predictions are not being written; see the log")
             found["database"] = "ok"
         if self.data is not None:
-            try:
+            with asked():
                 current = revision(self.data.engine)
-            except SQLAlchemyError as error:
-                raise StoreError("the database does not answer") from error
             if current != HEAD:
                 raise StoreError(f"the database is at migration {current}, not at {HEAD}")
             found["migrations"] = "ok"

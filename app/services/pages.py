@@ -26,31 +26,6 @@ _SWAGGER = ("swagger-ui.css", "swagger-ui-bundle.js")
 """Files of Swagger UI that the documentation of the API loads, out of the package fastapi-offline
 (MIT; Swagger UI itself is Apache-2.0), which follows Swagger UI's releases."""
 
-_DOCS = b"""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>Wattcast: the API</title>
-<link rel="icon" href="data:,">
-<link rel="stylesheet" href="/docs/swagger-ui.css">
-</head>
-<body>
-<div id="swagger-ui"></div>
-<noscript>The same as JSON: <a href="/openapi.json">/openapi.json</a></noscript>
-<script src="/docs/swagger-ui-bundle.js"></script>
-<script src="/docs/start.js"></script>
-</body>
-</html>
-"""
-
-_START = b"""\
-window.ui = SwaggerUIBundle({
-  url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null,
-});
-"""
-
 _MEDIA = {
     ".js": "text/javascript",
     ".css": "text/css",
@@ -132,10 +107,14 @@ def find(name: str) -> Asset | None:
     return plotly() if name == PLOTLY else assets().get(name)
 
 
+def _beside(name: str) -> bytes:
+    return files("wattcast.app.web").joinpath(name).read_bytes()
+
+
 @cache
 def docs_page() -> Asset:
     """The page under ``/docs``."""
-    return Asset.of(_DOCS, "text/html")
+    return Asset.of(_beside("docs.html"), "text/html")
 
 
 @cache
@@ -146,7 +125,7 @@ def _swagger(name: str) -> Asset:
 
 @cache
 def _start() -> Asset:
-    return Asset.of(_START, _MEDIA[".js"])
+    return Asset.of(_beside("docs_start.js"), _MEDIA[".js"])
 
 
 def docs_file(name: str) -> Asset | None:

@@ -12,11 +12,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 import sqlalchemy as sa
-from pydantic_core import from_json, to_json
 from sqlalchemy.engine import Connection, Engine
 
 from wattcast.app.logs import REQUEST_ID
-from wattcast.app.store.tables import AUDIT_LOG
+from wattcast.app.store.tables import AUDIT_LOG, read
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ def record(
             actor=actor,
             action=action,
             subject=subject,
-            detail=to_json(detail or {}, inf_nan_mode="null").decode(),
+            detail=detail or {},
             request_id=REQUEST_ID.get(),
         )
     )
@@ -63,20 +62,4 @@ def entries(engine: Engine, *, limit: int = 100, before: int | None = None) -> l
     if before is not None:
         query = query.where(columns.id < before)
     with engine.connect() as connection:
-        return [
-            AuditEntry(
-                id=row.id,
-                at=aware(row.at),
-                actor=row.actor,
-                action=row.action,
-                subject=row.subject,
-                detail=from_json(row.detail),
-                request_id=row.request_id,
-            )
-            for row in connection.execute(query)
-        ]
-
-
-def aware(stored: datetime) -> datetime:
-    """A stored time with its zone, which SQLite leaves out: times are stored in UTC."""
-    return stored if stored.tzinfo else stored.replace(tzinfo=UTC)
+        return [read(AuditEntry, row) for row in connection.execute(query)]

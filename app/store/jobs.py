@@ -18,13 +18,13 @@ from typing import Any, Literal, get_args
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
-from pydantic_core import from_json, to_json
-from sqlalchemy.engine import Connection, Engine, Row
+from pydantic_core import to_json
+from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import IntegrityError
 
-from wattcast.app.store.audit import aware, record
+from wattcast.app.store.audit import record
 from wattcast.app.store.database import database_now, seconds_since_1970
-from wattcast.app.store.tables import JOB_EVENTS, JOBS
+from wattcast.app.store.tables import JOB_EVENTS, JOBS, read
 from wattcast.features.errors import ServiceError
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
@@ -41,15 +41,15 @@ class Job:
     state: State
     stage: str
     progress: float
-    request: Mapping[str, Any]
-    actor: str
+    attempts: int
     created: datetime
     started: datetime | None
     finished: datetime | None
-    attempts: int
     cancel_requested: bool
+    request: Mapping[str, Any]
     result: Mapping[str, Any] | None
     error: Mapping[str, Any] | None
+    actor: str
 
     @property
     def ended(self) -> bool:
@@ -86,9 +86,7 @@ class LeaseLostError(ServiceError):
 
 class JobStore:
     """Repository of jobs over ``engine``. Safe to call from any thread.
-
-    Every method raises sqlalchemy.exc.SQLAlchemyError where the database is gone.
-    """
+    Every method raises sqlalchemy.exc.SQLAlchemyError where the database is gone."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -97,9 +95,7 @@ class JobStore:
         self, kind: str, request: Mapping[str, Any], actor: str, key: str | None = None
     ) -> tuple[Job, bool]:
         """Queue a job; ``False`` with the job that was queued under the same ``key`` before.
-
-        Raises ServiceError ``idempotency-key`` where that one was another request.
-        """
+        Raises ServiceError ``idempotency-key`` where that one was another request."""
         text = to_json(request, inf_nan_mode="null")
         digest = hashlib.sha256(kind.encode() + b"\n" + text).hexdigest()
         job_id = uuid4()
@@ -109,7 +105,7 @@ class JobStore:
             "state": "queued",
             "stage": "queued",
             "progress": 0.0,
-            "request": text.decode(),
+            "request": request,
             "request_sha256": digest,
             "idempotency_key": key,
             "actor": actor,
@@ -139,13 +135,13 @@ class JobStore:
                 "idempotency-key",
                 f"the idempotency key {key!r} was used for another request (job {row.id})",
             )
-        return _job(row)
+        return read(Job, row)
 
     def get(self, job_id: UUID) -> Job | None:
         """A job by its id."""
         with self._engine.connect() as connection:
             row = connection.execute(sa.select(JOBS).where(JOBS.c.id == job_id)).one_or_none()
-        return None if row is None else _job(row)
+        return None if row is None else read(Job, row)
 
     def ended_of(self, job_ids: Sequence[UUID]) -> list[UUID]:
         """Which of these jobs have ended."""
@@ -159,7 +155,7 @@ class JobStore:
         """Jobs, newest first."""
         query = sa.select(JOBS).order_by(JOBS.c.created.desc(), JOBS.c.id).limit(limit)
         with self._engine.connect() as connection:
-            return [_job(row) for row in connection.execute(query)]
+            return [read(Job, row) for row in connection.execute(query)]
 
     def events(self, job_id: UUID, after: int = 0, limit: int = 1000) -> list[JobEvent]:
         """What happened to a job after the event of id ``after``, in order."""
@@ -171,10 +167,7 @@ class JobStore:
             .limit(limit)
         )
         with self._engine.connect() as connection:
-            return [
-                JobEvent(row.id, aware(row.at), row.state, row.stage, row.progress, row.detail)
-                for row in connection.execute(query)
-            ]
+            return [read(JobEvent, row) for row in connection.execute(query)]
 
     def claim(self, kinds: Sequence[str], lease_seconds: float, most_attempts: int) -> Claim | None:
         """Take the oldest job that waits, or whose worker is gone; ``None`` if there is none.
@@ -216,7 +209,7 @@ class JobStore:
             if row is None:
                 return None
             _event(connection, row.id, "running", "starting", 0.0, f"attempt {row.attempts}")
-            return Claim(_job(row), token)
+            return Claim(read(Job, row), token)
 
     def _bury(self, expired: sa.ColumnElement[bool], most_attempts: int) -> None:
         """End jobs whose worker is gone and that shall not run again."""
@@ -235,7 +228,7 @@ class JobStore:
                     if job.cancel_requested:
                         self._end(connection, job_id, "cancelled", {})
                     else:
-                        self._end(connection, job_id, "failed", {"error": _text(error)}, why)
+                        self._end(connection, job_id, "failed", {"error": error}, why)
             except LeaseLostError:
                 continue  # another worker came first
 
@@ -266,21 +259,17 @@ class JobStore:
         self, connection: Connection, job_id: UUID, token: str, result: Mapping[str, Any]
     ) -> None:
         """End a job well, in the transaction of its effects, as the first statement of it.
-
-        Raises LeaseLostError: then none of them may be committed.
-        """
+        Raises LeaseLostError: then none of them may be committed."""
         job = self._held(connection, job_id, token)
         if job.cancel_requested:
             raise LeaseLostError(job_id)
-        self._end(connection, job_id, "done", {"result": _text(result), "progress": 1.0})
+        self._end(connection, job_id, "done", {"result": result, "progress": 1.0})
 
     def fail(self, job_id: UUID, token: str, error: Mapping[str, Any]) -> None:
         """End a job that cannot succeed. Raises LeaseLostError."""
         with self._engine.begin() as connection:
             self._held(connection, job_id, token)
-            self._end(
-                connection, job_id, "failed", {"error": _text(error)}, str(error.get("detail"))
-            )
+            self._end(connection, job_id, "failed", {"error": error}, str(error.get("detail")))
 
     def release(
         self, job_id: UUID, token: str, why: str, *, wait_seconds: float = 0.0, used: bool = True
@@ -305,9 +294,7 @@ class JobStore:
 
     def cancel(self, job_id: UUID, actor: str) -> Job | None:
         """Cancel a job: at once where it waits, else as soon as its worker hears of it.
-
-        The job as it stands then; one that has ended stays as it is. ``None`` if there is none.
-        """
+        The job as it stands then; one that has ended stays as it is. ``None`` if there is none."""
         columns = JOBS.c
         mark = (
             sa.update(JOBS)
@@ -345,7 +332,7 @@ class JobStore:
         row = connection.execute(lock).one_or_none()
         if row is None:
             raise LeaseLostError(job_id)
-        return _job(row)
+        return read(Job, row)
 
     def _end(
         self,
@@ -371,47 +358,14 @@ class JobStore:
 def _event(
     connection: Connection, job_id: UUID, state: str, stage: str, share: float, detail: str = ""
 ) -> None:
-    connection.execute(
-        sa.insert(JOB_EVENTS).values(
-            job_id=job_id,
-            at=datetime.now(UTC),
-            state=state,
-            stage=stage,
-            progress=share,
-            detail=detail,
-        )
-    )
-
-
-def _text(content: object) -> str:
-    return to_json(content, inf_nan_mode="null").decode()
-
-
-def _job(row: Row[Any]) -> Job:
-    return Job(
-        id=row.id,
-        kind=row.kind,
-        state=row.state,
-        stage=row.stage,
-        progress=row.progress,
-        request=from_json(row.request),
-        actor=row.actor,
-        created=aware(row.created),
-        started=aware(row.started) if row.started else None,
-        finished=aware(row.finished) if row.finished else None,
-        attempts=row.attempts,
-        cancel_requested=row.cancel_requested,
-        result=None if row.result is None else from_json(row.result),
-        error=None if row.error is None else from_json(row.error),
-    )
+    values = {"state": state, "stage": stage, "progress": share, "detail": detail}
+    connection.execute(sa.insert(JOB_EVENTS).values(job_id=job_id, at=datetime.now(UTC), **values))
 
 
 @dataclass(frozen=True, slots=True)
 class Durations:
     """How long jobs of one kind and outcome took, from their first start to their end.
-
-    ``at_most[i]`` is the number of them that took no longer than the i-th bound.
-    """
+    ``at_most[i]`` is the number of them that took no longer than the i-th bound."""
 
     kind: str
     outcome: State
@@ -432,9 +386,7 @@ class JobFigures:
 
 def job_figures(engine: Engine, kinds: Sequence[str], bounds: Sequence[float]) -> JobFigures:
     """Figures of the jobs of ``kinds``, in one query; ``bounds`` are seconds.
-
-    Raises sqlalchemy.exc.SQLAlchemyError where the database is gone.
-    """
+    Raises sqlalchemy.exc.SQLAlchemyError where the database is gone."""
     columns = JOBS.c
     waited = database_now() - seconds_since_1970(columns.created)
     took = seconds_since_1970(columns.finished) - seconds_since_1970(columns.started)

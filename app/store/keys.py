@@ -20,11 +20,10 @@ from typing import Any, Literal, get_args
 
 import sqlalchemy as sa
 from sqlalchemy.engine import Engine, Row
-from sqlalchemy.exc import SQLAlchemyError
 
-from wattcast.app.store.audit import aware, record
-from wattcast.app.store.database import StoreError
-from wattcast.app.store.tables import API_KEYS
+from wattcast.app.store.audit import record
+from wattcast.app.store.database import asked as asked_database
+from wattcast.app.store.tables import API_KEYS, read
 
 Scope = Literal["read", "write", "train"]
 """``read`` predicts and looks, ``write`` uploads and deletes measurements, ``train`` makes and
@@ -136,10 +135,8 @@ class KeyRing:
             if self._read_at > asked:
                 return
             began = time.monotonic()
-            try:
+            with asked_database("the database of API keys does not answer"):
                 self._keys = self._store.hashes()
-            except SQLAlchemyError as error:
-                raise StoreError("the database of API keys does not answer") from error
             self._read_at = began
 
     def find(self, token: str) -> ApiKey | None:
@@ -154,10 +151,4 @@ def _hash(token: str) -> str:
 
 
 def _key(row: Row[Any]) -> ApiKey:
-    return ApiKey(
-        id=row.id,
-        name=row.name,
-        scopes=frozenset(row.scopes.split()),
-        created=aware(row.created),
-        revoked=None if row.revoked is None else aware(row.revoked),
-    )
+    return read(ApiKey, row, scopes=frozenset(row.scopes.split()))

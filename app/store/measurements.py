@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal
 from uuid import UUID, uuid4
 
 import sqlalchemy as sa
-from pydantic_core import from_json, to_json
 from sqlalchemy.engine import Engine, Row
 
-from wattcast.app.store.audit import aware, record
+from wattcast.app.store.audit import record
 from wattcast.app.store.predictions import insert_or_leave, ptx_row
-from wattcast.app.store.tables import MEASUREMENT_BATCHES, MEASUREMENTS, PTX
+from wattcast.app.store.tables import MEASUREMENT_BATCHES, MEASUREMENTS, PTX, page, plain, read
 
 Form = Literal["ptx", "features"]
 
@@ -65,9 +64,7 @@ class Rejection:
 @dataclass(frozen=True, slots=True)
 class NewBatch:
     """What an upload gave. ``schemas``: hash of each schema's definition by its id.
-
-    ``ptx``: texts by SHA-256 that the rows refer to and that may not be stored yet.
-    """
+    ``ptx``: texts by SHA-256 that the rows refer to and that may not be stored yet."""
 
     content_sha256: str
     form: Form
@@ -84,10 +81,10 @@ class Batch:
 
     id: UUID
     created: datetime
-    content_sha256: str
     uploaded_by: str
     form: Form
     schemas: Mapping[str, str]
+    content_sha256: str
     accepted: int
     rejected: int
     rejections: tuple[Rejection, ...]
@@ -95,18 +92,14 @@ class Batch:
 
 class MeasurementStore:
     """Repository of measurements over ``engine``. Safe to call from any thread.
-
-    Every method raises sqlalchemy.exc.SQLAlchemyError where the database is gone.
-    """
+    Every method raises sqlalchemy.exc.SQLAlchemyError where the database is gone."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def add(self, new: NewBatch, actor: str) -> tuple[Batch, bool]:
         """Store a batch in one transaction; ``False`` if these rows were stored already.
-
-        The answer to a repetition is the batch as it was first stored.
-        """
+        The answer to a repetition is the batch as it was first stored."""
         batch_id = uuid4()
         values = {
             "id": batch_id,
@@ -114,12 +107,10 @@ class MeasurementStore:
             "content_sha256": new.content_sha256,
             "uploaded_by": actor,
             "form": new.form,
-            "schemas": _json(new.schemas),
+            "schemas": new.schemas,
             "accepted": len(new.rows),
             "rejected": new.rejected,
-            "rejections": _json(
-                [{"row": r.row, "column": r.column, "reason": r.reason} for r in new.rejections]
-            ),
+            "rejections": [asdict(one) for one in new.rejections],
         }
         dialect = self._engine.dialect.name
         columns = MEASUREMENT_BATCHES.c
@@ -136,7 +127,7 @@ class MeasurementStore:
                     texts = [ptx_row(sha256, text) for sha256, text in sorted(new.ptx.items())]
                     connection.execute(insert_or_leave(dialect, PTX), texts)
                 if new.rows:
-                    rows = [_columns(batch_id, row) for row in new.rows]
+                    rows = [{"batch_id": batch_id, **plain(row)} for row in new.rows]
                     connection.execute(sa.insert(MEASUREMENTS), rows)
                 facts = {"accepted": len(new.rows), "rejected": new.rejected, "form": new.form}
                 record(connection, actor, "measurements.upload", str(batch_id), facts)
@@ -156,23 +147,10 @@ class MeasurementStore:
 
     def latest(self, *, limit: int = 100, before: UUID | None = None) -> list[Batch]:
         """Batches, newest first; ``before`` is the last of the page before.
-
-        A ``before`` that does not exist gives an empty page.
-        """
-        columns = MEASUREMENT_BATCHES.c
-        query = sa.select(*columns).order_by(columns.created.desc(), columns.id.desc())
-        if before is not None:
-            last = sa.select(columns.created, columns.id).where(columns.id == before).subquery()
-            query = query.where(
-                sa.exists().where(
-                    sa.or_(
-                        columns.created < last.c.created,
-                        sa.and_(columns.created == last.c.created, columns.id < last.c.id),
-                    )
-                )
-            )
+        A ``before`` that does not exist gives an empty page."""
+        query = page(sa.select(MEASUREMENT_BATCHES), MEASUREMENT_BATCHES, limit, before)
         with self._engine.connect() as connection:
-            return [_batch(row) for row in connection.execute(query.limit(limit))]
+            return [_batch(row) for row in connection.execute(query)]
 
     def rows(
         self, batch_ids: Sequence[UUID], *, gpu: str | None = None, board: str | None = None
@@ -225,60 +203,13 @@ class MeasurementStore:
             return bool(gone.rowcount)
 
 
-def _json(content: object) -> str:
-    return to_json(content, inf_nan_mode="null").decode()
-
-
-def _columns(batch_id: UUID, row: Measurement) -> dict[str, Any]:
-    return {
-        "batch_id": batch_id,
-        "row": row.row,
-        "gpu": row.gpu,
-        "board": row.board,
-        "kernel": row.kernel,
-        "kernel_group": row.kernel_group,
-        "ptx_sha256": row.ptx_sha256,
-        "launch": None if row.launch is None else _json(row.launch),
-        "core_mhz": row.core_mhz,
-        "memory_mhz": row.memory_mhz,
-        "power_watts": row.power_watts,
-        "time_seconds": row.time_seconds,
-        "repeats": row.repeats,
-        "vectors": _json(row.vectors),
-    }
-
-
 def _measurement(row: Row[Any]) -> Measurement:
-    vectors = from_json(row.vectors)
-    return Measurement(
-        row=row.row,
-        gpu=row.gpu,
-        board=row.board,
-        kernel=row.kernel,
-        kernel_group=row.kernel_group,
-        ptx_sha256=row.ptx_sha256,
-        launch=None if row.launch is None else from_json(row.launch),
-        core_mhz=row.core_mhz,
-        memory_mhz=row.memory_mhz,
-        power_watts=row.power_watts,
-        time_seconds=row.time_seconds,
-        repeats=row.repeats,
-        vectors={
-            schema: tuple(_NAN if value is None else value for value in vector)
-            for schema, vector in vectors.items()
-        },
-    )
+    vectors = {
+        schema: tuple(_NAN if value is None else value for value in vector)
+        for schema, vector in row.vectors.items()
+    }
+    return read(Measurement, row, vectors=vectors)
 
 
 def _batch(row: Row[Any]) -> Batch:
-    return Batch(
-        id=row.id,
-        created=aware(row.created),
-        content_sha256=row.content_sha256,
-        uploaded_by=row.uploaded_by,
-        form=row.form,
-        schemas=from_json(row.schemas),
-        accepted=row.accepted,
-        rejected=row.rejected,
-        rejections=tuple(Rejection(**one) for one in from_json(row.rejections)),
-    )
+    return read(Batch, row, rejections=tuple(Rejection(**one) for one in row.rejections))

@@ -27,9 +27,9 @@ from sqlalchemy.exc import DataError, IntegrityError, SQLAlchemyError, Statement
 
 from wattcast.app.logs import log
 from wattcast.app.problems import NOT_STORED
-from wattcast.app.store.database import StoreError
+from wattcast.app.store.database import StoreError, asked
 from wattcast.app.store.postgres import DATABASE_SECONDS
-from wattcast.app.store.tables import PREDICTIONS, PTX
+from wattcast.app.store.tables import PREDICTIONS, PTX, page, read
 from wattcast.predictor.parts.kept import Kept, Memory
 from wattcast.predictor.parts.stored import PredictionRecord
 
@@ -49,9 +49,7 @@ _RECENT_BYTES = 8 * 2**20
 @dataclass(slots=True)
 class _Queued:
     """A record on its way to the database, its PTX compressed where it may not be stored yet.
-
-    ``committed`` ends when the row is there for good, or raises StoreError.
-    """
+    ``committed`` ends when the row is there for good, or raises StoreError."""
 
     record: PredictionRecord
     text: dict[str, Any] | None
@@ -189,25 +187,11 @@ class PredictionStore:
             return found
         columns = PREDICTIONS.c
         query = sa.select(*columns).where(columns.id == prediction_id)
-        try:
-            with self._engine.connect() as connection:
-                row = connection.execute(query).one_or_none()
-        except SQLAlchemyError as error:
-            raise StoreError("the database cannot be read") from error
+        with asked("the database cannot be read"), self._engine.connect() as connection:
+            row = connection.execute(query).one_or_none()
         if row is None:
             return None
-        created = row.created if row.created.tzinfo else row.created.replace(tzinfo=UTC)
-        return PredictionRecord(
-            id=row.id,
-            created=created,
-            ptx_sha256=row.ptx_sha256,
-            gpu=row.gpu,
-            kernel=row.kernel,
-            request=row.request,
-            result=row.result.encode(),
-            vectors=row.vectors,
-            models=row.models,
-        )
+        return read(PredictionRecord, row, result=row.result.encode(), ptx=None)
 
     def ptx(self, sha256: str) -> str | None:
         """A stored PTX text by its hash."""
@@ -223,11 +207,8 @@ class PredictionStore:
 
     def check(self) -> None:
         """Ask the database for a sign of life. Raises StoreError."""
-        try:
-            with self._engine.connect() as connection:
-                connection.execute(sa.select(1))
-        except SQLAlchemyError as error:
-            raise StoreError("the database does not answer") from error
+        with asked(), self._engine.connect() as connection:
+            connection.execute(sa.select(1))
 
     def flush(self, timeout_seconds: float = _CLOSE_SECONDS) -> bool:
         """Wait until everything added so far is committed or refused; ``False`` if it is not."""
@@ -385,21 +366,7 @@ def latest(engine: Engine, *, limit: int, before: UUID | None = None) -> list[Pa
     """
     columns = PREDICTIONS.c
     query = sa.select(columns.id, columns.created, columns.result)
-    query = query.order_by(columns.created.desc(), columns.id.desc()).limit(limit)
-    if before is not None:
-        last = sa.select(columns.created, columns.id).where(columns.id == before).subquery()
-        query = query.where(
-            sa.exists().where(
-                sa.or_(
-                    columns.created < last.c.created,
-                    sa.and_(columns.created == last.c.created, columns.id < last.c.id),
-                )
-            )
-        )
     with engine.connect() as connection:
-        return [_past(row) for row in connection.execute(query)]
-
-
-def _past(row: Any) -> Past:
-    created = row.created if row.created.tzinfo else row.created.replace(tzinfo=UTC)
-    return Past(row.id, created, row.result)
+        return [
+            read(Past, row) for row in connection.execute(page(query, PREDICTIONS, limit, before))
+        ]

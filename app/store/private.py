@@ -36,9 +36,7 @@ def private_folder(folder: Path) -> Path:
 
 def private_database(database: Path) -> None:
     """Make an SQLite database's folder and its empty file; take one that exists from others.
-
-    A file that the group may write is shared on purpose, and stays so. Raises OSError.
-    """
+    A file that the group may write is shared on purpose, and stays so. Raises OSError."""
     private_folder(database.parent)
     private_file(database)
     for ending in _BESIDE:

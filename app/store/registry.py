@@ -14,11 +14,10 @@ from typing import Any, Literal, NamedTuple
 from uuid import UUID
 
 import sqlalchemy as sa
-from pydantic_core import from_json, to_json
 from sqlalchemy.engine import Connection, Engine, Row
 
-from wattcast.app.store.audit import aware, record
-from wattcast.app.store.tables import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS, REGISTRY
+from wattcast.app.store.audit import record
+from wattcast.app.store.tables import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS, REGISTRY, read
 from wattcast.features.errors import ServiceError
 
 Origin = Literal["packaged", "retrained"]
@@ -118,9 +117,7 @@ class ChampionMovedError(ServiceError):
 
 class RegistryStore:
     """Repository of model versions and aliases over ``engine``. Safe to call from any thread.
-
-    Every method raises sqlalchemy.exc.SQLAlchemyError where the database is gone.
-    """
+    Every method raises sqlalchemy.exc.SQLAlchemyError where the database is gone."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -245,9 +242,7 @@ class RegistryStore:
 
     def rollback(self, place: Place, actor: str, why: str) -> Move:
         """Return to what stood before the champion's promotion; the promotion undone.
-
-        Raises ServiceError ``no-rollback`` where nothing was promoted.
-        """
+        Raises ServiceError ``no-rollback`` where nothing was promoted."""
         with self._engine.begin() as connection:
             _next_generation(connection)
             current = _current(connection, place)
@@ -295,7 +290,6 @@ def _point(connection: Connection, place: Place, **values: int | None) -> None:
 
 
 def _insert(connection: Connection, new: NewVersion) -> int:
-    verdict = None if new.verdict is None else to_json(new.verdict, inf_nan_mode="null").decode()
     made = connection.execute(
         sa.insert(MODEL_VERSIONS)
         .values(
@@ -303,7 +297,7 @@ def _insert(connection: Connection, new: NewVersion) -> int:
             board=new.board,
             origin=new.origin,
             card_sha256=new.card_sha256,
-            verdict=verdict,
+            verdict=new.verdict,
             job_id=new.job_id,
             created=datetime.now(UTC),
         )
@@ -317,25 +311,10 @@ def _subject(place: Place) -> str:
 
 
 def _version(row: Row[Any]) -> Version:
-    return Version(
-        id=row.id,
-        name=ModelName(row.gpu, row.target, row.family, row.schema_id, row.source, row.version),
-        board=row.board,
-        origin=row.origin,
-        card_sha256=row.card_sha256,
-        verdict=None if row.verdict is None else from_json(row.verdict),
-        job_id=row.job_id,
-        created=aware(row.created),
-    )
+    name = ModelName(row.gpu, row.target, row.family, row.schema_id, row.source, row.version)
+    return read(Version, row, name=name)
 
 
 def _move(row: Row[Any], versions: Mapping[int, Version]) -> Move:
-    return Move(
-        id=row.id,
-        place=Place(row.gpu, row.board, row.target),
-        version=versions[row.version_id],
-        before_id=row.before_id,
-        at=aware(row.at),
-        actor=row.actor,
-        why=row.why,
-    )
+    place = Place(row.gpu, row.board, row.target)
+    return read(Move, row, place=place, version=versions[row.version_id])

@@ -8,6 +8,13 @@ would add a tenth of a second to every start and nothing else.
 
 from __future__ import annotations
 
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+from uuid import UUID
+
+import sqlalchemy as sa
+from pydantic_core import from_json, to_json
 from sqlalchemy import (
     BigInteger,
     Boolean,
@@ -26,6 +33,64 @@ from sqlalchemy import (
     Uuid,
 )
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    Record = TypeVar("Record", bound=DataclassInstance)
+
+
+class Time(sa.types.TypeDecorator[datetime]):
+    """A time in UTC; SQLite leaves the zone out."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_result_value(self, value: datetime | None, dialect: object) -> datetime | None:
+        return value.replace(tzinfo=UTC) if value and not value.tzinfo else value
+
+
+class Json(sa.types.TypeDecorator[Any]):
+    """Plain data as JSON text; NaN and infinities become ``null``."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Any, dialect: object) -> str | None:
+        return None if value is None else to_json(value, inf_nan_mode="null").decode()
+
+    def process_result_value(self, value: str | None, dialect: object) -> Any:
+        return None if value is None else from_json(value)
+
+
+def read(kind: type[Record], row: sa.Row[Any], **more: Any) -> Record:
+    """A row as a dataclass, each field by the column of its name; ``more`` are its other fields."""
+    names = [one.name for one in fields(kind) if one.name not in more]
+    return kind(**{name: getattr(row, name) for name in names}, **more)
+
+
+def plain(record: DataclassInstance, *without: str) -> dict[str, Any]:
+    """A record's fields by name, but ``without`` some; times as text (ISO 8601)."""
+    found = {one.name: getattr(record, one.name) for one in fields(record)}
+    return {
+        name: value.isoformat() if isinstance(value, datetime) else value
+        for name, value in found.items()
+        if name not in without
+    }
+
+
+def page(query: sa.Select[Any], table: Table, limit: int, before: UUID | None) -> sa.Select[Any]:
+    """Rows of ``query``, newest first; ``before`` is the id of the last one of the page before.
+    A ``before`` that does not exist gives an empty page."""
+    columns = table.c
+    query = query.order_by(columns.created.desc(), columns.id.desc()).limit(limit)
+    if before is None:
+        return query
+    last = sa.select(columns.created, columns.id).where(columns.id == before).subquery()
+    earlier = columns.created < last.c.created
+    same = sa.and_(columns.created == last.c.created, columns.id < last.c.id)
+    return query.where(sa.exists().where(sa.or_(earlier, same)))
+
+
 METADATA = MetaData(
     naming_convention={
         "ix": "ix_%(column_0_label)s",
@@ -41,7 +106,7 @@ PTX = Table(
     Column("sha256", String(64), primary_key=True),
     Column("size", Integer, nullable=False),
     Column("compressed", LargeBinary, nullable=False),
-    Column("created", DateTime(timezone=True), nullable=False),
+    Column("created", Time, nullable=False),
 )
 """PTX texts, each stored once under its SHA-256: UTF-8 compressed with zlib, ``size`` before."""
 
@@ -49,7 +114,7 @@ PREDICTIONS = Table(
     "predictions",
     METADATA,
     Column("id", Uuid, primary_key=True),
-    Column("created", DateTime(timezone=True), nullable=False, index=True),
+    Column("created", Time, nullable=False, index=True),
     # Hash of the request without its PTX text, together with the PTX's hash.
     Column("request_sha256", String(64), nullable=False, index=True),
     Column("ptx_sha256", String(64), ForeignKey(PTX.c.sha256), nullable=True),
@@ -73,8 +138,8 @@ API_KEYS = Table(
     Column("name", String(100), nullable=False),
     Column("secret_sha256", String(64), nullable=False),
     Column("scopes", String(64), nullable=False),
-    Column("created", DateTime(timezone=True), nullable=False),
-    Column("revoked", DateTime(timezone=True), nullable=True),
+    Column("created", Time, nullable=False),
+    Column("revoked", Time, nullable=True),
 )
 """API keys. ``id`` is the public part of a key; of its secret only the SHA-256 is kept, which is
 enough for 256 random bits. ``scopes`` are words separated by blanks."""
@@ -84,11 +149,11 @@ AUDIT_LOG = Table(
     METADATA,
     # SQLite counts up by itself only what it calls INTEGER.
     Column("id", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True),
-    Column("at", DateTime(timezone=True), nullable=False, index=True),
+    Column("at", Time, nullable=False, index=True),
     Column("actor", String(100), nullable=False),
     Column("action", String(64), nullable=False),
     Column("subject", Text, nullable=False),
-    Column("detail", Text, nullable=False),
+    Column("detail", Json, nullable=False),
     Column("request_id", String(64), nullable=True),
 )
 """Who changed what; rows are only ever added. ``detail`` is JSON text."""
@@ -102,20 +167,20 @@ JOBS = Table(
     Column("state", String(16), nullable=False),
     Column("stage", String(64), nullable=False),
     Column("progress", Float, nullable=False),
-    Column("request", Text, nullable=False),
+    Column("request", Json, nullable=False),
     Column("request_sha256", String(64), nullable=False),
     Column("idempotency_key", String(200), nullable=True, unique=True),
     Column("actor", String(100), nullable=False),
-    Column("created", DateTime(timezone=True), nullable=False, index=True),
-    Column("started", DateTime(timezone=True), nullable=True),
-    Column("finished", DateTime(timezone=True), nullable=True),
+    Column("created", Time, nullable=False, index=True),
+    Column("started", Time, nullable=True),
+    Column("finished", Time, nullable=True),
     Column("attempts", Integer, nullable=False),
     Column("not_before", Float, nullable=False),
     Column("lease_token", String(32), nullable=True),
     Column("lease_until", Float, nullable=True),
     Column("cancel_requested", Boolean, nullable=False),
-    Column("result", Text, nullable=True),
-    Column("error", Text, nullable=True),
+    Column("result", Json, nullable=True),
+    Column("error", Json, nullable=True),
     Index("ix_jobs_state_created", "state", "created"),
 )
 """Jobs. ``state`` is ``queued``, ``running``, ``done``, ``failed`` or ``cancelled``. A running job
@@ -128,7 +193,7 @@ JOB_EVENTS = Table(
     METADATA,
     Column("id", BigInteger().with_variant(Integer(), "sqlite"), primary_key=True),
     Column("job_id", Uuid, ForeignKey(JOBS.c.id, ondelete="CASCADE"), nullable=False, index=True),
-    Column("at", DateTime(timezone=True), nullable=False),
+    Column("at", Time, nullable=False),
     Column("state", String(16), nullable=False),
     Column("stage", String(64), nullable=False),
     Column("progress", Float, nullable=False),
@@ -142,14 +207,14 @@ MEASUREMENT_BATCHES = Table(
     "measurement_batches",
     METADATA,
     Column("id", Uuid, primary_key=True),
-    Column("created", DateTime(timezone=True), nullable=False, index=True),
+    Column("created", Time, nullable=False, index=True),
     Column("content_sha256", String(64), nullable=False, unique=True),
     Column("uploaded_by", String(100), nullable=False),
     Column("form", String(16), nullable=False),
-    Column("schemas", Text, nullable=False),
+    Column("schemas", Json, nullable=False),
     Column("accepted", Integer, nullable=False),
     Column("rejected", Integer, nullable=False),
-    Column("rejections", Text, nullable=False),
+    Column("rejections", Json, nullable=False),
 )
 """Uploads. ``content_sha256`` is over the accepted rows as they mean, not over the file, so that
 the same rows compressed or in another format are the same batch. ``form`` is ``ptx`` or
@@ -171,13 +236,13 @@ MEASUREMENTS = Table(
     Column("kernel", Text, nullable=False),
     Column("kernel_group", Text, nullable=False),
     Column("ptx_sha256", String(64), ForeignKey(PTX.c.sha256), nullable=True),
-    Column("launch", Text, nullable=True),
+    Column("launch", Json, nullable=True),
     Column("core_mhz", Float, nullable=True),
     Column("memory_mhz", Float, nullable=True),
     Column("power_watts", Float, nullable=True),
     Column("time_seconds", Float, nullable=True),
     Column("repeats", Integer, nullable=False),
-    Column("vectors", Text, nullable=False),
+    Column("vectors", Json, nullable=False),
     Index("ix_measurements_gpu_board", "gpu", "board"),
 )
 """Accepted rows; ``row`` counts the upload's rows from 1. JSON text: ``launch`` how the kernel was
@@ -208,9 +273,9 @@ MODEL_VERSIONS = Table(
     Column("board", String(64), nullable=False),
     Column("origin", String(16), nullable=False),
     Column("card_sha256", String(64), nullable=False),
-    Column("verdict", Text, nullable=True),
+    Column("verdict", Json, nullable=True),
     Column("job_id", Uuid, ForeignKey(JOBS.c.id, ondelete="SET NULL"), nullable=True),
-    Column("created", DateTime(timezone=True), nullable=False),
+    Column("created", Time, nullable=False),
     UniqueConstraint(
         "gpu", "target", "family", "schema_id", "source", "version", name="uq_model_versions_model"
     ),
@@ -227,7 +292,7 @@ ALIAS_MOVES = Table(
     Column("target", String(32), nullable=False),
     Column("version_id", Integer, ForeignKey(MODEL_VERSIONS.c.id), nullable=False),
     Column("before_id", Integer, ForeignKey("alias_moves.id"), nullable=True),
-    Column("at", DateTime(timezone=True), nullable=False),
+    Column("at", Time, nullable=False),
     Column("actor", String(100), nullable=False),
     Column("why", Text, nullable=False),
 )

@@ -18,12 +18,6 @@ from wattcast.features.activity.counts import (
 from wattcast.features.activity.extras import Extras, measure_extras
 
 __all__ = [
-    "Access",
-    "Activity",
-    "Extras",
-    "LineActivity",
-    "measure_activity",
-    "measure_extras",
-    "measure_lines",
-    "measure_mix",
-]
+    "Access", "Activity", "Extras", "LineActivity", "measure_activity", "measure_extras",
+    "measure_lines", "measure_mix",
+]  # fmt: skip

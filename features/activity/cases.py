@@ -18,7 +18,7 @@ import numpy.typing as npt
 from wattcast.features.activity.counts import Counted
 from wattcast.features.activity.extras import Atomics, AtomicUse
 from wattcast.features.activity.memory import Traffic
-from wattcast.features.attached import Attached
+from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.isa import classify
 from wattcast.features.loops import LoopForest
@@ -53,6 +53,16 @@ def loop_factors(
     return factors
 
 
+def _times_factors(name: str) -> cached_property[Floats]:
+    """Counts of that name times the factors; 0 where the analysis does not count it."""
+
+    def scaled(self: ScaledCounts) -> Floats:
+        values = getattr(self.counts, name, None)
+        return np.zeros_like(self.factors) if values is None else values * self.factors
+
+    return cached_property(scaled)
+
+
 @dataclass(frozen=True)
 class ScaledCounts:
     """Counts of one function times a factor for each instruction."""
@@ -60,49 +70,15 @@ class ScaledCounts:
     counts: Counted
     factors: Floats
 
-    def _scaled(self, name: str) -> Floats:
-        values = getattr(self.counts, name, None)
-        return np.zeros_like(self.factors) if values is None else values * self.factors
-
-    @cached_property
-    def warp_executions(self) -> Floats:
-        """Executions of each instruction by warps."""
-        return self._scaled("warp_executions")
-
-    @cached_property
-    def active_lanes(self) -> Floats:
-        """Lanes active in them."""
-        return self._scaled("active_lanes")
-
-    @cached_property
-    def requests(self) -> Floats:
-        """Requests to memory."""
-        return self._scaled("requests")
-
-    @cached_property
-    def sectors(self) -> Floats:
-        """Sectors of global memory."""
-        return self._scaled("sectors")
-
-    @cached_property
-    def local_sectors(self) -> Floats:
-        """Sectors of local memory."""
-        return self._scaled("local_sectors")
-
-    @cached_property
-    def shared_requests(self) -> Floats:
-        """Requests to shared memory."""
-        return self._scaled("shared_requests")
-
-    @cached_property
-    def shared_transactions(self) -> Floats:
-        """Passes of shared memory."""
-        return self._scaled("shared_transactions")
-
-    @cached_property
-    def constant_transactions(self) -> Floats:
-        """Transactions of constant memory."""
-        return self._scaled("constant_transactions")
+    warp_executions = _times_factors("warp_executions")
+    active_lanes = _times_factors("active_lanes")
+    requests = _times_factors("requests")
+    sectors = _times_factors("sectors")
+    local_sectors = _times_factors("local_sectors")
+    shared_requests = _times_factors("shared_requests")
+    shared_transactions = _times_factors("shared_transactions")
+    constant_transactions = _times_factors("constant_transactions")
+    l1_millicycles = _times_factors("l1_millicycles")
 
 
 class TrafficFactors(NamedTuple):
@@ -167,18 +143,17 @@ class ScaledTraffic:
         )
 
 
-_moving: Attached[Body, tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]] = Attached("moving")
+@attached
+def _moving(body: Body) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Which instructions load, and which store."""
+    kinds = [classify(instruction.opcode).category for instruction in body.instructions]
+    loaded = np.array([kind in ("load", "copy", "texture") for kind in kinds])
+    return loaded, np.array([kind in ("store", "atomic") for kind in kinds])
 
 
 def traffic_factors(body: Body, counts: Counted, factors: Floats) -> TrafficFactors:
     """The factors of a kernel's traffic; 1 where it does nothing of a kind."""
-    moving = _moving.get(body)
-    if moving is None:
-        kinds = [classify(instruction.opcode).category for instruction in body.instructions]
-        stored = np.array([kind in ("store", "atomic") for kind in kinds])
-        loaded = np.array([kind in ("load", "copy", "texture") for kind in kinds])
-        moving = _moving.set(body, (loaded, stored))
-    loaded, stored = moving
+    loaded, stored = _moving(body)
 
     def factor(weights: Floats) -> float:
         total = float(weights.sum())

@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.activity.memory import Traffic, memory_levels
-from wattcast.features.attached import Attached
+from wattcast.features.attached import attached
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.isa import OpcodeFacts, classify
+from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.launch import WARP_SIZE, Launch
-from wattcast.features.machine_code import Pipes, machine_code
+from wattcast.features.machine_code import MachineCode, Pipes, machine_code
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.occupancy import Occupancy
 from wattcast.features.ptx.ir import Body, Module
@@ -30,6 +30,15 @@ LATENCY_PER_LOAD = 80.0
 LATENCY_PER_BARRIER = 25.0
 LATENCY_PER_WAVE = 400.0
 """Cycles of one warp that nothing hides: issue, load, barrier, start (docs/activity.md)."""
+
+
+LONGER_BEFORE_7: Mapping[tuple[str, int], float] = {
+    ("div", 32): 1.7, ("rem", 32): 1.6, ("div", 64): 2.1, ("rem", 64): 2.1,
+    ("bar", 0): 2.0, ("barrier", 0): 2.0,
+}  # fmt: skip
+"""Machine instructions on compute capability 5.x and 6.x over those of later ones: integer division
+by entry and bits, barriers (machine code of ptxas 12.9 for sm_60 and sm_75: div.u32 31 and 19,
+rem.s32 34 and 23, rem.s64 181 and 83, bar.sync 2 and 1)."""
 
 
 class Counted(Protocol):
@@ -160,9 +169,12 @@ def measure_activity(
     """Sum what the analysis counted; ``functions`` maps names to counts by position."""
     total = _Totals()
     for name, counts in functions.items():
-        total.add(_body(module, name), counts)
+        total.add(
+            body_of(module, name), counts, before_7=int(gpu.compute_capability.split(".")[0]) < 7
+        )
     warps = launch.blocks * launch.warps_per_block
-    levels = memory_levels(traffic, gpu, launch, resident, shared_bytes_per_block)
+    read_only = total.read_only / max(traffic.load_sectors, 1.0)
+    levels = memory_levels(traffic, gpu, launch, resident, shared_bytes_per_block, read_only)
     per_warp = total.sass / warps
     loads = total.loads / warps
     imbalance = -(-launch.blocks // gpu.sm_count) * gpu.sm_count / launch.blocks
@@ -191,7 +203,7 @@ def measure_activity(
         load_requests_per_warp=loads,
         fma_pipe_instructions=pipes.fma,
         fp32_instructions=pipes.fp32,
-        alu_pipe_instructions=pipes.alu,
+        alu_pipe_instructions=pipes.alu + total.longer,
         fp64_instructions=pipes.fp64,
         sfu_instructions=pipes.sfu,
         fp16_instructions=pipes.fp16,
@@ -225,10 +237,10 @@ class _Totals:
         self.branches = self.barriers = self.atomics = self.lsu = 0.0
         self.load_requests = self.store_requests = self.local_sectors = 0.0
         self.shared_requests = self.shared_transactions = 0.0
-        self.constants = self.textures = 0.0
+        self.constants = self.textures = self.longer = self.read_only = 0.0
         self.pipes = Pipes()
 
-    def add(self, body: Body, counts: Counted) -> None:
+    def add(self, body: Body, counts: Counted, *, before_7: bool) -> None:
         facts, executed = _facts_of(body), counts.warp_executions
         self.ptx += float(executed.sum())
         self.lanes += float(counts.active_lanes.sum())
@@ -236,12 +248,18 @@ class _Totals:
         self.shared_requests += float(shared.sum())
         self.shared_transactions += float(counts.shared_transactions.sum())
         constants = getattr(counts, "constant_transactions", None)
-        self.constants += 0.0 if constants is None else float(constants.sum())
-        self.sass = _added(self.sass, executed * facts.expansion)
+        if constants is not None:
+            self.constants += float(constants.sum() - constants[facts.code.divisions].sum())
+        instructions, pipes = facts.code.issued(counts)
+        self.sass = _added(self.sass, instructions)
+        self.read_only += float((counts.sectors * facts.read_only).sum())
+        if before_7:
+            longer = float((executed * facts.longer_before_7).sum())
+            self.sass, self.longer = self.sass + longer, self.longer + longer
         self.branches = _added(self.branches, executed[facts.branches])
         self.barriers = _added(self.barriers, executed[facts.barriers])
         if executed.size:
-            sums = np.add.accumulate(facts.pipes * executed[:, None])[-1]
+            sums = np.add.accumulate(pipes)[-1]
             self.pipes = Pipes(*(np.array(self.pipes) + sums).tolist())
         if facts.memory:
             at = facts.memory_positions
@@ -290,21 +308,17 @@ def _added(start: float, terms: Floats) -> float:
 class _BodyFacts(NamedTuple):
     """What the opcodes of a body tell, by position: the same in every launch."""
 
-    expansion: Floats
-    pipes: Floats
+    code: MachineCode
+    longer_before_7: Floats
+    read_only: Floats
     branches: Integers
     barriers: Integers
     memory: tuple[OpcodeFacts, ...]
     memory_positions: Integers
 
 
-_body_facts: Attached[Body, _BodyFacts] = Attached("opcodes")
-
-
+@attached
 def _facts_of(body: Body) -> _BodyFacts:
-    known = _body_facts.get(body)
-    if known is not None:
-        return known
     facts = [classify(instruction.opcode) for instruction in body.instructions]
 
     def where(category: str, entries: Sequence[str]) -> Integers:
@@ -318,24 +332,29 @@ def _facts_of(body: Body) -> _BodyFacts:
         or (one.accesses_memory and one.space not in ("param", "const"))
     ]
     code = machine_code(body)
-    return _body_facts.set(
-        body,
-        _BodyFacts(
-            code.instructions,
-            code.pipes,
-            where("control", ("bra", "brx", "brx.idx")),
-            where("barrier", ("bar", "barrier")),
-            tuple(facts[number] for number in memory),
-            np.array(memory, dtype=np.intp),
-        ),
+    return _BodyFacts(
+        code,
+        code.instructions * np.array([_longer_before_7(one) for one in facts]),
+        np.array([1.0 if ".nc" in one.opcode else 0.0 for one in facts]),
+        where("control", ("bra", "brx", "brx.idx")),
+        where("barrier", ("bar", "barrier")),
+        tuple(facts[number] for number in memory),
+        np.array(memory, dtype=np.intp),
     )
+
+
+def _longer_before_7(facts: OpcodeFacts) -> float:
+    barrier = facts.category == "barrier"
+    if not barrier and kind_of(facts.type) != "int":
+        return 0.0
+    return LONGER_BEFORE_7.get((facts.entry, 0 if barrier else facts.bits), 1.0) - 1.0
 
 
 def measure_mix(module: Module, functions: Mapping[str, Counted]) -> dict[str, float]:
     """Executed warp instructions by opcode class, of classes that were executed."""
     mix: dict[str, float] = {}
     for name, counts in functions.items():
-        for instruction in _body(module, name).instructions:
+        for instruction in body_of(module, name).instructions:
             executed = float(counts.warp_executions[instruction.position])
             if executed:
                 kind = classify(instruction.opcode).opcode_class
@@ -347,22 +366,18 @@ def measure_lines(module: Module, functions: Mapping[str, Counted]) -> tuple[Lin
     """Activity by source line, the most machine instructions first."""
     rows: dict[tuple[str | None, int], list[float]] = {}
     for name, counts in functions.items():
-        body = _body(module, name)
-        machine = machine_code(body).instructions
+        body = body_of(module, name)
+        machine, _ = machine_code(body).issued(counts)
         for instruction in body.instructions:
             place = instruction.location
-            key = (
-                (module.files.get(place.file), place.line)
-                if place is not None
-                else (None, instruction.line)
-            )
+            key = (module.files.get(place.file), place.line) if place else (None, instruction.line)
             at = instruction.position
             executed = float(counts.warp_executions[at])
             row = rows.setdefault(key, [0.0] * 7)
             for index, value in enumerate(
                 (
                     executed,
-                    executed * machine[at],
+                    float(machine[at]),
                     float(counts.active_lanes[at]),
                     float(counts.sectors[at]),
                     float(counts.requests[at]),
@@ -387,7 +402,8 @@ def _ranked(
             )
 
 
-def _body(module: Module, name: str) -> Body:
+def body_of(module: Module, name: str) -> Body:
+    """The body of a function that was counted."""
     function = module.function(name)
     if function is None:
         raise KeyError(name)

@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from wattcast.features.activity.counts import Counted
-from wattcast.features.attached import Attached
+from wattcast.features.activity.counts import Counted, body_of
+from wattcast.features.activity.waiting import Waiting, measure_waiting
+from wattcast.features.attached import attached
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.ptx.ir import Body, Immediate, Instruction, Module
@@ -129,13 +130,17 @@ class Extras:
     """Facts beside ``activity1``.
 
     ``tensor`` is sorted by kind; ``unshaped_tensor_instructions`` counts warp executions of matrix
-    instructions whose shape is no part of their name (tcgen05.mma).
+    instructions whose shape is no part of their name (tcgen05.mma). ``waiting``: the dependent
+    chains of a warp. ``l1_cycles_per_sector``: cycles of L1 for each sector loaded from global
+    memory; the symbolic analysis does not know.
     """
 
     tensor: tuple[TensorWork, ...]
     unshaped_tensor_instructions: float
     atomics: Atomics
     synchronisation: Synchronisation
+    waiting: Waiting | None = None
+    l1_cycles_per_sector: float | None = None
 
 
 def measure_extras(
@@ -177,7 +182,19 @@ def measure_extras(
             fences=fences,
             async_waits=async_waits,
         ),
+        measure_waiting(module, functions),
+        _l1_cycles_per_sector(functions.values()),
     )
+
+
+def _l1_cycles_per_sector(functions: Iterable[Counted]) -> float | None:
+    cycles = sectors = 0.0
+    for counts in functions:
+        each = getattr(counts, "l1_millicycles", None)
+        if each is not None:
+            cycles += float(each.sum()) / 1000
+            sectors += float(counts.sectors[each > 0].sum())
+    return cycles / sectors if cycles else None
 
 
 def tensor_work(opcode: str) -> TensorWork | None:
@@ -216,20 +233,15 @@ def _executed(
 ) -> Iterable[tuple[Instruction, float, float]]:
     """Matrix instructions and barriers that ran, with their warp executions and active lanes."""
     for name, counts in functions.items():
-        function = module.function(name)
-        if function is None:
-            raise KeyError(name)
-        body = function.body
-        wanted = _wanted.get(body)
-        if wanted is None:
-            wanted = _wanted.set(body, tuple(filter(_is_extra, body.instructions)))
-        for one in wanted:
+        for one in _extras_of(body_of(module, name)):
             executed = float(counts.warp_executions[one.position])
             if executed:
                 yield one, executed, float(counts.active_lanes[one.position])
 
 
-_wanted: Attached[Body, tuple[Instruction, ...]] = Attached("extras")
+@attached
+def _extras_of(body: Body) -> tuple[Instruction, ...]:
+    return tuple(filter(_is_extra, body.instructions))
 
 
 def _is_extra(one: Instruction) -> bool:

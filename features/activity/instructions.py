@@ -19,6 +19,7 @@ from wattcast.features.activity.counts import (
     LATENCY_PER_LOAD,
     Activity,
     Counted,
+    body_of,
 )
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.machine_code import Pipes, machine_code
@@ -96,27 +97,24 @@ class _Counted(NamedTuple):
 
 
 def _counted(module: Module, name: str, counts: Counted) -> _Counted:
-    function = module.function(name)
-    if function is None:
-        raise KeyError(name)
-    size = len(function.body.instructions)
+    body = body_of(module, name)
+    size = len(body.instructions)
     columns = {field: np.zeros(size) for field in InstructionEvents._fields}
     loads, stores = np.zeros(size), np.zeros(size)
     executed = np.asarray(counts.warp_executions, dtype=np.float64)
     columns["warp_executions"] = executed
     columns["active_lanes"] = np.asarray(counts.active_lanes, dtype=np.float64)
-    code = machine_code(function.body)
-    for instruction in function.body.instructions:
+    machine, pipes = machine_code(body).issued(counts)
+    columns["machine_instructions"] = machine
+    for number, pipe in enumerate(Pipes._fields):
+        columns[pipe] = pipes[:, number]
+    for instruction in body.instructions:
         at = instruction.position
         times = float(executed[at])
-        if not times:
+        if not times and not machine[at]:
             continue
         facts = classify(instruction.opcode)
-        columns["machine_instructions"][at] = times * code.instructions[at]
-        pipes = Pipes(*code.pipes[at])
-        for pipe in ("fma", "fp32", "alu", "fp64", "sfu", "fp16", "tensor"):
-            columns[pipe][at] = times * getattr(pipes, pipe)
-        if pipes.tensor:
+        if columns["tensor"][at]:
             columns["tensor_operations"][at] = times * facts.flops_per_lane
         waits = _memory(facts, counts, at, columns)
         in_global = facts.space in ("global", "generic") or facts.source_space == "global"

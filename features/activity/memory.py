@@ -27,8 +27,12 @@ L2_SHARE = 0.75
 launch to the next (the prototype's threshold, docs/activity.md)."""
 
 GLOBAL_L1_SINCE = (5, 0)
-"""Global loads are cached in L1 from compute capability 5.0 on; on 3.x L1 serves local memory
+"""Global loads can be cached in L1 from compute capability 5.0 on; on 3.x L1 serves local memory
 (CUDA C++ Programming Guide, compute capabilities 3.x and 5.x)."""
+READ_ONLY_L1 = ("5.", "6.1", "6.2")
+"""Capabilities whose L1 holds what is read by ``ld.global.nc`` and no other global loads, unless a
+program is compiled with -dlcm=ca (NVIDIA, Maxwell and Pascal Tuning Guides, Unified L1/Texture
+Cache: GP100 caches global loads by default, GP104 follows Maxwell)."""
 
 LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 
@@ -65,9 +69,11 @@ class MemoryLevels:
 
 
 def memory_levels(
-    traffic: Traffic, gpu: GpuProfile, launch: Launch, resident: Occupancy, shared_bytes: int
-) -> MemoryLevels:
-    """Apply the reuse rules; ``shared_bytes`` are those of a block.
+    traffic: Traffic, gpu: GpuProfile, launch: Launch, resident: Occupancy, shared_bytes: int,
+    read_only: float = 0.0,
+) -> MemoryLevels:  # fmt: skip
+    """Apply the reuse rules; ``shared_bytes`` are those of a block, ``read_only`` the share of the
+    sectors loaded by ``ld.global.nc``.
 
     L1 starts a launch empty; stores write through it and do not stay. L2 holds what the launch
     before left there; what is stored is written to DRAM when it is replaced and not read before.
@@ -77,7 +83,7 @@ def memory_levels(
     on_sm = min(resident.resident_blocks_per_sm, ceil(blocks / gpu.sm_count))
     first = _Cache(
         [(stream, stream.kept) for stream in traffic.streams],
-        capacity_lines=_l1_bytes(gpu, on_sm * shared_bytes) / LINE_BYTES,
+        capacity_lines=l1_bytes(gpu, on_sm * shared_bytes) / LINE_BYTES,
         resident=on_sm,
         blocks=blocks / busy_sms,
         spacing=gpu.sm_count,
@@ -97,12 +103,16 @@ def memory_levels(
         requests_per_block=traffic.requests_per_block,
         empty_at_first=False,
     )
+    held = read_only if gpu.compute_capability.startswith(READ_ONLY_L1) else 1.0
     at_l2 = reads = writes = 0.0
     for stream in traffic.streams:
         loads = stream.kept_load_sectors
         if first.capacity_lines:
             kept = stream.kept
-            loads = first.misses(stream, kept, kept.loads_beyond, stream.unique_kept_sectors, loads)
+            missed = first.misses(
+                stream, kept, kept.loads_beyond, stream.unique_kept_sectors, loads
+            )
+            loads += held * (missed - loads)
         loads += stream.direct_load_sectors + stream.atomic_sectors
         stores = stream.store_sectors
         at_l2 += loads + stores
@@ -119,7 +129,7 @@ def memory_levels(
     return MemoryLevels(at_l2, reads, writes, traffic.footprint_sectors * SECTOR_BYTES)
 
 
-def _l1_bytes(gpu: GpuProfile, shared_bytes: int) -> float:
+def l1_bytes(gpu: GpuProfile, shared_bytes: int) -> float:
     """What global loads have of L1."""
     major, minor = (int(part) for part in gpu.compute_capability.split("."))
     if (major, minor) < GLOBAL_L1_SINCE:

@@ -2,11 +2,11 @@
 
 They come with the extra ``cuda`` (``pip install 'wattcast[cuda]'``) and need no GPU:
 
-    compile   compile_cuda(source, compute_capability) -> CompiledCuda     NVRTC, else nvcc
+    compile   compile_cuda(source, compute_capability) -> CompiledCuda     NVRTC, else nvcc;
+              what the text itself tells: includes that are refused, host code
     ptxas     measure_resources(ptx, entry, compute_capability) -> PtxasReport
     isolation every compiler runs in an empty folder, sees its toolkit and no other file, no network
-              and no process, and has limits on time, memory and output; jail, syscalls: how
-    source    what the text itself tells: includes that are refused, host code
+              and no process, and has limits on time, memory and output; jail, syscalls.toml: how
 """
 
 from wattcast.features.cuda.compile import (
@@ -15,14 +15,10 @@ from wattcast.features.cuda.compile import (
     CompilerMissingError,
     compile_cuda,
 )
-from wattcast.features.cuda.ptxas import PtxasReport, find_ptxas, measure_resources
+from wattcast.features.cuda.ptxas import PtxasReport, measure_resources
+from wattcast.features.cuda.toolchain import find_ptxas
 
 __all__ = [
-    "CompileError",
-    "CompiledCuda",
-    "CompilerMissingError",
-    "PtxasReport",
-    "compile_cuda",
-    "find_ptxas",
-    "measure_resources",
-]
+    "CompileError", "CompiledCuda", "CompilerMissingError", "PtxasReport", "compile_cuda",
+    "find_ptxas", "measure_resources",
+]  # fmt: skip

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import re
 import tempfile
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
+from typing import NamedTuple
 
 from wattcast.features.cuda.isolation import Finished, Limits, NotIsolatedError, run_limited
-from wattcast.features.cuda.source import forbidden_include, host_code
 from wattcast.features.cuda.toolchain import (
+    CUDA_TARGETS,
     find_nvcc,
     find_nvrtc,
     include_folders,
@@ -23,10 +27,7 @@ from wattcast.features.cuda.toolchain import (
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import WattcastError
 
-SOURCE_NAME = "kernel.cu"
-
-NVRTC_TARGETS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121)
-"""Compute capabilities NVRTC 12.9 compiles for (NVRTC 12.9 user guide, --gpu-architecture)."""
+SOURCE_NAME, OUTPUT_NAME = "kernel.cu", "out.ptx"
 
 NVCC_MINIMUM = 75
 """The oldest target of nvcc 13 (CUDA 13.0 release notes: Maxwell, Pascal, Volta removed)."""
@@ -57,10 +58,7 @@ class CompiledCuda:
 
 
 def compile_cuda(
-    source: str,
-    compute_capability: tuple[int, int],
-    *,
-    limits: Limits | None = None,
+    source: str, compute_capability: tuple[int, int], *, limits: Limits | None = None
 ) -> CompiledCuda:
     """Compile CUDA C++ ``source`` to PTX for a compute capability.
 
@@ -98,36 +96,35 @@ def compile_cuda(
 def _with_nvrtc(
     source: str, capability: tuple[int, int], library: Path, limits: Limits
 ) -> CompiledCuda:
-    target, diagnostics = _target(capability, NVRTC_TARGETS, "NVRTC 12.9")
-    options = [
-        f"--gpu-architecture=compute_{target}",
-        "--generate-line-info",
-        "--std=c++17",
-        *(f"--include-path={folder}" for folder in include_folders()),
-    ]
-    with tempfile.TemporaryDirectory(prefix="wattcast-") as name:
-        folder = Path(name)
-        (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
-        child = str(Path(__file__).with_name("nvrtc_child.py"))
-        command = [child, str(library), SOURCE_NAME, "out.ptx", *options]
-        done = run_limited(command, folder, limits, nvrtc_files(library))
-        ptx = _result(done, folder, limits)
+    target, diagnostics = _target(capability, CUDA_TARGETS, "NVRTC 12.9")
+    child = str(Path(__file__).with_name("nvrtc_child.py"))
+    command = [child, str(library), SOURCE_NAME, OUTPUT_NAME, "--generate-line-info"]
+    command += [f"--gpu-architecture=compute_{target}", "--std=c++17"]
+    command += [f"--include-path={folder}" for folder in include_folders()]
+    ptx, done = _compiled(source, command, nvrtc_files(library), limits)
     return CompiledCuda(ptx, "nvrtc", target, diagnostics + _remarks(done.stdout))
 
 
 def _with_nvcc(
     source: str, capability: tuple[int, int], nvcc: Path, limits: Limits
 ) -> CompiledCuda:
-    targets = tuple(target for target in NVRTC_TARGETS if target >= NVCC_MINIMUM)
+    targets = tuple(target for target in CUDA_TARGETS if target >= NVCC_MINIMUM)
     target, diagnostics = _target(capability, targets, "nvcc 13")
+    command = [str(nvcc), "-ptx", "-lineinfo", "-std=c++17", f"-arch=compute_{target}"]
+    command += [SOURCE_NAME, "-o", OUTPUT_NAME]
+    ptx, done = _compiled(source, command, nvcc_files(nvcc), limits)
+    return CompiledCuda(ptx, "nvcc", target, diagnostics + _remarks(done.stderr))
+
+
+def _compiled(
+    source: str, command: Sequence[str], readable: Sequence[Path], limits: Limits
+) -> tuple[str, Finished]:
+    """The PTX that a compiler makes of ``source`` in a folder of its own. Raises CompileError."""
     with tempfile.TemporaryDirectory(prefix="wattcast-") as name:
         folder = Path(name)
         (folder / SOURCE_NAME).write_text(source, encoding="utf-8")
-        command = [str(nvcc), "-ptx", "-lineinfo", "-std=c++17", f"-arch=compute_{target}"]
-        command += [SOURCE_NAME, "-o", "out.ptx"]
-        done = run_limited(command, folder, limits, nvcc_files(nvcc))
-        ptx = _result(done, folder, limits)
-    return CompiledCuda(ptx, "nvcc", target, diagnostics + _remarks(done.stderr))
+        done = run_limited(command, folder, limits, readable)
+        return _result(done, folder, limits), done
 
 
 def _target(
@@ -153,7 +150,7 @@ def _result(done: Finished, folder: Path, limits: Limits) -> str:
             "the compiler could not be isolated this time, so nothing was compiled. Try again, or "
             "send PTX. GET /readyz and wattcast settings show how it is isolated"
         )
-    out = folder / "out.ptx"
+    out = folder / OUTPUT_NAME
     if done.code == 0 and out.is_file():
         # Line information names the folder, which is another one each time.
         ptx = out.read_text(encoding="utf-8", errors="replace")
@@ -195,3 +192,115 @@ def _remarks(log: str) -> tuple[Diagnostic, ...]:
         for line, kind, message in _MESSAGE.findall(log)
         if kind == "warning" and line
     )
+
+
+# --- a first look at the source: what it may include, and whether it holds host code --------------
+# Both answers come from the text without comments, before a compiler sees it, in one pass over it.
+
+MOST_SHOWN = 200
+"""Characters of a source that a message repeats."""
+
+
+class Finding(NamedTuple):
+    """Something found in the source: 1-based line and what it is."""
+
+    line: int
+    what: str
+
+
+NOISE = re.compile(
+    r"""[/"'R0-9](?:
+      (?<=/)/[^\n]*
+    | (?<=/)\*.*?(?:\*/|\Z)
+    | (?<=R)(?:(?<!\wR)|(?<=\b[uUL]R)|(?<=\bu8R))
+      "(?P<end>[^\s()\\"]{0,16})\(.*?(?:\)(?P=end)"|\Z)
+    | (?<=")[^"\\\n]*+(?:\\.[^"\\\n]*+)*+"?
+    | (?<=')[^'\\\n]*+(?:\\.[^'\\\n]*+)*+'?
+    | (?<=[0-9])(?<!\w[0-9])(?P<number>(?:[eEpP][+-]|'?\w|\.)*+)
+    )""",
+    re.DOTALL | re.VERBOSE,
+)
+"""Comments, strings, characters, and numbers, whose ``'`` opens no character (C++17, [lex]).
+
+What is never closed goes to the end of its line or of the text, so that no text is looked at
+twice: the time grows with the text alone.
+"""
+
+_SPLICE = re.compile(r"\\[ \t\v\f]*\n")
+_DIRECTIVE = re.compile(r"^[^\S\n]*(?:\#|%:|\?\?=)[^\S\n]*(include\w*|import|embed)\b(.*)$", re.M)
+_HEADER = re.compile(r"""\s*(?:<([\w.+/-]+)>|"([\w.+/-]+)")\s*""")
+_PROBE = re.compile(r"__has_(?:include|embed)\w*")
+_HOST = (
+    (re.compile(r"<<<"), "a kernel launch (<<<...>>>)"),
+    (re.compile(r"\bint\s+main\s*\("), "main()"),
+    (
+        re.compile(
+            r"#[ \t]*include[ \t]*<(?:iostream|vector|string|map|memory|algorithm|fstream|chrono|"
+            r"stdio\.h|stdlib\.h|string\.h|sys/\w+\.h|time\.h|c(?:stdio|stdlib|string|time))>"
+        ),
+        "a host header",
+    ),
+    (
+        re.compile(r"\bcuda(?:Malloc|Free|Memcpy|DeviceSynchronize|EventCreate)\w*\s*\("),
+        "a host call",
+    ),
+)
+
+
+def forbidden_include(source: str) -> Finding | None:
+    """The first include that is no plain relative header name, else ``None``.
+
+    Absolute paths, ``..``, macros as header names and probes (``__has_include``) are refused. This
+    is the second line, and a clear message: what a compiler can read at all, ``isolation`` says.
+    """
+    text, splices = _spliced(source)
+    text = NOISE.sub(lambda found: found[0] if found[0][0] != "/" else _blank(found), text)
+    for match in _DIRECTIVE.finditer(text):
+        header = _HEADER.fullmatch(match[2])
+        name = (header[1] or header[2]) if header else ""
+        if match[1] != "include" or not name or name.startswith("/") or ".." in name.split("/"):
+            what = f"#{match[1]}{match[2].rstrip()}"
+            return Finding(_line(text, splices, match.start()), what[:MOST_SHOWN])
+    probe = _PROBE.search(text)
+    return Finding(_line(text, splices, probe.start()), probe[0]) if probe else None
+
+
+def host_code(source: str) -> Finding | None:
+    """The first sign of host code, else ``None``; such files need ``nvcc``, not NVRTC."""
+    text, splices = _spliced(source)
+    text = NOISE.sub(lambda found: found[0] if found["number"] is not None else _blank(found), text)
+    found = [
+        Finding(_line(text, splices, match.start()), what)
+        for pattern, what in _HOST
+        if (match := pattern.search(text))
+    ]
+    return min(found, default=None)
+
+
+def code_alone(source: str) -> str:
+    """The source on joined lines, a space for each comment and ``""`` for each string."""
+
+    def short(found: re.Match[str]) -> str:
+        if found["number"] is not None:
+            return found[0]
+        return " " if found[0][0] == "/" else '""'
+
+    return NOISE.sub(short, _spliced(source)[0])
+
+
+def _spliced(source: str) -> tuple[str, list[int]]:
+    """The text with lines joined that end in a backslash, and where in it they were joined."""
+    pieces = _SPLICE.split(source.replace("\r\n", "\n"))
+    return "".join(pieces), list(accumulate(map(len, pieces[:-1])))
+
+
+def _blank(found: re.Match[str]) -> str:
+    """As many blanks, so that every position and every line break stays."""
+    text = found[0]
+    if "\n" not in text:
+        return " " * len(text)
+    return "\n".join(" " * len(line) for line in text.split("\n"))
+
+
+def _line(text: str, splices: list[int], position: int) -> int:
+    return text.count("\n", 0, position) + bisect_right(splices, position) + 1

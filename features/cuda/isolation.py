@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -25,8 +26,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
 
+from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.cuda.jail import FAILED
-from wattcast.features.cuda.syscalls import filter_tables
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import WattcastError
 
@@ -44,6 +45,9 @@ LOG_BYTES = 1 << 20
 
 LOOK_SECONDS = 0.05
 """How often a run looks whether its request was given up."""
+
+
+SYSCALLS = Path(__file__).with_name("syscalls.toml")
 
 
 class NotIsolatedError(WattcastError):
@@ -74,6 +78,55 @@ class Finished:
     def not_isolated(self) -> bool:
         """Whether the program was not started, since its isolation could not be set up."""
         return self.code == FAILED
+
+
+class Named(Strict):
+    """Which arguments of a system call are a path, and the folder that the path starts from."""
+
+    path: int
+    folder: int | None = None
+
+
+class Calls(Strict):
+    """Numbers of system calls of one architecture, which seccomp calls ``architecture``."""
+
+    architecture: int
+    clone: int
+    prlimit: int
+    pivot_root: int
+    seccomp: int
+    denied: Mapping[str, int]
+    unknown: Mapping[str, int]
+    naming: Mapping[str, int]
+
+
+class SystemCalls(Strict):
+    """``syscalls.toml``: ``arguments`` of the calls in ``naming``, and an architecture each."""
+
+    arguments: Mapping[str, Named]
+    x86_64: Calls
+    aarch64: Calls
+
+
+@lru_cache(maxsize=1)
+def system_calls() -> SystemCalls:
+    """The table of system calls. Raises DataError for one that does not hold what it must."""
+    return checked(SystemCalls, read_toml(SYSCALLS), SYSCALLS.name)
+
+
+def filter_tables() -> dict[str, object] | None:
+    """What ``jail.py`` needs of the table here; ``None`` on another architecture."""
+    table = system_calls()
+    calls = {"x86_64": table.x86_64, "aarch64": table.aarch64}.get(platform.machine())
+    if calls is None:
+        return None
+    arguments = ((number, table.arguments[name]) for name, number in calls.naming.items())
+    return {
+        **calls.model_dump(),
+        "denied": list(calls.denied.values()),
+        "unknown": list(calls.unknown.values()),
+        "naming": [(number, named.folder, named.path) for number, named in arguments],
+    }
 
 
 @lru_cache(maxsize=1)

@@ -8,10 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from wattcast.features.cuda.isolation import Limits, run_limited
-from wattcast.features.cuda.toolchain import find_ptxas_wheel, ptxas_files
-
-PTXAS_TARGETS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121)
-"""Targets of ptxas 12.9 (CUDA 12.9 binary utilities, ptxas --gpu-name)."""
+from wattcast.features.cuda.toolchain import CUDA_TARGETS, find_ptxas, ptxas_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +30,6 @@ class PtxasReport:
     def spills(self) -> bool:
         """Whether values go to local memory because registers do not suffice."""
         return self.spill_store_bytes > 0 or self.spill_load_bytes > 0
-
-
-def find_ptxas() -> Path | None:
-    """The ``ptxas`` of the extra ``cuda``, or ``None``."""
-    return find_ptxas_wheel()
 
 
 _FUNCTION = re.compile(r"Compiling entry function '([^']+)' for")
@@ -68,7 +60,7 @@ def measure_resources(
     wanted = compute_capability[0] * 10 + compute_capability[1]
     asked = re.search(r"^\s*\.target\s+sm_(\d+)", ptx, re.M)
     least = max(wanted, int(asked[1]) if asked else 0)
-    target = next((known for known in PTXAS_TARGETS if known >= least), None)
+    target = next((known for known in CUDA_TARGETS if known >= least), None)
     if target is None:
         return None
     with tempfile.TemporaryDirectory(prefix="wattcast-") as name:
@@ -90,14 +82,8 @@ def _read(log: str, entry: str, target: int) -> PtxasReport | None:
         registers = _REGISTERS.search(text)
         if name != entry or registers is None:
             continue
-        stack = _STACK.search(text)
-        shared = _SHARED.search(text)
-        return PtxasReport(
-            registers_per_thread=int(registers[1]),
-            stack_bytes=int(stack[1]) if stack else 0,
-            spill_store_bytes=int(stack[2]) if stack else 0,
-            spill_load_bytes=int(stack[3]) if stack else 0,
-            static_shared_bytes=int(shared[1]) if shared else 0,
-            target=target,
-        )
+        stack, shared = _STACK.search(text), _SHARED.search(text)
+        frame, stores, loads = map(int, stack.groups()) if stack else (0, 0, 0)
+        static = int(shared[1]) if shared else 0
+        return PtxasReport(int(registers[1]), frame, stores, loads, static, target)
     return None

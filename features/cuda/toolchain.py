@@ -9,6 +9,10 @@ import subprocess
 from functools import lru_cache
 from pathlib import Path
 
+CUDA_TARGETS = (50, 52, 53, 60, 61, 62, 70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121)
+"""Compute capabilities that NVRTC 12.9 and ptxas 12.9 know (NVRTC 12.9 user guide,
+--gpu-architecture; CUDA 12.9 binary utilities, ptxas --gpu-name)."""
+
 
 @lru_cache(maxsize=1)
 def wheel_root() -> Path | None:
@@ -42,8 +46,8 @@ def include_folders() -> list[Path]:
     return [folder for folder in candidates if folder.is_dir()]
 
 
-def find_ptxas_wheel() -> Path | None:
-    """``ptxas`` of the wheel ``nvidia-cuda-nvcc-cu12``."""
+def find_ptxas() -> Path | None:
+    """``ptxas`` of the wheel ``nvidia-cuda-nvcc-cu12`` (extra ``cuda``), or ``None``."""
     root = wheel_root()
     path = root / "cuda_nvcc" / "bin" / "ptxas" if root else None
     return path if path and path.is_file() else None

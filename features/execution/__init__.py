@@ -8,27 +8,10 @@ engine.py    ``execute``, the entrance; summary.py and results.py what comes out
 """
 
 from wattcast.features.execution.engine import ExactMemory, assumed_integers, execute
-from wattcast.features.execution.results import (
-    BufferFootprint,
-    ExecutionResult,
-    InstructionCounts,
-    LoopTrips,
-    MemoryFacts,
-    SamplingInfo,
-)
+from wattcast.features.execution.results import ExecutionResult, MemoryFacts
 from wattcast.features.execution.sampling import SamplingPlan, axis_cuts, plan_blocks
 
 __all__ = [
-    "BufferFootprint",
-    "ExactMemory",
-    "ExecutionResult",
-    "InstructionCounts",
-    "LoopTrips",
-    "MemoryFacts",
-    "SamplingInfo",
-    "SamplingPlan",
-    "assumed_integers",
-    "axis_cuts",
-    "execute",
-    "plan_blocks",
-]
+    "ExactMemory", "ExecutionResult", "MemoryFacts", "SamplingPlan", "assumed_integers",
+    "axis_cuts", "execute", "plan_blocks",
+]  # fmt: skip

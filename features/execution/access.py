@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.execution.groups import Group
-from wattcast.features.execution.spaces import (
-    WINDOW_SHIFT,
-    WINDOWS,
-    Offsets,
-    PrivateMemory,
-    Region,
-)
+from wattcast.features.execution.groups import Group, Mask
+from wattcast.features.execution.spaces import WINDOW_SHIFT, WINDOWS, Offsets, PrivateMemory, Region
 from wattcast.features.execution.tally import Tally
 from wattcast.features.execution.values import Array, DType
-from wattcast.features.memory import (
-    distinct,
-)
+from wattcast.features.memory import distinct
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
@@ -27,29 +21,23 @@ if TYPE_CHECKING:
 _OFFSET_MASK = (1 << WINDOW_SHIFT) - 1
 
 
+@dataclass(slots=True, eq=False)
 class Site:
     """A static memory instruction. ``number`` is dense over the program's sites.
 
     ``width`` is the bytes one lane moves in one request; ``role`` how the loaded value is used.
     """
 
-    __slots__ = ("atomic", "line", "loads", "number", "opcode", "position", "role", "space",
-                 "stores", "width")  # fmt: skip
-
-    def __init__(
-        self, number: int, position: int, line: int, opcode: str, space: str, width: int,
-        *, loads: bool, stores: bool, atomic: bool, role: str,
-    ) -> None:  # fmt: skip
-        self.number = number
-        self.position = position
-        self.line = line
-        self.opcode = opcode
-        self.space = space
-        self.width = width
-        self.loads = loads
-        self.stores = stores
-        self.atomic = atomic
-        self.role = role
+    number: int
+    position: int
+    line: int
+    opcode: str
+    space: str
+    width: int
+    loads: bool
+    stores: bool
+    atomic: bool
+    role: str
 
 
 # --- reads and writes --------------------------------------------------------------------------
@@ -126,19 +114,37 @@ def _expanded(values: Array, group: Group) -> Array:
     return full
 
 
-def _scattered(site: Site, addresses: Offsets, machine: Machine, dtype: DType) -> Array:
-    """Reads that fall in several regions, or in none."""
+def _by_region(
+    site: Site, machine: Machine, addresses: Offsets, size: int, otherwise: str
+) -> Iterator[tuple[Region, Mask, Offsets]]:
+    """The regions that accesses of ``size`` bytes fall in: which do, and their offsets there.
+
+    Complains of those that fall in none, saying what becomes of them.
+    """
     numbers = machine.memory.sort_out(addresses)
-    out = np.zeros(addresses.shape, dtype=dtype)
     for number in distinct(numbers):
         chosen = numbers == number
         if number < 0:
-            machine.complain_address(site, int(addresses[chosen][0]), "read as 0")
+            machine.complain_address(site, int(addresses[chosen][0]), otherwise)
             continue
         region = machine.memory.regions[number]
-        offsets = np.minimum(addresses[chosen] - region.base, region.size - dtype.itemsize)
+        yield region, chosen, np.minimum(addresses[chosen] - region.base, region.size - size)
+
+
+def _scattered(site: Site, addresses: Offsets, machine: Machine, dtype: DType) -> Array:
+    """Reads that fall in several regions, or in none."""
+    out = np.zeros(addresses.shape, dtype=dtype)
+    parts = _by_region(site, machine, addresses, dtype.itemsize, "read as 0")
+    for region, chosen, offsets in parts:
         out[chosen] = region.read(offsets, dtype, site.role)
     return out
+
+
+def _write_scattered(site: Site, addresses: Offsets, machine: Machine, values: Array) -> None:
+    """Writes that fall in several regions, or in none."""
+    parts = _by_region(site, machine, addresses, values.dtype.itemsize, "not written")
+    for region, chosen, offsets in parts:
+        region.write(offsets, values[chosen])
 
 
 def write_global(
@@ -162,17 +168,8 @@ def write_global(
             region.write(offsets + size * k, value)
         return
     for k, value in enumerate(values):
-        where = addresses + size * k
-        numbers = machine.memory.sort_out(where)
-        held = np.broadcast_to(value, where.shape)
-        for number in distinct(numbers):
-            chosen = numbers == number
-            if number < 0:
-                machine.complain_address(site, int(where[chosen][0]), "not written")
-                continue
-            region = machine.memory.regions[number]
-            offsets = np.minimum(where[chosen] - region.base, region.size - size)
-            region.write(offsets, held[chosen])
+        held = np.broadcast_to(value, addresses.shape)
+        _write_scattered(site, addresses + size * k, machine, held)
 
 
 def _aligned(machine: Machine, site: Site, addresses: Offsets, width: int, group: Group) -> Offsets:
@@ -261,20 +258,11 @@ def write_flat(
     site: Site, machine: Machine, where: Offsets, shared: bool, group: Group, values: Array
 ) -> None:
     """Store at addresses ``(warps that take part, n)``."""
-    size = values.dtype.itemsize
     if shared:
-        machine.shared.write(_tile_positions(site, machine, where, group, size), values)
+        positions = _tile_positions(site, machine, where, group, values.dtype.itemsize)
+        machine.shared.write(positions, values)
         return
-    flat, held = where.reshape(-1), values.reshape(-1)
-    numbers = machine.memory.sort_out(flat)
-    for number in distinct(numbers):
-        chosen = numbers == number
-        if number < 0:
-            machine.complain_address(site, int(flat[chosen][0]), "not written")
-            continue
-        region = machine.memory.regions[number]
-        offsets = np.minimum(flat[chosen] - region.base, region.size - size)
-        region.write(offsets, held[chosen])
+    _write_scattered(site, where.reshape(-1), machine, values.reshape(-1))
 
 
 def _tile_positions(

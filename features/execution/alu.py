@@ -20,6 +20,7 @@ from wattcast.features.execution.operands import (
     CARRY,
     Frame,
     Handler,
+    Items,
     Operands,
     UnsupportedError,
     destinations,
@@ -29,11 +30,9 @@ from wattcast.features.execution.operands import (
 from wattcast.features.execution.spaces import WINDOW_SHIFT, WINDOWS
 from wattcast.features.execution.values import (
     BOOL,
-    F16,
     F32,
     S32,
     TYPES,
-    U16,
     U32,
     U64,
     Array,
@@ -43,8 +42,6 @@ from wattcast.features.execution.values import (
 )
 from wattcast.features.integers import UNSIGNED, Lanes
 from wattcast.features.ptx import ir
-
-Items = tuple[ir.Operand, ...]
 
 
 def arithmetic(base: str, modifiers: tuple[str, ...], *, precise: bool) -> Operation | None:
@@ -59,28 +56,10 @@ def arithmetic(base: str, modifiers: tuple[str, ...], *, precise: bool) -> Opera
 
 # --- setp, set, selp, slct ------------------------------------------------------------------
 
-_COMPARISONS = frozenset(
-    [
-        "eq",
-        "ne",
-        "lt",
-        "le",
-        "gt",
-        "ge",
-        "lo",
-        "ls",
-        "hi",
-        "hs",
-        "equ",
-        "neu",
-        "ltu",
-        "leu",
-        "gtu",
-        "geu",
-        "num",
-        "nan",
-    ]
-)
+_COMPARISONS = frozenset({
+    "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs",
+    "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan",
+})  # fmt: skip
 _COMBINE: dict[str, Function] = {
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
 }  # fmt: skip
@@ -199,11 +178,7 @@ def select_by_sign(modifiers: tuple[str, ...], items: Items, operands: Operands)
     """slct: ``c >= 0 ? a : b``."""
     dtype = TYPES[modifiers[-2]]
     by = F32 if modifiers[-1] == "f32" else S32
-    return pure(
-        Operation(_by_sign, (dtype, dtype, by), dtype),
-        operands,
-        items,
-    )
+    return pure(Operation(_by_sign, (dtype, dtype, by), dtype), operands, items)
 
 
 # --- carries ---------------------------------------------------------------------------------
@@ -410,6 +385,3 @@ def build(
     if operation is None:
         return None
     return pure(operation, operands, items)
-
-
-__all__ = ["F16", "U16", "arithmetic", "build"]

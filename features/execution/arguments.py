@@ -21,7 +21,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.attached import Attached
+from wattcast.features.attached import attached
+from wattcast.features.dataflow import closure
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
 from wattcast.features.execution.program import Program
@@ -70,7 +71,6 @@ class _Origins:
 
     def __init__(self, program: Program) -> None:
         linked = program.by_name[program.kernel.name]
-        self.loaded: dict[str, str] = {}  # register -> parameter
         direct: dict[str, set[str]] = {}
         sources: dict[str, list[str]] = {}
         self.comparisons: list[tuple[set[str], set[str]]] = []
@@ -87,7 +87,6 @@ class _Origins:
                     and address.base.name in program.parameters
                 ):
                     for name in registers(one.operands[:1]):
-                        self.loaded[name] = address.base.name
                         direct.setdefault(name, set()).add(address.base.name)
                 continue
             if base == "setp":
@@ -114,17 +113,8 @@ class _Origins:
         found = self._found.get(name)
         if found is not None:
             return found
-        reached: set[str] = set()
-        seen = {name}
-        waiting = [name]
-        while waiting:
-            register = waiting.pop()
-            reached |= self._direct.get(register, set())
-            for source in self._sources.get(register, ()):
-                if source not in seen:
-                    seen.add(source)
-                    waiting.append(source)
-        self._found[name] = frozenset(reached)
+        behind = closure((name,), lambda register: self._sources.get(register, ()))
+        self._found[name] = frozenset().union(*(self._direct.get(each, ()) for each in behind))
         return self._found[name]
 
     def axes_compared_with(self, parameter: str) -> list[frozenset[str]]:
@@ -147,38 +137,34 @@ def _default_integer(origins: _Origins, parameter: str, launch: Launch) -> int:
 
 def assumed_integers(program: Program, launch: Launch) -> dict[str, int]:
     """Values that integer parameters get where the launch gives none, by name."""
-    known = _integers.get(program)
-    if known is None:
-        pointing = {name for name, _ in pointers(program)}
-        each = [(p, TYPES.get(p.type)) for p in program.kernel.parameters if p.name not in pointing]
-        known = _integers.set(program, {
-            parameter.name: (1 << (8 * dtype.itemsize - 1)) - 1
-            for parameter, dtype in each
-            if dtype is not None and dtype.kind != "f" and dtype.itemsize == parameter.bytes
-            and not _used_as_float(program, parameter.name)
-        })  # fmt: skip
     origins = _origins_of(program)
     return {
-        name: min(_default_integer(origins, name, launch), most) for name, most in known.items()
+        name: min(_default_integer(origins, name, launch), most)
+        for name, most in _integers(program).items()
     }
 
 
-_integers: Attached[Program, dict[str, int]] = Attached("integers")
-_origins: Attached[Program, _Origins] = Attached("origins")
-_pointing: Attached[Program, dict[tuple[str, int], bool]] = Attached("pointers")
+@attached
+def _integers(program: Program) -> dict[str, int]:
+    """Parameters that are integers, with the largest number that each holds."""
+    pointing = {name for name, _ in pointers(program)}
+    each = [(p, TYPES.get(p.type)) for p in program.kernel.parameters if p.name not in pointing]
+    return {
+        parameter.name: (1 << (8 * dtype.itemsize - 1)) - 1
+        for parameter, dtype in each
+        if dtype is not None and dtype.kind != "f" and dtype.itemsize == parameter.bytes
+        and not _used_as_float(program, parameter.name)
+    }  # fmt: skip
 
 
+@attached
 def _origins_of(program: Program) -> _Origins:
-    return _origins.get(program) or _origins.set(program, _Origins(program))
+    return _Origins(program)
 
 
+@attached
 def pointers(program: Program) -> dict[tuple[str, int], bool]:
     """Parameters (name, byte offset) that hold pointers."""
-    known = _pointing.get(program)
-    return _pointing.set(program, _pointers(program)) if known is None else known
-
-
-def _pointers(program: Program) -> dict[tuple[str, int], bool]:
     linked = program.by_name[program.kernel.name]
     found: dict[tuple[str, int], bool] = {}
     for one in linked.body.instructions:
@@ -250,6 +236,10 @@ def bind(
     Raises LaunchError for an argument that no parameter has, or that does not fit.
     """
     diagnostics: list[Diagnostic] = []
+
+    def assume(what: str) -> None:
+        diagnostics.append(Diagnostic("argument_assumed", what, program.kernel.line))
+
     parameters = program.kernel.parameters
     names = {p.name for p in parameters} | {str(i) for i in range(len(parameters))}
     for key in launch.arguments:
@@ -290,13 +280,9 @@ def bind(
                 packed[start + place : start + place + 8] = next_base.to_bytes(8, "little")
                 next_base += SPAN
             if given is None:
-                diagnostics.append(
-                    Diagnostic(
-                        "argument_assumed",
-                        f"pointer {parameter.name} gets a synthetic buffer of pseudo-random "
-                        f"data ({launch.threads} elements where an index is needed)",
-                        program.kernel.line,
-                    )
+                assume(
+                    f"pointer {parameter.name} gets a synthetic buffer of pseudo-random data "
+                    f"({launch.threads} elements where an index is needed)"
                 )
             continue
         if given is not None:
@@ -305,13 +291,7 @@ def bind(
             continue
         dtype = TYPES.get(parameter.type)
         if dtype is None or dtype.itemsize != parameter.bytes:
-            diagnostics.append(
-                Diagnostic(
-                    "argument_assumed",
-                    f"{parameter.name} ({parameter.bytes} bytes by value) is assumed to be zero",
-                    program.kernel.line,
-                )
-            )
+            assume(f"{parameter.name} ({parameter.bytes} bytes by value) is assumed to be zero")
             continue
         if dtype.kind == "f" or _used_as_float(program, parameter.name):
             value: float = 1.0
@@ -322,13 +302,7 @@ def bind(
             bits = 8 * dtype.itemsize
             value = min(value, (1 << (bits - 1)) - 1)
             packed[start : start + parameter.bytes] = int(value).to_bytes(bits // 8, "little")
-        diagnostics.append(
-            Diagnostic(
-                "argument_assumed",
-                f"{parameter.name} is not given; {value:,.12g} is assumed",
-                program.kernel.line,
-            )
-        )
+        assume(f"{parameter.name} is not given; {value:,.12g} is assumed")
     if buffers is not None:
         for base, data in sorted(buffers.items()):
             raw = np.frombuffer(np.ascontiguousarray(data).tobytes(), dtype=np.uint8)

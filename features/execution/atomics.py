@@ -22,13 +22,19 @@ from wattcast.features.execution.context import Context, space_of
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.integer import Function
 from wattcast.features.execution.loads import addresses, by_window
-from wattcast.features.execution.operands import TRASH, Frame, Handler, UnsupportedError, store
+from wattcast.features.execution.operands import (
+    TRASH,
+    Frame,
+    Handler,
+    Items,
+    UnsupportedError,
+    elements,
+    store,
+)
 from wattcast.features.execution.spaces import Offsets
 from wattcast.features.execution.values import F16, TYPES, Array, DType, as_type
 from wattcast.features.memory import distinct
-from wattcast.features.ptx import ir
 
-Items = tuple[ir.Operand, ...]
 Flat = npt.NDArray[np.int64]
 
 
@@ -175,14 +181,9 @@ def _counted(name: str, value: Any, limits: Array) -> tuple[Array, Any]:
 
 
 def _perform(
-    name: str,
-    read: Callable[[Flat], Array],
-    write: Callable[[Flat, Array], None],
-    where: Flat,
-    b: Array,
-    c: Array | None,
-    need_old: bool,
-) -> Array | None:
+    name: str, read: Callable[[Flat], Array], write: Callable[[Flat, Array], None], where: Flat,
+    b: Array, c: Array | None, need_old: bool,
+) -> Array | None:  # fmt: skip
     unique = distinct(where)
     if unique.size == where.size:
         old = read(where)
@@ -217,10 +218,10 @@ def build(context: Context, base: str, modifiers: tuple[str, ...], items: Items)
     register = TYPES[kind]
     rest = items[1:] if need_old else items
     slot, offset = operands.address(rest[0])
-    targets = _elements(items[0]) if need_old else ()
+    targets = elements(items[0]) if need_old else ()
     outs = [operands.target(o, register) for o in targets]
     need_old = need_old and any(o != TRASH for o in outs)
-    sources = [operands.source(o, register) for o in _elements(rest[1])]
+    sources = [operands.source(o, register) for o in elements(rest[1])]
     third = operands.source(rest[2], register) if name == "cas" else None
     width = register.itemsize * count
     site = context.site(space, width, loads=True, stores=True, atomic=True)
@@ -276,10 +277,6 @@ def build(context: Context, base: str, modifiers: tuple[str, ...], items: Items)
     return handler
 
 
-def _elements(operand: ir.Operand) -> tuple[ir.Operand, ...]:
-    return operand.elements if isinstance(operand, ir.Vector) else (operand,)
-
-
 def _by_space(space: str, where: Offsets, group: Group) -> list[tuple[int, Group]]:
     if space == "generic":
         return by_window(where, group)
@@ -316,34 +313,24 @@ def _memory(
         flat = where if group.everyone else where[group.index]
     flat = flat & ~np.int64(size - 1)
     numbers = machine.memory.sort_out(flat)
+
+    def act(number: int, where: Offsets, b: Array, c: Array | None) -> Array | None:
+        region = machine.memory.regions[number]
+        return _perform(
+            name, lambda p: region.read(p, dtype, site.role), region.write, where - region.base,
+            b, c, need_old,
+        )  # fmt: skip
+
     first = int(numbers[0])
     if first >= 0 and (numbers == first).all():
-        region = machine.memory.regions[first]
-        return _perform(
-            name,
-            lambda p: region.read(p, dtype, site.role),
-            region.write,
-            flat - region.base,
-            b,
-            c,
-            need_old,
-        )
+        return act(first, flat, b, c)
     out = np.zeros(group.count, dtype=dtype)
     for number in distinct(numbers):
         chosen = numbers == number
         if number < 0:
             machine.complain_address(site, int(flat[chosen][0]), "ignored")
             continue
-        piece = machine.memory.regions[number]
-        old = _perform(
-            name,
-            lambda p, r=piece: r.read(p, dtype, site.role),  # type: ignore[misc]
-            piece.write,
-            flat[chosen] - piece.base,
-            b[chosen],
-            None if c is None else c[chosen],
-            need_old,
-        )
+        old = act(int(number), flat[chosen], b[chosen], None if c is None else c[chosen])
         if old is not None:
             out[chosen] = old
     return out

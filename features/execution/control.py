@@ -16,7 +16,7 @@ from wattcast.features.execution.context import (
 )
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.loads import put_parameter
-from wattcast.features.execution.operands import PARAMETERS, Frame, Handler, UnsupportedError, store
+from wattcast.features.execution.operands import PARAMETERS, Frame, Items, UnsupportedError, store
 from wattcast.features.execution.spaces import CODE_BASE
 from wattcast.features.execution.values import BOOL, U32, U64, Array, as_type, spread
 from wattcast.features.memory import distinct
@@ -25,8 +25,6 @@ from wattcast.features.ptx import ir
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
     from wattcast.features.execution.program import Program
-
-Items = tuple[ir.Operand, ...]
 
 
 def finish(
@@ -51,7 +49,7 @@ def finish(
         elif base == "call":
             inner = _call(program, linked, context, one, after, falls)
         elif base == "ret":
-            inner = _leave
+            inner = leave
         elif base in ("exit", "trap"):
             inner = _exit
         elif is_barrier(one):
@@ -150,7 +148,8 @@ def _conditional(
     return apply
 
 
-def _leave(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:
+def leave(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:
+    """ret, and what stands behind the last instruction."""
     return machine.leave(frame, group, shift)
 
 
@@ -233,12 +232,7 @@ def _call(
             else:
                 assert isinstance(actual, ir.Symbol)
                 pieces = frame[PARAMETERS].get(actual.name, {})
-                if group.full:
-                    below[PARAMETERS][formal.name] = dict(pieces)
-                else:
-                    stored = below[PARAMETERS].setdefault(formal.name, {})
-                    for offset, value in pieces.items():
-                        put_parameter(stored, offset, value, group)
+                _hand_over(pieces, below, formal.name, group)
         machine.remember(depth, site, group)
         machine.put(machine.key(target.base, depth), group)
 
@@ -279,6 +273,16 @@ def _call(
     return indirect
 
 
+def _hand_over(pieces: dict[int, Array], frame: Frame, name: str, group: Group) -> None:
+    """Copy a parameter variable into another frame for the group's threads."""
+    if group.full:
+        frame[PARAMETERS][name] = dict(pieces)
+        return
+    stored = frame[PARAMETERS].setdefault(name, {})
+    for offset, value in pieces.items():
+        put_parameter(stored, offset, value, group)
+
+
 def give_back(
     program: Program, machine: Machine, site_number: int, below: Frame, callee: Linked,
     group: Group, depth: int,
@@ -304,12 +308,7 @@ def give_back(
                 pieces = {0: below[callee.slots.register(formal.name)]}
             else:
                 pieces = below[PARAMETERS].get(formal.name, {})
-            if group.full:
-                frame[PARAMETERS][result.name] = dict(pieces)
-            else:
-                kept = frame[PARAMETERS].setdefault(result.name, {})
-                for offset, value in pieces.items():
-                    put_parameter(kept, offset, value, group)
+            _hand_over(pieces, frame, result.name, group)
     key = machine.key(site.after, depth - 1)
     if site.edge is not None:
         machine.move(key, group, site.edge)
@@ -374,8 +373,3 @@ def _reducing(context: Context, one: ir.Instruction, after: int, edge: LoopEdge 
         return None
 
     return apply
-
-
-def ignore(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
-    """Instructions that move no data here: fences, waits, hints."""
-    return None

@@ -66,19 +66,11 @@ def integer_to_float(value: Array, dtype: DType, rounding: str) -> Array:
     return directed(to_odd(total, error), dtype, rounding)
 
 
-def integer_to_integer(value: Array, dtype: DType, clamp: bool) -> Array:
-    """Truncate or extend; ``.sat`` clamps to the destination's range."""
-    if clamp:
-        limits = np.iinfo(dtype)
-        own = np.iinfo(value.dtype)
-        value = np.clip(value, max(limits.min, own.min), min(limits.max, own.max))
-    return value.astype(dtype)
-
-
-def _to_f64(kind: str) -> Function:
-    if kind in ("bf16",):
-        return lambda a: from_bf16(a).astype(F64)
-    return lambda a: a.astype(F64)
+def clamped(value: Array, dtype: DType) -> Array:
+    """An integer within the destination's range (``.sat``)."""
+    limits, own = np.iinfo(dtype), np.iinfo(value.dtype)
+    kept = np.clip(value, max(limits.min, own.min), min(limits.max, own.max))
+    return kept.astype(dtype)
 
 
 def _tf32(value: Array) -> Array:
@@ -95,12 +87,11 @@ def _float_to_float(
     clamp = "sat" in modifiers
     positive = "relu" in modifiers
     ftz = "ftz" in modifiers and precise and "f32" in (source, target)
-    widened = _to_f64(source)
 
     def apply(value: Array) -> Array:
         if ftz and source == "f32":
             value = flush(value)
-        exact = widened(value)
+        exact = (from_bf16(value) if source == "bf16" else value).astype(F64)
         if integral:
             exact = _INTEGRAL[integral](exact)
         if clamp:
@@ -143,11 +134,8 @@ def conversion(modifiers: tuple[str, ...], *, precise: bool) -> Operation | None
         return Operation(_float_to_float(source, target, modifiers, precise), (held,), result)
     if source in _FLOATS:
         rounding = next((m for m in modifiers if m in _INTEGRAL), "rzi")
-        if source == "bf16":
-            return Operation(
-                lambda a: float_to_integer(from_bf16(a), result, rounding), (held,), result
-            )
-        return Operation(lambda a: float_to_integer(a, result, rounding), (held,), result)
+        widen: Function = from_bf16 if source == "bf16" else lambda a: a
+        return Operation(lambda a: float_to_integer(widen(a), result, rounding), (held,), result)
     if target in _FLOATS:
         rounding = next((m for m in modifiers if m in ("rz", "rm", "rp")), "rn")
         if target == "bf16":
@@ -159,9 +147,8 @@ def conversion(modifiers: tuple[str, ...], *, precise: bool) -> Operation | None
         return Operation(lambda a: integer_to_float(a, result, rounding), (held,), result)
     if held.kind not in "iu" or result.kind not in "iu":
         return None
-    clamp = "sat" in modifiers
-    if not clamp and held is result:
+    if "sat" in modifiers:
+        return Operation(lambda a: clamped(a, result), (held,), result)
+    if held is result:
         return Operation(lambda a: a, (held,), result)
-    if not clamp:
-        return Operation(lambda a: a.astype(result), (held,), result)
-    return Operation(lambda a: integer_to_integer(a, result, clamp), (held,), result)
+    return Operation(lambda a: a.astype(result), (held,), result)

@@ -6,35 +6,18 @@ from collections.abc import Callable
 
 from wattcast.features.execution import alu, atomics, loads, matrix, textures, warp
 from wattcast.features.execution.context import Context
+from wattcast.features.execution.floating import is_long_division
 from wattcast.features.execution.groups import Group
-from wattcast.features.execution.operands import Frame, Handler, UnsupportedError
-from wattcast.features.execution.values import U32, as_type, spread
+from wattcast.features.execution.operands import Frame, Handler, Items, UnsupportedError
+from wattcast.features.execution.values import F32, U32, as_type, spread
 from wattcast.features.ptx import ir
 
-Items = tuple[ir.Operand, ...]
-
 # Order memory, wait for copies or hint at caches: nothing to do where every access is at once.
-_SILENT = frozenset(
-    [
-        "membar",
-        "fence",
-        "prefetch",
-        "prefetchu",
-        "pragma",
-        "nanosleep",
-        "discard",
-        "applypriority",
-        "createpolicy",
-        "griddepcontrol",
-        "setmaxnreg",
-        "brkpt",
-        "pmevent",
-        "istypep",
-        "alloca",
-        "stacksave",
-        "stackrestore",
-    ]
-)
+_SILENT = frozenset({
+    "membar", "fence", "prefetch", "prefetchu", "pragma", "nanosleep", "discard", "applypriority",
+    "createpolicy", "griddepcontrol", "setmaxnreg", "brkpt", "pmevent", "istypep", "alloca",
+    "stacksave", "stackrestore",
+})  # fmt: skip
 
 Builder = Callable[[Context, tuple[str, ...], Items], Handler | None]
 
@@ -76,21 +59,39 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
     handler = alu.build(base, modifiers, items, context.operands, precise=context.precise)
     if handler is None:
         raise UnsupportedError("not known")
+    if has_long_way(one):
+        return _watched_division(context, items, handler)
     return handler
 
 
+def _watched_division(context: Context, items: Items, handler: Handler) -> Handler:
+    """Also counts the warps of which a lane takes the long way (``floating.is_long_division``)."""
+    site = context.site("none", 0)
+    dividend, divisor = (context.operands.source(each, F32) for each in items[1:3])
+
+    def watched(frame: Frame, group: Group) -> None:
+        long = is_long_division(as_type(frame[dividend], F32), as_type(frame[divisor], F32))
+        group.machine.tallies[site.number].count_long_ways(long, group)
+        handler(frame, group)
+
+    return watched
+
+
+def has_long_way(one: ir.Instruction) -> bool:
+    """Whether operands decide how many machine instructions it is: a division rounded to f32."""
+    modifiers = one.opcode.split(".")
+    return (
+        modifiers[0] == "div" and modifiers[-1] == "f32" and not {"approx", "full"} & {*modifiers}
+    )
+
+
 def is_plain(one: ir.Instruction) -> bool:
-    """Whether an instruction only computes registers from registers."""
+    """Whether an instruction only computes registers from registers, and counts always alike."""
     base, _, rest = one.opcode.partition(".")
     if base in matrix.BUILDERS:
         return base == "mma" or rest.startswith("mma.")
-    return not (
-        base in _SPECIAL
-        or base in _SILENT
-        or base in _MEMORY
-        or base in warp.BUILDERS
-        or base in textures.BASES
-    )
+    others = (_SPECIAL, _SILENT, _MEMORY, warp.BUILDERS, textures.BASES)
+    return not any(base in names for names in others)
 
 
 _SPECIAL = frozenset(

@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wattcast.features.execution.integer import Function, Operation
+from wattcast.features.execution.integer import Function, Operation, packed
 from wattcast.features.execution.values import (
     BOOL,
     F16,
@@ -27,8 +27,6 @@ from wattcast.features.execution.values import (
     Array,
     DType,
     from_bf16,
-    halves,
-    pack_halves,
     to_bf16,
 )
 
@@ -191,6 +189,25 @@ def _rounded32(base: str, rounding: str) -> Function | None:
     return wide(exact[base]) if base in exact else None
 
 
+def is_long_division(dividend: Array, divisor: Array) -> Array:
+    """Where a division rounded to nearest leaves the short way of a reciprocal and Newton steps.
+
+    It holds where operands and quotient are normal numbers; all else is done by a subroutine
+    (``__cuda_sm3x_div_rn_noftz_f32_slowpath`` in machine code, entered where FCHK says so; exactly
+    where near the ends of the range is not documented).
+    """
+    facts = np.finfo(F32)
+
+    def normal(value: Array) -> Array:
+        size = np.abs(value)
+        found: Array = (size >= facts.tiny) & (size <= facts.max)
+        return found
+
+    with np.errstate(all="ignore"):
+        slow: Array = ~(normal(dividend) & normal(divisor) & normal(dividend / divisor))
+    return slow
+
+
 def _sine(a: Array) -> Array:
     return np.sin(np.where(np.isfinite(a), a, np.nan))
 
@@ -343,14 +360,6 @@ def _narrow(base: str, modifiers: tuple[str, ...], brain: bool) -> Function | No
     return apply
 
 
-def _both_halves(function: Function) -> Function:
-    def apply(*sources: Array) -> Array:
-        pairs = [halves(s) for s in sources]
-        return pack_halves(function(*(p[0] for p in pairs)), function(*(p[1] for p in pairs)))
-
-    return apply
-
-
 def _both_singles(function: Function) -> Function:
     """f32x2: two f32 in a 64-bit register."""
 
@@ -394,7 +403,7 @@ def floating_operation(base: str, modifiers: tuple[str, ...], *, precise: bool) 
         return Operation(function, (held,) * count, held) if function else None
     if kind in ("f16x2", "bf16x2"):
         function = _narrow(base, modifiers, kind == "bf16x2")
-        return Operation(_both_halves(function), (U32,) * count, U32) if function else None
+        return Operation(packed(function, U16), (U32,) * count, U32) if function else None
     if kind == "f32x2":
         function = _native(base, modifiers, F32, precise)
         held = TYPES[kind]

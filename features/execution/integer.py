@@ -260,20 +260,15 @@ def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None
     if kind in ("u16x2", "s16x2"):
         half = S16 if kind == "s16x2" else U16
         simple = {"add": np.add, "min": np.minimum, "max": np.maximum}.get(base)
-        if simple is None:
-            return None
-        count = 2
-        return Operation(packed(simple, half), (U32,) * count, U32)
+        return None if simple is None else Operation(packed(simple, half), (U32, U32), U32)
     if base == "mov" and kind in TYPES:
         dtype = TYPES[kind]
         return Operation(lambda a: a, (dtype,), dtype)
     if kind == "pred":
         logic: dict[str, tuple[Function, int]] = {
-            "and": (np.logical_and, 2),
-            "or": (np.logical_or, 2),
-            "xor": (np.logical_xor, 2),
+            "and": (np.logical_and, 2), "or": (np.logical_or, 2), "xor": (np.logical_xor, 2),
             "not": (np.logical_not, 1),
-        }
+        }  # fmt: skip
         if base not in logic:
             return None
         function, count = logic[base]
@@ -319,9 +314,6 @@ def integer_operation(base: str, modifiers: tuple[str, ...]) -> Operation | None
         "szext": Operation(_sign_extend("wrap" in modifiers, dtype), (dtype, U32), dtype),
         "bmsk": Operation(_bit_mask("wrap" in modifiers), (U32, U32), U32),
     }
-    if base == "prmt":
-        mode_name = modifiers[-1] if modifiers[-1] in _PERMUTES else None
-        return Operation(_permute(mode_name), (U32,) * 3, U32)
     if base in ("dp4a", "dp2a"):
         first, second = modifiers[-2:]
         parts = 4 if base == "dp4a" else 2

@@ -26,24 +26,16 @@ from wattcast.features.execution.operands import (
     TRASH,
     Frame,
     Handler,
+    Items,
     UnsupportedError,
+    elements,
     store,
 )
 from wattcast.features.execution.spaces import Offsets
-from wattcast.features.execution.values import (
-    S64,
-    TYPES,
-    U64,
-    Array,
-    DType,
-    as_type,
-    spread,
-)
+from wattcast.features.execution.values import S64, TYPES, U64, Array, DType, as_type, spread
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.memory import distinct
 from wattcast.features.ptx import ir
-
-Items = tuple[ir.Operand, ...]
 
 _COUNTS = {"v2": 2, "v4": 4, "v8": 8}
 
@@ -53,10 +45,6 @@ def _shape(modifiers: tuple[str, ...]) -> tuple[DType, int]:
     if kind not in TYPES:
         raise UnsupportedError(f"access of type {kind or 'none'}")
     return TYPES[kind], next((_COUNTS[m] for m in modifiers if m in _COUNTS), 1)
-
-
-def _elements(operand: ir.Operand) -> tuple[ir.Operand, ...]:
-    return operand.elements if isinstance(operand, ir.Vector) else (operand,)
 
 
 def addresses(frame: Frame, slot: int, offset: int) -> Offsets:
@@ -96,7 +84,7 @@ def _parameter_address(operand: ir.Operand) -> tuple[str, int]:
 def _load_parameter(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     dtype, count = _shape(modifiers)
     operands = context.operands
-    targets = [operands.target(o, dtype) for o in _elements(items[0])]
+    targets = [operands.target(o, dtype) for o in elements(items[0])]
     fits = [operands.writer(t, dtype) for t in targets]
     name, offset = _parameter_address(items[1])
     size = dtype.itemsize
@@ -132,7 +120,7 @@ def _store_parameter(context: Context, modifiers: tuple[str, ...], items: Items)
     raw = UNSIGNED[dtype.itemsize]
     operands = context.operands
     name, offset = _parameter_address(items[0])
-    sources = [operands.source(o, dtype) for o in _elements(items[1])]
+    sources = [operands.source(o, dtype) for o in elements(items[1])]
 
     def handler(frame: Frame, group: Group) -> None:
         stored = frame[PARAMETERS].setdefault(name, {})
@@ -197,7 +185,7 @@ def reader(site: Site, dtype: DType, count: int, *, idle: bool = False) -> Read:
 
     def read_memory(where: Offsets, group: Group) -> list[Array]:
         tally = group.machine.tallies[site.number]
-        tally.count_global(where, group)
+        tally.count_global(where, group, width if site.loads else 0)
         return from_global(site, tally, where, group, dtype, count)
 
     def read_generic(where: Offsets, group: Group) -> list[Array]:
@@ -289,13 +277,13 @@ def load(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
         return _load_parameter(context, modifiers, items)
     dtype, count = _shape(modifiers)
     operands = context.operands
-    elements = _elements(items[0])
-    if len(elements) != count:
-        raise UnsupportedError(f"{len(elements)} registers for {count} values")
-    targets = [operands.target(o, dtype) for o in elements]
+    outs = elements(items[0])
+    if len(outs) != count:
+        raise UnsupportedError(f"{len(outs)} registers for {count} values")
+    targets = [operands.target(o, dtype) for o in outs]
     fits = [operands.writer(t, dtype) for t in targets]
     slot, offset = operands.address(items[1])
-    names = [o.name for o in elements if isinstance(o, ir.Register)]
+    names = [o.name for o in outs if isinstance(o, ir.Register)]
     role = next((context.roles[n] for n in names if n in context.roles), "int")
     site = context.site(space, dtype.itemsize * count, loads=True, role=role)
     read = reader(site, dtype, count, idle=context.idle)
@@ -330,10 +318,10 @@ def save(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
         return _store_parameter(context, modifiers, items)
     dtype, count = _shape(modifiers)
     operands = context.operands
-    elements = _elements(items[1])
-    if len(elements) != count:
-        raise UnsupportedError(f"{len(elements)} registers for {count} values")
-    sources = [operands.source(o, dtype) for o in elements]
+    stored = elements(items[1])
+    if len(stored) != count:
+        raise UnsupportedError(f"{len(stored)} registers for {count} values")
+    sources = [operands.source(o, dtype) for o in stored]
     slot, offset = operands.address(items[0])
     site = context.site(space, dtype.itemsize * count, stores=True)
     if context.idle:
@@ -392,7 +380,7 @@ def copy_async(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
             copied = group.narrowed(as_type(frame[taken], dtype) != 0, False)
         values = [np.zeros(1, dtype=dtype)] * count
         if copied is not None:
-            tally.count_global(where, copied)
+            tally.count_global(where, copied, width)
             read = read_global(site, tally, where, copied, dtype, count)
             if copied is group:
                 values = read

@@ -27,7 +27,12 @@ from wattcast.features.execution.groups import Counts, CutShortError, Group, Mas
 from wattcast.features.execution.operands import PARAMETERS, Frame
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.rounds import Step
-from wattcast.features.execution.spaces import PARAMETER_BASE, GlobalMemory, PrivateMemory
+from wattcast.features.execution.spaces import (
+    GLOBAL_SPACES,
+    PARAMETER_BASE,
+    GlobalMemory,
+    PrivateMemory,
+)
 from wattcast.features.execution.specials import special_values
 from wattcast.features.execution.steady import Steady
 from wattcast.features.execution.tally import COUNTED, Tally
@@ -106,7 +111,8 @@ class Machine:
         self.skipped = np.zeros((len(program.runs), self.slots), dtype=np.int64)
         self.guarded = np.zeros((max(1, len(program.guarded)), self.slots), dtype=np.int64)
         self.counted = np.zeros((len(program.sites), len(COUNTED), self.slots), dtype=np.int64)
-        sites = len(program.sites)
+        # Shared and local accesses list no sectors.
+        sites = sum(site.space in GLOBAL_SPACES for site in program.sites)
         most = MOST_KEYS if sites <= MANY_SITES else max(LEAST_KEYS, MOST_KEYS // 4 // sites)
         self.tallies = [
             Tally(

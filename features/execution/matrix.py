@@ -31,23 +31,24 @@ from wattcast.features.execution.fragments import (
 )
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.loads import addresses
-from wattcast.features.execution.operands import Frame, Handler, UnsupportedError, store
+from wattcast.features.execution.operands import (
+    Frame,
+    Handler,
+    Items,
+    UnsupportedError,
+    elements,
+    store,
+)
 from wattcast.features.execution.spaces import Offsets
-from wattcast.features.execution.values import F64, S64, U16, U32, U64, Array, as_type, spread
+from wattcast.features.execution.values import U16, U32, U64, Array, as_type, spread
 from wattcast.features.execution.warp import Builder
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx import ir
 
-Items = tuple[ir.Operand, ...]
-
-
-def _vector(operand: ir.Operand) -> tuple[ir.Operand, ...]:
-    return operand.elements if isinstance(operand, ir.Vector) else (operand,)
-
 
 def _sources(context: Context, operand: ir.Operand, size: int) -> list[int]:
     dtype = U64 if size == 8 else U32
-    return [context.operands.source(o, dtype) for o in _vector(operand)]
+    return [context.operands.source(o, dtype) for o in elements(operand)]
 
 
 def _gathered(frame: Frame, group: Group, slots: list[int], size: int) -> Array:
@@ -60,6 +61,20 @@ def _gathered(frame: Frame, group: Group, slots: list[int], size: int) -> Array:
 def _scatter(frame: Frame, group: Group, slots: list[int], bits: Array) -> None:
     for k, slot in enumerate(slots):
         store(frame, group, slot, np.ascontiguousarray(bits[..., k]).reshape(-1))
+
+
+def _taking_part(group: Group, table: Array) -> Array:
+    """The rows of the warps that take part, of a table with one for every warp."""
+    rows = group.layout.rows
+    return table if rows is None else table[rows]
+
+
+def _scatter_part(frame: Frame, group: Group, slots: list[int], bits: Array) -> None:
+    """Store fragments of the warps that take part; the others get zeros, and keep what they had."""
+    rows = group.layout.rows
+    full = np.zeros((group.machine.count // WARP_SIZE, WARP_SIZE, len(slots)), dtype=bits.dtype)
+    full[slice(None) if rows is None else rows] = bits
+    _scatter(frame, group, slots, full)
 
 
 def _product(a: Array, b: Array, c: Array, precise: bool) -> Array:
@@ -85,7 +100,7 @@ def multiply(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
     for item, kind in zip(items[1:4], (kind_a, kind_b, kind_c), strict=True):
         slots.append(_sources(context, item, 8 if kind.bits == 64 else 4))
     wide = U64 if kind_d.bits == 64 else U32
-    outs = [context.operands.target(o, wide) for o in _vector(items[0])]
+    outs = [context.operands.target(o, wide) for o in elements(items[0])]
     parts = [
         mma_places(shape, name, kind.per_register, len(s))
         for name, kind, s in zip("abc", (kind_a, kind_b, kind_c), slots, strict=True)
@@ -153,13 +168,12 @@ class _Tiles:
     def locate(self, frame: Frame, group: Group) -> tuple[Offsets, bool]:
         """Element addresses of the warps that take part, and whether they are shared."""
         count = group.machine.count
-        rows = group.layout.rows
         base = spread(addresses(frame, self.slot, self.offset), count).reshape(-1, WARP_SIZE)
-        first = base[:, 0] if rows is None else base[rows, 0]
+        first = _taking_part(group, base)[:, 0]
         lead = np.full(1, self.columns if self.by_row else self.rows, dtype=np.int64)
         if self.stride is not None:
             held = spread(as_type(frame[self.stride], U32), count).reshape(-1, WARP_SIZE)
-            lead = (held[:, 0] if rows is None else held[rows, 0]).astype(np.int64)
+            lead = _taking_part(group, held)[:, 0].astype(np.int64)
         row, column = self.places
         along, across = (row, column) if self.by_row else (column, row)
         element = along * lead[:, None] + across
@@ -177,7 +191,7 @@ def _which(modifiers: tuple[str, ...]) -> str:
 
 def load_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """wmma.load: the tile's elements, one request per warp."""
-    outs = [context.operands.target(o, U32) for o in _vector(items[0])]
+    outs = [context.operands.target(o, U32) for o in elements(items[0])]
     stride = items[2] if len(items) > 2 else None
     tiles = _Tiles(context, modifiers, items[1], stride, len(outs), _which(modifiers), stores=False)
 
@@ -190,10 +204,7 @@ def load_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Han
         if tiles.repeats > 1:
             values = np.tile(values, (1, tiles.repeats))[:, : WARP_SIZE * tiles.count]
         bits = np.ascontiguousarray(values.reshape(-1, WARP_SIZE, tiles.count)).view(wide)
-        full = np.zeros((machine.count // WARP_SIZE, WARP_SIZE, len(outs)), dtype=wide)
-        rows = group.layout.rows
-        full[slice(None) if rows is None else rows] = bits
-        _scatter(frame, group, outs, full)
+        _scatter_part(frame, group, outs, bits)
 
     return handler
 
@@ -210,9 +221,7 @@ def store_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
         machine = group.machine
         where, shared = tiles.locate(frame, group)
         machine.tallies[tiles.site.number].count_tile(where, tiles.size, shared, group)
-        bits = _gathered(frame, group, sources, size)
-        rows = group.layout.rows
-        bits = bits if rows is None else bits[rows]
+        bits = _taking_part(group, _gathered(frame, group, sources, size))
         values = np.ascontiguousarray(bits).view(tiles.element.dtype)
         values = values.reshape(where.shape[0], -1)[:, : tiles.elements]
         write_flat(tiles.site, machine, where, shared, group, values)
@@ -231,7 +240,7 @@ def multiply_tiles(context: Context, modifiers: tuple[str, ...], items: Items) -
     else:
         raise UnsupportedError("wmma.mma types")
     sizes = [8 if kind.bits == 64 else 4 for kind in kinds]
-    outs = [context.operands.target(o, U64 if sizes[0] == 8 else U32) for o in _vector(items[0])]
+    outs = [context.operands.target(o, U64 if sizes[0] == 8 else U32) for o in elements(items[0])]
     slots = [
         _sources(context, item, size) for item, size in zip(items[1:4], sizes[1:], strict=True)
     ]
@@ -261,24 +270,42 @@ def _matrix_count(modifiers: tuple[str, ...]) -> int:
     return next((n for m, n in (("x1", 1), ("x2", 2), ("x4", 4)) if m in modifiers), 1)
 
 
+_ROW = np.arange(WARP_SIZE) >> 2
+_COLUMN = 2 * (np.arange(WARP_SIZE) & 3)
+"""Where the first of a lane's two elements of an 8 x 8 matrix of 16 bits lies."""
+
+
+def _to_lanes(matrices: Array) -> Array:
+    """8 x 8 matrices of 16 bits ``(..., 8, 8)`` -> registers ``(..., 32)``."""
+    low = matrices[..., _ROW, _COLUMN].astype(U32)
+    high = matrices[..., _ROW, _COLUMN + 1].astype(U32)
+    bits: Array = low | (high << np.uint32(16))
+    return bits
+
+
+def _from_lanes(bits: Array) -> Array:
+    """The inverse of ``_to_lanes``."""
+    matrices = np.zeros((*bits.shape[:-1], 8, 8), dtype=U16)
+    matrices[..., _ROW, _COLUMN] = bits.astype(U16)
+    matrices[..., _ROW, _COLUMN + 1] = (bits >> np.uint32(16)).astype(U16)
+    return matrices
+
+
 def _row_addresses(site: Site, frame: Frame, slot: int, offset: int, group: Group,
                    count: int) -> Offsets:  # fmt: skip
     """Row addresses ``(warps that take part, 8 * matrices)`` in shared memory."""
     where = spread(addresses(frame, slot, offset), group.machine.count).reshape(-1, WARP_SIZE)
-    rows = group.layout.rows
-    chosen = where if rows is None else where[rows]
-    return in_window(chosen[:, : 8 * count]) if site.space == "generic" else chosen[:, : 8 * count]
+    chosen = _taking_part(group, where)[:, : 8 * count]
+    return in_window(chosen) if site.space == "generic" else chosen
 
 
 def load_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """ldmatrix: lanes 8i to 8i+7 give the rows of matrix i (16 bytes each)."""
     count = _matrix_count(modifiers)
-    outs = [context.operands.target(o, U32) for o in _vector(items[0])]
+    outs = [context.operands.target(o, U32) for o in elements(items[0])]
     slot, offset = context.operands.address(items[1])
     site = context.site(space_of(modifiers), 16, loads=True, role="half2")
     across = "trans" in modifiers
-    lane = np.arange(WARP_SIZE)
-    group_of, inner = lane >> 2, lane & 3
 
     def handler(frame: Frame, group: Group) -> None:
         machine = group.machine
@@ -287,15 +314,8 @@ def load_matrices(context: Context, modifiers: tuple[str, ...], items: Items) ->
         where = starts[:, :, None] + 2 * np.arange(8)
         values = read_flat(site, machine, where.reshape(starts.shape[0], -1), True, group, U16)
         values = values.reshape(-1, count, 8, 8)
-        if across:
-            values = values.swapaxes(2, 3)
-        low = values[:, :, group_of, 2 * inner].astype(U32)
-        high = values[:, :, group_of, 2 * inner + 1].astype(U32)
-        bits = (low | (high << np.uint32(16))).swapaxes(1, 2)
-        full = np.zeros((machine.count // WARP_SIZE, WARP_SIZE, count), dtype=U32)
-        rows = group.layout.rows
-        full[slice(None) if rows is None else rows] = bits
-        _scatter(frame, group, outs, full)
+        bits = _to_lanes(values.swapaxes(2, 3) if across else values).swapaxes(1, 2)
+        _scatter_part(frame, group, outs, bits)
 
     return handler
 
@@ -307,19 +327,13 @@ def store_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -
     sources = _sources(context, items[1], 4)
     site = context.site(space_of(modifiers), 16, stores=True)
     across = "trans" in modifiers
-    lane = np.arange(WARP_SIZE)
-    group_of, inner = lane >> 2, lane & 3
 
     def handler(frame: Frame, group: Group) -> None:
         machine = group.machine
         starts = _row_addresses(site, frame, slot, offset, group, count)
         machine.tallies[site.number].count_matrices(starts, group)
-        bits = _gathered(frame, group, sources, 4)
-        rows = group.layout.rows
-        bits = (bits if rows is None else bits[rows]).swapaxes(1, 2)
-        values = np.zeros((bits.shape[0], count, 8, 8), dtype=U16)
-        values[:, :, group_of, 2 * inner] = bits.astype(U16)
-        values[:, :, group_of, 2 * inner + 1] = (bits >> np.uint32(16)).astype(U16)
+        bits = _taking_part(group, _gathered(frame, group, sources, 4))
+        values = _from_lanes(bits.swapaxes(1, 2))
         if across:
             values = values.swapaxes(2, 3)
         where = (starts[:, :, None] + 2 * np.arange(8)).reshape(starts.shape[0], -1)
@@ -332,18 +346,10 @@ def transpose(context: Context, modifiers: tuple[str, ...], items: Items) -> Han
     """movmatrix.trans: an 8 x 8 matrix of b16 transposed across the warp."""
     dst = context.operands.target(items[0], U32)
     source = context.operands.source(items[1], U32)
-    lane = np.arange(WARP_SIZE)
-    group_of, inner = lane >> 2, lane & 3
 
     def handler(frame: Frame, group: Group) -> None:
         bits = _gathered(frame, group, [source], 4)[..., 0]
-        values = np.zeros((bits.shape[0], 8, 8), dtype=U16)
-        values[:, group_of, 2 * inner] = bits.astype(U16)
-        values[:, group_of, 2 * inner + 1] = (bits >> np.uint32(16)).astype(U16)
-        turned = values.swapaxes(1, 2)
-        low = turned[:, group_of, 2 * inner].astype(U32)
-        high = turned[:, group_of, 2 * inner + 1].astype(U32)
-        store(frame, group, dst, (low | (high << np.uint32(16))).reshape(-1))
+        store(frame, group, dst, _to_lanes(_from_lanes(bits).swapaxes(1, 2)).reshape(-1))
 
     return handler
 
@@ -364,5 +370,3 @@ BUILDERS: dict[str, Builder] = {
     "stmatrix": store_matrices,
     "movmatrix": transpose,
 }
-
-__all__ = ["BUILDERS", "F64", "S64"]

@@ -30,6 +30,7 @@ from wattcast.features.ptx import ir
 
 Frame = list[Any]
 Handler = Callable[[Frame, Group], None]
+Items = tuple[ir.Operand, ...]
 
 PARAMETERS, CARRY, TRASH = 0, 1, 2
 
@@ -176,6 +177,11 @@ class Operands:
         return lambda v: widen(v, size)
 
 
+def elements(operand: ir.Operand) -> Items:
+    """The operands that a vector holds; any other operand alone."""
+    return operand.elements if isinstance(operand, ir.Vector) else (operand,)
+
+
 def destinations(operand: ir.Operand) -> tuple[ir.Operand, ir.Operand | None]:
     """The one or two destinations of ``d`` or ``d|p``."""
     if isinstance(operand, ir.Pair):
@@ -238,9 +244,7 @@ def _general(function: Function, dst: int, slots: list[int], types: tuple[DType,
     return handler
 
 
-def _plain_predicates(
-    operation: Operation, items: tuple[ir.Operand, ...]
-) -> tuple[Function, tuple[ir.Operand, ...]]:
+def _plain_predicates(operation: Operation, items: Items) -> tuple[Function, Items]:
     """Take negations (``!%p``) out of the operands and into the function."""
     flags = [isinstance(o, ir.Negated) for o in items[1 : len(operation.sources) + 1]]
     function = operation.function
@@ -253,7 +257,7 @@ def _plain_predicates(
     return negating, tuple(o.operand if isinstance(o, ir.Negated) else o for o in items)
 
 
-def pure(operation: Operation, operands: Operands, items: tuple[ir.Operand, ...]) -> Handler:
+def pure(operation: Operation, operands: Operands, items: Items) -> Handler:
     """The handler of a pure operation: first operand the destination, then the sources.
 
     Raises UnsupportedError if the number of operands does not fit.

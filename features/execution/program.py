@@ -8,11 +8,12 @@ order, then one ``finish`` that says where the threads go.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from wattcast.features.cfg import build_cfg
-from wattcast.features.dataflow import reads, writes
+from wattcast.features.dataflow import closure, computed_from, definitions, reads, writes
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.execution import control
 from wattcast.features.execution.access import Site
@@ -42,7 +43,6 @@ from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
-    from wattcast.features.execution.machine import Machine
     from wattcast.features.execution.paths import Path
 
 _NAME = re.compile(r"[A-Za-z_$%][\w$]*")
@@ -111,26 +111,19 @@ class Program:
 
     def _reachable(self) -> dict[str, ir.Function]:
         """Functions the kernel can call, itself included; walked without recursion."""
-        found: dict[str, ir.Function] = {self.kernel.name: self.kernel}
-        waiting = [self.kernel]
         defined = {f.name: f for f in self.module.functions if not f.declaration}
-        tables = [v for v in self.module.variables if v.initializer]
-        for variable in tables:  # tables of function pointers
-            for name in _NAME.findall(variable.initializer or ""):
-                if name in defined and name not in found:
-                    found[name] = defined[name]
-                    waiting.append(defined[name])
-        while waiting:
-            for one in waiting.pop().body.instructions:
-                if one.base not in ("call", "mov"):
-                    continue
-                for operand in one.operands:
-                    if isinstance(operand, ir.Symbol) and operand.name in defined:
-                        callee = defined[operand.name]
-                        if callee.name not in found:
-                            found[callee.name] = callee
-                            waiting.append(callee)
-        return found
+        defined[self.kernel.name] = self.kernel
+        # Tables of function pointers.
+        tables = [v.initializer for v in self.module.variables if v.initializer]
+        listed = (name for text in tables for name in _NAME.findall(text) if name in defined)
+
+        def called(name: str) -> Iterator[str]:
+            for one in defined[name].body.instructions:
+                if one.base in ("call", "mov"):
+                    symbols = (o.name for o in one.operands if isinstance(o, ir.Symbol))
+                    yield from (symbol for symbol in symbols if symbol in defined)
+
+        return {name: defined[name] for name in closure((self.kernel.name, *listed), called)}
 
     def _place_variables(self) -> None:
         used = {
@@ -222,22 +215,13 @@ class Program:
         kept = self._critical.get(linked.index)
         if kept is None:
             wanted: set[str] = set()
-            defined: dict[str, list[ir.Instruction]] = {}
             for one in linked.body.instructions:
-                for name in writes(one):
-                    defined.setdefault(name, []).append(one)
                 if one.predicate is not None:
                     wanted.add(one.predicate)
                 for operand in one.operands:
                     if isinstance(operand, ir.Address) and isinstance(operand.base, ir.Register):
                         wanted.add(operand.base.name)
-            waiting = list(wanted)
-            while waiting:
-                for one in defined.get(waiting.pop(), ()):
-                    for name in reads(one):
-                        if name not in wanted:
-                            wanted.add(name)
-                            waiting.append(name)
+            wanted = computed_from(wanted, definitions(linked.body.instructions))
             kept = [
                 (one.position, frozenset(reads(one)) & wanted) for one in linked.body.instructions
             ]
@@ -294,7 +278,7 @@ class Program:
             self.runs[run.start] = run
         # Behind the last instruction: threads that get here return.
         tail = Run(len(self.runs), linked.base + count, linked.base + count, linked.index)
-        tail.finish = _return
+        tail.finish = control.leave
         self.runs[tail.start] = tail
 
     def _is_idle(self, linked: Linked, one: ir.Instruction) -> bool:
@@ -338,10 +322,6 @@ class Program:
 
 def _idle(frame: Frame, group: Group) -> None:
     """An instruction that is counted, and whose result decides nothing."""
-
-
-def _return(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:
-    return machine.leave(frame, group, shift)
 
 
 def _guarded(handler: Handler, slot: int, negated: bool, row: int) -> Handler:

@@ -31,8 +31,9 @@ class InstructionCounts:
     constant, texture); ``shared_requests`` likewise for shared memory. ``sectors``: distinct
     32-byte sectors of global memory per warp execution, summed; ``local_sectors`` the same for
     local memory (interleaved by words). ``shared_transactions``: including bank
-    conflicts. ``constant_transactions``: distinct words. ``unique_sectors``: distinct sectors of
-    one block, summed over blocks.
+    conflicts. ``constant_transactions``: distinct words; of a division, warps of which a lane
+    takes the long way. ``l1_millicycles``: thousandths of a cycle that L1 takes for loads of global
+    memory. ``unique_sectors``: distinct sectors of one block, summed over blocks.
     """
 
     function: str
@@ -44,6 +45,7 @@ class InstructionCounts:
     shared_requests: Floats
     shared_transactions: Floats
     constant_transactions: Floats
+    l1_millicycles: Floats
     unique_sectors: Floats
     raw_warp_executions: Counts
     raw_active_lanes: Counts
@@ -53,6 +55,7 @@ class InstructionCounts:
     raw_shared_requests: Counts
     raw_shared_transactions: Counts
     raw_constant_transactions: Counts
+    raw_l1_millicycles: Counts
     raw_unique_sectors: Counts
 
 

@@ -7,33 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from wattcast.features.dataflow import reads, writes
+from wattcast.features.dataflow import closure, computed_from, definitions, reads, writes
 from wattcast.features.ptx import ir
 
-_ADDRESS_STEPS = frozenset(
-    [
-        "add",
-        "sub",
-        "mul",
-        "mad",
-        "shl",
-        "shr",
-        "or",
-        "and",
-        "bfi",
-        "bfe",
-        "cvt",
-        "mov",
-        "selp",
-        "min",
-        "max",
-        "cvta",
-        "mul24",
-        "mad24",
-        "prmt",
-        "lop3",
-    ]
-)
+_ADDRESS_STEPS = frozenset({
+    "add", "sub", "mul", "mad", "shl", "shr", "or", "and", "bfi", "bfe", "cvt", "mov", "selp",
+    "min", "max", "cvta", "mul24", "mad24", "prmt", "lop3",
+})  # fmt: skip
 _POINTER_STEPS = frozenset({"add", "sub", "mov", "cvta", "selp", "mad"})
 _MOVES = frozenset({"mov", "ld", "st", "selp", "shfl", "atom", "ldu", "cvta", "call"})
 _FLOATS = frozenset({"f16", "f32", "f64", "bf16", "tf32"})
@@ -43,25 +23,7 @@ _PACKED = frozenset({"f16x2", "bf16x2"})
 def registers(operands: Iterable[ir.Operand]) -> Iterator[str]:
     """Names of the registers in operands, nested ones included; not those of addresses."""
     for operand in operands:
-        if isinstance(operand, ir.Register):
-            yield operand.name
-        elif isinstance(operand, ir.Vector | ir.Group):
-            yield from registers(operand.elements)
-        elif isinstance(operand, ir.Pair):
-            yield from registers((operand.first, operand.second))
-        elif isinstance(operand, ir.Negated):
-            yield from registers((operand.operand,))
-
-
-def _closure(seeds: set[str], sources: dict[str, list[str]]) -> set[str]:
-    found = set(seeds)
-    waiting = list(seeds)
-    while waiting:
-        for name in sources.get(waiting.pop(), ()):
-            if name not in found:
-                found.add(name)
-                waiting.append(name)
-    return found
+        yield from (part.name for part in ir.parts(operand) if isinstance(part, ir.Register))
 
 
 def that_count(
@@ -75,7 +37,7 @@ def that_count(
     found = [_that_count(body, is_plain, contents=False) for body in bodies]
     if not any(
         not is_plain(one)
-        and not one.opcode.startswith("ld.param")
+        and not one.opcode.startswith(("ld.param", "div."))
         and not names.isdisjoint(writes(one))
         for body, names in zip(bodies, found, strict=True)
         for one in body.instructions
@@ -87,11 +49,8 @@ def that_count(
 def _that_count(
     body: ir.Body, is_plain: Callable[[ir.Instruction], bool], *, contents: bool
 ) -> frozenset[str]:
-    made: dict[str, list[ir.Instruction]] = {}
     found: set[str] = set()
     for one in body.instructions:
-        for name in writes(one):
-            made.setdefault(name, []).append(one)
         if one.predicate is not None:
             found.add(one.predicate)
         if one.base == "st" and not contents and not one.opcode.startswith("st.param"):
@@ -101,14 +60,7 @@ def _that_count(
                 continue
         if not is_plain(one):
             found.update(reads(one))
-    waiting = list(found)
-    while waiting:
-        for one in made.get(waiting.pop(), ()):
-            for name in reads(one):
-                if name not in found:
-                    found.add(name)
-                    waiting.append(name)
-    return frozenset(found)
+    return frozenset(computed_from(found, definitions(body.instructions)))
 
 
 class Usage:
@@ -154,9 +106,9 @@ class Usage:
                         added.setdefault(target, []).extend(last)
         declared = {d.name for d in body.registers if d.type in _FLOATS}
         floats |= {n for n in moved if n.rstrip("0123456789") in declared}
-        self.pointers = _closure(bases, added)
-        index = _closure(bases, any_step)
-        floats = _closure(floats, moved)
+        self.pointers = closure(bases, lambda name: added.get(name, ()))
+        index = closure(bases, lambda name: any_step.get(name, ()))
+        floats = closure(floats, lambda name: moved.get(name, ()))
         self.roles: dict[str, str] = {}
         for name, kind in loaded.items():
             if name in self.pointers and kind.endswith("64"):

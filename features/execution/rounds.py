@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from wattcast.features.execution.context import Run
@@ -11,15 +13,13 @@ from wattcast.features.execution.paths import Path
 from wattcast.features.execution.spaces import Offsets
 
 
+@dataclass(slots=True, eq=False)
 class Step:
     """One execution of a run: by whom, and which of them took its branch."""
 
-    __slots__ = ("group", "run", "taken")
-
-    def __init__(self, run: Run, group: Group) -> None:
-        self.run = run
-        self.group = group
-        self.taken: Group | None = None
+    run: Run
+    group: Group
+    taken: Group | None = None
 
     def alike(self, other: Step) -> bool:
         """The same run by the same threads, with the same threads branching."""
@@ -41,27 +41,23 @@ def same(one: Group | None, other: Group | None) -> bool:
 Counters = dict[int, list[Counts]]
 
 
+@dataclass(slots=True, eq=False)
 class Watch:
     """The recent rounds of one loop by one group."""
 
-    __slots__ = (
-        "addresses", "counters", "frames", "group", "guarded", "inner", "marks", "path", "rounds",
-        "run_stats", "seen", "steps",
-    )  # fmt: skip
-
-    def __init__(self, group: Group, steps: list[Step]) -> None:
-        self.group = group
-        self.steps = steps
-        self.rounds = 0
-        self.path: Path | None = None
-        self.frames: list[Frame] = []
-        self.counters: list[Counters] = []
-        self.run_stats: list[Counts] = []
-        self.guarded: list[Counts] = []
-        self.addresses: list[dict[int, Offsets | None]] = []
-        self.inner: list[dict[int, tuple[Counts, Counts]]] = []
-        self.marks: list[int] = []
-        self.seen: list[dict[int, tuple[tuple[int, int], Counts]]] = []  # footprint mark, extra
+    group: Group
+    steps: list[Step]
+    rounds: int = 0
+    path: Path | None = None
+    frames: list[Frame] = field(default_factory=list)
+    counters: list[Counters] = field(default_factory=list)
+    run_stats: list[Counts] = field(default_factory=list)
+    guarded: list[Counts] = field(default_factory=list)
+    addresses: list[dict[int, Offsets | None]] = field(default_factory=list)
+    inner: list[dict[int, tuple[Counts, Counts]]] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    seen: list[dict[int, tuple[tuple[int, int], Counts]]] = field(default_factory=list)
+    """Footprint mark and extra sectors of each access."""
 
     def matches(self, group: Group, steps: list[Step]) -> bool:
         """Whether the loop was gone round as before."""

@@ -15,6 +15,7 @@ from wattcast.features.memory import (
     SECTORS_PER_LINE,
     SECTORS_PER_LINE_SHIFT,
     distinct,
+    sampled,
     slot_sectors,
 )
 from wattcast.features.reuse import Sharing
@@ -41,6 +42,7 @@ class Pairs(NamedTuple):
     """Which pairs of sampled blocks are how related (``bool[blocks, blocks]``, each pair once).
 
     ``across`` and ``down``: how many blocks lie between the second and the first, along x and y.
+    ``weights``: how many pairs of the launch each stands for, all in all 1.
     """
 
     beside: Flags
@@ -50,6 +52,7 @@ class Pairs(NamedTuple):
     apart: Flags
     across: Integers
     down: Integers
+    weights: Table
 
 
 def relations(plan: SamplingPlan, launch: Launch) -> Pairs:
@@ -62,6 +65,7 @@ def relations(plan: SamplingPlan, launch: Launch) -> Pairs:
     width, height = launch.grid[0], launch.blocks // launch.grid[0]
     far_across = across >= max(2, min(FAR, width // 2))
     far_down = down >= max(2, min(FAR, height // 2))
+    share = plan.weights()[: blocks.size] / launch.blocks
     return Pairs(
         once & (down == 0) & (across == 1),
         once & (across == 0) & (down == 1),
@@ -70,6 +74,7 @@ def relations(plan: SamplingPlan, launch: Launch) -> Pairs:
         once & far_across & far_down,
         x - x[:, None],
         row - row[:, None],
+        np.outer(share, share).astype(np.float32),
     )
 
 
@@ -100,7 +105,8 @@ def measure_sharing(
     if np.count_nonzero(chosen) > MOST_TOUCHES:
         every = 1 << int(keys.size // MOST_TOUCHES).bit_length()
         line = keys >> SECTORS_PER_LINE_SHIFT & ((1 << KEY_BITS - SECTORS_PER_LINE_SHIFT) - 1)
-        chosen &= ((line * np.int64(0x9E3779B1)) >> 16) % every == 0
+        chosen &= sampled(line, every - 1)
+    stretch = _stretch(keys, count)
     keys, slots = keys[chosen], slots[chosen]
     units, place = np.unique(keys & ((1 << KEY_BITS) - 1), return_inverse=True)
     if not units.size:
@@ -115,11 +121,28 @@ def measure_sharing(
     starts = np.flatnonzero(np.r_[True, line[1:] != line[:-1]])
     lines = np.maximum.reduceat(touched, starts, axis=0)
     return (
-        _sharing(touched, weights, pairs, launch, each_sectors, within),
+        _sharing(touched, weights, pairs, launch, each_sectors, stretch, within),
         _sharing(
-            lines, np.maximum.reduceat(weights, starts), pairs, launch, each_lines, neighbours
+            lines, np.maximum.reduceat(weights, starts), pairs, launch, each_lines,
+            stretch / SECTORS_PER_LINE, neighbours,
         ),
-    )
+    )  # fmt: skip
+
+
+def _stretch(keys: Integers, count: int) -> float:
+    """Sectors between the first and the last that anyone touches, as far as blocks fill theirs.
+
+    Where many blocks touch dense stretches, and far ones the same by chance, these lie anywhere in
+    between, although few sampled blocks leave gaps.
+    """
+    sectors = keys & ((1 << KEY_BITS) - 1)
+    ends = np.searchsorted(keys, np.arange(count + 1) << KEY_BITS)
+    low, high = ends[:-1][np.diff(ends) > 0], ends[1:][np.diff(ends) > 0] - 1
+    if not low.size:
+        return 0.0
+    reach = sectors[high] - sectors[low] + 1
+    dense = float((high - low + 1).sum() / reach.sum())
+    return dense * float(sectors[high].max() - sectors[low].min() + 1)
 
 
 def _lines_of_neighbours(keys: Integers, pairs: Flags) -> float | None:
@@ -188,7 +211,7 @@ def _drift(keys: Integers, far: Flags, apart: Integers) -> Drift | None:
 
 
 def _sharing(
-    touched: Table, weights: Table, pairs: Pairs, launch: Launch, each: float,
+    touched: Table, weights: Table, pairs: Pairs, launch: Launch, each: float, stretch: float,
     neighbours: tuple[float | None, float | None] = (None, None),
 ) -> Sharing:  # fmt: skip
     common = touched.T @ (touched * weights[:, None])
@@ -196,8 +219,8 @@ def _sharing(
     smaller = np.minimum(sizes[:, None], sizes)
 
     def share(related: Flags) -> float | None:
-        whole = float(smaller[related].sum())
-        return float(common[related].sum()) / whole if whole else None
+        whole = float((smaller * pairs.weights)[related].sum())
+        return float((common * pairs.weights)[related].sum()) / whole if whole else None
 
     beside, below, row, column = map(share, (pairs.beside, pairs.below, pairs.row, pairs.column))
     everyone = share(pairs.apart)
@@ -228,6 +251,7 @@ def _sharing(
         if by_chance > 0:
             # Two draws of n among P have n^2 / P in common.
             population = max(1.0, each, (1.0 - of_all) ** 2 * each / by_chance)
+            population = max(population, min(stretch, each * launch.blocks))
             everyone = of_all
 
     def of_rest(found: float | None) -> float:

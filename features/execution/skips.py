@@ -9,12 +9,7 @@ import numpy.typing as npt
 
 from wattcast.features.effort import checkpoint
 from wattcast.features.execution.context import LoopEdge
-from wattcast.features.execution.groups import (
-    SLICE_UNITS,
-    Counts,
-    CutShortError,
-    Group,
-)
+from wattcast.features.execution.groups import SLICE_UNITS, Counts, CutShortError, Group
 from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Branch, Guard, Path, keeps_for, step_of
 from wattcast.features.execution.rounds import Watch, same
@@ -208,7 +203,7 @@ class Skip:
         for branch in path.branches:
             if branch.compare is None:
                 # A branch on something that never changes is safe.
-                if any(h is not None for h in (steps.get(branch.slot),)) or not self._fixed(branch):
+                if branch.slot in steps or branch.slot in path.carried:
                     return 0
                 continue
             reach = keeps_for(branch.compare, steps, frame, self.machine.count)
@@ -219,9 +214,6 @@ class Skip:
         for slot, step in steps.items():
             frame[slot] = _advanced(frame[slot], step, jump)
         return jump
-
-    def _fixed(self, branch: Branch) -> bool:
-        return branch.slot not in self.path.carried
 
     # --- counting ---
 

@@ -53,36 +53,45 @@ class Region(Protocol):
         """Store ``values``; where offsets repeat the last one wins."""
 
 
-class DenseRegion:
+class _Bytes:
+    """Memory in one flat array, read and written as values of any type."""
+
+    def __init__(self, flat: npt.NDArray[np.uint8]) -> None:
+        self.flat = flat
+        self._views: dict[DType, Array] = {}
+
+    def view(self, dtype: DType) -> Array:
+        """The whole memory as values of one type."""
+        found = self._views.get(dtype)
+        if found is None:
+            found = self._views[dtype] = self.flat.view(dtype)
+        return found
+
+    def read(self, positions: Offsets, dtype: DType, role: str = "") -> Array:
+        """Values at byte positions."""
+        size = dtype.itemsize
+        return self.view(dtype)[positions if size == 1 else positions >> (size.bit_length() - 1)]
+
+    def write(self, positions: Offsets, values: Array) -> None:
+        """Store at byte positions; where they repeat the last one wins."""
+        size = values.dtype.itemsize
+        index = positions if size == 1 else positions >> (size.bit_length() - 1)
+        self.view(values.dtype)[index] = values
+
+
+class DenseRegion(_Bytes):
     """Given bytes (exact mode, module variables, parameters)."""
 
     def __init__(self, name: str, base: int, data: npt.NDArray[np.uint8]) -> None:
+        super().__init__(np.zeros(-(-data.size // 16) * 16 + 16, dtype=np.uint8))
+        self.flat[: data.size] = data
         self.name = name
         self.base = base
         self.size = data.size
-        padded = np.zeros(-(-data.size // 16) * 16 + 16, dtype=np.uint8)
-        padded[: data.size] = data
-        self._bytes = padded
-        self._views: dict[DType, Array] = {}
 
     def contents(self) -> npt.NDArray[np.uint8]:
         """The bytes as they are now."""
-        return self._bytes[: self.size]
-
-    def _view(self, dtype: DType) -> Array:
-        view = self._views.get(dtype)
-        if view is None:
-            view = self._views[dtype] = self._bytes.view(dtype)
-        return view
-
-    def read(self, offsets: Offsets, dtype: DType, role: str) -> Array:
-        size = dtype.itemsize
-        return self._view(dtype)[offsets if size == 1 else offsets >> (size.bit_length() - 1)]
-
-    def write(self, offsets: Offsets, values: Array) -> None:
-        size = values.dtype.itemsize
-        index = offsets if size == 1 else offsets >> (size.bit_length() - 1)
-        self._view(values.dtype)[index] = values
+        return self.flat[: self.size]
 
 
 @lru_cache(maxsize=16)
@@ -119,9 +128,11 @@ class SyntheticRegion:
 
     ``role`` says how a load's value is used: ``float``, ``int`` or ``index``. Contents follow
     the pointer's hint: uniform in [low, high), zeros, sorted (rising from low to high over the
-    elements) or index (whole numbers below ``elements``). Without bounds of their own,
-    integers are uniform in [0, 256) and indices in [0, elements). More whole numbers than the table
-    of random ones holds are shuffled: each comes once, and chains of them do not end early.
+    elements), index (whole numbers below ``elements``) or near (whole numbers below ``high``, each
+    within ``low`` of its own place, which repeats every ``high``: neighbours in a mesh). Without
+    bounds of their own, integers are uniform in [0, 256) and indices in [0, elements). More whole
+    numbers than the table of random ones holds are shuffled: each comes once, and chains of them
+    do not end early.
     """
 
     def __init__(self, name: str, base: int, hint: PointerHint | None, elements: int,
@@ -177,6 +188,11 @@ class SyntheticRegion:
                 high = float(self.elements)
             position = np.minimum(element / self.elements, 1.0)
             return (self.hint.low + position * (high - self.hint.low)).astype(dtype)
+        if self.hint.values == "near":
+            count = int(self.hint.high) if self.hint.high > 1.0 else self.elements
+            apart = self.hint.low * (2.0 * _random(self._seed)[element & (_TABLE - 1)] - 1.0)
+            near: Array = np.clip(element % count + np.rint(apart), 0, count - 1)
+            return near.astype(np.int64).astype(dtype)
         low, high = self._range(role)
         # More values than the table has, and no more than 64-bit steps can shuffle.
         if dtype.kind != "f" and _TABLE < high - low <= 1 << 62:
@@ -234,7 +250,7 @@ class SyntheticRegion:
         self._used = end
 
 
-class PrivateMemory:
+class PrivateMemory(_Bytes):
     """Shared memory (one piece per block slot) or local memory (one piece per thread).
 
     ``origin`` is the first byte of each thread's piece in one flat array.
@@ -243,26 +259,7 @@ class PrivateMemory:
     def __init__(self, pieces: int, size: int, owner: Offsets) -> None:
         self.size = -(-max(size, 16) // 16) * 16
         self.origin: Offsets = owner * self.size
-        self.flat = np.zeros(pieces * self.size, dtype=np.uint8)
-        self._views: dict[DType, Array] = {}
-
-    def view(self, dtype: DType) -> Array:
-        """The whole memory as values of one type."""
-        found = self._views.get(dtype)
-        if found is None:
-            found = self._views[dtype] = self.flat.view(dtype)
-        return found
-
-    def read(self, positions: Offsets, dtype: DType, role: str = "") -> Array:
-        """Values at flat byte positions."""
-        size = dtype.itemsize
-        return self.view(dtype)[positions if size == 1 else positions >> (size.bit_length() - 1)]
-
-    def write(self, positions: Offsets, values: Array) -> None:
-        """Store at flat byte positions; where they repeat the last one wins."""
-        size = values.dtype.itemsize
-        index = positions if size == 1 else positions >> (size.bit_length() - 1)
-        self.view(values.dtype)[index] = values
+        super().__init__(np.zeros(pieces * self.size, dtype=np.uint8))
 
 
 class GlobalMemory:

@@ -63,19 +63,12 @@ def special_values(machine: Machine, name: str) -> Array | None:
         return _squeezed(block % machine.multiprocessors, U32)
     dynamic = machine.shared_bytes - machine.program.shared_bytes
     fixed = {
-        "nwarpid": 64,
-        "nsmid": machine.multiprocessors,
-        "gridid": 0,
-        "dynamic_smem_size": dynamic,
-        "total_smem_size": machine.shared_bytes,
-        "aggr_smem_size": machine.shared_bytes,
-        "reserved_smem_offset_begin": 0,
-        "cluster_ctarank": 0,
-        "cluster_nctarank": 1,
-        "is_explicit_cluster": 0,
-        "cluster_ctaid": 0,
-        "cluster_nctaid": 1,
-    }
+        "nwarpid": 64, "nsmid": machine.multiprocessors, "gridid": 0,
+        "dynamic_smem_size": dynamic, "total_smem_size": machine.shared_bytes,
+        "aggr_smem_size": machine.shared_bytes, "reserved_smem_offset_begin": 0,
+        "cluster_ctarank": 0, "cluster_nctarank": 1, "is_explicit_cluster": 0,
+        "cluster_ctaid": 0, "cluster_nctaid": 1,
+    }  # fmt: skip
     if head in fixed:
         return one(fixed[head])
     if head == "clusterid":

@@ -128,6 +128,3 @@ class Steady:
         watch.counters = watch.counters[-4:]
         watch.marks = watch.marks[-4:]
         return True
-
-
-__all__ = ["Steady", "Step"]

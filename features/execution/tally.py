@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from wattcast.features.execution.contention import Contention
-from wattcast.features.execution.groups import Counts, Group
+from wattcast.features.execution.groups import Counts, Group, Mask
 from wattcast.features.execution.spaces import (
     WINDOW_SHIFT,
     Offsets,
@@ -20,6 +20,7 @@ from wattcast.features.memory import (
     SectorLog,
     bank_conflicts,
     distinct_per_row,
+    l1_millicycles,
     sectors,
     shared_transactions,
 )
@@ -29,7 +30,7 @@ _OFFSET_MASK = (1 << WINDOW_SHIFT) - 1
 
 COUNTED = (
     "requests", "sectors", "local_sectors", "shared_requests", "shared_transactions",
-    "constant_transactions", "extra",
+    "constant_transactions", "l1_millicycles", "extra",
 )  # fmt: skip
 """What a ``Tally`` counts, in the order of its table."""
 
@@ -38,8 +39,9 @@ class Tally:
     """What a site did in the sampled blocks: arrays ``int64[slots]`` and a footprint."""
 
     __slots__ = (
-        "_last", "_memo", "_picked", "constants", "contention", "extra", "local_sectors", "log",
-        "number", "passes", "region", "repeats", "requests", "sectors", "shared_requests",
+        "_last", "_memo", "_picked", "constants", "contention", "extra", "l1_millicycles",
+        "local_sectors", "log", "number", "passes", "region", "repeats", "requests", "sectors",
+        "shared_requests",
         "transactions",
     )  # fmt: skip
 
@@ -57,11 +59,12 @@ class Tally:
         self.shared_requests: Counts
         self.transactions: Counts
         self.constants: Counts
+        self.l1_millicycles: Counts
         # Distinct sectors of skipped iterations that the log does not hold one by one.
         self.extra: Counts
         (
             self.requests, self.sectors, self.local_sectors, self.shared_requests,
-            self.transactions, self.constants, self.extra,
+            self.transactions, self.constants, self.l1_millicycles, self.extra,
         ) = table  # fmt: skip
         slots = table.shape[1]
         self.contention = Contention(slots) if atomic else None
@@ -95,7 +98,7 @@ class Tally:
         """All counters, ``sectors`` at index ``SECTORS``."""
         own = (
             self.requests, self.sectors, self.shared_requests, self.transactions,
-            self.local_sectors, self.constants,
+            self.local_sectors, self.constants, self.l1_millicycles,
         )  # fmt: skip
         return own if self.contention is None else (*own, *self.contention.counters())
 
@@ -134,13 +137,18 @@ class Tally:
         self.log.add((np.repeat(owner, per_row) << KEY_BITS) | values)
         return group.machine.per_slot(per_row, owner)
 
-    def count_global(self, addresses: Offsets, group: Group) -> None:
-        """Sectors and footprint of one global access (local memory too, once mapped)."""
+    def count_global(self, addresses: Offsets, group: Group, width: int = 0) -> None:
+        """Sectors and footprint of one global access (local memory too, once mapped).
+
+        Loads say their ``width`` in bytes a lane: their time in L1 is counted.
+        """
         self.requests += group.warps
         machine = group.machine
         if addresses.shape[0] == 1:
             warps = group.warps
             self.sectors += warps
+            if width:
+                self.l1_millicycles += 1000 * warps
             slots = np.flatnonzero(warps)
             sector = int(addresses[0]) >> SECTOR_SHIFT
             self.log.add((slots << KEY_BITS) | sector)
@@ -161,13 +169,19 @@ class Tally:
             table = addresses.reshape(-1, WARP_SIZE)
             table = table if rows is None else table[rows]
             per_row, values = sectors(table, lanes)
-            counts = machine.per_slot(per_row, owner)
             keys = (np.repeat(owner, per_row) << KEY_BITS) | values
+            counts = np.zeros((2, machine.slots), dtype=np.int64)
+            counts[0] = machine.per_slot(per_row, owner)
+            if width:
+                counts[1] = machine.per_slot(
+                    l1_millicycles(table, width, lanes, per_row, values), owner
+                )
             self._memo = (counts, keys)
             if machine.trace is not None:
                 self._picked = machine.trace.pick(group, per_row)
         self._last = (group, addresses)
-        self.sectors += counts
+        self.sectors += counts[0]
+        self.l1_millicycles += counts[1]
         self.log.add(keys)
         if machine.trace is not None:
             machine.trace.note(self.number, keys, self._picked, group.warps)
@@ -237,6 +251,16 @@ class Tally:
         table = addresses.reshape(-1, WARP_SIZE)
         per_row, _ = distinct_per_row((table if rows is None else table[rows]) >> 2, lanes)
         self.constants += machine.per_slot(per_row, owner)
+
+    def count_long_ways(self, long: Mask, group: Group) -> None:
+        """Warps of which a lane takes the long way of a division, among the constant accesses:
+        no division is one."""
+        if long.shape[0] == 1:
+            self.constants += group.warps if long[0] else 0
+            return
+        machine = group.machine
+        warps = (long & group.mask).reshape(-1, WARP_SIZE).any(axis=1)
+        self.constants += warps.reshape(machine.slots, -1).sum(axis=1)
 
     def count_local(self, addresses: Offsets, width: int, group: Group) -> None:
         """Local accesses: word ``w`` of the warp's lanes lies in 128 adjacent bytes.

@@ -8,23 +8,14 @@ import numpy as np
 
 from wattcast.features.execution.context import Context
 from wattcast.features.execution.groups import Group
-from wattcast.features.execution.operands import TRASH, Frame, Handler, store
-from wattcast.features.execution.values import (
-    F32,
-    S32,
-    TYPES,
-    U64,
-    Array,
-    as_type,
-    spread,
-)
+from wattcast.features.execution.operands import TRASH, Frame, Handler, Items, elements, store
+from wattcast.features.execution.values import F32, S32, TYPES, U64, Array, as_type, spread
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
 
-Items = tuple[ir.Operand, ...]
 
 BASES = frozenset({"tex", "tld4", "txq", "suld", "sust", "sured", "suq"})
 _RANDOM = np.random.default_rng(20260101).random(1 << 12)
@@ -44,18 +35,14 @@ def build(context: Context, base: str, modifiers: tuple[str, ...], items: Items)
             group.machine.tallies[site.number].requests += group.warps
 
         return surface
-    elements = items[0].elements if isinstance(items[0], ir.Vector) else (items[0],)
-    outs = [operands.target(o, result) for o in elements]
+    outs = [operands.target(o, result) for o in elements(items[0])]
     fits = [operands.writer(o, result) for o in outs]
     address = items[1]
     coordinates: list[int] = []
     if isinstance(address, ir.Address):
         for item in address.coordinates:
-            parts = item.elements if isinstance(item, ir.Vector) else (item,)
-            coordinates += [
-                operands.source(p, S32) for p in parts if isinstance(p, ir.Register | ir.Immediate)
-            ]
-
+            parts = [p for p in elements(item) if isinstance(p, ir.Register | ir.Immediate)]
+            coordinates += [operands.source(p, S32) for p in parts]
     texture = None
     if isinstance(address, ir.Address) and isinstance(address.base, ir.Register):
         texture = operands.source(address.base, U64)

@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.dataflow import writes
+from wattcast.features.dataflow import definitions
 from wattcast.features.execution.context import FRAME_STEP, Linked
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.operands import Frame
 from wattcast.features.execution.paths import Compare, comparison, keeps_for, step_of
 from wattcast.features.execution.values import Array
+from wattcast.features.loops import Loop, exits
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
-    from wattcast.features.loops import Loop
-    from wattcast.features.ptx import ir
 
 Factors = npt.NDArray[np.float64]
 MOST_FACTOR = 1e12
@@ -52,35 +51,19 @@ def scale_unfinished(machine: Machine) -> list[str]:
     return told
 
 
-def _leaving(linked: Linked, loop: Loop) -> list[ir.Instruction]:
-    """Conditional branches that leave the loop."""
-    found = []
-    for index in sorted(loop.blocks):
-        block = linked.cfg.blocks[index]
-        last = linked.body.instructions[block.end - 1]
-        leaves = any(s not in loop.blocks for s in block.successors)
-        if last.base == "bra" and last.predicate is not None and leaves:
-            found.append(last)
-    return found
-
-
 def _ends(linked: Linked, loop: Loop) -> list[Compare]:
     """Comparisons that decide whether the loop is left."""
-    definitions: dict[str, list[ir.Instruction]] = {}
-    exits = [one.predicate for one in _leaving(linked, loop) if one.predicate is not None]
-    for index in sorted(loop.blocks):
-        block = linked.cfg.blocks[index]
-        for one in linked.cfg.instructions(block):
-            for name in writes(one):
-                definitions.setdefault(name, []).append(one)
-    found = [comparison(linked, name, definitions) for name in exits]
+    blocks = (linked.cfg.blocks[index] for index in sorted(loop.blocks))
+    made = definitions(one for block in blocks for one in linked.cfg.instructions(block))
+    names = [one.predicate for one in exits(linked.cfg, loop) if one.predicate is not None]
+    found = [comparison(linked, name, made) for name in names]
     return [one for one in found if one is not None]
 
 
 def _factors(machine: Machine, linked: Linked, loop: Loop, group: Group) -> Factors | None:
     """By how much each block's counts in the loop fall short; ``None`` if nobody knows."""
     count = machine.trips.counts[linked.first_loop + loop.index]
-    if any(linked.base + one.position in machine.overrides for one in _leaving(linked, loop)):
+    if any(linked.base + one.position in machine.overrides for one in exits(linked.cfg, loop)):
         return None
     if count is None or len(count.frames) < 2:
         return None

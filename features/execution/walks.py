@@ -13,13 +13,7 @@ import numpy as np
 from wattcast.features.dataflow import reads, writes
 from wattcast.features.effort import checkpoint
 from wattcast.features.execution.context import Linked, Run
-from wattcast.features.execution.groups import (
-    ACCESS_UNITS,
-    ISSUE_UNITS,
-    SLICE_UNITS,
-    Counts,
-    Group,
-)
+from wattcast.features.execution.groups import ACCESS_UNITS, ISSUE_UNITS, SLICE_UNITS, Counts, Group
 from wattcast.features.execution.loads import addresses
 from wattcast.features.execution.operands import Frame, Handler
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
@@ -163,7 +157,10 @@ def walk_on(
     later half of them stands for what follows. No buffer has more sectors than it has.
     """
     tallies = [machine.tallies[n] for n in sites if machine.program.sites[n].space in GLOBAL_SPACES]
-    counted = [(tally, tally.requests.copy(), tally.sectors.copy()) for tally in tallies]
+    counted = [
+        (each, each.requests.copy(), each.sectors.copy(), each.l1_millicycles.copy())
+        for each in tallies
+    ]
     marks = [_walked(machine, 0, tallies)]
     end, limit = 0, machine.effort.spent + MOST_WALK_UNITS
     while end < min(iterations, MOST_WALKED) and machine.effort.spent < limit:
@@ -176,11 +173,12 @@ def walk_on(
             pairs = zip(marks[-2].addresses, marks[-1].addresses, strict=True)
             if all(np.array_equal(before, now) for before, now in pairs):
                 break
-    for tally, requests, sectors in counted:
+    for tally, requests, sectors, millicycles in counted:
         if machine.trace is not None:
             machine.trace.clock += (tally.requests - requests) // end * (iterations - end)
         np.copyto(tally.requests, requests)
         np.copyto(tally.sectors, sectors)
+        np.copyto(tally.l1_millicycles, millicycles)
     since = next(mark for mark in reversed(marks) if 2 * mark.end <= end)
     more = (iterations - end) / (end - since.end)
     if not more:
@@ -221,6 +219,8 @@ def _go_round(machine: Machine, walk: Walk, groups: list[Group], frame: Frame) -
                 part = group.narrowed(as_type(frame[slot], BOOL), negated)
             if part is not None:
                 where = addresses(frame, touch.slot, touch.offset)
-                machine.tallies[touch.site].count_global(where, part)
+                site = machine.program.sites[touch.site]
+                tally = machine.tallies[touch.site]
+                tally.count_global(where, part, site.width if site.loads else 0)
                 machine.effort.spent += ISSUE_UNITS + ACCESS_UNITS * part.count
     checkpoint()

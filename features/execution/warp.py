@@ -12,25 +12,15 @@ from wattcast.features.execution.operands import (
     TRASH,
     Frame,
     Handler,
+    Items,
     UnsupportedError,
     destinations,
     store,
 )
-from wattcast.features.execution.values import (
-    BOOL,
-    S32,
-    TYPES,
-    U32,
-    U64,
-    Array,
-    as_type,
-    spread,
-)
+from wattcast.features.execution.values import BOOL, S32, TYPES, U32, U64, Array, as_type, spread
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx import ir
-
-Items = tuple[ir.Operand, ...]
 
 _LANE = np.arange(WARP_SIZE, dtype=np.int64)
 _BIT = (np.uint64(1) << np.arange(WARP_SIZE, dtype=np.uint64)).astype(U32)

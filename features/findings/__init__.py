@@ -22,13 +22,9 @@ from wattcast.features.findings.rules import (
 __all__ = ["Evidence", "Finding", "InstructionEvents", "Place", "find"]
 
 _DETECTORS = (
-    uncoalesced,
-    bank_conflicts,
-    local_memory,
-    fp64_between_fp32,
-    expensive_in_loops,
+    uncoalesced, bank_conflicts, local_memory, fp64_between_fp32, expensive_in_loops,
     divergent_branches,
-)
+)  # fmt: skip
 
 
 def find(analysis: KernelAnalysis) -> tuple[Finding, ...]:

@@ -7,10 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from wattcast.features.activity import Activity
-from wattcast.features.activity.counts import (
-    LATENCY_PER_INSTRUCTION,
-    LATENCY_PER_LOAD,
-)
+from wattcast.features.activity.counts import LATENCY_PER_INSTRUCTION, LATENCY_PER_LOAD
 from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.isa import classify
@@ -19,24 +16,15 @@ from wattcast.features.machine_code import Pipes, machine_code, pipes_of
 from wattcast.features.ptx.ir import Body, Function, Instruction
 
 Code = Literal[
-    "uncoalesced_access",
-    "bank_conflicts",
-    "local_memory",
-    "fp64_between_fp32",
-    "division_in_loop",
-    "invariant_in_loop",
-    "divergent_branch",
-]
+    "uncoalesced_access", "bank_conflicts", "local_memory", "fp64_between_fp32",
+    "division_in_loop", "invariant_in_loop", "divergent_branch",
+]  # fmt: skip
 
 PIPE_FIELDS: Mapping[str, str] = {
-    "fma": "fma_pipe_instructions",
-    "fp32": "fp32_instructions",
-    "alu": "alu_pipe_instructions",
-    "fp64": "fp64_instructions",
-    "sfu": "sfu_instructions",
-    "fp16": "fp16_instructions",
+    "fma": "fma_pipe_instructions", "fp32": "fp32_instructions", "alu": "alu_pipe_instructions",
+    "fp64": "fp64_instructions", "sfu": "sfu_instructions", "fp16": "fp16_instructions",
     "tensor": "tensor_instructions",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

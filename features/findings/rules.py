@@ -9,7 +9,7 @@ from wattcast.features.activity.counts import WORD_BYTES
 from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cfg import BasicBlock, post_dominators
-from wattcast.features.dataflow import reads, writes
+from wattcast.features.dataflow import closure, reads, writes
 from wattcast.features.errors import AnalysisError
 from wattcast.features.findings.finding import Difference, Evidence, Finding, Place, place
 from wattcast.features.isa import classify, kind_of
@@ -305,17 +305,11 @@ def _lane_share(events: InstructionEvents, at: int) -> float:
 
 def _between(blocks: Sequence[BasicBlock], start: int, end: int) -> set[int]:
     """Blocks after ``start`` that are passed before ``end``."""
-    found: set[int] = set()
-    seen = {start, end}
-    waiting = list(blocks[start].successors)
-    while waiting:
-        index = waiting.pop()
-        if index in seen:
-            continue
-        seen.add(index)
-        found.add(index)
-        waiting.extend(blocks[index].successors)
-    return found
+
+    def following(block: int) -> Iterator[int]:
+        return (after for after in blocks[block].successors if after not in (start, end))
+
+    return closure(following(start), following)
 
 
 # --- findings about memory: accesses that do not coalesce, bank conflicts, local memory -------

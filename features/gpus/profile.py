@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 from types import MappingProxyType
+from typing import Generic, TypeVar
 
 from pydantic import ConfigDict, Field
 
@@ -38,6 +39,28 @@ from wattcast.features.gpus.sections import (
     TimeInterval,
 )
 
+T = TypeVar("T")
+
+
+class Row(Generic[T]):
+    """A fact of a section as a plain number of the profile, ``None`` if it may be unpublished.
+
+    ``key`` is its name in the section where that is not the property's own.
+    """
+
+    def __init__(self, section: str, text: str, key: str = "") -> None:
+        self.__doc__ = text
+        self._section = section
+        self._key = key
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._key = self._key or name
+
+    def __get__(self, profile: GpuProfile, owner: type) -> T:
+        found = getattr(getattr(profile, self._section), self._key)
+        value: T = found.value if isinstance(found, Fact) else found
+        return value
+
 
 class GpuProfile(Strict):
     """Physical facts of one GPU. Load it with ``wattcast.features.gpus.load_gpu``.
@@ -47,9 +70,7 @@ class GpuProfile(Strict):
     to say so.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, ignored_types=(cached_property,)
-    )
+    model_config = ConfigDict(ignored_types=(cached_property, Row))
 
     id: GpuId
     name: str
@@ -79,30 +100,13 @@ class GpuProfile(Strict):
 
     # --- chip and clocks --------------------------------------------------------
 
-    @property
-    def sm_count(self) -> int:
-        """Streaming multiprocessors (the thesis' nSM)."""
-        return self.chip.sm_count.value
-
-    @property
-    def l2_bytes(self) -> int:
-        """Second-level cache of the whole GPU."""
-        return self.chip.l2_bytes.value
-
-    @property
-    def core_mhz(self) -> float:
-        """Core clock that predictions use unless the request names one."""
-        return self.clocks.core_mhz.value
-
-    @property
-    def memory_mhz(self) -> float:
-        """Memory clock as NVML reports it."""
-        return self.clocks.memory_mhz.value
-
-    @property
-    def base_core_mhz(self) -> float | None:
-        """Lowest guaranteed core clock of the vendor's specification."""
-        return self.clocks.base_core_mhz.value if self.clocks.base_core_mhz else None
+    sm_count = Row[int]("chip", "Streaming multiprocessors (the thesis' nSM).")
+    l2_bytes = Row[int]("chip", "Second-level cache of the whole GPU.")
+    core_mhz = Row[float]("clocks", "Core clock that predictions use unless the request names one.")
+    memory_mhz = Row[float]("clocks", "Memory clock as NVML reports it.")
+    base_core_mhz = Row[float | None](
+        "clocks", "Lowest guaranteed core clock of the vendor's specification."
+    )
 
     @property
     def max_core_mhz(self) -> float:
@@ -129,35 +133,23 @@ class GpuProfile(Strict):
         known = self.clocks.supported_memory_mhz
         return known.value if known else _distinct(memory for _, memory in self.supported_pairs)
 
-    @property
-    def bandwidth_bytes_per_second(self) -> float:
-        """Peak device memory bandwidth at ``memory_mhz``."""
-        return self.memory.bandwidth_bytes_per_second.value
-
-    @property
-    def streaming_share(self) -> float | None:
-        """Share of the peak bandwidth that streaming kernels reach, if published."""
-        return self.memory.streaming_share.value if self.memory.streaming_share else None
+    bandwidth_bytes_per_second = Row[float](
+        "memory", "Peak device memory bandwidth at ``memory_mhz``."
+    )
+    streaming_share = Row[float | None](
+        "memory", "Share of the peak bandwidth that streaming kernels reach, if published."
+    )
 
     @property
     def bytes_per_memory_clock(self) -> float:
         """Bytes device memory moves in one clock of ``memory_mhz``."""
         return self.memory.bus_bits.value / 8 * self.memory.transfers_per_clock.value
 
-    @property
-    def memory_bytes(self) -> int | None:
-        """Size of device memory."""
-        return self.memory.bytes.value if self.memory.bytes else None
-
-    @property
-    def memory_kind(self) -> str | None:
-        """Kind of device memory (``GDDR6X``), ``None`` if not stated."""
-        return self.memory.kind.value if self.memory.kind else None
-
-    @property
-    def tdp_watts(self) -> float:
-        """Power limit of one GPU as the board ships."""
-        return self.power.tdp_watts.value
+    memory_bytes = Row[int | None]("memory", "Size of device memory.", "bytes")
+    memory_kind = Row[str | None](
+        "memory", "Kind of device memory (``GDDR6X``), ``None`` if not stated.", "kind"
+    )
+    tdp_watts = Row[float]("power", "Power limit of one GPU as the board ships.")
 
     @property
     def limit_range_watts(self) -> tuple[float, float] | None:
@@ -165,117 +157,47 @@ class GpuProfile(Strict):
         low, high = self.power.min_limit_watts, self.power.max_limit_watts
         return None if low is None or high is None else (low.value, high.value)
 
-    @property
-    def idle_watts(self) -> float | None:
-        """Idle power of one GPU, if the vendor states it."""
-        return self.power.idle_watts.value if self.power.idle_watts else None
+    idle_watts = Row[float | None]("power", "Idle power of one GPU, if the vendor states it.")
 
     # --- limits and units of one SM ----------------------------------------------
 
-    @property
-    def max_threads_per_block(self) -> int:
-        """Threads of a block at most."""
-        return self.capability.max_threads_per_block
-
-    @property
-    def max_threads_per_sm(self) -> int:
-        """Resident threads of an SM at most."""
-        return self.capability.max_threads_per_sm
-
-    @property
-    def max_warps_per_sm(self) -> int:
-        """Resident warps of an SM at most."""
-        return self.capability.max_warps_per_sm
-
-    @property
-    def max_blocks_per_sm(self) -> int:
-        """Resident blocks of an SM at most (the thesis' nB^M)."""
-        return self.capability.max_blocks_per_sm
-
-    @property
-    def registers_per_sm(self) -> int:
-        """32-bit registers of an SM."""
-        return self.capability.registers_per_sm
-
-    @property
-    def max_registers_per_block(self) -> int:
-        """32-bit registers of a block at most (the thesis' reg_b^M)."""
-        return self.capability.max_registers_per_block
-
-    @property
-    def max_registers_per_thread(self) -> int:
-        """32-bit registers of a thread at most."""
-        return self.capability.max_registers_per_thread
-
-    @property
-    def shared_bytes_per_sm(self) -> int:
-        """Shared memory of an SM at most."""
-        return self.capability.shared_bytes_per_sm
-
-    @property
-    def max_shared_bytes_per_block(self) -> int:
-        """Shared memory of a block without opting in (the thesis' shm_b^M)."""
-        return self.capability.max_shared_bytes_per_block
-
-    @property
-    def max_shared_bytes_per_block_opt_in(self) -> int:
-        """Static and dynamic shared memory of a block after opting in."""
-        return self.capability.max_shared_bytes_per_block_opt_in
-
-    @property
-    def fp32_lanes(self) -> int:
-        """FP32 lanes of an SM (CUDA cores)."""
-        return self.capability.fp32_lanes
-
-    @property
-    def fp64_lanes(self) -> int:
-        """FP64 lanes of an SM."""
-        return self.capability.fp64_lanes
-
-    @property
-    def int_lanes(self) -> int:
-        """32-bit integer lanes of an SM."""
-        return self.capability.int_lanes
-
-    @property
-    def fp16_lanes(self) -> int:
-        """FP16 results of an SM in a clock, values packed in pairs; 0 where FP32 does it."""
-        return self.capability.fp16_lanes
-
-    @property
-    def sfu_lanes(self) -> int:
-        """Special function lanes of an SM."""
-        return self.capability.sfu_lanes
-
-    @property
-    def lsu_lanes(self) -> int:
-        """Load/store lanes of an SM."""
-        return self.capability.lsu_lanes
-
-    @property
-    def texture_lanes(self) -> int:
-        """Texture units of an SM: filtered texture reads in a clock."""
-        return self.capability.texture_lanes
-
-    @property
-    def warp_schedulers(self) -> int:
-        """Warp schedulers of an SM."""
-        return self.capability.warp_schedulers
-
-    @property
-    def dispatch_units(self) -> int:
-        """Dispatch units of an SM."""
-        return self.capability.dispatch_units
-
-    @property
-    def tensor_cores(self) -> int:
-        """Tensor cores of an SM."""
-        return self.capability.tensor_cores
-
-    @property
-    def tensor_fma_per_clock(self) -> int:
-        """Dense FP16 multiply-adds of an SM's tensor cores in a clock, accumulating in FP32."""
-        return self.capability.tensor_fma_per_clock
+    max_threads_per_block = Row[int]("capability", "Threads of a block at most.")
+    max_threads_per_sm = Row[int]("capability", "Resident threads of an SM at most.")
+    max_warps_per_sm = Row[int]("capability", "Resident warps of an SM at most.")
+    max_blocks_per_sm = Row[int](
+        "capability", "Resident blocks of an SM at most (the thesis' nB^M)."
+    )
+    registers_per_sm = Row[int]("capability", "32-bit registers of an SM.")
+    max_registers_per_block = Row[int](
+        "capability", "32-bit registers of a block at most (the thesis' reg_b^M)."
+    )
+    max_registers_per_thread = Row[int]("capability", "32-bit registers of a thread at most.")
+    shared_bytes_per_sm = Row[int]("capability", "Shared memory of an SM at most.")
+    max_shared_bytes_per_block = Row[int](
+        "capability", "Shared memory of a block without opting in (the thesis' shm_b^M)."
+    )
+    max_shared_bytes_per_block_opt_in = Row[int](
+        "capability", "Static and dynamic shared memory of a block after opting in."
+    )
+    fp32_lanes = Row[int]("capability", "FP32 lanes of an SM (CUDA cores).")
+    fp64_lanes = Row[int]("capability", "FP64 lanes of an SM.")
+    int_lanes = Row[int]("capability", "32-bit integer lanes of an SM.")
+    fp16_lanes = Row[int](
+        "capability",
+        "FP16 results of an SM in a clock, values packed in pairs; 0 where FP32 does it.",
+    )
+    sfu_lanes = Row[int]("capability", "Special function lanes of an SM.")
+    lsu_lanes = Row[int]("capability", "Load/store lanes of an SM.")
+    texture_lanes = Row[int](
+        "capability", "Texture units of an SM: filtered texture reads in a clock."
+    )
+    warp_schedulers = Row[int]("capability", "Warp schedulers of an SM.")
+    dispatch_units = Row[int]("capability", "Dispatch units of an SM.")
+    tensor_cores = Row[int]("capability", "Tensor cores of an SM.")
+    tensor_fma_per_clock = Row[int](
+        "capability",
+        "Dense FP16 multiply-adds of an SM's tensor cores in a clock, accumulating in FP32.",
+    )
 
     def peak(self, name: PeakName, core_mhz: float | None = None) -> float:
         """Operations a second at ``core_mhz`` (default: the highest clock), a multiply-add
@@ -290,47 +212,35 @@ class GpuProfile(Strict):
     @property
     def resources(self) -> Mapping[str, int]:
         """Units of one SM under the thesis' names (Algorithms 6 to 8): SP, SFU, DPU, LSU, WS."""
-        return MappingProxyType(
-            {
-                "SP": self.fp32_lanes,
-                "SFU": self.sfu_lanes,
-                "DPU": self.fp64_lanes,
-                "LSU": self.lsu_lanes,
-                "WS": self.warp_schedulers,
-            }
-        )
+        return MappingProxyType({
+            "SP": self.fp32_lanes, "SFU": self.sfu_lanes, "DPU": self.fp64_lanes,
+            "LSU": self.lsu_lanes, "WS": self.warp_schedulers,
+        })  # fmt: skip
 
     # --- memory timing -----------------------------------------------------------
 
-    @property
-    def l1_latency_cycles(self) -> float | None:
-        """Core cycles of a global load that hits L1, ``None`` if not published."""
-        return _value(self.memory_timing.l1_latency)
-
-    @property
-    def l2_latency_cycles(self) -> float | None:
-        """Core cycles of a global load that hits L2, ``None`` if not published."""
-        return _value(self.memory_timing.l2_latency)
-
-    @property
-    def dram_latency_cycles(self) -> float | None:
-        """Core cycles of a global load that misses all caches, ``None`` if not published."""
-        return _value(self.memory_timing.dram_latency)
-
-    @property
-    def shared_latency_cycles(self) -> float | None:
-        """Core cycles of a shared load without conflicts, ``None`` if not published."""
-        return _value(self.memory_timing.shared_latency)
-
-    @property
-    def l1_bytes_per_clock(self) -> float | None:
-        """Bytes one SM reads from L1 in a core cycle, ``None`` if not published."""
-        return _value(self.memory_timing.l1_bytes_per_clock)
-
-    @property
-    def l2_bytes_per_clock(self) -> float | None:
-        """Bytes all SMs together read from L2 in a core cycle, ``None`` if not published."""
-        return _value(self.memory_timing.l2_bytes_per_clock)
+    l1_latency_cycles = Row[float | None](
+        "memory_timing", "Core cycles of a global load that hits L1, if published.", "l1_latency"
+    )
+    l2_latency_cycles = Row[float | None](
+        "memory_timing", "Core cycles of a global load that hits L2, if published.", "l2_latency"
+    )
+    dram_latency_cycles = Row[float | None](
+        "memory_timing",
+        "Core cycles of a global load that misses all caches, if published.",
+        "dram_latency",
+    )
+    shared_latency_cycles = Row[float | None](
+        "memory_timing",
+        "Core cycles of a shared load without conflicts, if published.",
+        "shared_latency",
+    )
+    l1_bytes_per_clock = Row[float | None](
+        "memory_timing", "Bytes one SM reads from L1 in a core cycle, if published."
+    )
+    l2_bytes_per_clock = Row[float | None](
+        "memory_timing", "Bytes all SMs together read from L2 in a core cycle, if published."
+    )
 
     # --- measured behaviour ---------------------------------------------------------
 
@@ -359,10 +269,6 @@ class GpuProfile(Strict):
         if line is None:
             return None
         return (line.microseconds_per_thread * total_threads + line.microseconds) * 1e-6
-
-
-def _value(fact: Fact[float] | None) -> float | None:
-    return None if fact is None else fact.value
 
 
 def _distinct(clocks: Iterable[float]) -> tuple[float, ...]:

@@ -464,9 +464,7 @@ class DramQueueing(Strict):
     ``service_a`` / memory MHz + ``service_b`` a smooth curve through it.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, ignored_types=(cached_property,)
-    )
+    model_config = ConfigDict(ignored_types=(cached_property,))
 
     latency_core_cycles: Cycles
     latency_memory_cycles: Cycles

@@ -1,51 +1,5 @@
 """PTX reader: ``read_module(text) -> Module``; see ``ir`` for what comes out."""
 
-from wattcast.features.ptx.demangle import demangle
-from wattcast.features.ptx.ir import (
-    Address,
-    Body,
-    Function,
-    Group,
-    Immediate,
-    Instruction,
-    Label,
-    Location,
-    Module,
-    Negated,
-    Opaque,
-    Operand,
-    Pair,
-    Parameter,
-    Register,
-    RegisterDeclaration,
-    Special,
-    Symbol,
-    Variable,
-    Vector,
-)
 from wattcast.features.ptx.reader import read_module
 
-__all__ = [
-    "Address",
-    "Body",
-    "Function",
-    "Group",
-    "Immediate",
-    "Instruction",
-    "Label",
-    "Location",
-    "Module",
-    "Negated",
-    "Opaque",
-    "Operand",
-    "Pair",
-    "Parameter",
-    "Register",
-    "RegisterDeclaration",
-    "Special",
-    "Symbol",
-    "Variable",
-    "Vector",
-    "demangle",
-    "read_module",
-]
+__all__ = ["read_module"]

@@ -173,12 +173,10 @@ def parameters(text: str) -> list[Parameter]:
         # ``.ptr .global .align 16`` describes the pointee, not the parameter itself.
         declared, pointer, pointee = piece.partition(".ptr")
         words = _Words(declared)
-        names, sizes, space = words.names, words.sizes, None
+        names, sizes = words.names, words.sizes
         if pointer:
             target = _Words(pointee)
-            names = names + target.names
-            sizes = sizes + target.sizes
-            space = next((word for word in target.directives if word in SPACES), None)
+            names, sizes = names + target.names, sizes + target.sizes
         if len(names) != 1:
             raise DeclarationError("a parameter needs a type and a name")
         kind, width = words.shape()
@@ -191,7 +189,6 @@ def parameters(text: str) -> list[Parameter]:
                 bytes=elements * width,
                 align=words.align or width or 1,
                 is_pointer=bool(pointer),
-                pointer_space=space,
             )
         )
     return found

@@ -8,7 +8,7 @@ Lines and columns are 1-based and point into the text as the user sent it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
@@ -99,6 +99,21 @@ Operand = (
     Register | Special | Immediate | Symbol | Address | Vector | Group | Pair | Negated | Opaque
 )
 
+
+def parts(operand: Operand) -> Iterator[Operand]:
+    """The operand, and the operands that it is made of; what an address is made of is not."""
+    yield operand
+    inside: tuple[Operand, ...] = ()
+    if isinstance(operand, Vector | Group):
+        inside = operand.elements
+    elif isinstance(operand, Pair):
+        inside = operand.first, operand.second
+    elif isinstance(operand, Negated):
+        inside = (operand.operand,)
+    for each in inside:
+        yield from parts(each)
+
+
 # --- instructions ---------------------------------------------------------------
 
 
@@ -184,7 +199,6 @@ class Parameter(NamedTuple):
     bytes: int
     align: int
     is_pointer: bool = False
-    pointer_space: str | None = None
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@
 tables.py       reads and checks those files
 counting.py     the authors' instruction classes and counters, on our IR
 formulas.py     the row formulas, on numbers and arrays
-derive.py       columns of a row from its other columns: for serving and for training
-schema.py       Schema.vector(facts) -> FeatureVector; activity1; every schema by its id
+schema.py       Schema.vector(facts) -> FeatureVector; activity1; every schema by its id; a row's
+                columns from its other columns, for serving and for training
 """
 
 from wattcast.features.schemas.schema import (
@@ -18,17 +18,9 @@ from wattcast.features.schemas.schema import (
     list_schemas,
     published_schemas,
 )
-from wattcast.features.schemas.tables import Field, GpuTable
+from wattcast.features.schemas.tables import Field
 
 __all__ = [
-    "AnySchema",
-    "FeatureVector",
-    "Field",
-    "GpuTable",
-    "KernelFacts",
-    "Schema",
-    "activity_schema",
-    "get_schema",
-    "list_schemas",
-    "published_schemas",
-]
+    "AnySchema", "FeatureVector", "Field", "KernelFacts", "Schema", "activity_schema", "get_schema",
+    "list_schemas", "published_schemas",
+]  # fmt: skip

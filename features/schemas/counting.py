@@ -42,32 +42,17 @@ Kind = Literal[
 ]  # fmt: skip
 
 COMPUTE_TESTS: tuple[tuple[str, Kind], ...] = (
-    ("fmadd", "arithmetic"),
-    ("fadd", "arithmetic"),
-    ("madd", "arithmetic"),
-    ("mad", "arithmetic"),
-    ("add", "arithmetic"),
-    ("sub", "arithmetic"),
-    ("fmul", "arithmetic"),
-    ("mul", "arithmetic"),
-    ("fdiv", "div"),
-    ("div", "div"),
-    ("and", "arithmetic"),
-    ("sqrt", "sqrt"),
-    ("mov", "mov"),
-    ("setp", "setp"),
-    ("fma", "arithmetic"),
-    ("cvt", "cvt"),
-)
+    ("fmadd", "arithmetic"), ("fadd", "arithmetic"), ("madd", "arithmetic"), ("mad", "arithmetic"),
+    ("add", "arithmetic"), ("sub", "arithmetic"), ("fmul", "arithmetic"), ("mul", "arithmetic"),
+    ("fdiv", "div"), ("div", "div"), ("and", "arithmetic"), ("sqrt", "sqrt"),
+    ("mov", "mov"), ("setp", "setp"), ("fma", "arithmetic"), ("cvt", "cvt"),
+)  # fmt: skip
 """Substrings of compute opcodes in the order tried, and the latency each is charged."""
 
 MEMORY_TESTS: tuple[tuple[str, Kind], ...] = (
-    ("ld.global", "global_load"),
-    ("st.global", "global_store"),
-    ("ld.shared", "shared_load"),
-    ("ld.param", "parameter"),
-    ("st.param", "parameter"),
-)
+    ("ld.global", "global_load"), ("st.global", "global_store"), ("ld.shared", "shared_load"),
+    ("ld.param", "parameter"), ("st.param", "parameter"),
+)  # fmt: skip
 
 COMPUTE_KINDS: tuple[ComputeKind, ...] = get_args(ComputeKind)
 

@@ -123,21 +123,11 @@ class LatencyPiece(NamedTuple):
     intercept: float
 
 
-K20_LOAD_PIECES = (
-    LatencyPiece(4096, 0.02828, 220.0),
-    LatencyPiece(24576, 0.004780, 251.7),
-    LatencyPiece(991232, 0.0001679, 307.8),
-    LatencyPiece(2203648, -0.00002529, 501.8),
-    LatencyPiece(float("inf"), 0.0, 574.1),
-)
-"""f(T) of Tesla K20: thesis Table 3.3; the last piece is in the data only."""
+def load_latency(threads: ArrayLike, pieces: Sequence[LatencyPiece]) -> Floats:
+    """Cycles of a global load launched with T threads; ``pieces`` are f(T) of a GPU.
 
-
-def load_latency(threads: ArrayLike, pieces: Sequence[LatencyPiece] = K20_LOAD_PIECES) -> Floats:
-    """Cycles of a global load launched with T threads; K20's f(T) by default.
-
-    Lower bounds are inclusive (T = 4096 uses the second line). Printed (Table 3.3): the same
-    four lines with both bounds exclusive, and nothing for T >= 2203648.
+    Lower bounds are inclusive (T = 4096 uses K20's second line). Printed (Table 3.3, K20): the
+    same four lines with both bounds exclusive, and nothing for T >= 2203648.
     """
     bounds, slopes, intercepts = _piece_arrays(tuple(pieces))
     count = _float(threads)

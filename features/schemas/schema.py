@@ -8,21 +8,20 @@ from functools import cached_property, lru_cache
 from typing import Generic
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from wattcast.features.activity import Activity
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import SchemaError
 from wattcast.features.gpus import gpu_ids
 from wattcast.features.launch import Launch
+from wattcast.features.schemas import formulas
 from wattcast.features.schemas.counting import PtxCounts
-from wattcast.features.schemas.derive import derive, launch_columns
 from wattcast.features.schemas.formulas import Floats, average_latency, misc_inst_sm
 from wattcast.features.schemas.tables import (
     SCHEMA_IDS,
     AnyFile,
     Definition,
-    Field,
     GpuTable,
     Rules,
     SchemaFile,
@@ -70,43 +69,24 @@ class FeatureVector:
 
 
 class NamedSchema(Generic[AnyFile]):
-    """What every schema has, as its file says."""
+    """What every schema has, as its file says.
+
+    ``id`` is its name (``alavani2023``), ``title`` one line for people, ``source`` where it comes
+    from, ``fields`` the features in order. ``version`` counts up with every change; ``sha256`` is
+    over the whole definition, and a model card carries it.
+    """
 
     def __init__(self, definition: AnyFile) -> None:
         self._definition = definition
+        self.id = definition.id
+        self.version = definition.version
+        self.title = definition.title
+        self.source = definition.source
+        self.fields = definition.fields
+        self.sha256 = definition.sha256
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.id!r}, version={self.version})"
-
-    @property
-    def id(self) -> str:
-        """Its name, e.g. ``alavani2023``."""
-        return self._definition.id
-
-    @property
-    def version(self) -> int:
-        """Counts up with every change of the definition."""
-        return self._definition.version
-
-    @property
-    def title(self) -> str:
-        """One line for people."""
-        return self._definition.title
-
-    @property
-    def source(self) -> str:
-        """Where the definition comes from."""
-        return self._definition.source
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """The features, in order."""
-        return self._definition.fields
-
-    @property
-    def sha256(self) -> str:
-        """Hash over the definition; a model card carries it."""
-        return self._definition.sha256
 
     @cached_property
     def model_fields(self) -> tuple[str, ...]:
@@ -133,17 +113,15 @@ class ActivitySchema(NamedSchema[SchemaFile]):
 
 
 class Schema(NamedSchema[Definition]):
-    """The schema of a published data set."""
+    """The schema of a published data set.
 
-    @property
-    def rules(self) -> Rules:
-        """What holds for every GPU of the schema."""
-        return self._definition.rules
+    ``rules`` hold for every GPU of the schema; ``gpus`` are those it has a table for.
+    """
 
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        """Ids of the GPUs that the schema has a table for."""
-        return tuple(self._definition.gpus)
+    def __init__(self, definition: Definition) -> None:
+        super().__init__(definition)
+        self.rules = definition.rules
+        self.gpus = tuple(definition.gpus)
 
     def table(self, gpu_id: str) -> GpuTable:
         """The schema's constants for a GPU. Raises SchemaError if it does not cover the GPU."""
@@ -274,3 +252,113 @@ def get_schema(schema_id: str) -> AnySchema:
         schema=schema_id,
         known=known,
     )
+
+
+# --- derived columns of a row from its other columns: one code for serving and for training -----
+
+
+def launch_columns(
+    table: GpuTable, rules: Rules, grid: ArrayLike, block: ArrayLike
+) -> dict[str, Floats]:
+    """Columns that only the launch decides: total_threads, n_warps, simulated_waves (w), waves.
+
+    ``waves`` is the column as the files of ``rules`` hold it.
+    """
+    blocks = np.asarray(grid, dtype=np.float64)
+    threads = np.asarray(blocks * np.asarray(block, dtype=np.float64))
+    simulated = formulas.simulated_waves(blocks, block, table.sm_count, table.threads_per_sm)
+    waves = {
+        "blocks_per_sm": formulas.waves_column(blocks, table.sm_count),
+        "simulated": simulated,
+        "threads": formulas.thread_waves(threads, table.sm_count, table.threads_per_sm),
+    }
+    return {
+        "total_threads": threads,
+        "n_warps": formulas.n_warps(blocks),
+        "simulated_waves": simulated,
+        "waves": waves[rules.waves_column],
+    }
+
+
+def derive(table: GpuTable, rules: Rules, columns: Mapping[str, ArrayLike]) -> dict[str, Floats]:
+    """Columns computed from other columns of the same row, for one GPU.
+
+    ``columns`` needs total_threads and the inputs of what is wanted; what its inputs do not
+    allow is left out of the answer (a KeyError never comes out). Answer, where possible:
+    total_inst, wtotal, inst_issue_cycles, cache_penalty, Global_Throughput, glb_penalty,
+    sh_throughput, sh_penalty. Inputs besides Table 5.4's names: ``simulated_waves`` and
+    ``last_global_cycles`` (latency of the last global instruction; powerquant2026 only).
+    """
+    known = {name: np.asarray(value, dtype=np.float64) for name, value in columns.items()}
+    out: dict[str, Floats] = {}
+    threads = known["total_threads"]
+    out["wtotal"] = formulas.wtotal(threads, *rules.wtotal)
+    parts = [known.get(f"{part}_inst_sm") for part in ("comp", "glob", "shar", "misc")]
+    if "total_inst" in known:
+        out["total_inst"] = known["total_inst"]
+    elif all(part is not None for part in parts):
+        out["total_inst"] = formulas.total_inst(*[part for part in parts if part is not None])
+    issue = _issue_cycles(table, known, out.get("total_inst"))
+    if issue is not None:
+        out["inst_issue_cycles"] = issue
+    cache = _cache_penalty(table, rules, known, out["wtotal"])
+    if cache is not None:
+        out["cache_penalty"] = cache
+    out |= _penalties(table, known)
+    return out
+
+
+def _issue_cycles(
+    table: GpuTable, known: Mapping[str, Floats], total: Floats | None
+) -> Floats | None:
+    threads, divisor = known["total_threads"], table.issue_divisor
+    if table.issue_rule == "cleaned":
+        names = ("comp_inst_kernel", "glob_inst_kernel", "misc_inst_kernel")
+        if not all(name in known for name in names):
+            return None
+        compute, global_, misc = (known[name] for name in names)
+        waves = formulas.thread_waves(threads, table.sm_count, table.threads_per_sm)
+        return formulas.issue_cycles_cleaned(threads, waves, compute, global_, misc, divisor)
+    if total is None:
+        return None
+    if table.issue_rule == "thesis":
+        return formulas.issue_cycles_thesis(threads, total, divisor)
+    return formulas.issue_cycles_powerquant(threads, total, divisor)
+
+
+def _cache_penalty(
+    table: GpuTable, rules: Rules, known: Mapping[str, Floats], wtotal: Floats
+) -> Floats | None:
+    latency_name = {
+        "average": "avg_glob_lat",
+        "total": "glob_lat_sm",
+        "last": "last_global_cycles",
+    }[table.cache_latency]
+    latency = known.get(latency_name)
+    if rules.cache_global == "static":
+        static, waves = known.get("glob_inst_kernel"), known.get("simulated_waves")
+        count = None if static is None or waves is None else np.asarray(static * waves)
+    else:
+        count = known.get("glob_inst_sm")
+    if latency is None or count is None:
+        return None
+    return formulas.cache_penalty(known["total_threads"], count, latency, wtotal, table.l2_bytes)
+
+
+def _penalties(table: GpuTable, known: Mapping[str, Floats]) -> dict[str, Floats]:
+    out: dict[str, Floats] = {}
+    threads, ghz = known["total_threads"], table.memory_ghz
+    if table.global_throughput and ghz and "glob_inst_sm" in known:
+        count = known["glob_inst_sm"]
+        out["Global_Throughput"] = formulas.throughput(count, *table.global_throughput)
+        out["glb_penalty"] = formulas.glb_penalty(
+            threads, count, out["Global_Throughput"], table.sm_count, ghz
+        )
+    if table.shared_throughput and ghz and "shar_inst_sm" in known:
+        count = known["shar_inst_sm"]
+        out["sh_throughput"] = formulas.throughput(count, *table.shared_throughput)
+        penalty = (
+            formulas.sh_penalty_k20 if table.sh_penalty_rule == "k20" else formulas.sh_penalty_m60
+        )
+        out["sh_penalty"] = penalty(threads, count, out["sh_throughput"], ghz)
+    return out

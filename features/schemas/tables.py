@@ -10,10 +10,10 @@ from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
 from numpy.typing import ArrayLike
-from pydantic import BaseModel, ConfigDict, TypeAdapter, model_validator
 from pydantic import Field as Checked
+from pydantic import TypeAdapter, model_validator
 
-from wattcast.features.checked import PositiveInt, Strict, Text, checked
+from wattcast.features.checked import Frozen, PositiveInt, Strict, Text, checked
 from wattcast.features.schemas.counting import COMPUTE_KINDS, ComputeKind
 from wattcast.features.schemas.formulas import Floats, LatencyPiece, load_latency
 
@@ -35,13 +35,11 @@ class Field(Strict):
     changeable: bool
 
 
-class Constants(BaseModel):
+class Constants(Frozen):
     """Constants written as ``name = { value = ..., source = "..." }``, tables of such included.
 
     ``sources`` maps each name to where its value comes from.
     """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     sources: Mapping[str, Text]
 
@@ -78,11 +76,6 @@ class Rules(Constants):
     cache_global: Literal["static", "dynamic"]
     waves_column: Literal["blocks_per_sm", "simulated", "threads"]
     no_shared_latency: float
-
-    @property
-    def static_global(self) -> bool:
-        """Whether cache_penalty counts static global instructions."""
-        return self.cache_global == "static"
 
 
 class GpuTable(Constants):

@@ -12,7 +12,7 @@ analyse.py    the entrance
 chains.py     dependent chains and instruction-level parallelism of blocks
 """
 
-from wattcast.features.symbolic.analyse import analyse_symbolically
+from wattcast.features.symbolic.analyse import analyse_symbolically, knowable
 from wattcast.features.symbolic.chains import BlockChain, dependent_chains
 from wattcast.features.symbolic.results import (
     AccessInfo,
@@ -33,4 +33,5 @@ __all__ = [
     "TripInfo",
     "analyse_symbolically",
     "dependent_chains",
+    "knowable",
 ]

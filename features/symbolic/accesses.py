@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import gcd
 from typing import NamedTuple
 
@@ -12,7 +13,10 @@ from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import (
     SECTOR_BYTES,
     SECTOR_SHIFT,
+    SECTORS_PER_LINE,
     distinct_per_row,
+    l1_millicycles,
+    sectors,
     shared_transactions,
 )
 from wattcast.features.symbolic.arith import Array, Missing, Val, as_val
@@ -26,7 +30,16 @@ MOST_CELLS = 1 << 22
 MOST_PHASES = 64
 """Different alignments of one access over the iterations of the loops around it."""
 
-ACCESS_SPACES = frozenset({"global", "shared", "generic"})
+ACCESS_SPACES = frozenset({"global", "shared", "generic", "const"})
+WORD_SHIFT = 2
+"""Constant memory serves a warp one 4-byte word at a time (CUDA C++ Programming Guide, compute
+capability 5.x: constant memory)."""
+
+
+LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
+
+Starts = tuple[tuple[int, float], ...]
+"""Places in a line at which warps begin whose lanes lie evenly, and how many of the launch do."""
 
 
 class Counting:
@@ -39,7 +52,7 @@ class Counting:
         self.evaluator = evaluator
         self.warp_weights = warp_weights
         self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
-        self.strides: dict[tuple[object, int], tuple[Mask, int | None]] = {}
+        self.strides: dict[tuple[object, int], tuple[Mask, int | None, Array | None, Starts]] = {}
         self.patterns: dict[tuple[object, ...], Pattern] = {}
 
     def count(self, mask: Mask, context: Context) -> tuple[float, float]:
@@ -58,33 +71,49 @@ class Counting:
         self._counted[key] = (mask, context, warps, total)
         return warps, total
 
+    def of_warps(self, mask: Mask, context: Context) -> npt.NDArray[np.float64]:
+        """How often each sampled warp comes, over all rows."""
+        here = mask.reshape(mask.shape[0], -1, WARP_SIZE).any(axis=2)
+        weight = context.weight
+        if mask.shape[0] != context.rows:
+            weight = weight.sum(keepdims=True)
+        found: npt.NDArray[np.float64] = weight @ here
+        return found
+
 
 def measure(walker: Counting, access: Access, context: Context, state: State) -> Touched:
     """What an access does for the lanes of ``state``. Unknown addresses are worst-case guesses.
 
     The guess: every lane its own sector in global memory, one transaction per request in
-    shared memory; it is marked by ``reason``.
+    shared and constant memory; it is marked by ``reason``.
     """
     requests, lanes = walker.count(state.mask, context)
     part = 1 if access.facts.category == "copy" and access.space != access.facts.space else 0
     if access.space not in ACCESS_SPACES:
         return Touched(access.position, part, requests, 0.0, 0.0, None, None, None)
-    shared = access.space == "shared"
-    unit = max(4, access.width) if shared else SECTOR_BYTES
+    passes = access.space in ("shared", "const")
+    unit = _unit(access)
     # Addresses that differ by a whole number of units share sectors and banks alike.
     key = (access.address, access.offset % unit, access.space, access.width, access.facts.entry)
     kept = walker.patterns.get(key)
     if kept is None or kept.context is not context or kept.mask is not state.mask:
         kept = walker.patterns[key] = _pattern(walker, access, context, state)
     if kept.reason is not None:
-        sectors = 0.0 if shared else lanes * state.share
-        transactions = requests if shared else 0.0
-        return Touched(access.position, part, requests, sectors, transactions, None, None,
+        moved = 0.0 if passes else lanes * state.share
+        transactions = requests if passes else 0.0
+        return Touched(access.position, part, requests, moved, transactions, None, None,
                        kept.reason)  # fmt: skip
     doubt = None if state.known else Missing("whether it is reached depends on data", 0)
-    sectors, transactions = (0.0, kept.total) if shared else (kept.total, 0.0)
-    return Touched(access.position, part, requests, sectors, transactions, kept.stride,
-                   kept.step, doubt)  # fmt: skip
+    moved, transactions = (0.0, kept.total) if passes else (kept.total, 0.0)
+    return Touched(access.position, part, requests, moved, transactions, kept.stride,
+                   kept.step, doubt, kept.l1_millicycles)  # fmt: skip
+
+
+def _unit(access: Access) -> int:
+    """Bytes by which an address may move without another outcome."""
+    if access.space == "shared":
+        return max(4, access.width)
+    return 1 << WORD_SHIFT if access.space == "const" else SECTOR_BYTES
 
 
 class Pattern(NamedTuple):
@@ -96,12 +125,13 @@ class Pattern(NamedTuple):
     stride: int | None
     step: int | None
     reason: Missing | None
+    l1_millicycles: float = 0.0
 
 
 def _pattern(walker: Counting, access: Access, context: Context, state: State) -> Pattern:
     value = walker.evaluator.evaluate(access.address, context)
     shared = access.space == "shared"
-    unit = max(4, access.width) if shared else SECTOR_BYTES
+    unit = _unit(access)
     reason: Missing | None = None
     address = Val(0, 0, 0)
     if isinstance(value, int | Val):
@@ -124,18 +154,47 @@ def _pattern(walker: Counting, access: Access, context: Context, state: State) -
         reason = Missing("too many iterations differ to look at all", 0)
     if reason is not None:
         return Pattern(context, state.mask, 0.0, None, None, reason)
-    total = 0.0
-    for shift, weight in phases:
-        per_row = _per_row(walker, access, address.base, access.offset + shift, state)
-        if per_row.shape[0] != weight.shape[0]:
-            weight = weight.sum(keepdims=True)
-        total += float(weight @ per_row)
     key = (access.address, id(context))
     known = walker.strides.get(key)
     if known is None or known[0] is not state.mask:
-        known = walker.strides[key] = (state.mask, _stride(address.base, state))
-    stride, step = known[1], _step(address, context)
-    return Pattern(context, state.mask, total, stride, step, None)
+        known = walker.strides[key] = (
+            state.mask,
+            *_stride(address.base, state, walker.warp_weights),
+        )
+    _, stride, starts, begins = known
+    total = cycles = 0.0
+    loads = unit == SECTOR_BYTES and access.facts.category in ("load", "copy")
+    for shift, weight in phases:
+        offset = access.offset + shift
+        if unit == SECTOR_BYTES and begins and stride is not None:
+            times = float(weight.sum())
+            for begin, warps in begins:
+                each, long = _of_warp((begin + offset) % LINE_BYTES, stride, access.width)
+                total += times * warps * each
+                cycles += times * warps * long if loads else 0.0
+            continue
+        if shared and starts is not None and not ((starts - starts[0, 0]) % unit).any():
+            # Moved by whole units a warp meets the same conflicts in other banks.
+            one = State(state.mask[:, :WARP_SIZE])
+            every = walker.warp_weights.sum(keepdims=True)
+            per_row = _per_row(every, access, address.base[:WARP_SIZE], offset, one)  # type: ignore[index]
+        else:
+            per_row = _per_row(walker.warp_weights, access, address.base, offset, state, loads)
+        if per_row.shape[1] != weight.shape[0]:
+            weight = weight.sum(keepdims=True)
+        total += float(weight @ per_row[0])
+        cycles += float(weight @ per_row[1])
+    step = _step(address, context)
+    return Pattern(context, state.mask, total, stride, step, None, cycles if loads else 0.0)
+
+
+@lru_cache(maxsize=4096)
+def _of_warp(begin: int, stride: int, width: int) -> tuple[int, int]:
+    """Sectors of a whole warp whose lanes lie ``stride`` bytes apart from ``begin`` on, and the
+    thousandths of a cycle that its load takes in L1."""
+    addresses = (begin + stride * np.arange(WARP_SIZE, dtype=np.int64))[None]
+    counts, touched = sectors(addresses)
+    return int(counts[0]), int(l1_millicycles(addresses, width, None, counts, touched)[0])
 
 
 def _rows(base: Array | int, state: State) -> int:
@@ -144,9 +203,11 @@ def _rows(base: Array | int, state: State) -> int:
 
 
 def _per_row(
-    walker: Counting, access: Access, base: Array | int, offset: int, state: State
-) -> npt.NDArray[np.float64]:
-    """Sectors or transactions of each row, weighted over the sampled warps."""
+    weights: npt.NDArray[np.float64], access: Access, base: Array | int, offset: int, state: State,
+    loads: bool = False,
+) -> npt.NDArray[np.float64]:  # fmt: skip
+    """Sectors or transactions of each row, weighted over the sampled warps, and with ``loads``
+    thousandths of a cycle in L1: ``[2, rows]``."""
     mask = state.mask
     moved = np.asarray(base) + offset
     shape: tuple[int, ...] = mask.shape
@@ -161,10 +222,16 @@ def _per_row(
     if access.space == "shared":
         width = 16 if access.facts.entry in ("ldmatrix", "stmatrix") else access.width
         counts = shared_transactions(np.ascontiguousarray(addresses), width, active)
+    elif loads:
+        counts, touched = sectors(addresses, active)
+        cycles = l1_millicycles(addresses, access.width, active, counts, touched)
+        return np.stack([part.reshape(shape[0], -1) @ weights for part in (counts, cycles)])
     else:
-        counts = _distinct(addresses >> SECTOR_SHIFT, active)
-    found: npt.NDArray[np.float64] = counts.reshape(shape[0], -1) @ walker.warp_weights
-    return found
+        counts = _distinct(
+            addresses >> (WORD_SHIFT if access.space == "const" else SECTOR_SHIFT), active
+        )
+    found = counts.reshape(shape[0], -1) @ weights
+    return np.stack([found, np.zeros_like(found)])
 
 
 def _distinct(units: Array, active: Mask) -> Array:
@@ -220,20 +287,31 @@ def _phases(
     return list(phases.items())
 
 
-def _stride(base: Array | int, state: State) -> int | None:
-    """Bytes between neighbouring lanes, if the same for all neighbours that take part."""
+def _stride(
+    base: Array | int, state: State, weights: npt.NDArray[np.float64]
+) -> tuple[int | None, Array | None, Starts]:
+    """Bytes between neighbouring lanes, if the same for all neighbours that take part; and the
+    first addresses of the warps ``[1, warps]`` where every lane of each does, and they ascend."""
     if isinstance(base, int):
-        return 0
+        return 0, None, ()
     first = base[0] if base.ndim == 2 else base
     mask = state.mask[0].reshape(-1, WARP_SIZE)
     if first.size == 1:
-        return 0
+        return 0, None, ()
     table = first.reshape(-1, WARP_SIZE)
     both = mask[:, 1:] & mask[:, :-1]
-    steps = (table[:, 1:] - table[:, :-1])[both]
-    if steps.size == 0:
-        return None
-    return int(steps[0]) if (steps == steps[0]).all() else None
+    whole = both.all()
+    steps = table[:, 1:] - table[:, :-1]
+    steps = steps.ravel() if whole else steps[both]
+    if steps.size == 0 or not (steps == steps[0]).all():
+        return None, None, ()
+    stride = int(steps[0])
+    if not whole or stride < 0 or first is not base or state.mask.shape[0] > 1:
+        return stride, None, ()
+    starts = table[:, 0]
+    held = np.bincount(starts & (LINE_BYTES - 1), weights, LINE_BYTES)
+    begins = tuple((int(place), float(held[place])) for place in held.nonzero()[0])
+    return stride, starts[None], begins
 
 
 def _step(address: Val, context: Context) -> int | None:

@@ -52,11 +52,11 @@ def analyse_symbolically(
     shape = shape_of(made)
     trips, _ = resolve_trips(made.cfg, made.forest, loops or {})
     arguments = Arguments(made, launch)
-    sampling = choose_blocks(made, launch, arguments.constant)
+    sampling = choose_blocks(made, launch, arguments.constant, knowable=shape.knowable)
     lanes = Lanes(launch, np.array(sampling.blocks, dtype=np.int64))
     evaluator = Evaluator(made, lanes, arguments.value, _symbols(module, function))
     weights = np.repeat(np.array(sampling.weights), launch.warps_per_block)
-    walker = Walker(evaluator, shape, weights, accesses=accesses)
+    walker = Walker(evaluator, shape, weights, accesses=accesses, by_warp=not sampling.exact)
     calls = Calls(module, lanes, weights, evaluator.symbols, loops or {}, accesses)
     walker.calls = calls
     calls.stack.append(function.name)
@@ -73,6 +73,14 @@ def analyse_symbolically(
         *calls.diagnostics,
     ]
     return summarise(walker, calls.walkers, trips, sampling, diagnostics, calls.complete)
+
+
+def knowable(module: Module, function: Function) -> bool:
+    """Whether no decision and no address of a kernel rests on what it reads from memory.
+
+    Raises PtxError for a body that is not PTX.
+    """
+    return shape_of(scheme(module, function)).knowable
 
 
 class Arguments:

@@ -402,6 +402,8 @@ class _Builder:
         self.calls.setdefault(self.block, []).append(Call(one.position, callee, arguments))
 
     def _access(self, one: Instruction, facts: OpcodeFacts, accesses: list[Access]) -> None:
+        if facts.category in ("texture", "surface"):
+            accesses.append(Access(one.position, self.graph.constant(0, 64), 0, "tex", 4, facts))
         if facts.space in ("param", "tensor", None) and facts.category != "copy":
             return
         places = [operand for operand in one.operands if isinstance(operand, Address)]
@@ -425,10 +427,8 @@ class _Builder:
             if address.op == "add" and address.args[1].op == "const":
                 offset += address.args[1].value
                 address = address.args[0]
-            moved = facts.bytes_per_lane
-            if facts.category == "copy" and len(one.operands) > 2:
-                size = one.operands[2]
-                moved = size.value if isinstance(size, Immediate) else moved  # type: ignore[assignment]
+            size = one.operands[2] if facts.category == "copy" and len(one.operands) > 2 else None
+            moved = int(size.value) if isinstance(size, Immediate) else facts.bytes_per_lane
             accesses.append(Access(one.position, address, offset, space, moved, facts))
 
     def _ending(self, index: int, one: Instruction) -> Ending:

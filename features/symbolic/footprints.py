@@ -16,6 +16,7 @@ from math import ceil, exp, expm1, gcd, prod
 from operator import mul
 
 from wattcast.features.execution.reuse import DIRECT
+from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.features.ptx.ir import Function, Module
@@ -24,12 +25,17 @@ from wattcast.features.symbolic.analyse import Arguments
 from wattcast.features.symbolic.build import scheme
 from wattcast.features.symbolic.forms import Form, form_of, pointer_of
 from wattcast.features.symbolic.results import SymbolicResult
-from wattcast.features.symbolic.sample import Forms, IrregularError
+from wattcast.features.symbolic.sample import Forms
 from wattcast.features.symbolic.scheme import Access, Scheme
+from wattcast.features.values import Node
 
+_MOVES = {"load", "copy", "store", "atomic"}
+_TOLD = {"global", "generic", "shared", "param", "const"}
 LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
-MOST_PHASES = 8
-"""Moves over which what neighbours have in common is averaged."""
+MOST_PHASES = 8  # moves over which what neighbours have in common is averaged
+NEAR, COALESCED, NEGLIGIBLE, EDGES = 512.0, 8.0, 0.01, 0.1
+"""Where no cache matters: requests of a block within which data are touched again, by requests for
+so many sectors; the share touched later or by far blocks; the share that the next block touches."""
 FAR = 8
 """Blocks apart from which two are far from each other."""
 
@@ -195,6 +201,9 @@ class _Measured:
             self.repeats.append((period, max(0.0, again)))
             self.points += [(period, self.lines[place]), (count * period, self.lines[place + 1])]
         self.points.append((known.whole, self.lines[-1]))
+        near = NEAR if group.loads + group.stored <= COALESCED * group.requests else 0.0
+        later = sum(sectors for gap, sectors in self.repeats if gap > near)
+        self.once = later <= NEGLIGIBLE * asked
         self.asked, self.share = asked, 1.0
         # The same steps of the same counts, in whatever loop; and how blocks lie to each other.
         self.family = tuple(sorted((d.stride, d.times) for d in group.form.dims)), group.form.blocks
@@ -219,8 +228,9 @@ class _Measured:
 
 def streams(
     module: Module, function: Function, launch: Launch, result: SymbolicResult
-) -> tuple[tuple[Stream, ...], float]:
-    """What the launch does to each buffer, and a block's requests to global memory.
+) -> tuple[tuple[Stream, ...], float, bool]:
+    """What the launch does to each buffer, a block's requests to global memory, and whether no
+    cache matters: nothing is touched again that one may have dropped.
 
     Accesses whose addresses are no sums of multiples are taken to be all new, or to fall anywhere
     in their buffer where its size is given.
@@ -234,7 +244,22 @@ def streams(
         by_origin.setdefault(group.form.origin, []).append(_Measured(known, group))
     found = [_stream(known, name, members, arguments) for name, members in by_origin.items()]
     found += [_scattered(known, group, arguments) for group in loose]
-    return tuple(found), known.whole
+    exact = not loose and not _others(made) and all(group.form.exact for group in groups)
+    exact = exact and all(m.once for members in by_origin.values() for m in members)
+    return tuple(found), known.whole, exact and all(_apart(one.sharing) for one in found)
+
+
+def _apart(sharing: Sharing) -> bool:
+    """Whether blocks share nothing but the edges of those beside them, which run with them."""
+    far = max(sharing.everyone, sharing.below, sharing.row, sharing.column)
+    return far < NEGLIGIBLE and sharing.beside < EDGES
+
+
+def _others(made: Scheme) -> bool:
+    """Whether the kernel asks for memory in ways that no group tells of: textures, the stack."""
+    kinds = [classify(one.opcode) for one in made.cfg.body.instructions]
+    asked = {(kind.space, kind.category) for kind in kinds if kind.accesses_memory}
+    return any(space not in _TOLD or kind not in _MOVES for space, kind in asked)
 
 
 def _grouped(
@@ -247,6 +272,7 @@ def _grouped(
     loop_of = {phi.node: loop for loop, phis in made.loop_phis.items() for phi in phis}
     found: dict[object, Group] = {}
     loose: list[Group] = []
+    known: dict[Node, Form | None] = {}
     for block, accesses in enumerate(made.accesses):
         loops = _around(made, block)
         for access in accesses:
@@ -254,18 +280,19 @@ def _grouped(
             sectors = float(counts.sectors[at])
             if access.space not in ("global", "generic") or not sectors:
                 continue
-            if access.facts.category not in ("load", "copy", "store", "atomic"):
+            if access.facts.category not in _MOVES:
                 continue
-            try:
-                form = form_of(access, forms, trips, loop_of)
-            except IrregularError:
+            if access.address not in known:
+                known[access.address] = form_of(access.address, forms, trips, loop_of)
+            form = known[access.address]
+            if form is None:
                 origin = pointer_of(access.address, made)
-                group = Group(Form(origin, 0, (), (0, 0, 0)), access.width, loops)
+                group = Group(Form(origin, 0, (), (0, 0, 0), False), access.width, loops)
                 loose.append(group)
             else:
                 key = form._replace(offset=0), loops, access.width
-                group = found.setdefault(key, Group(form, access.width, loops))
-                group.offsets.add(form.offset)
+                group = found.get(key) or found.setdefault(key, Group(form, access.width, loops))
+                group.offsets.add(form.offset + access.offset)
             _add(group, access, made, sectors)
             group.requests += float(counts.requests[at])
             group.places.append(at)
@@ -407,7 +434,7 @@ def _follow(known: _Launch, members: list[_Measured]) -> None:
 
 def _stream(known: _Launch, name: str, members: list[_Measured], arguments: Arguments) -> Stream:
     blocks = known.launch.blocks
-    most = min(_most(name, m.group.width, arguments) for m in members)
+    most = max(_most(name, m.group.width, arguments) for m in members)
     _follow(known, members)
 
     def unique(*kinds: str) -> float:

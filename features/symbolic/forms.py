@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from wattcast.features.integers import fold
 from wattcast.features.symbolic.sample import Forms, IrregularError
-from wattcast.features.symbolic.scheme import Access, Scheme
+from wattcast.features.symbolic.scheme import Scheme
 from wattcast.features.values import Node, affine
 
 _CHOICES = frozenset({"min.s", "max.s", "min.u", "max.u", "select", "join"})
@@ -24,27 +24,39 @@ class Dim(NamedTuple):
 
 
 class Form(NamedTuple):
-    """An address: pointer, constant bytes, dimensions of a block, bytes from block to block."""
+    """An address: pointer, constant bytes, dimensions of a block, bytes from block to block.
+
+    ``exact``: nothing in it was chosen from several values, or comes round again.
+    """
 
     origin: str
     offset: int
     dims: tuple[Dim, ...]
     blocks: tuple[int, int, int]
+    exact: bool = True
 
 
 def form_of(
-    access: Access, forms: Forms, trips: Mapping[int, float],
-    loop_of: Mapping[Node, int],
-) -> Form:  # fmt: skip
-    """The form of an address. Raises IrregularError."""
-    offset, origin = access.offset, ""
+    address: Node, forms: Forms, trips: Mapping[int, float], loop_of: Mapping[Node, int]
+) -> Form | None:
+    """The form of an address, ``None`` if it is no sum of multiples."""
+    try:
+        return _form(address, forms, trips, loop_of)
+    except IrregularError:
+        return None
+
+
+def _form(
+    address: Node, forms: Forms, trips: Mapping[int, float], loop_of: Mapping[Node, int]
+) -> Form:
+    offset, origin = 0, ""
     dims: dict[object, Dim] = {}
-    blocks = [0, 0, 0]
-    waiting: list[tuple[Node, int]] = [(access.address, 1)]
+    blocks, exact = [0, 0, 0], True
+    waiting: list[tuple[Node, int]] = [(address, 1)]
     for _ in range(64):
         if not waiting:
             ordered = tuple(sorted(dim for dim in dims.values() if dim.stride))
-            return Form(origin, offset, ordered, (blocks[0], blocks[1], blocks[2]))
+            return Form(origin, offset, ordered, (blocks[0], blocks[1], blocks[2]), exact)
         node, times = waiting.pop()
         sums = affine(node, forms.leaf, forms.memo)
         if sums is None:
@@ -71,6 +83,7 @@ def form_of(
             elif leaf.op in ("or", "bfi"):
                 waiting += [(arg, factor * shift) for arg, shift in _put_together(leaf, forms)]
             elif leaf.op in _CHOICES:
+                exact = False
                 waiting.append((_weightiest(leaf, forms), factor))
             elif (value := _folded(leaf, forms)) is not None:
                 offset += factor * value
@@ -78,6 +91,7 @@ def form_of(
                 _more(dims, leaf, Dim(factor * steps.step, len(steps)))
                 offset += factor * steps.start
             elif leaf.op in ("rem.u", "rem.s"):  # where it comes round again is not looked at
+                exact = False
                 waiting.append((leaf.args[0], factor))
             else:
                 raise IrregularError

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from wattcast.features.symbolic.arith import Missing
 
 
 class Visit(NamedTuple):
-    """A block was executed: launch totals. ``ordered``: the warp count is not in doubt."""
+    """A block was executed: launch totals. ``known``: the warp count is not in doubt.
+    ``by_warp``: executions of each sampled warp, where blocks are a sample."""
 
     block: int
     warps: float
     lanes: float
     known: bool
+    by_warp: npt.NDArray[np.float64] | None = None
 
 
 class Guarded(NamedTuple):
@@ -46,6 +51,7 @@ class Touched(NamedTuple):
     stride: int | None
     per_iteration: int | None
     reason: Missing | None
+    l1_millicycles: float = 0.0
 
 
 class Rounds(NamedTuple):

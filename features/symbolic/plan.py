@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from wattcast.features.attached import Attached
 from wattcast.features.cfg import dominators, post_dominators
+from wattcast.features.symbolic.elected import elected
 from wattcast.features.symbolic.order import Order, order_of
 from wattcast.features.symbolic.scheme import Scheme
 from wattcast.features.values import Node
@@ -34,7 +35,8 @@ class Shape:
     inside each loop changes. ``meets``: the block all of whose lanes come to each block, or -1.
     ``conditions`` are those of each loop's own exits. ``bent``: loops (a bit set) in which an
     address is no linear function of the counter. ``plain``: nodes made of constants and of
-    counters that start at a constant and go in constant steps.
+    counters that start at a constant and go in constant steps. ``knowable``: no decision and no
+    address rests on what is read from memory, no block is elected, and nothing is called.
     """
 
     units: dict[int, list[int]]
@@ -47,6 +49,7 @@ class Shape:
     conditions: dict[int, list[Node]]
     bent: int
     plain: frozenset[Node]
+    knowable: bool
 
 
 _shapes: Attached[Scheme, Shape] = Attached("shape")
@@ -90,6 +93,7 @@ def _shape(scheme: Scheme) -> Shape:
     return Shape(
         units, exits, closed, varies, _meets(scheme, above, headers), headers,
         order_of(scheme), conditions, _bent(scheme), _plain(scheme),
+        not scheme.calls and not elected(scheme.cfg.body) and not _open(scheme),
     )  # fmt: skip
 
 
@@ -159,6 +163,20 @@ def _plain(scheme: Scheme) -> frozenset[Node]:
         ):
             found.add(node)
     return frozenset(found)
+
+
+def _open(scheme: Scheme) -> bool:
+    """Whether a decision or an address is made of something that is known only at run time."""
+    found: set[Node] = set()
+    for node in scheme.graph.nodes:  # operands first
+        phi = scheme.phis.get(node)
+        parts = node.args if phi is None else (phi.start, *((phi.step,) if phi.step else ()))
+        if node.op == "unknown" or any(part in found for part in parts):
+            found.add(node)
+    decisive = [ending.condition for ending in scheme.endings]
+    decisive += [guard for guards in scheme.guards for _, guard, _ in guards]
+    decisive += [access.address for accesses in scheme.accesses for access in accesses]
+    return any(node in found for node in decisive)
 
 
 def _varies(

@@ -79,7 +79,26 @@ def summarise(
         sampling=sampling,
         diagnostics=(*diagnostics, *warnings),
         complete=complete,
+        relative_standard_error=_standard_error(walker, sampling),
     )
+
+
+def _standard_error(walker: Walker, sampling: SampledBlocks) -> float:
+    """Relative standard error of the kernel's warp executions, from one sampled block to others."""
+    if sampling.drawn is None:
+        return 0.0
+    blocks = walker.scheme.cfg.blocks
+    every = [
+        (blocks[entry.block].end - blocks[entry.block].start, entry.by_warp)
+        for entry in walker.journal
+        if isinstance(entry, Visit) and entry.by_warp is not None
+    ]
+    if not every:
+        return 0.0
+    executed = np.array([size for size, _ in every]) @ np.array([each for _, each in every])
+    per_block = np.reshape(executed, (len(sampling.blocks), -1)).sum(axis=1)
+    total = sampling.drawn.total(per_block)
+    return sampling.drawn.standard_error(per_block) / total if total else 0.0
 
 
 def _totals(walker: Walker) -> _Totals:
@@ -168,7 +187,8 @@ def _accesses(
     body = scheme.cfg.body
     count = len(body.instructions)
     requests, sectors = np.zeros(count), np.zeros(count)
-    shared_requests, transactions = np.zeros(count), np.zeros(count)
+    shared_requests, transactions, constants = np.zeros(count), np.zeros(count), np.zeros(count)
+    l1_millicycles = np.zeros(count)
     sure = known.copy()
     infos = []
     for accesses in scheme.accesses:
@@ -182,12 +202,15 @@ def _accesses(
             mine = [entry for entry in entries if entry.part == part]
             if not mine:
                 continue
-            asked = sum(entry.requests for entry in mine)
-            got = sum(entry.sectors for entry in mine)
-            moved = sum(entry.transactions for entry in mine)
+            asked = got = moved = 0.0
+            for entry in mine:
+                asked += entry.requests
+                got += entry.sectors
+                moved += entry.transactions
+                l1_millicycles[position] += entry.l1_millicycles
             (shared_requests if access.space == "shared" else requests)[position] += asked
             sectors[position] += got
-            transactions[position] += moved
+            (constants if access.space == "const" else transactions)[position] += moved
             reason = next((e.reason for e in mine if e.reason is not None), None)
             affine = reason is None and bool(known[position])
             if not affine:
@@ -206,7 +229,7 @@ def _accesses(
             )  # fmt: skip
     counts = SymbolicCounts(
         scheme.function.name, warps, lanes, requests, sectors, shared_requests, transactions,
-        known, sure,
+        known, sure, constants, l1_millicycles,
     )  # fmt: skip
     return counts, tuple(infos)
 
@@ -286,7 +309,7 @@ def _warnings(
     ]
     for access in accesses:
         if access.reason is not None:
-            guess = "one transaction per request" if access.space == "shared" else (
+            guess = "one transaction per request" if access.space in ("shared", "const") else (
                 "a sector for every lane"
             )  # fmt: skip
             found.append(

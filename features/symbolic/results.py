@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.execution.sampling import SamplingPlan
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -35,6 +36,8 @@ class SymbolicCounts:
     shared_transactions: Floats
     counts_known: Flags
     access_known: Flags
+    constant_transactions: Floats
+    l1_millicycles: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +120,14 @@ class BranchInfo:
 @dataclass(frozen=True, slots=True)
 class SampledBlocks:
     """Which blocks were looked at, and what each stands for. ``exact``: all differ in nothing
-    that was not looked at (every block, or every kind of block by its affine conditions)."""
+    that was not looked at (every block, or every kind of block by its affine conditions).
+    ``drawn``: else, the sample of blocks, as large as one that an execution would run."""
 
     blocks: tuple[int, ...]
     weights: tuple[float, ...]
     launch_blocks: int
     exact: bool
+    drawn: SamplingPlan | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +146,8 @@ class SymbolicResult:
     diagnostics: tuple[Diagnostic, ...]
     complete: bool = True
     """Every function called was followed (not: recursion, addresses in registers)."""
+    relative_standard_error: float = 0.0
+    """Of the launch's warp executions; 0 where the sampling is exact."""
 
     @property
     def warp_executions(self) -> float:
@@ -151,6 +158,18 @@ class SymbolicResult:
     def active_lanes(self) -> float:
         """Executed thread instructions (guards true) of the launch."""
         return sum(float(f.active_lanes.sum()) for f in self.functions.values())
+
+    @property
+    def exact(self) -> bool:
+        """Whether every decision and every address is known, in every kind of block, or in as many
+        blocks as an execution would run."""
+        return (
+            self.known
+            and (self.sampling.exact or self.sampling.drawn is not None)
+            and all(loop.how != "assumed" for loop in self.loops)
+            and all(branch.known for branch in self.branches)
+            and all(access.affine for access in self.accesses)
+        )
 
     @property
     def known(self) -> bool:

@@ -32,6 +32,8 @@ MOST_LANES = 16_384
 FEWEST_BLOCKS, MOST_BLOCKS = 6, 24
 SAMPLED_CELLS = 1 << 18
 """Instructions times lanes looked at where blocks are sampled: some 2 ms of numpy's time."""
+DRAWN_CELLS = 1 << 23
+"""The same where that spares an execution of these blocks, which takes several times as long."""
 
 MOST_STEPS = 16
 """Most iterations of a loop whose end may fall into different blocks (a grid-stride loop: 1)."""
@@ -65,8 +67,11 @@ class _Relevant:
 _relevant: Attached[Scheme, _Relevant] = Attached("relevant")
 
 
-def choose_blocks(scheme: Scheme, launch: Launch, constant: Constant) -> SampledBlocks:
-    """Every block of a small launch, one of each kind of block, or a sample."""
+def choose_blocks(
+    scheme: Scheme, launch: Launch, constant: Constant, *, knowable: bool
+) -> SampledBlocks:
+    """Every block of a small launch, one of each kind of block, or a sample: that of an execution
+    where the rest of the kernel is ``knowable``."""
     lanes = launch.warps_per_block * WARP_SIZE
     if launch.blocks * lanes <= ALL_LANES:
         blocks = tuple(range(launch.blocks))
@@ -77,10 +82,14 @@ def choose_blocks(scheme: Scheme, launch: Launch, constant: Constant) -> Sampled
             raise IrregularError
     except IrregularError:
         count = max(1, len(scheme.cfg.body.instructions))
-        most = min(MOST_BLOCKS, SAMPLED_CELLS // (count * lanes))
-        plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, most))
+        plan = plan_blocks(launch)
+        drawn = knowable and count * lanes * len(plan.blocks) <= DRAWN_CELLS
+        if not drawn:
+            most = min(MOST_BLOCKS, SAMPLED_CELLS // (count * lanes))
+            plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, most))
         weights = tuple(float(w) for w in plan.weights())
-        return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete)
+        held = plan if drawn else None
+        return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete, held)
     found: dict[int, float] = {}
     wide, high, _ = launch.grid
     for z, deep in axes[2]:

@@ -76,9 +76,10 @@ class Walker(Counting):
         warp_weights: npt.NDArray[np.float64],
         *,
         accesses: bool,
+        by_warp: bool = False,
     ) -> None:
         super().__init__(evaluator, warp_weights)
-        self.measures = accesses
+        self.measures, self.by_warp = accesses, by_warp
         self.scheme = evaluator.scheme
         self.shape = shape
         self.journal: list[Entry] = []
@@ -156,7 +157,8 @@ class Walker(Counting):
             ]
             if coming:
                 warps = float(self.watch.groups(block, coming) @ self.warp_weights)
-        self.journal.append(Visit(block, warps, lanes * state.share, state.known))
+        each = self.of_warps(state.mask, context) if self.by_warp else None
+        self.journal.append(Visit(block, warps, lanes * state.share, state.known, each))
         guarded: dict[int, State] = {}
         for position, guard, negated in self.scheme.guards[block]:
             value = self.predicate(guard, negated, context)

@@ -2,6 +2,9 @@ from collections.abc import Mapping
 
 PHYSICAL = "physical"
 
+ONBOARD = "onboard"
+"""Source of the models that ``wattcast onboard`` fits to the board at hand."""
+
 POWER_FAMILIES: Mapping[str, str] = {
     "xgboost": "boosted trees on a published feature schema",
     "catboost": "the same by CatBoost",

@@ -22,12 +22,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from wattcast.features.activity import Activity
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE
 from wattcast.models.cards import ModelCard
-from wattcast.models.clocks import ClockPair
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
 from wattcast.models.estimate import Basis, Estimate
-from wattcast.models.power.activities import UnitActivities, unit_activities
+from wattcast.models.power.activities import (
+    L2_SECTORS_PER_CLOCK_OF_SM,
+    UnitActivities,
+    unit_activities,
+)
 from wattcast.models.store import Artifact
-from wattcast.models.time.bottleneck import NOTHING_BESIDE, Beside
+from wattcast.models.time.bottleneck import NOTHING_BESIDE, SHARED_BYTES_PER_LANE, Beside
 
 PARAMETERS_NAME = "model.json"
 """File of an artifact that holds ``PhysicalParameters``."""
@@ -37,7 +42,8 @@ POOLED = "pooled"
 
 SHARED_WEIGHTS: Mapping[str, str] = MappingProxyType({"fp16": "fma", "tensor": "fma"})
 """Units without a weight of their own in the published data, no program of which uses them: a full
-unit is taken to draw what a full FMA pipe draws (an assumption; docs/physical.md). Where they were
+unit is taken to draw what a full FMA pipe draws (an assumption; docs/physical.md), for boards never
+measured with the issue of its instructions, which matrix units hardly need. Where they were
 measured (``wattcast.training.onboard.run``) ``own_weights`` has theirs."""
 
 CORE_UNITS = ("issue", "fma", "alu", "fp64", "sfu", "load_store", "l2", "texture")
@@ -70,7 +76,7 @@ running at all: its clock tree and what no unit explains."""
 class VoltageCurve(BaseModel):
     """Core voltage over that at the reference clock: ``max(floor, 1 - slope (1 - f))``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     floor: float = Field(gt=0, le=1)
     slope: float = Field(ge=0)
@@ -84,12 +90,13 @@ class PhysicalParameters(BaseModel):
     """Everything the physical model knows of one GPU.
 
     ``limit_watts`` scales the weights and is the board's power limit; ``highest_watts`` what
-    the fitted rows reached (a prediction above both is cut: the board would lower its clocks).
+    the fitted rows reached.
     ``weights`` are dimensionless, one for each of ``WEIGHTS``; ``own_weights`` for those of
-    ``SHARED_WEIGHTS`` that were measured.
+    ``SHARED_WEIGHTS`` that were measured. Those of ``POOLED`` are in the units of ``conversion``;
+    its ``families`` are weights for GPUs of a compute capability of which boards were measured.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     gpu: str
     idle_watts: float = Field(gt=0)
@@ -100,10 +107,11 @@ class PhysicalParameters(BaseModel):
     voltage: VoltageCurve
     weights: dict[str, float]
     own_weights: dict[str, float] = {}
+    families: dict[str, dict[str, float]] = {}
 
     @model_validator(mode="after")
     def _sound(self) -> PhysicalParameters:
-        if tuple(self.weights) != WEIGHTS:
+        if any(tuple(each) != WEIGHTS for each in (self.weights, *self.families.values())):
             raise ValueError(f"weights must be {', '.join(WEIGHTS)}, in this order")
         if not set(self.own_weights) <= set(SHARED_WEIGHTS):
             raise ValueError(f"own_weights may be {', '.join(SHARED_WEIGHTS)}")
@@ -128,13 +136,11 @@ class PhysicalParameters(BaseModel):
 class PowerBreakdown:
     """Predicted watts and the share of each component; they sum to ``watts``.
 
-    ``limited`` tells that the model wanted more than the board may draw: it would lower its
-    clocks, and the time predicted beside this would be too short.
+    They know no power limit: ``wattcast.models.power.limit`` finds the clocks that it leaves.
     """
 
     watts: float
     components: Mapping[str, float]
-    limited: bool
 
 
 def regressors(
@@ -169,12 +175,7 @@ def predicted_power(
         component: sum(watts[name] for name in names) for component, names in COMPONENTS.items()
     }
     components["idle"] += parameters.idle_watts
-    total = sum(components.values())
-    most = max(parameters.limit_watts, parameters.highest_watts)
-    if total <= most:
-        return PowerBreakdown(total, components, limited=False)
-    cut = {name: part * most / total for name, part in components.items()}
-    return PowerBreakdown(most, cut, limited=True)
+    return PowerBreakdown(sum(components.values()), components)
 
 
 IDLE_SHARE = 0.15
@@ -185,18 +186,108 @@ Tesla K40c (.27) and GTX Titan X (.30) in their profiles; recent boards idle low
 """
 
 
+PROCESS_NM = ((6.0, 28.0), (7.0, 16.0), (8.0, 12.0), (8.6, 7.0), (8.9, 8.0), (99.0, 5.0))
+"""Process of the chips below a compute capability, in the foundry's nm: TSMC 28 (Kepler, Maxwell),
+16 (Pascal), 12 (Volta, Turing), 7 (GA100), Samsung 8 (GA10x), TSMC 4N, which is a 5 nm process
+(Ada, Hopper, Blackwell). NVIDIA's white papers on each architecture."""
+
+PROCESS_EXPONENT = 0.8
+"""Energy of an event is taken to fall with this power of the process' nm. Of 0.4 to 1 each predicts
+boards left out about as well (docs/physical.md)."""
+
+WIRES = ("l2", "dram_core")
+"""Terms that do not fall with the process: they carry bits across the chip, and the energy of a bit
+and a millimetre hardly changes (S. W. Keckler et al., "GPUs and the Future of Parallel Computing",
+IEEE Micro 31(5), 2011; M. Horowitz, "Computing's Energy Problem", ISSCC 2014)."""
+
+ON_PACKAGE = ("HBM", "LPDDR")
+"""Memory beside the chip, whose interface draws little while it only runs; that of GDDR draws
+its share of the board for as long as its clock runs (``memory_clock``)."""
+
+ON_PACKAGE_CLOCK = 0.3
+"""What ``clock`` counts on such boards. Their chips run near their lowest voltage: P100, V100 and
+A100 draw 10 to 35 W of 250 and 400 there, boards with GDDR 50 to 100 W (docs/physical.md)."""
+
+
+def events_per_second(gpu: GpuProfile, clocks: ClockPair) -> dict[str, float]:
+    """Events of each unit at an activity of 1; a unit that the GPU lacks has 0.
+
+    A warp instruction issued (``issue``), one lane's result of a pipe, a multiply-add of a matrix
+    unit, one lane's pass of load/store, a sector of L2, a byte of device memory (``dram``).
+    """
+    sm, cycles = gpu.capability, gpu.sm_count * clocks.core_hz
+    return {
+        "issue": sm.warp_schedulers * cycles,
+        "fma": sm.fp32_lanes * cycles,
+        "fp16": sm.fp16_lanes / 2 * cycles,
+        "tensor": sm.tensor_fma_per_clock * cycles,
+        "alu": sm.int_lanes * cycles,
+        "fp64": sm.fp64_lanes * cycles,
+        "sfu": sm.sfu_lanes * cycles,
+        "load_store": sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE * cycles,
+        "l2": L2_SECTORS_PER_CLOCK_OF_SM * cycles,
+        "texture": sm.texture_lanes * cycles,
+        "dram": bandwidth_bytes_per_second(gpu, clocks.memory_mhz),
+    }
+
+
+def conversion(gpu: GpuProfile, reference: ClockPair, idle_watts: float) -> dict[str, float]:
+    """What each of the pooled weights is multiplied by on a GPU, by name.
+
+    Pooled weights of units are picojoules of an event at 12 nm (``WIRES``: at any), of ``base``,
+    ``memory_clock`` and ``clock`` shares of what a board may draw above ``idle_watts``.
+    """
+    capability = float(gpu.compute_capability)
+    nanometres = next(nm for below, nm in PROCESS_NM if capability < below)
+    process = (nanometres / 12.0) ** PROCESS_EXPONENT
+    near = _on_package(gpu)
+    events = events_per_second(gpu, reference)
+    pico = {
+        name: 1e-12 * events[name] / (gpu.tdp_watts - idle_watts) for name in (*CORE_UNITS, "dram")
+    }
+    return {
+        "base": 1.0,
+        "memory_clock": 0.0 if near else 1.0,
+        "clock": ON_PACKAGE_CLOCK if near else 1.0,
+        **{name: pico[name] * (1.0 if name in WIRES else process) for name in CORE_UNITS},
+        "dram": pico["dram"],
+        "dram_core": pico["dram"],
+    }
+
+
 def parameters_for(gpu: GpuProfile, pooled: PhysicalParameters) -> PhysicalParameters:
-    """The pooled weights with a GPU's datasheet facts: for a GPU nobody measured."""
+    """The pooled weights with a GPU's datasheet facts: for a GPU nobody measured.
+
+    Idle power in a profile was measured with clocks held. On boards with GDDR what of it exceeds
+    ``IDLE_SHARE`` goes with the memory's clock: measured, that is the same on a GTX Titan X.
+    """
+    idle, held = IDLE_SHARE * gpu.tdp_watts, gpu.idle_watts
+    if held is not None:
+        idle = held if _on_package(gpu) else min(held, idle)
+    reference = ClockPair(gpu.max_core_mhz, gpu.memory_mhz)
+    factors = conversion(gpu, reference, idle)
+    shared = pooled.families.get(gpu.compute_capability, pooled.weights)
+    weights = {name: shared[name] * factors[name] for name in WEIGHTS}
+    issued = gpu.fp32_lanes / (WARP_SIZE * gpu.warp_schedulers)  # by a full FMA pipe
+    if held is not None and held > idle:
+        weights["memory_clock"] = (held - idle) / (gpu.tdp_watts - idle)
     return pooled.model_copy(
         update={
             "gpu": gpu.id,
-            "idle_watts": gpu.idle_watts or IDLE_SHARE * gpu.tdp_watts,
+            "idle_watts": idle,
             "limit_watts": gpu.tdp_watts,
             "highest_watts": gpu.tdp_watts,
-            "reference_core_mhz": gpu.max_core_mhz,
-            "reference_memory_mhz": gpu.memory_mhz,
+            "reference_core_mhz": reference.core_mhz,
+            "reference_memory_mhz": reference.memory_mhz,
+            "weights": weights,
+            "own_weights": {"tensor": weights["fma"] + issued * weights["issue"]},
+            "families": {},
         }
     )
+
+
+def _on_package(gpu: GpuProfile) -> bool:
+    return (gpu.memory_kind or "").startswith(ON_PACKAGE)
 
 
 # --- the physical power model as it serves: parameters from an artifact, intervals from its car

@@ -10,7 +10,7 @@ result lies from measured times: docs/bottleneck.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from types import MappingProxyType
@@ -18,7 +18,9 @@ from types import MappingProxyType
 import numpy as np
 
 from wattcast.features.activity import Activity, Extras
+from wattcast.features.activity.counts import LATENCY_PER_BARRIER, LATENCY_PER_WAVE
 from wattcast.features.activity.extras import TensorKind
+from wattcast.features.activity.waiting import Waiting
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -34,7 +36,8 @@ from wattcast.models.time.spread import interval_of, level_of
 class Constants:
     """Dimensionless constants shared by all GPUs, and one time (docs/bottleneck.md).
 
-    ``overlap_norm``: exponent of the norm that combines resources. ``reread_locality``: share of
+    ``overlap_norm`` and ``sm_norm``: exponents of the norms that combine the SM with memory, and
+    what an SM does. ``reread_locality``: share of
     estimated DRAM re-reads that count; 1 for our own analysis, which follows reuse distances, less
     for estimates that do not (``studies.data.activity_tables``). ``load_store``, ``fp64`` and
     ``texture``: time a pipe takes over that at its peak rate. ``block_cycles`` and
@@ -44,6 +47,7 @@ class Constants:
     """
 
     overlap_norm: float = 3.0
+    sm_norm: float = 1.5
     reread_locality: float = 1.0
     load_store: float = 1.15
     fp64: float = 1.1
@@ -62,6 +66,10 @@ Maxwell and Pascal multiply 16 bits at a time (XMAD; the CUDA C++ Programming Gu
 arithmetic throughput says "multiple instructions" for 5.x and 6.x).
 """
 
+MULTIPLY_LANES = 64
+"""Lanes of an SM that multiply 32-bit integers from compute capability 7.0 on, where FP32 has 128
+too (CUDA C++ Programming Guide, throughput of native arithmetic instructions; dp4a likewise)."""
+
 SHARED_BYTES_PER_LANE = 4
 """A load/store pass serves each lane with one bank's word (CUDA C++ Programming Guide)."""
 
@@ -75,6 +83,8 @@ L2_BYTES_PER_CLOCK_OF_SM = 32
 HOT_WORD_CYCLES = 1.0
 """Core cycles between two atomics on the same word of global memory (GK110 whitepaper: one a
 clock; nothing newer is published)."""
+
+LATENCY = "latency"
 
 _REGIMES: Mapping[str, Regime] = {
     "dram": "memory",
@@ -108,12 +118,16 @@ class Beside:
     ``tensor_fmas``: multiply-adds of the matrix units, as FP16 ones of the same time.
     ``atomic_passes``: passes of atomics over their lanes that meet at one address, each a
     load/store pass more. ``hottest_operations``: atomics on the word of global memory that most
-    of them hit; they go one after the other.
+    of them hit; they go one after the other. ``waiting``: dependent chains of a warp, for each
+    machine instruction and each load that it executes. ``l1_cycles_per_sector`` of global loads;
+    without it L1 delivers sectors at its full rate.
     """
 
     tensor_fmas: float = 0.0
     atomic_passes: float = 0.0
     hottest_operations: float = 0.0
+    waiting: Waiting | None = None
+    l1_cycles_per_sector: float | None = None
 
 
 NOTHING_BESIDE = Beside()
@@ -128,7 +142,8 @@ def beside(extras: Extras) -> Beside:
     passes = sum(
         max(0.0, use.passes - use.requests) for use in extras.atomics.uses if use.passes is not None
     )
-    return Beside(tensor, passes, extras.atomics.hottest_operations or 0.0)
+    hottest = extras.atomics.hottest_operations or 0.0
+    return Beside(tensor, passes, hottest, extras.waiting, extras.l1_cycles_per_sector)
 
 
 def resource_seconds(
@@ -149,7 +164,6 @@ def resource_seconds(
     multiplications = max(0.0, activity.fma_pipe_instructions - activity.fp32_instructions)
     extra = multiplications * (MULTIPLY_INSTRUCTIONS.get(_major(gpu), 1.0) - 1.0)
     conflicts = max(0.0, activity.shared_transactions - activity.shared_requests)
-    global_sectors = activity.global_load_sectors + activity.global_store_sectors
     shared_lanes = sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
 
     def pipe(warp_instructions: float, lanes: float) -> float:
@@ -160,7 +174,7 @@ def resource_seconds(
         "dram": dram_bytes(activity, constants)
         / streaming_bytes_per_second(gpu, clocks.memory_mhz),
         "l2": activity.l2_sectors * SECTOR_BYTES / (_l2_bytes_per_clock(gpu) * hz),
-        "l1": global_sectors * SECTOR_BYTES / (_l1_bytes_per_clock(gpu) * busiest),
+        "l1": _l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         "load_store": constants.load_store
         * pipe(activity.lsu_requests + conflicts + more.atomic_passes, shared_lanes),
         "atomics": more.hottest_operations * HOT_WORD_CYCLES / hz,
@@ -168,29 +182,50 @@ def resource_seconds(
         if sm.tensor_fma_per_clock
         else 0.0,
         "issue": (activity.warp_instructions_sass + extra) / (sm.warp_schedulers * busiest),
-        "fma": pipe(activity.fma_pipe_instructions + extra, sm.fp32_lanes),
+        "fma": max(
+            pipe(activity.fma_pipe_instructions + extra, sm.fp32_lanes),
+            pipe(multiplications + extra, min(sm.fp32_lanes, _multiply_lanes(gpu))),
+        ),
         "alu": pipe(activity.alu_pipe_instructions, sm.int_lanes),
         "fp64": constants.fp64 * pipe(activity.fp64_instructions, sm.fp64_lanes),
         "fp16": pipe(activity.fp16_instructions, sm.fp16_lanes / 2),
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
         "texture": constants.texture * pipe(activity.texture_requests, sm.texture_lanes),
         "blocks": activity.blocks * _block_seconds(activity, gpu, hz, busiest, constants),
-        "latency": activity.latency_cycles / hz,
+        "latency": _waiting_seconds(activity, gpu, clocks, more.waiting),
     }
 
 
-def combined_seconds(resources: Mapping[str, float], constants: Constants = CONSTANTS) -> float:
-    """The p-norm of what each resource needs, but no less than the latency.
+ISSUED = ("issue", "fma", "alu", "fp64", "fp16", "sfu", "tensor")
+"""One thing: an instruction takes its slot of the scheduler and its pipe at the same time, and
+different pipes work side by side. The slowest of them counts."""
 
-    The norm is the largest where one resource dominates and more where several come close.
-    ``latency`` is a chain rather than a resource: it leaves the others free, so the longer of
-    the two counts. 0 where nothing is needed.
+BESIDE_SM = ("dram", "l2", "blocks")
+"""What works beside the SMs: memory, and what hands out blocks. All else is done by an SM in turns
+with what it issues."""
+
+
+def combined_seconds(resources: Mapping[str, float], constants: Constants = CONSTANTS) -> float:
+    """A norm of what each resource needs, but no less than the latency.
+
+    The slowest of ``ISSUED`` and what else an SM does are combined by one norm, the SM and
+    ``BESIDE_SM`` by another: the largest where one resource dominates and more where several come
+    close. ``latency`` is a chain rather than a resource: it leaves the others free, so the longer
+    of the two counts. 0 where nothing is needed.
     """
-    used = [seconds for name, seconds in resources.items() if seconds and name != "latency"]
-    largest = max(used, default=0.0)
-    norm = constants.overlap_norm
-    busy = largest * float(sum((each / largest) ** norm for each in used) ** (1 / norm))
-    return max(busy, resources.get("latency", 0.0))
+    issued = max((resources.get(name, 0.0) for name in ISSUED), default=0.0)
+    outside = (*ISSUED, *BESIDE_SM, LATENCY)
+    inside = [part for name, part in resources.items() if name not in outside]
+    sm = _norm((issued, *inside), constants.sm_norm)
+    busy = _norm((sm, *(resources.get(name, 0.0) for name in BESIDE_SM)), constants.overlap_norm)
+    return max(busy, resources.get(LATENCY, 0.0))
+
+
+def _norm(parts: Sequence[float], exponent: float) -> float:
+    largest = max(parts)
+    if not largest:
+        return 0.0
+    return largest * float(sum((part / largest) ** exponent for part in parts) ** (1 / exponent))
 
 
 def launch_seconds(activity: Activity, gpu: GpuProfile, constants: Constants = CONSTANTS) -> float:
@@ -237,16 +272,73 @@ def _block_seconds(
     return max(constants.block_cycles / hz, constants.block_cycles_of_sm / busiest)
 
 
+DEPENDENT_CYCLES: Mapping[str, float] = {"3": 9.0, "5": 6.0, "6": 6.0}
+"""Core cycles from an arithmetic instruction to one that needs its result, by major compute
+capability, else 4: Kepler 9, Maxwell and Pascal 6, Volta 4 (Jia et al. 2018, Table 4.1), and since
+(Luo et al., Dissecting the NVIDIA Hopper Architecture through Microbenchmarking, 2025)."""
+
+
+def dependent_cycles(gpu: GpuProfile) -> float:
+    """``DEPENDENT_CYCLES`` of a GPU."""
+    return DEPENDENT_CYCLES.get(_major(gpu), 4.0)
+
+
+SHARED_CYCLES, L1_CYCLES, L2_CYCLES = 24.0, 33.0, 216.0
+"""Load latencies where a profile holds none: medians of Jia et al. 2018, Table 3.1, and Ernst,
+gpu-benches (cuda-latency)."""
+DRAM_SECONDS = 200e-9
+"""What device memory adds to a hit in L2 where a profile holds no latency: mean over V100 (154 ns),
+A100 (256), H100 (220), L40 (142; Ernst, gpu-benches, cuda-latency) and GTX 980 (222;
+docs/frequency.md)."""
+
+
+def _waiting_seconds(
+    activity: Activity, gpu: GpuProfile, clocks: ClockPair, waiting: Waiting | None
+) -> float:
+    """The chain of one warp times the waves; each load takes as long as the level it comes from.
+
+    What device memory adds to a load goes with the memory clock.
+    """
+    if waiting is None:
+        return activity.latency_cycles / clocks.core_hz
+    instructions = activity.instructions_per_warp
+    cycles = (
+        waiting.instructions * instructions * dependent_cycles(gpu)
+        + waiting.shared * instructions * (gpu.shared_latency_cycles or SHARED_CYCLES)
+        + waiting.barriers * instructions * LATENCY_PER_BARRIER
+        + LATENCY_PER_WAVE
+    )
+    loads = waiting.loads * activity.load_requests_per_warp
+    asked = max(activity.global_load_sectors, 1.0)
+    past_l1 = min(1.0, max(0.0, activity.l2_sectors - activity.global_store_sectors) / asked)
+    past_l2 = min(past_l1, activity.dram_read_sectors / asked)
+    near, far = gpu.l1_latency_cycles or L1_CYCLES, gpu.l2_latency_cycles or L2_CYCLES
+    cycles += loads * (near + past_l1 * (far - near))
+    memory = DRAM_SECONDS
+    if gpu.dram_latency_cycles is not None:
+        memory = max(0.0, gpu.dram_latency_cycles - far) / (gpu.core_mhz * 1e6)
+    behind = loads * past_l2 * memory * gpu.memory_mhz / clocks.memory_mhz
+    return activity.waves * (cycles / clocks.core_hz + behind)
+
+
 def _major(gpu: GpuProfile) -> str:
     return gpu.compute_capability.partition(".")[0]
 
 
+def _l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) -> float:
+    """Cycles of L1 over all SMs. How long a request takes by its banks and lines is known of L1s
+    that are one memory with shared memory (7.0 on)."""
+    each = SECTOR_BYTES / (gpu.l1_bytes_per_clock or L1_BYTES_PER_CLOCK)
+    of_load = each if per_sector is None or _major(gpu) in DEPENDENT_CYCLES else per_sector
+    return activity.global_load_sectors * of_load + activity.global_store_sectors * each
+
+
+def _multiply_lanes(gpu: GpuProfile) -> float:
+    return gpu.fp32_lanes if _major(gpu) in MULTIPLY_INSTRUCTIONS else MULTIPLY_LANES
+
+
 def _l2_bytes_per_clock(gpu: GpuProfile) -> float:
     return gpu.l2_bytes_per_clock or L2_BYTES_PER_CLOCK_OF_SM * gpu.sm_count
-
-
-def _l1_bytes_per_clock(gpu: GpuProfile) -> float:
-    return gpu.l1_bytes_per_clock or L1_BYTES_PER_CLOCK
 
 
 class BottleneckTimeModel:
@@ -261,14 +353,22 @@ class BottleneckTimeModel:
     @staticmethod
     def combined(parts: Mapping[str, Floats]) -> Floats:
         """``combined_seconds`` for arrays."""
-        latency = parts.get("latency", np.zeros(1))
-        busy = np.array(
-            [part for name, part in parts.items() if name != "latency"] or [0 * latency]
+
+        def norm(rows: Sequence[Floats], exponent: float) -> Floats:
+            scale = np.max(rows, axis=0)
+            shares = np.asarray(rows) / np.where(scale > 0, scale, 1.0)
+            found: Floats = scale * (shares**exponent).sum(axis=0) ** (1 / exponent)
+            return found
+
+        nothing: Floats = np.zeros_like(next(iter(parts.values())))
+        issued = np.max([nothing, *(parts[name] for name in ISSUED if name in parts)], axis=0)
+        outside = (*ISSUED, *BESIDE_SM, LATENCY)
+        sm = norm(
+            [issued, *(parts[name] for name in parts if name not in outside)], CONSTANTS.sm_norm
         )
-        largest = busy.max(axis=0)
-        scaled = busy / np.where(largest > 0, largest, 1.0)
-        norm = CONSTANTS.overlap_norm
-        found: Floats = np.maximum(largest * (scaled**norm).sum(axis=0) ** (1 / norm), latency)
+        beside_sm = (parts[name] for name in BESIDE_SM if name in parts)
+        busy = norm([sm, *beside_sm], CONSTANTS.overlap_norm)
+        found: Floats = np.maximum(busy, parts.get(LATENCY, nothing))
         return found
 
     def predict(
@@ -305,16 +405,11 @@ class BottleneckTimeModel:
 
 
 # --- how much of a predicted time each resource accounts for ----------------------------------
-# The default model combines the seconds ``R_i`` that each resource would need alone by a p-norm
-# ``T``, which is homogeneous of degree one: by Euler's theorem ``T = sum_i R_i dT/dR_i``, and
-#
-#     R_i dT/dR_i = T (R_i / T)^p.
-#
-# So each share is what T would lose first if the resource got a little faster, and the shares sum
-# to T without a rest. Where the chain of waiting is longer than that, it accounts for all.
-
-
-LATENCY = "latency"
+# A norm ``T`` of the seconds ``R_i`` that each resource would need alone is homogeneous of degree
+# one: by Euler's theorem ``T = sum_i R_i dT/dR_i``, and ``R_i dT/dR_i = T (R_i / T)^p``. So each
+# share is what T would lose first if the resource got a little faster, and the shares sum to T
+# without a rest. Norms of norms share on. Where the chain of waiting is longer, it accounts for
+# all.
 
 
 def resource_shares(
@@ -325,12 +420,25 @@ def resource_shares(
     Resources that account for nothing are left out.
     """
     total = combined_seconds(resources, constants)
-    if total <= 0.0:
-        return {}
     used = {name: part for name, part in resources.items() if part > 0.0 and name != LATENCY}
-    busy = combined_seconds(used, constants)
-    if busy < total:
+    if combined_seconds(used, constants) < total:
         return {LATENCY: total}
-    weights = {name: (part / busy) ** constants.overlap_norm for name, part in used.items()}
-    whole = sum(weights.values())
-    return {name: total * weight / whole for name, weight in weights.items()}
+    beside_sm = {name: part for name, part in used.items() if name in BESIDE_SM}
+    slowest = max((name for name in used if name in ISSUED), key=used.__getitem__, default=None)
+    inside = {
+        name: part
+        for name, part in used.items()
+        if name == slowest or name not in (*ISSUED, *BESIDE_SM)
+    }
+    sm = combined_seconds(inside, constants)
+    of_sm = _shared(sm, total, constants.overlap_norm) if sm else 0.0
+    return {
+        **{name: _shared(part, total, constants.overlap_norm) for name, part in beside_sm.items()},
+        **{
+            name: of_sm * _shared(part, sm, constants.sm_norm) / sm for name, part in inside.items()
+        },
+    }
+
+
+def _shared(part: float, total: float, exponent: float) -> float:
+    return float(total * (part / total) ** exponent)

@@ -180,7 +180,7 @@ class TimeCorrection(BaseModel):
     ``log_factor`` holds for every launch but those whose regime is in ``by_regime``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     gpu: str
     log_factor: float = Field(allow_inf_nan=False)

@@ -16,17 +16,13 @@ from typing import NamedTuple
 from wattcast.features.activity import Activity
 from wattcast.features.activity.counts import Counted
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.cfg import BasicBlock
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.sections import DramQueueing
-from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.launch import WARP_SIZE
-from wattcast.features.ptx.ir import Body
-from wattcast.features.registers import UNROLL
-from wattcast.features.symbolic import dependent_chains
 from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
+from wattcast.models.time.bottleneck import dependent_cycles
 from wattcast.models.time.penalties import launch_overhead_seconds
 from wattcast.models.time.queueing import (
     DramService,
@@ -166,16 +162,6 @@ ACHIEVED_SHARE = 0.9
 different times. The kernels of the authors' data, most of which can fill an SM, achieve 0.88 to
 0.95 of its warps in the median of each file (``achieved_occupancy``)."""
 
-INSTRUCTION_LATENCY: Mapping[str, float] = {"3": 9.0, "5": 6.0, "6": 6.0}
-"""Core cycles until a dependent arithmetic instruction issues, by major compute capability.
-
-Jia et al., "Dissecting the NVIDIA Volta GPU Architecture via Microbenchmarking",
-arXiv:1804.06826, 2018: 9 on Kepler, 6 on Maxwell and Pascal, 4 on Volta, and since.
-"""
-
-LATEST_INSTRUCTION_LATENCY = 4.0
-
-
 # --- from an analysis ---------------------------------------------------------------------------
 
 
@@ -255,58 +241,15 @@ def _matrices(analysis: KernelAnalysis, gpu: GpuProfile) -> float:
 
 
 def chain_of(analysis: KernelAnalysis, gpu: GpuProfile, shared_latency: float) -> Chain:
-    """Longest dependent paths through each basic block, times its executions by a warp.
-
-    Waits and cycles are paths of their own: data that pass from one to the other through shared
-    memory leave no trace in registers. Loads that do not depend on each other wait together. A
-    loop of one block is unrolled by the compiler, which gathers the loads of several trips
-    unless a barrier stands between them. Functions called are not followed.
-    """
-    major = gpu.compute_capability.partition(".")[0]
-    arithmetic = INSTRUCTION_LATENCY.get(major, LATEST_INSTRUCTION_LATENCY)
-
-    def wait(opcode: str) -> float:
-        return float(_waits_for_memory(classify(opcode)))
-
-    def latency(opcode: str) -> float:
-        facts = classify(opcode)
-        if _waits_for_memory(facts):
-            return 0.0
-        if facts.space == "shared" and facts.category in ("load", "atomic"):
-            return shared_latency
-        return arithmetic * facts.sass_expansion
-
-    body, launch = analysis.function.body, analysis.launch
-    executed = _functions(analysis)[analysis.function.name].warp_executions
-    waits = cycles = 0.0
-    for block, of_waits, of_cycles in zip(
-        analysis.cfg.blocks,
-        dependent_chains(body, analysis.cfg, wait),
-        dependent_chains(body, analysis.cfg, latency),
-        strict=True,
-    ):
-        if block.start == block.end:
-            continue
-        times = float(executed[block.start])
-        gathered = UNROLL if _gathers_loads(block, body) else 1
-        waits += times * (of_waits.cycles or 0.0) / gathered
-        cycles += times * (of_cycles.cycles or 0.0)
-    warps = launch.blocks * launch.warps_per_block
-    return Chain(waits / warps, cycles / warps)
-
-
-def _gathers_loads(block: BasicBlock, body: Body) -> bool:
-    opcodes = (each.opcode for each in body.instructions[block.start : block.end])
-    return block.index in block.successors and not any(
-        classify(opcode).category == "barrier" for opcode in opcodes
+    """What one warp waits for one after another (``features.activity.waiting``)."""
+    waiting, activity = analysis.extras.waiting, analysis.activity
+    if waiting is None:
+        return Chain(0.0, 0.0)
+    of_instruction = waiting.instructions * dependent_cycles(gpu) + waiting.shared * shared_latency
+    return Chain(
+        waiting.loads * activity.load_requests_per_warp,
+        of_instruction * activity.instructions_per_warp,
     )
-
-
-def _waits_for_memory(facts: OpcodeFacts) -> bool:
-    if facts.category == "texture":
-        return True
-    reads = facts.category == "load" or facts.entry == "atom"
-    return reads and facts.space in ("global", "generic")
 
 
 def outer_iterations(analysis: KernelAnalysis) -> float:

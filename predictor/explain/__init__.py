@@ -31,10 +31,11 @@ from wattcast.models.explain_time import (
     lime_terms,
     shapley_values,
 )
-from wattcast.models.explain_words import meaning_of
+from wattcast.models.explain_words import Meaning, meaning_of
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.time.bottleneck import resource_shares
+from wattcast.predictor.parts import members
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.stored import record_of
 
@@ -108,9 +109,7 @@ def seconds_of(answer: Mapping[str, Any]) -> float | None:
 
 def _factor(answer: Mapping[str, Any], own_watts: float) -> float:
     """What carries a boosted model's own watts to the answer's clocks, 1 at those it knows.
-
-    The shares of f times a number are those of f, times the number.
-    """
+    The shares of f times a number are those of f, times the number."""
     scaled = any(warning["code"] == "power_scaled" for warning in answer["warnings"])
     return float(answer["power"]["watts"]) / own_watts if scaled else 1.0
 
@@ -175,9 +174,7 @@ def lime_of(
         "prediction_watts": factor * found.prediction_watts,
         "intercept_watts": factor * found.intercept_watts,
         "local_prediction_watts": factor * found.local_prediction_watts,
-        "r_squared": found.r_squared,
-        "samples": found.samples,
-        "seed": found.seed,
+        **members(found, "r_squared", "samples", "seed"),
         "stability": _stability(agreed),
         "contributions": [
             {
@@ -207,9 +204,7 @@ def _lime_of_components(
         "prediction_watts": sum(components.values()),
         "intercept_watts": found.intercept,
         "local_prediction_watts": found.local_prediction,
-        "r_squared": found.r_squared,
-        "samples": found.samples,
-        "seed": found.seed,
+        **members(found, "r_squared", "samples", "seed"),
         "stability": _stability(agreed),
         "contributions": [
             {
@@ -231,14 +226,8 @@ def _watts(
 ) -> dict[str, Any]:
     """``wattcast.predictor.messages.explain.Contribution``."""
     meaning = meaning_of(name, "power", schema_id)
-    return {
-        "feature": name,
-        "value": value,
-        "meaning": meaning.sentence,
-        "changeable": meaning.changeable,
-        "watts": watts,
-        "joules": None if seconds is None else watts * seconds,
-    }
+    joules = None if seconds is None else watts * seconds
+    return {**_explained(name, value, meaning), "watts": watts, "joules": joules}
 
 
 # --- time --------------------------------------------------------------------------------
@@ -266,9 +255,7 @@ def _time(
         "prediction_seconds": seconds,
         "intercept_seconds": found.intercept,
         "local_prediction_seconds": found.local_prediction,
-        "r_squared": found.r_squared,
-        "samples": found.samples,
-        "seed": found.seed,
+        **members(found, "r_squared", "samples", "seed"),
         "stability": _stability(agreed),
         "contributions": [
             {
@@ -309,13 +296,12 @@ def _shap_of_time(
 def _seconds(name: str, value: float, seconds: float) -> dict[str, Any]:
     """``app.explain_messages.TimeContribution``; its value are seconds if it were alone."""
     meaning = meaning_of(name, "time")
-    return {
-        "feature": name,
-        "value": value,
-        "meaning": meaning.sentence,
-        "changeable": meaning.changeable,
-        "seconds": seconds,
-    }
+    return {**_explained(name, value, meaning), "seconds": seconds}
+
+
+def _explained(name: str, value: float | None, meaning: Meaning) -> dict[str, Any]:
+    known = {"feature": name, "value": value}
+    return {**known, "meaning": meaning.sentence, "changeable": meaning.changeable}
 
 
 # --- LIME over seeds -----------------------------------------------------------------------
@@ -345,12 +331,7 @@ def _stability(found: Stability | None) -> dict[str, Any] | None:
     """``wattcast.predictor.messages.explain.LimeStability``."""
     if found is None:
         return None
-    return {
-        "seeds": found.seeds,
-        "top": found.top,
-        "selection": found.selection,
-        "sign_agreement": found.sign_agreement,
-    }
+    return members(found, "seeds", "top", "selection", "sign_agreement")
 
 
 def _spread(found: Stability | None, name: str, factor: float = 1.0) -> float | None:

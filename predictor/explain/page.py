@@ -6,19 +6,14 @@ import base64
 import hashlib
 from collections.abc import Mapping
 from html import escape
+from pathlib import Path
+from string import Template
 from typing import Any
 
 from wattcast.predictor.explain.pictures import Chart, ChartKind, draw, svg
 
-STYLE = """\
-body{font:16px/1.5 system-ui,sans-serif;color:#1d1d1f;background:#fff}
-body{max-width:860px;margin:0 auto;padding:1rem}
-svg{max-width:100%;height:auto}
-table{border-collapse:collapse;width:100%}
-th,td{text-align:left;vertical-align:top;padding:.25rem .75rem .25rem 0}
-tr{border-bottom:1px solid #ddd}
-td.number{text-align:right;white-space:nowrap}
-"""
+_FOLDER = Path(__file__).parent
+STYLE = (_FOLDER / "page.css").read_text(encoding="utf-8")
 
 POLICY = (
     "default-src 'none'; style-src 'sha256-"
@@ -72,31 +67,15 @@ def page(explanation: Mapping[str, Any], prediction: Mapping[str, Any], kind: Ch
     unit_name, unit = QUANTITIES[explanation["target"]]
     rows = "\n".join(_row(part, unit_name, unit) for part in explanation["contributions"])
     joules = "<th>Energy</th>" if unit_name == "watts" else ""
-    return f"""\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{escape(chart.title)}</title>
-<link rel="icon" href="data:,">
-<style>{STYLE}</style>
-</head>
-<body>
-<h1>{escape(chart.title)}</h1>
-<p>{escape(sentence(explanation))}</p>
-{svg(draw(chart, kind))}
-<h2>What each part means</h2>
-<table>
-<thead><tr><th>Part</th><th>{escape(explanation["target"].capitalize())}</th>{joules}\
-<th>Meaning</th></tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table>
-</body>
-</html>
-"""
+    return Template((_FOLDER / "page.html").read_text(encoding="utf-8")).substitute(
+        title=escape(chart.title),
+        style=STYLE,
+        sentence=escape(sentence(explanation)),
+        picture=svg(draw(chart, kind)),
+        target=escape(explanation["target"].capitalize()),
+        joules=joules,
+        rows=rows,
+    )
 
 
 def sentence(explanation: Mapping[str, Any]) -> str:

@@ -5,7 +5,10 @@ dictionaries of the same shape, which serialise faster."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -58,37 +61,43 @@ ModelChoice = Annotated[str, *_one_of(POWER_MODEL_NAMES)]
 TimeModelChoice = Annotated[str, *_one_of(TIME_MODEL_NAMES)]
 Count = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 Megahertz = Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)]
+PowerLimit = Annotated[
+    float | None,
+    Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Power limit in watts, as `nvidia-smi -pl` sets it: the core clock falls until "
+        "the power fits. Default: the board's own.",
+    ),
+]
 
-EXAMPLE_PTX = """\
-.version 7.0
-.target sm_70
-.address_size 64
-.visible .entry scale_by_two(.param .u64 scale_by_two_param_0)
-{
- .reg .b32 %r<5>;
- .reg .f32 %f<3>;
- .reg .b64 %rd<5>;
- ld.param.u64 %rd1, [scale_by_two_param_0];
- cvta.to.global.u64 %rd2, %rd1;
- mov.u32 %r1, %ntid.x;
- mov.u32 %r2, %ctaid.x;
- mov.u32 %r3, %tid.x;
- mad.lo.s32 %r4, %r2, %r1, %r3;
- mul.wide.s32 %rd3, %r4, 4;
- add.s64 %rd4, %rd2, %rd3;
- ld.global.f32 %f1, [%rd4];
- add.f32 %f2, %f1, %f1;
- st.global.f32 [%rd4], %f2;
- ret;
+_FOLDER = Path(__file__).parent
+EXAMPLE_PTX = (_FOLDER / "example.ptx").read_text(encoding="utf-8")
+EXAMPLE_CUDA = (_FOLDER / "example.cu").read_text(encoding="utf-8")
+_STANDS_FOR = {
+    "@ptx": EXAMPLE_PTX,
+    "@changed": EXAMPLE_PTX.replace("add.f32", "mul.f32"),
+    "@cuda": EXAMPLE_CUDA,
 }
-"""
+"""What words in ``examples.json`` stand for."""
 
-EXAMPLE_CUDA = """\
-__global__ void scale(float* values, float factor, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) values[i] *= factor;
-}
-"""
+
+@cache
+def _examples() -> dict[str, Any]:
+    def told(members: dict[str, Any]) -> dict[str, Any]:
+        return {
+            name: _STANDS_FOR.get(value, value) if isinstance(value, str) else value
+            for name, value in members.items()
+        }
+
+    text = (_FOLDER / "examples.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text, object_hook=told)
+    return found
+
+
+def examples(request: str) -> ConfigDict:
+    """The configuration of a class of requests: its examples in the API's description."""
+    return ConfigDict(json_schema_extra={"examples": _examples()[request]})
 
 
 class _Message(BaseModel):
@@ -101,10 +110,11 @@ class PointerArgument(_Message):
     elements: Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)] | None = Field(
         None, description="Elements of the buffer. Default: the number of threads."
     )
-    values: Literal["uniform", "zeros", "sorted", "index"] = Field(
+    values: Literal["uniform", "zeros", "sorted", "index", "near"] = Field(
         "uniform",
-        description="Pseudo-random in [low, high), zeros, ascending, or whole numbers below "
-        "`elements`.",
+        description="Pseudo-random in [low, high), zeros, ascending, whole numbers below "
+        "`elements`, or whole numbers below `high`, each within `low` of its own place (places "
+        "repeat every `high`): neighbours in a mesh.",
     )
     low: FiniteNumber = 0.0
     high: FiniteNumber = 1.0

@@ -9,8 +9,6 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattcast.predictor.messages import (
-    EXAMPLE_CUDA,
-    EXAMPLE_PTX,
     Compiled,
     Coverage,
     KernelName,
@@ -22,30 +20,14 @@ from wattcast.predictor.messages import (
     Occupancy,
     Registers,
     WarningLine,
+    examples,
 )
 
 
 class AnalyzeRequest(KernelRequest):
     """Body of ``POST /analyze``."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "ptx": EXAMPLE_PTX,
-                    "gpu": "tesla-v100",
-                    "launch": {"grid": [4096], "block": [256]},
-                    "registers_per_thread": 12,
-                    "analysis": "executed",
-                },
-                {
-                    "cuda": EXAMPLE_CUDA,
-                    "gpu": "tesla-v100",
-                    "launch": {"grid": [4096], "block": [256], "arguments": {"n": 1048576}},
-                },
-            ]
-        },
-    )
+    model_config = examples("AnalyzeRequest")
 
     gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
 

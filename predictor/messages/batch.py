@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from wattcast.features.analysis import Mode
 from wattcast.predictor.messages import (
-    EXAMPLE_PTX,
     Clocks,
     ClocksAnswer,
     Compiled,
@@ -20,8 +19,10 @@ from wattcast.predictor.messages import (
     ModelReference,
     Name,
     Need,
+    PowerLimit,
     TimingChoice,
     WarningLine,
+    examples,
 )
 from wattcast.predictor.messages.predict import Energy, Power, Time
 
@@ -32,20 +33,7 @@ MOST_LAUNCHES = 10_000
 class BatchRequest(TimingChoice, KernelCode):
     """Body of ``POST /predict/batch``."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "ptx": EXAMPLE_PTX,
-                    "gpu": "tesla-v100",
-                    "launches": [
-                        {"grid": [4096], "block": [256]},
-                        {"grid": [8192], "block": [128]},
-                    ],
-                }
-            ]
-        }
-    )
+    model_config = examples("BatchRequest")
 
     gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
     launches: Annotated[list[LaunchRequest], Field(min_length=1, max_length=MOST_LAUNCHES)]
@@ -57,6 +45,7 @@ class BatchRequest(TimingChoice, KernelCode):
     clocks: Clocks | None = Field(
         None, description="Clocks to predict for. Default: the GPU's own."
     )
+    power_limit_watts: PowerLimit = None
     model: ModelChoice = "auto"
     board: str | None = Field(None, max_length=64)
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from wattcast.predictor.messages import (
-    EXAMPLE_PTX,
     Clocks,
     ClocksAnswer,
     KernelName,
@@ -16,8 +15,10 @@ from wattcast.predictor.messages import (
     ModelChoice,
     ModelReference,
     Name,
+    PowerLimit,
     WarningLine,
     _Message,
+    examples,
 )
 from wattcast.predictor.messages.predict import Energy, Power, Time
 
@@ -43,25 +44,14 @@ class CompareRequest(_Message):
     """Body of ``POST /compare``. What ``old`` and ``new`` have in common may stand beside them:
     ``launch``, ``loops``, ``kernel`` and every other member of a request about a kernel."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "old": {"ptx": EXAMPLE_PTX},
-                    "new": {"ptx": EXAMPLE_PTX.replace("add.f32", "mul.f32")},
-                    "launch": {"grid": [4096], "block": [256]},
-                    "gpu": "tesla-v100",
-                    "limits": {"max_energy_percent": 5},
-                }
-            ]
-        }
-    )
+    model_config = examples("CompareRequest")
 
     old: ComparedCode
     new: ComparedCode
     gpu: Name | None = Field(None, description="GPU id or alias; or give `gpus`.")
     gpus: Annotated[list[Name], Field(min_length=1)] | None = None
     clocks: Clocks | None = None
+    power_limit_watts: PowerLimit = None
     model: ModelChoice = "physical"
     limits: Limits = Limits()
 

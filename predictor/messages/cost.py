@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 
 from wattcast.predictor.messages import (
-    EXAMPLE_PTX,
     MAX_INTEGER,
     Clocks,
     KernelName,
@@ -18,6 +17,7 @@ from wattcast.predictor.messages import (
     Name,
     WarningLine,
     _Message,
+    examples,
 )
 from wattcast.predictor.messages.predict import Energy, Power, Time
 
@@ -45,22 +45,7 @@ class Tariff(_Message):
 class CostRequest(_Message):
     """Body of ``POST /cost``. ``ptx`` or ``cuda`` is what kernels without their own are in."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "ptx": EXAMPLE_PTX,
-                    "gpu": "tesla-v100",
-                    "kernels": [
-                        {"launch": {"grid": [4096], "block": [256]}, "launches": 1000000},
-                        {"launch": {"grid": [64], "block": [256]}, "launches": 20},
-                    ],
-                    "tariff": {"price_per_kwh": 0.32, "currency": "EUR"},
-                    "grams_co2_per_kwh": 380,
-                }
-            ]
-        }
-    )
+    model_config = examples("CostRequest")
 
     ptx: str | None = None
     cuda: str | None = None

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from wattcast.predictor.messages import (
-    EXAMPLE_PTX,
     Clocks,
     ClocksAnswer,
     Compiled,
@@ -19,9 +18,11 @@ from wattcast.predictor.messages import (
     ModelReference,
     Name,
     Occupancy,
+    PowerLimit,
     Registers,
     WarningLine,
     _Message,
+    examples,
 )
 from wattcast.predictor.messages.predict import Energy, Power, Time
 
@@ -56,19 +57,7 @@ class ConstraintsRequest(_Message):
 class DvfsRequest(KernelTiming):
     """Body of ``POST /dvfs``."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "ptx": EXAMPLE_PTX,
-                    "gpu": "gtx-titan-x",
-                    "launch": {"grid": [4096], "block": [256]},
-                    "clocks": "grid",
-                    "constraints": {"max_slowdown": 1.1},
-                }
-            ]
-        }
-    )
+    model_config = examples("DvfsRequest")
 
     gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
     clocks: Clocks | list[Clocks] | ClockRange | Literal["grid"] | None = Field(
@@ -79,8 +68,14 @@ class DvfsRequest(KernelTiming):
     reference: Clocks | None = Field(
         None, description="Clock pair that ratios refer to. Default: the GPU's highest."
     )
+    power_limit_watts: PowerLimit | Annotated[list[Positive], Field(min_length=1)] = None
     constraints: ConstraintsRequest = ConstraintsRequest()
     model: ModelChoice = "physical"
+
+    def limits(self) -> tuple[float | None, ...]:
+        """The power limits asked for, each once; ``None`` is the board's own."""
+        asked = self.power_limit_watts
+        return tuple(sorted(set(asked))) if isinstance(asked, list) else (asked,)
 
     @model_validator(mode="after")
     def _some_clocks(self) -> DvfsRequest:
@@ -100,11 +95,16 @@ class Scale(BaseModel):
     energy: float
 
 
-class OperatingPoint(BaseModel):
-    """The kernel at one clock pair."""
+class OperatingLimit(ClocksAnswer):
+    """A clock pair and a power limit."""
 
-    core_mhz: float
-    memory_mhz: float
+    power_limit_watts: float
+
+
+class OperatingPoint(OperatingLimit):
+    """The kernel at one clock pair, under one power limit."""
+
+    runs_at_core_mhz: float = Field(description="Below `core_mhz` where the power limit binds.")
     scale: Scale
     speedup: float = Field(description="1 / scale.time.")
     energy_saved_percent: float = Field(description="100 (1 - scale.energy).")
@@ -118,7 +118,7 @@ class OperatingPoint(BaseModel):
     extrapolated: bool = Field(description="The GPU's profile does not list this pair.")
 
 
-class Reference(ClocksAnswer):
+class Reference(OperatingLimit):
     """The pair that factors refer to, with absolute values."""
 
     time: Time
@@ -126,7 +126,7 @@ class Reference(ClocksAnswer):
     energy: Energy
 
 
-class BestPoint(ClocksAnswer):
+class BestPoint(OperatingLimit):
     """The feasible point best by one objective, beside the reference."""
 
     time_penalty_percent: float
@@ -159,7 +159,7 @@ class Assumptions(BaseModel):
 
 
 class DvfsAnswer(BaseModel):
-    """Answer of ``POST /dvfs``. Points are sorted by core clock, then memory clock."""
+    """Answer of ``POST /dvfs``. Points are sorted by core clock, memory clock and limit."""
 
     gpu: str
     kernel: KernelName
@@ -167,7 +167,7 @@ class DvfsAnswer(BaseModel):
     model: ModelReference
     reference: Reference
     points: list[OperatingPoint]
-    pareto: list[ClocksAnswer] = Field(description="The Pareto set, the fastest first.")
+    pareto: list[OperatingLimit] = Field(description="The Pareto set, the fastest first.")
     best: Best
     assumptions: Assumptions
     warnings: list[WarningLine]

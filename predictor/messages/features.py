@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from wattcast.predictor.messages import (
-    EXAMPLE_PTX,
     Compiled,
     KernelName,
     KernelRequest,
@@ -14,34 +13,14 @@ from wattcast.predictor.messages import (
     Occupancy,
     Registers,
     WarningLine,
+    examples,
 )
 
 
 class FeaturesRequest(KernelRequest):
     """Body of ``POST /features``."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "ptx": EXAMPLE_PTX,
-                    "gpu": "tesla-k20",
-                    "launch": {"grid": [64], "block": [256]},
-                    "schema": "powerquant2026",
-                },
-                {
-                    "ptx": EXAMPLE_PTX,
-                    "gpu": "tesla-v100",
-                    "launch": {
-                        "grid": [4096],
-                        "block": [256],
-                        "arguments": {"0": {"elements": 1048576}},
-                    },
-                    "schema": "activity1",
-                },
-            ]
-        },
-    )
+    model_config = examples("FeaturesRequest")
 
     gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
     schema_id: Name = Field(

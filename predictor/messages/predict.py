@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Annotated, Literal
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from wattcast.models.time.measured_work import Runtime
 from wattcast.predictor.messages import (
-    EXAMPLE_CUDA,
-    EXAMPLE_PTX,
     Clocks,
     ClocksAnswer,
     Compiled,
@@ -25,11 +23,13 @@ from wattcast.predictor.messages import (
     Name,
     Need,
     Occupancy,
+    PowerLimit,
     Registers,
     TimeModel,
     WarningLine,
     _Interval,
     _Message,
+    examples,
 )
 from wattcast.predictor.messages.explain import ShapExplanation
 
@@ -67,31 +67,7 @@ def _default(name: str) -> object:
 class PredictRequest(KernelTiming):
     """Body of ``POST /predict``. Exactly one of ``gpu`` and ``gpus`` is given."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "ptx": EXAMPLE_PTX,
-                    "kernel": "scale_by_two",
-                    "gpu": "tesla-v100",
-                    "launch": {"grid": [4096], "block": [256]},
-                    "loops": {"default": 64},
-                    "registers_per_thread": 24,
-                    "model": "auto",
-                    "explain": "shap",
-                },
-                {
-                    "cuda": EXAMPLE_CUDA,
-                    "gpu": "tesla-v100",
-                    "launch": {
-                        "grid": [4096],
-                        "block": [256],
-                        "arguments": {"n": 1048576, "values": {"elements": 1048576}},
-                    },
-                },
-            ]
-        }
-    )
+    model_config = examples("PredictRequest")
 
     work: WorkRequest | None = Field(
         None, description="Measured work of the launch; or give `ptx` or `cuda`."
@@ -108,6 +84,7 @@ class PredictRequest(KernelTiming):
     clocks: Clocks | None = Field(
         None, description="Clocks to predict for. Default: the GPU's own."
     )
+    power_limit_watts: PowerLimit = None
     model: ModelChoice = Field(
         "auto",
         description="Power model: `auto` is the promoted one, else the one that, by its card, does "
@@ -175,7 +152,8 @@ class PredictAnswer(BaseModel):
     gpu: str
     kernel: KernelName | None = Field(description="Null for measured work.")
     compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
-    clocks: ClocksAnswer
+    clocks: ClocksAnswer = Field(description="Those the board runs at, under its power limit.")
+    power_limit_watts: float | None = Field(None, description="Null if no model tells the power.")
     power: Power | None = Field(description="Null if no model can answer; see the warnings.")
     time: Time | None = Field(description="Null if no time model applies.")
     energy: Energy | None

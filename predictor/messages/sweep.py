@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, Field, model_validator
 
 from wattcast.predictor.messages import (
-    EXAMPLE_PTX,
     Clocks,
     ClocksAnswer,
     Compiled,
@@ -18,7 +17,9 @@ from wattcast.predictor.messages import (
     ModelChoice,
     ModelReference,
     Name,
+    PowerLimit,
     WarningLine,
+    examples,
 )
 from wattcast.predictor.messages.dvfs import ConstraintsRequest
 from wattcast.predictor.messages.predict import Energy, Power, Time
@@ -32,18 +33,7 @@ RegisterCount = Annotated[int, Field(strict=True, ge=1, le=255)]
 class SweepRequest(KernelTiming):
     """Body of ``POST /sweep``. ``launch`` is the reference: every shape does its work."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "ptx": EXAMPLE_PTX,
-                    "gpu": "tesla-v100",
-                    "launch": {"grid": [4096], "block": [256]},
-                    "blocks": [[64], [128], [256], [512]],
-                }
-            ]
-        }
-    )
+    model_config = examples("SweepRequest")
 
     gpu: Name | None = Field(None, description="GPU id or alias; or give `gpus`.")
     gpus: Annotated[list[Name], Field(min_length=1)] | None = None
@@ -65,6 +55,7 @@ class SweepRequest(KernelTiming):
         None, description="Registers per thread to try, as `-maxrregcount` sets them."
     )
     clocks: Clocks | None = None
+    power_limit_watts: PowerLimit = None
     constraints: ConstraintsRequest = ConstraintsRequest()
     model: ModelChoice = "physical"
 

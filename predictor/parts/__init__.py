@@ -13,7 +13,7 @@ from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.directives import fixed_block
 from wattcast.features.effort import giving_up
-from wattcast.features.errors import LaunchError, ServiceError
+from wattcast.features.errors import LaunchError, ServiceError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.ptx.ir import Function
 from wattcast.models.estimate import Estimate
@@ -116,9 +116,7 @@ def effort_of(settings: Limits, request: KernelRequest) -> int:
 @contextmanager
 def asked_seconds(predictor: Predictor, request: KernelCode) -> Iterator[None]:
     """Work inside is given up after the request's ``analysis_seconds``, if it names any.
-
-    Raises ServiceError for more than the settings give, and GivenUpError from within.
-    """
+    Raises ServiceError for more than the settings give, and GivenUpError from within."""
     asked, most = request.analysis_seconds, predictor.settings.analysis_seconds
     if asked is None:
         yield
@@ -150,9 +148,7 @@ def within_asked_seconds(
 
 def with_block(predictor: Predictor, request: R) -> R:
     """The request with the block size that its kernel fixes, where it names none.
-
-    Raises LaunchError where the kernel fixes none, and what reading the kernel raises.
-    """
+    Raises LaunchError where the kernel fixes none, and what reading the kernel raises."""
     names = [getattr(request, "gpu", None), *(getattr(request, "gpus", None) or ())]
     gpu = next((name for name in names if name is not None), None)
     if request.launch.block is not None or gpu is None or not (request.ptx or request.cuda):
@@ -164,9 +160,7 @@ def with_block(predictor: Predictor, request: R) -> R:
 
 def completed(function: Function, launch: LaunchRequest) -> LaunchRequest:
     """The launch with the block size that its kernel fixes, where it names none.
-
-    Raises LaunchError where the kernel fixes none.
-    """
+    Raises LaunchError where the kernel fixes none."""
     if launch.block is not None:
         return launch
     block = fixed_block(function)
@@ -179,15 +173,25 @@ def completed(function: Function, launch: LaunchRequest) -> LaunchRequest:
     return launch.model_copy(update={"block": list(block)})
 
 
+def members(of: object, *names: str) -> dict[str, Any]:
+    """Attributes by name."""
+    return {name: getattr(of, name) for name in names}
+
+
+@contextmanager
+def about(what: str) -> Iterator[None]:
+    """Errors from inside say that they are about ``what``: a part of the request."""
+    try:
+        yield
+    except WattcastError as error:
+        error.detail = f"{what}: {error.detail}"
+        error.args = (error.detail,)
+        raise
+
+
 def estimate(part: Estimate, unit: str) -> dict[str, Any]:
     """An estimate whose value is named by its unit: ``watts``, ``seconds`` or ``joules``."""
-    return {
-        unit: part.value,
-        "low": part.low,
-        "high": part.high,
-        "level": part.level,
-        "basis": part.basis,
-    }
+    return {unit: part.value, **members(part, "low", "high", "level", "basis")}
 
 
 def kernel_name(analysis: KernelAnalysis) -> dict[str, str]:
@@ -198,27 +202,16 @@ def kernel_name(analysis: KernelAnalysis) -> dict[str, str]:
 
 def facts(analysis: KernelAnalysis) -> dict[str, Any]:
     """What an answer says of the analysis besides features: occupancy, registers, trips."""
-    occupancy, registers = analysis.occupancy, analysis.registers
+    resident = ("occupancy", "resident_blocks_per_sm", "resident_warps_per_sm", "limiter")
+    count = analysis.registers.registers_per_thread
     return {
-        "occupancy": {
-            "occupancy": occupancy.occupancy,
-            "resident_blocks_per_sm": occupancy.resident_blocks_per_sm,
-            "resident_warps_per_sm": occupancy.resident_warps_per_sm,
-            "limiter": occupancy.limiter,
-        },
-        "registers": {
-            "value": registers.registers_per_thread,
-            "low": registers.low,
-            "high": registers.high,
-            "how": registers.how,
-        },
+        "occupancy": members(analysis.occupancy, *resident),
+        "registers": {"value": count, **members(analysis.registers, "low", "high", "how")},
         "trip_counts": [
             {
                 "loop": trip.label,
                 "trips": trip.count,
-                "how": trip.how,
-                "line": trip.line,
-                "source_line": trip.source_line,
+                **members(trip, "how", "line", "source_line"),
             }
             for trip in analysis.trip_counts
         ],
@@ -245,8 +238,7 @@ def time_model(found: TimePrediction | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
-        "family": found.family,
-        "regime": found.regime,
+        **members(found, "family", "regime"),
         "parts": dict(found.parts),
         "model": None if found.card is None else reference_of(found.card),
     }
@@ -331,10 +323,5 @@ def _and_more(count: int, lines: list[int]) -> str:
 
 
 def _warning(found: Diagnostic, line: int | None, source_line: int | None) -> dict[str, Any]:
-    return {
-        "code": found.code,
-        "detail": found.detail,
-        "line": line,
-        "column": found.column,
-        "source_line": source_line,
-    }
+    known = members(found, "code", "detail")
+    return {**known, "line": line, "column": found.column, "source_line": source_line}

@@ -71,9 +71,7 @@ def _agreed(names: Sequence[str | None]) -> str | None:
 
 def _candidates(function: Function, kernels: Sequence[KernelNames]) -> list[tuple[str | None, ...]]:
     """Parameter lists in the source that may be this kernel's: same name, same length.
-
-    What is only declared counts where nothing is defined.
-    """
+    What is only declared counts where nothing is defined."""
     fitting = [
         kernel
         for kernel in kernels

@@ -9,11 +9,13 @@ All share one ``Memory``, bounded in bytes: what was used longest ago goes first
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
+from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from cachetools import LRUCache
@@ -146,6 +148,7 @@ class Memory:
                 self._kept.dropped_bytes = 0
         if collect:
             gc.collect()
+            _return_free_memory()
 
     def _drop(self, key: Place) -> None:
         with self._lock:
@@ -170,6 +173,12 @@ class Memory:
             self._kept.pop(follower, None)
         if entry.grows:
             self._kept.dropped_bytes += int(entry.rings * entry.bytes)
+
+
+def _return_free_memory() -> None:
+    """Have glibc give whole free pages back (``malloc_trim``); without effect elsewhere."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 class Kept(Generic[K, V]):
@@ -202,9 +211,7 @@ class Kept(Generic[K, V]):
 
     def put(self, key: K, value: V, beside: Place | None = None) -> None:
         """Keep ``value``, unless it is larger than the whole memory.
-
-        ``beside``: what it refers to without weighing it; once that goes, so does ``value``.
-        """
+        ``beside``: what it refers to without weighing it; once that goes, so does ``value``."""
         self._memory._put(
             (self._number, key),
             value,
@@ -224,9 +231,7 @@ class Kept(Generic[K, V]):
 
     def get_or_make(self, key: K, make: Callable[[], V], beside: Place | None = None) -> V:
         """What is kept under ``key``, else what ``make`` returns; ``beside`` as for ``put``.
-
-        Raises what ``make`` raises.
-        """
+        Raises what ``make`` raises."""
         while True:
             with self._lock:
                 found = self.get(key)

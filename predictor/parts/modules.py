@@ -34,9 +34,7 @@ object in seven of those that are freed, ``tests/app/test_kept.py``)."""
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class KnownModule:
     """A parsed module, the SHA-256 of its UTF-8 text and that text's size in bytes.
-
-    ``seconds``: the quickest prediction so far, by kernel and what else it costs time for.
-    """
+    ``seconds``: the quickest prediction so far, by kernel and what else it costs time for."""
 
     module: Module
     sha256: str

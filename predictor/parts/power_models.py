@@ -12,7 +12,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import Card, ModelCard, ProtocolScores
-from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
+from wattcast.models.power import BOOSTED_FAMILIES, ONBOARD, PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.physical import POOLED, PhysicalPowerModel
 from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
@@ -91,6 +91,13 @@ class PowerModels:
         champions = self._serving.champions
         return champions.get((gpu, board)) or champions.get((gpu, ""))
 
+    def of_one_board(
+        self, model: BoostedPowerModel | PhysicalPowerModel, gpu: str, board: str = ""
+    ) -> bool:
+        """Whether a model rests on another board than the user's: packaged, and not pooled."""
+        own = self.promoted(gpu, board) is not None or model.card.source == ONBOARD
+        return not own and model.card.gpu != POOLED
+
     def times(self, gpu: str, board: str = "") -> CorrectedTimes | None:
         """What corrects the default time model on a GPU's board, else on the GPU."""
         times = self._serving.times
@@ -115,9 +122,7 @@ class PowerModels:
         self, gpu: GpuProfile, choice: ModelChoice, board: str = ""
     ) -> BoostedPowerModel | PhysicalPowerModel:
         """The model that answers for a GPU: one look at the champions, which may change meanwhile.
-
-        Raises ModelError where the GPU has boosted models, but none of the family asked for.
-        """
+        Raises ModelError where the GPU has boosted models, but none of the family asked for."""
         champion = self.promoted(gpu.id, board)
         if champion is not None and choice in ("auto", champion.card.family):
             if isinstance(champion, BoostedPowerModel):
@@ -229,9 +234,7 @@ class PowerModels:
 
     def answering(self) -> list[Answering]:
         """Who answers by default for every GPU that was measured, and for boards with a champion.
-
-        No model is loaded for it.
-        """
+        No model is loaded for it."""
         champions = self._serving.champions
         found = [Answering(board, model.card, True) for (_, board), model in champions.items()]
         for gpu in sorted({card.gpu for card in self.base_cards()} - {POOLED}):
@@ -307,9 +310,7 @@ class PowerModels:
 
 def unseen_error_watts(card: ModelCard) -> float:
     """Mean absolute error in watts on kernels left out of training; infinite if not measured.
-
-    The scores as recomputed are those of the model that is served (rule 5b).
-    """
+    The scores as recomputed are those of the model that is served (rule 5b)."""
     scores = _unseen_scores(card)
     return float("inf") if scores is None else scores.model["mae_watts"].mean
 

@@ -80,9 +80,7 @@ def record_of(predictor: Predictor, prediction_id: UUID) -> PredictionRecord:
 
 def request_of(predictor: Predictor, record: PredictionRecord) -> PredictRequest:
     """The request that a prediction answered, for its one GPU, with PTX in the place of CUDA.
-
-    Raises ServiceError ``no-explanation`` for a prediction that rests on no PTX.
-    """
+    Raises ServiceError ``no-explanation`` for a prediction that rests on no PTX."""
     if record.ptx_sha256 is None or predictor.store is None:
         raise ServiceError(
             "no-explanation", f"prediction {record.id} rests on measured work: there is no code"

@@ -23,7 +23,7 @@ from wattcast.features.schemas import FeatureVector
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.estimate import Estimate, unsure, weaker
-from wattcast.models.intervals import loosened
+from wattcast.models.intervals import loosened, of_any_board
 from wattcast.models.power.boosted import BoostedPowerModel, vector_for
 from wattcast.models.power.physical import (
     CLOCKS,
@@ -81,6 +81,8 @@ def predicted_watts(
         found = _physical(model, analysis, gpu, clocks, time_seconds)
     else:
         found = _boosted(predictor, model, analysis, gpu, clocks, time_seconds)
+    if found.estimate is not None and predictor.power.of_one_board(model, gpu.id, board):
+        found = replace(found, estimate=of_any_board(found.estimate))
     notes = predictor.power.stands_in(TARGET, gpu.id, board, choice)
     return replace(found, diagnostics=(*found.diagnostics, *notes)) if notes else found
 
@@ -134,14 +136,6 @@ def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Dia
                 "gpu_uncalibrated",
                 f"power was never measured on {model.gpu.id}; weights of other GPUs and datasheet "
                 "facts were used. Measurements make it better: wattcast onboard or POST /retrain",
-            )
-        )
-    if found.breakdown.limited:
-        notes.append(
-            Diagnostic(
-                "power_limit",
-                "the prediction exceeds the power limit of the board; it would lower its "
-                "clocks and take longer",
             )
         )
     return tuple(notes)

@@ -15,6 +15,7 @@ from pydantic_core import to_json
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
+from wattcast.models.clocks import ClockPair
 from wattcast.models.estimate import Estimate, energy, weaker
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.activities import work_activities
@@ -26,9 +27,10 @@ from wattcast.predictor import parts
 from wattcast.predictor.explain import shap_of_components
 from wattcast.predictor.messages.predict import PredictRequest, WorkRequest
 from wattcast.predictor.parts.clocks import clocks_of
+from wattcast.predictor.parts.limits import Cost, within_limit
 from wattcast.predictor.parts.power_models import TARGET, reference_of
 from wattcast.predictor.parts.stored import PredictionRecord
-from wattcast.predictor.parts.watts import physical_notes
+from wattcast.predictor.parts.watts import Watts, physical_notes
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -67,11 +69,25 @@ def predict_work(
         raise ModelError(f"measured work needs model physical, not {request.model}")
     measured = Work(request.launch.launch(), **work.model_dump())
     clocks, beside = clocks_of(request.clocks, gpu)
-    duration = predictor.work_time.of(gpu.id).predict(measured, gpu, clocks)
-    model = predictor.power.physical(gpu)
-    activities = work_activities(measured, gpu, clocks, duration.estimate.value)
-    found = model.of_activities(activities, clocks)
-    power = _never_measured(found.estimate)
+    model, times = predictor.power.physical(gpu), predictor.work_time.of(gpu.id)
+
+    def at(pair: ClockPair) -> Cost:
+        duration = times.predict(measured, gpu, pair)
+        activities = work_activities(measured, gpu, pair, duration.estimate.value)
+        found = model.of_activities(activities, pair)
+        return Cost(
+            pair,
+            duration,
+            Watts(
+                card=model.card,
+                estimate=_never_measured(found.estimate),
+                components=found.breakdown.components,
+                diagnostics=physical_notes(model, found),
+            ),
+        )
+
+    found = within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
+    duration, power, _ = found.told()
     both = energy(power, duration.estimate)
     note = Diagnostic(
         "power_from_work",
@@ -87,9 +103,10 @@ def predict_work(
         "power": parts.estimate(power, "watts"),
         "time": parts.estimate(duration.estimate, "seconds"),
         "energy": parts.estimate(both, "joules"),
-        "clocks": clocks._asdict(),
+        "clocks": found.clocks._asdict(),
+        "power_limit_watts": found.limit_watts,
         "model": reference,
-        "components": dict(found.breakdown.components),
+        "components": dict(found.power.components or {}),
         "time_model": parts.time_model(duration),
         "schema": SCHEMA_ID,
         "features": work.model_dump(exclude={"runtime"}),
@@ -100,7 +117,7 @@ def predict_work(
         "coverage": None,
         "warnings": parts.plain_warnings(
             (note,),
-            physical_notes(model, found),
+            found.power.diagnostics,
             predictor.power.stands_in(TARGET, gpu.id, "", PHYSICAL),
             beside,
         ),

@@ -6,12 +6,14 @@ The exit status is 1 if a table is defective.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -23,11 +25,10 @@ from wattcast.models.cards import Source, sha256_of
 from wattcast.training.data.cleaning import NUMERIC_COLUMNS, SM_COUNT
 from wattcast.training.data.datasets import SOURCES_FILE, data_root, sources
 from wattcast.training.data.inventory import (
-    Found,
     Readers,
+    TableFacts,
     data_folder,
     digest,
-    digest_of_frame,
     inventory,
 )
 from wattcast.training.data.tables import number, read_table, text
@@ -112,33 +113,46 @@ def source_of_table(path: Path, root: Path | None = None) -> Source:
     raise DataError(f"{SOURCES_FILE.name} names no origin of {name}", file=name)
 
 
-def _frequency(campaign: str, root: Path) -> Found:
+def digest_of_frame(frame: pd.DataFrame) -> str:
+    """sha256 of the rows, however their file is written."""
+    # Lines of the file are bookkeeping; the same rows elsewhere are the same rows.
+    columns = sorted(name for name in frame.columns if name not in ("line", "src_row"))
+    text = frame[columns].to_csv(index=False, lineterminator="\n")
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _sound(rows: int, kept: int, fingerprint: str, **more: Any) -> TableFacts:
+    return TableFacts(state="sound", rows=rows, kept=kept, fingerprint=fingerprint, **more)
+
+
+def _frequency(campaign: str, root: Path) -> TableFacts:
     table = read_frequency(campaign, root)
     kept = len(table.frame)
     rows = kept + sum(table.dropped.values())
-    return Found("sound", rows, kept, digest_of_frame(table.frame), table.dropped, table.noted)
+    found = digest_of_frame(table.frame)
+    return _sound(rows, kept, found, dropped=table.dropped, noted=table.noted)
 
 
-def _activity(gpu: str, root: Path) -> Found:
+def _activity(gpu: str, root: Path) -> TableFacts:
     return _records(read_activity_table(gpu, root))
 
 
-def _launches(path: Path) -> Found:
+def _launches(path: Path) -> TableFacts:
     return _records(read_launches(path))
 
 
-def _opcodes(root: Path) -> Found:
+def _opcodes(root: Path) -> TableFacts:
     return _frame(read_opcode_counts(root))
 
 
-def _clean(table: str, root: Path) -> Found:
+def _clean(table: str, root: Path) -> TableFacts:
     return _frame(read_clean(table, root))
 
 
-def _frame(frame: pd.DataFrame) -> Found:
-    return Found("sound", len(frame), len(frame), digest_of_frame(frame))
+def _frame(frame: pd.DataFrame) -> TableFacts:
+    return _sound(len(frame), len(frame), digest_of_frame(frame))
 
 
-def _records(rows: tuple[object, ...]) -> Found:
+def _records(rows: tuple[object, ...]) -> TableFacts:
     # The repr of a float is exact, so that equal records have equal text.
-    return Found("sound", len(rows), len(rows), digest(map(repr, rows)))
+    return _sound(len(rows), len(rows), digest(map(repr, rows)))

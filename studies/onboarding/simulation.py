@@ -29,8 +29,7 @@ from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.sections import BlockStart, Fact, LaunchOverhead
 from wattcast.training.card_tables import table
 from wattcast.training.measure.nvml import Nvml
-from wattcast.training.measure.observer import Settings
-from wattcast.training.measure.protocol import TIMED_ONLY
+from wattcast.training.measure.protocol import TIMED_ONLY, Settings
 from wattcast.training.measure.recording import Recording, read_recording
 from wattcast.training.measure.run import Campaign, Machine, Request, prepare
 from wattcast.training.onboard.run import Onboarded, onboard

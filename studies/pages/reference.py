@@ -7,6 +7,7 @@ committed pages equal to what this module writes.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from wattcast.features.gpus import GpuProfile, list_gpus
 from wattcast.features.schemas import list_schemas
 from wattcast.predictor.catalog import schema_details
 from wattcast.training.card_tables import table
+from wattcast.training.measure import lines
 
 MADE = "<!-- Written by python -m studies reference docs/reference; do not edit. -->\n\n"
 
@@ -206,4 +208,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path)
     for path in write(parser.parse_args(arguments).folder, pages()):
         print(path)
+    lines.SCHEMA_FILE.write_text(json.dumps(lines.schema(), indent=1) + "\n", "utf-8")
+    print(lines.SCHEMA_FILE.name)
     return 0

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from studies.evaluation import coverage, folds_of
+from studies.power.pooled import LaunchedTable
 from wattcast.models.cards import ScoreName, Spread
 from wattcast.models.power.anchoring import DEVIATIONS, anchored, launch_coordinates
 from wattcast.training.evaluation.scores import point_scores, spread_of
 from wattcast.training.evaluation.splits import Fit, Floats, Rows
-from wattcast.training.power_rows import TrainingTable
 
 SHOTS = 3
 
@@ -33,7 +33,7 @@ class KnownScores:
 
 
 def known_scores(
-    table: TrainingTable, fit: Fit, seeds: Sequence[int], *, shots: int = SHOTS
+    table: LaunchedTable, fit: Fit, seeds: Sequence[int], *, shots: int = SHOTS
 ) -> KnownScores:
     """Scores on the served table with ``shots`` known launches of every kernel."""
     rows = table.launched[table.served]
@@ -58,7 +58,7 @@ def known_scores(
 
 
 def _predicted(
-    rows: Rows, table: TrainingTable, fit: Fit, seed: int, shots: int
+    rows: Rows, table: LaunchedTable, fit: Fit, seed: int, shots: int
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Anchored and plain watts, the known launches' median, and ln deviations, each ``[n]``."""
     names = [one.name for one in table.launched_features]

@@ -20,6 +20,14 @@ import numpy as np
 from studies.evaluation import CONSTANT, BesideBaselines, IntervalScoreName, evaluate
 from studies.power.anchored import SHOTS, KnownScores, known_scores
 from studies.power.bounds import BOUNDS, INTERVAL_GAIN, KNOWN_R2
+from studies.power.pooled import FAMILY as EXTRA_TREES
+from studies.power.pooled import (
+    LaunchedTable,
+    filled,
+    launched_table,
+    peer_tables,
+    pooled_fits,
+)
 from wattcast.features.errors import WattcastError
 from wattcast.models.cards import ModelCard, Spread
 from wattcast.models.power import BOOSTED_FAMILIES as TREE_FAMILIES
@@ -31,18 +39,14 @@ from wattcast.training.evaluation.calibration import EXPONENTS
 from wattcast.training.evaluation.protocols import ASSIGNMENTS
 from wattcast.training.evaluation.splits import Fit, Floats, plain
 from wattcast.training.families import SEED, get_family, library_versions
-from wattcast.training.fit import POOLED, boosted_fit, pooled_fits
-from wattcast.training.power_pooled import filled
+from wattcast.training.fit import boosted_fit
 from wattcast.training.power_rows import (
     POWERQUANT_FILES,
     POWERQUANT_SOURCE,
     SOURCE,
     SOURCES,
     THESIS_FILES,
-    TrainingTable,
-    peer_tables,
     rows_of,
-    training_table,
 )
 
 BOOSTED: Mapping[str, Any] = MappingProxyType(
@@ -133,7 +137,7 @@ def card_lines(cards: Sequence[ModelCard]) -> list[Line]:
 
 def seen_judged(gpu: str, seeds: Sequence[int], checkpoints: Checkpoints) -> BesideBaselines:
     """The blend for kernels seen, on random folds of the columns as published."""
-    table = training_table(gpu)
+    table = launched_table(gpu)
     settings = {**BOOSTED, "rounds": ROUNDS, **{f"extra_{key}": EXTRA[key] for key in EXTRA}}
     libraries = library_versions(("xgboost", "scikit-learn"))
     fit = kept(seen_fit(), checkpoints, "blend", {**settings, **libraries})
@@ -184,8 +188,8 @@ def interval_judged(
     return IntervalGain(served[name].mean, constant[name].mean, nearest)
 
 
-def _pooled(gpu: str, source: str, checkpoints: Checkpoints) -> tuple[TrainingTable, Fit]:
-    own = training_table(gpu, source=source)
+def _pooled(gpu: str, source: str, checkpoints: Checkpoints) -> tuple[LaunchedTable, Fit]:
+    own = launched_table(gpu, source=source)
     others = [peer for peer in peer_tables(source) if peer.gpu != gpu]
     return own, pooled_fits(own, others, checkpoints)[own.served]
 
@@ -202,7 +206,7 @@ def known_lines(seeds: Sequence[int], checkpoints: Checkpoints) -> list[Line]:
                 [
                     f"{gpu}, {source}",
                     f"known, {SHOTS} launches, × {len(seeds)}",
-                    f"{POOLED}, anchored",
+                    f"{EXTRA_TREES}, anchored",
                     _spread(r2, 3),
                     _spread(found.anchored["mae_watts"], 2),
                     f"{found.own_median['r2'].mean:.2f}, {found.own_median['mae_watts'].mean:.2f}"
@@ -224,7 +228,7 @@ def interval_lines(
         for gpu in files:
             found = interval_judged(gpu, source, seeds, checkpoints)
             for card in cards:
-                if (card.gpu, card.source, card.family) != (gpu, source, POOLED):
+                if (card.gpu, card.source, card.family) != (gpu, source, EXTRA_TREES):
                     continue
                 seen, unseen = card.intervals.seen_kernel, card.intervals.unseen_kernel
                 assert seen.coverage is not None
@@ -255,7 +259,7 @@ def short_run_lines(seeds: Sequence[int], checkpoints: Checkpoints) -> list[Line
     family = get_family("xgboost")
     lines = []
     for gpu, file in POWERQUANT_FILES.items():
-        names = [one.name for one in training_table(gpu, source=POWERQUANT_SOURCE).features]
+        names = [one.name for one in launched_table(gpu, source=POWERQUANT_SOURCE).features]
         frame = clean(file).training_rows
         long = frame[~frame["flag"].str.contains("short_run")].reset_index(drop=True)
         fit = boosted_fit(family, checkpoints)

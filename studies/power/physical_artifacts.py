@@ -25,12 +25,14 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.stats import t as student_t
 
 from studies.data.tables import source_of_table
 from studies.power.physical_fit import (
     Averaged,
     Choice,
     Fits,
+    FitSettings,
     choose,
     error_percent,
     fitted_parameters,
@@ -53,8 +55,10 @@ from wattcast.models.cards import (
     TrainingFacts,
 )
 from wattcast.models.intervals import (
+    EXTRAPOLATED_WIDENING,
     Coverage,
     IntervalCalibration,
+    IntervalWidth,
     Residuals,
     Width,
     calibrate,
@@ -168,6 +172,8 @@ SCHEMA = "activity1"
 SOURCE = "dvfs"
 FAMILY = "physical"
 LEVEL = 0.9
+POOLED_SETTINGS: Averaged = (FitSettings(),)
+"""Those of weights for boards nobody measured: the defaults, so that nothing is chosen by them."""
 
 
 def train(
@@ -180,14 +186,14 @@ def train(
     progress("what serving from PTX costs a model fitted on counters")
     widening = served_widening(fits, choice.best)
     cards = []
-    for gpu_id, table in fits.tables.items():
+    for gpu_id, table in fits.varied.items():
         progress(f"{gpu_id}: {int(table.scored.sum())} rows of applications")
         evaluation = _gpu_evaluation(fits, gpu_id, choice, widening)
         card = _card(gpu_id, [table], evaluation, choice.best)
         cards.append(_written(card, fitted_parameters(fits, gpu_id, choice.best), out_dir))
     progress("pooled: for GPUs that nobody measured")
-    card = _card(POOLED, [*fits.tables.values()], _pooled_evaluation(fits, choice), choice.best)
-    cards.append(_written(card, pooled_parameters(fits, choice.best), out_dir))
+    card = _card(POOLED, [*fits.tables.values()], _pooled_evaluation(fits), POOLED_SETTINGS)
+    cards.append(_written(card, pooled_parameters(fits, POOLED_SETTINGS), out_dir))
     return cards
 
 
@@ -202,9 +208,11 @@ class _Evaluation:
         groups: int,
         outside: NDArray[np.bool_],
         widening: float = 1.0,
+        *,
+        by_board: bool = False,
     ) -> None:
         self.rows, self.groups, self.outside = rows, groups, outside
-        self.widening = widening
+        self.widening, self.by_board = widening, by_board
         self.grouped, self.random = grouped, random
 
     def scores(self) -> tuple[ProtocolScores, ...]:
@@ -228,6 +236,17 @@ class _Evaluation:
             level=LEVEL,
             unseen_coverage=_coverage(residuals, floor),
         )
+        if self.by_board:
+            unseen = _board_width(residuals)
+            coverage = _coverage(residuals, floor, _board_width)
+            return found.model_copy(
+                update={
+                    "method": "student-t-of-boards-log-residual",
+                    "seen_kernel": unseen,
+                    "unseen_kernel": unseen.model_copy(update={"coverage": coverage}),
+                    "extrapolated": unseen.widened(EXTRAPOLATED_WIDENING),
+                }
+            )
         if self.widening == 1.0:
             return found
         names = ("seen_kernel", "unseen_kernel", "extrapolated")
@@ -274,14 +293,14 @@ def _gpu_evaluation(fits: Fits, gpu_id: str, choice: Choice, widening: float) ->
     )
 
 
-def _pooled_evaluation(fits: Fits, choice: Choice) -> _Evaluation:
+def _pooled_evaluation(fits: Fits) -> _Evaluation:
     """Each GPU by the others' weights. There is no random split of a few GPUs: the same figures
     stand for both protocols."""
     known = list(fits.tables.values())
     rows = _rows(known, by_gpu=True)
     watts = np.concatenate(
         [
-            leave_gpu_out(fits, gpu_id, choice.best)[table.scored]
+            leave_gpu_out(fits, gpu_id, POOLED_SETTINGS)[table.scored]
             for gpu_id, table in fits.tables.items()
         ]
     )
@@ -291,7 +310,8 @@ def _pooled_evaluation(fits: Fits, choice: Choice) -> _Evaluation:
         [np.median(share[gpu != own]) * limit for own, limit in zip(gpu, limits, strict=True)]
     )
     both = (watts[np.newaxis], median[np.newaxis])
-    return _Evaluation(rows, both, both, len(known), np.zeros(len(watts), dtype=np.bool_))
+    inside = np.zeros(len(watts), dtype=np.bool_)
+    return _Evaluation(rows, both, both, len(known), inside, by_board=True)
 
 
 def _rows(tables: Sequence[GpuRows], *, by_gpu: bool = False) -> Rows:
@@ -327,12 +347,28 @@ def _spread(rows: Rows, watts: Floats) -> dict[ScoreName, Spread]:
     return spread_of([point_scores(rows.watts, one, rows.groups) for one in watts])
 
 
-def _coverage(residuals: Residuals, floor_watts: float) -> Coverage:
+def _board_width(residuals: Residuals) -> IntervalWidth:
+    """Width for a board nobody measured, from residuals of a few boards that were left out.
+
+    Their mean squares have as many degrees of freedom as there are boards: rows of one say little
+    more than one row. Eight boards are too few for a 90 % quantile of their own.
+    """
+    groups = np.unique(residuals.groups)
+    squares = [np.mean(residuals.logarithms[residuals.groups == one] ** 2) for one in groups]
+    half = float(student_t.ppf((1 + LEVEL) / 2, len(groups)) * np.sqrt(np.mean(squares)))
+    return IntervalWidth(low_factor=float(np.exp(-half)), high_factor=float(np.exp(half)))
+
+
+def _coverage(
+    residuals: Residuals,
+    floor_watts: float,
+    width_of: Callable[[Residuals], Width] = lambda known: conformal_width(known, LEVEL),
+) -> Coverage:
     low = np.empty_like(residuals.predicted_watts)
     high = np.empty_like(low)
     for group in np.unique(residuals.groups):
         test = residuals.groups == group
-        width = conformal_width(residuals.take(~test), LEVEL)
+        width = width_of(residuals.take(~test))
         low[test], high[test] = interval_bounds(residuals.predicted_watts[test], width, floor_watts)
     return measure_coverage(
         "each left-out program under the widths of the others",

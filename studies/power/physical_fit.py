@@ -51,6 +51,13 @@ class FitSettings:
     pooled_ridge: float = 0.5
 
 
+ENERGY_RIDGE = 0.03
+"""Pull of pooled weights towards 0, as a share of what the rows say of each."""
+
+FAMILY_RIDGE = 0.3
+"""The same of a family's weights towards the pooled ones. Of 0.01 to 1 it predicts GTX 980 and
+Titan X by each other, and A100 and A40 boards by one of each, about best (docs/physical.md)."""
+
 Averaged = tuple[FitSettings, ...]
 """Settings whose weights are averaged: no choice among near equals is left to chance."""
 
@@ -67,12 +74,19 @@ class Fits:
         self._voltages: dict[tuple[str, Programs], VoltageCurve] = {}
         self._priors: dict[tuple[tuple[str, ...], FitSettings, Programs], Floats] = {}
 
+    @property
+    def varied(self) -> dict[str, GpuRows]:
+        """Tables of boards whose clocks were varied: those that have a model of their own."""
+        return {gpu_id: table for gpu_id, table in self.tables.items() if table.several_clocks}
+
     def voltage(self, gpu_id: str, without: Programs = NOBODY) -> VoltageCurve:
         """The curve under which application rows scale best with the clocks, but for some.
 
         Always by ``FitSettings()``: a choice of settings is not to drag voltages along.
         """
         table = self.tables[gpu_id]
+        if not table.several_clocks:
+            return VOLTAGES[0]  # of no effect at the reference clock
         known = without & set(table.programs)
         if (gpu_id, known) not in self._voltages:
             rows = table.real & ~np.isin(table.programs, list(known))
@@ -86,10 +100,39 @@ class Fits:
             self._voltages[gpu_id, known] = min(VOLTAGES, key=error)
         return self._voltages[gpu_id, known]
 
-    def pooled(self, gpus: Iterable[str], settings: Averaged, without: Programs = NOBODY) -> Floats:
-        """Weights common to several GPUs, every GPU weighing the same, ``[len(WEIGHTS)]``."""
+    def pooled(
+        self, gpus: Iterable[str], settings: Averaged, without: Programs = NOBODY
+    ) -> tuple[Floats, dict[str, Floats]]:
+        """Weights in the units of ``physical.conversion``, every GPU weighing the same.
+
+        Those of all GPUs, and by compute capability those of its boards, drawn to them.
+        """
         known = list(gpus)
-        return np.asarray(np.mean([self._pooled(known, one, without) for one in settings], axis=0))
+        families: dict[str, list[str]] = {}
+        for gpu_id in known:
+            families.setdefault(self.tables[gpu_id].gpu.compute_capability, []).append(gpu_id)
+        everywhere, apart = [], {name: [] for name in families}  # type: ignore[var-annotated]
+        for one in settings:
+            total = self._energies(known, one, without)
+            usual = np.diag(total)[:-1].copy()
+            nowhere = np.zeros(len(WEIGHTS))
+            everywhere.append(solved(total + _pull(ENERGY_RIDGE * usual, nowhere)))
+            for name, boards in families.items():
+                own = self._energies(boards, one, without)
+                apart[name].append(solved(own + _pull(FAMILY_RIDGE * usual, everywhere[-1])))
+        named = {name: np.mean(each, axis=0) for name, each in apart.items()}
+        return np.mean(everywhere, axis=0), named
+
+    def _energies(self, gpus: Sequence[str], settings: FitSettings, without: Programs) -> Floats:
+        """Mean moments of several GPUs' rows, ``[k + 1, k + 1]``."""
+        size = len(WEIGHTS) + 1
+        total = np.diag(np.full(size, 1e-12))  # for a unit that no GPU has, and an exact fit
+        for gpu_id in gpus:
+            moments = self._moment(gpu_id, self.voltage(gpu_id, without))
+            if mass := moments.mass(settings, without):
+                own = np.append(self.tables[gpu_id].conversion, 1.0)
+                total += np.outer(own, own) * moments.total(settings, without) / mass / len(gpus)
+        return total
 
     def fit(
         self, gpu_id: str, settings: Averaged, without: Programs = NOBODY
@@ -99,18 +142,20 @@ class Fits:
         voltage = self.voltage(gpu_id, without)
         parts = [(gpu_id, voltage, 1.0)]
         each = [
-            self.solve(parts, without, one.ridge, one, self._pooled(others, one, without))
+            self.solve(parts, without, one.ridge, one, self.prior(others, one, without))
             for one in settings
         ]
         return np.mean(each, axis=0), voltage
 
-    def _pooled(self, gpus: Sequence[str], settings: FitSettings, without: Programs) -> Floats:
-        if not gpus:
+    def prior(self, gpus: Sequence[str], settings: FitSettings, without: Programs) -> Floats:
+        """Shares of the limit common to several GPUs whose clocks were varied."""
+        varied = [gpu_id for gpu_id in gpus if gpu_id in self.varied]
+        if not varied:
             return np.zeros(len(WEIGHTS))
-        key = (tuple(gpus), settings, without)
+        key = (tuple(varied), settings, without)
         if key not in self._priors:
             parts = []
-            for gpu_id in gpus:
+            for gpu_id in varied:
                 voltage = self.voltage(gpu_id, without)
                 mass = self._moment(gpu_id, voltage).mass(settings, without)
                 parts.append((gpu_id, voltage, 7 / np.sqrt(mass)))
@@ -148,6 +193,12 @@ class Fits:
         if key not in self._moments:
             self._moments[key] = _Moments(self.tables[gpu_id], voltage)
         return self._moments[key]
+
+
+def _pull(strength: Floats, centre: Floats) -> Floats:
+    """Moments of rows that say each weight is ``centre``, by ``strength`` ``[k]``."""
+    towards = np.column_stack([np.eye(len(centre)), centre])
+    return np.asarray(towards.T @ np.diag(strength) @ towards)
 
 
 def solved(moments: Floats) -> Floats:
@@ -263,7 +314,7 @@ def row_folds(
     """
     table, everything = tables[gpu_id], Fits(tables)
     others = [other for other in tables if other != gpu_id]
-    priors = [everything.pooled(others, (one,)) for one in settings]
+    priors = [everything.prior(others, one, NOBODY) for one in settings]
     voltage = everything.voltage(gpu_id)
     names = np.unique(table.measurements[table.scored])
     fold_of = dict(
@@ -306,10 +357,15 @@ def pooled_parameters(
     gpus: Iterable[str] | None = None,
     without: Programs = NOBODY,
 ) -> PhysicalParameters:
-    """The parameters for GPUs that nobody measured; their watts are those of a typical board."""
+    """The parameters for GPUs that nobody measured; their watts are those of a typical board.
+
+    Each compute capability of which a board was measured has weights of its own, drawn to those of
+    all.
+    """
     known = list(fits.tables if gpus is None else gpus)
     tables = [fits.tables[gpu_id] for gpu_id in known]
     limit = float(np.median([table.limit_watts for table in tables]))
+    pooled, families = fits.pooled(known, settings, without)
     return PhysicalParameters(
         gpu=POOLED,
         idle_watts=IDLE_SHARE * limit,
@@ -317,8 +373,11 @@ def pooled_parameters(
         highest_watts=limit,
         reference_core_mhz=float(np.median([table.reference.core_mhz for table in tables])),
         reference_memory_mhz=float(np.median([table.reference.memory_mhz for table in tables])),
-        voltage=typical_voltage(fits.voltage(gpu_id, without) for gpu_id in known),
-        weights=_named(fits.pooled(known, settings, without)),
+        voltage=typical_voltage(
+            fits.voltage(gpu_id, without) for gpu_id in known if gpu_id in fits.varied
+        ),
+        weights=_named(pooled),
+        families={name: _named(families[name]) for name in sorted(families)},
     )
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from studies.clocks.scaling_fits import fit_power_and_time
@@ -39,7 +40,14 @@ from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
 from wattcast.models.power.activities import UnitActivities, unit_activities
-from wattcast.models.power.physical import CORE_UNITS, IDLE_SHARE, WEIGHTS, VoltageCurve
+from wattcast.models.power.physical import (
+    CORE_UNITS,
+    IDLE_SHARE,
+    WEIGHTS,
+    VoltageCurve,
+    conversion,
+    events_per_second,
+)
 from wattcast.models.time.bottleneck import SHARED_BYTES_PER_LANE, predicted_seconds
 from wattcast.training.data.datasets import data_root
 
@@ -87,6 +95,17 @@ class GpuRows:
     def scale_watts(self) -> float:
         """What weights are multiplied by."""
         return self.limit_watts - self.idle_watts
+
+    @property
+    def several_clocks(self) -> bool:
+        """Whether the core clock was varied, so that rows tell a voltage curve."""
+        return len(np.unique(self.clocks_mhz[:, 0])) > 1
+
+    @cached_property
+    def conversion(self) -> Floats:
+        """What pooled weights are multiplied by on this GPU, ``[len(WEIGHTS)]``."""
+        factors = conversion(self.gpu, self.reference, self.idle_watts)
+        return np.array([factors[name] for name in WEIGHTS])
 
     @cached_property
     def scored(self) -> Bools:
@@ -291,6 +310,58 @@ def utilisation_rows(campaign: str) -> GpuRows:
     )
 
 
+SWEPT = ("a100-sxm4-40gb", "a40")
+"""Boards of the sweeps of multiply-adds, eight of each."""
+
+PER_ELEMENT = {"fma": 2.0, "load_store": 2.0, "alu": 5.0, "issue": 9.5}
+"""Warp instructions of an element beside its multiply-adds, as the analysis counts them in
+``studies/fma_sweep.cu``: two loads, the sums, addresses and the loop; ``issue`` is all of them."""
+
+
+def sweep_rows(gpu_id: str) -> GpuRows:
+    """A sweep of multiply-adds (``modern/fma_sweep_power.csv``). Raises DataError.
+
+    Activities are those of the elements a second that were measured; eight bytes each are read.
+    Rows whose clock fell, because the board was at its power limit, are left out: nothing tells the
+    voltage at it. Each kind of board has it as a program of its own. ``measurements`` end in the
+    number of the board.
+    """
+    gpu, path = load_gpu(gpu_id), data_root() / "modern" / "fma_sweep_power.csv"
+    frame = pd.read_csv(path)
+    frame = frame[frame["gpu"] == gpu_id]
+    frame = frame[frame["core_mhz"] == frame["core_mhz"].max()]
+    clocks = ClockPair(gpu.max_core_mhz, gpu.memory_mhz)
+    most = events_per_second(gpu, clocks)
+    elements = frame["gbytes_per_second"].to_numpy(float) * 1e9 / 8
+    fmas = frame["fma_per_element"].to_numpy(float)
+    lanes = {**dict.fromkeys(PER_ELEMENT, 1.0), "issue": 1 / WARP_SIZE}
+    more = {"fma": fmas, "issue": fmas}
+    busy = {
+        name: elements * (count + more.get(name, 0.0)) * lanes[name] / most[name]
+        for name, count in PER_ELEMENT.items()
+    }
+    busy["dram"] = elements * 8 / most["dram"]
+    busy["l2"] = elements * 8 / SECTOR_BYTES / most["l2"]
+    boards = [
+        f"{n} {board}" for n, board in zip(frame["fma_per_element"], frame["board"], strict=True)
+    ]
+    return GpuRows(
+        gpu=gpu,
+        activities=_stacked(busy, len(frame)),
+        clocks_mhz=np.tile(np.array(clocks), (len(frame), 1)),
+        watts=frame["power_watts"].to_numpy(float),
+        programs=np.full(len(frame), f"fma_sweep {gpu_id}"),
+        labels=np.array([f"fma_sweep {n:g}" for n in fmas]),
+        measurements=np.array(boards),
+        real=np.ones(len(frame), dtype=np.bool_),
+        counted=np.ones(len(frame), dtype=np.bool_),
+        idle_watts=gpu.idle_watts or IDLE_SHARE * gpu.tdp_watts,
+        limit_watts=gpu.tdp_watts,
+        reference=clocks,
+        paths=(path,),
+    )
+
+
 def joined(first: GpuRows, second: GpuRows) -> GpuRows:
     """Rows of one GPU from two sources; everything but the rows is the first's."""
 
@@ -330,6 +401,7 @@ def _all_rows(_: Path) -> Mapping[str, GpuRows]:
     tables["quadro-rtx-8000"] = served_rows("quadro-rtx-8000")
     tables["gtx-980"] = counter_rows("wang_gtx_980_high")
     tables["gtx-titan-x"] = utilisation_rows("lisboa_gtx_titan_x")
+    tables.update({gpu: sweep_rows(gpu) for gpu in SWEPT})
     return MappingProxyType(dict(sorted(tables.items())))
 
 

@@ -102,7 +102,7 @@ Line = list[str]
 
 def programs_errors(fits: Fits, choice: Choice) -> Iterator[RouteError]:
     """Activities as they are served (GTX 980, Titan X: as counted), settings nested."""
-    for gpu_id in fits.tables:
+    for gpu_id in fits.varied:
         found = leave_program_out(fits, gpu_id, choice.settings)
         yield RouteError(PROGRAMS, gpu_id, found.error_percent, found.median_error_percent)
 
@@ -127,7 +127,7 @@ def measured_errors(*, fast: bool) -> Iterator[RouteError]:
 def residual_lines(fits: Fits, choice: Choice) -> list[Line]:
     """The same programs with boosted trees on the residual."""
     lines = []
-    for gpu_id, rows in fits.tables.items():
+    for gpu_id, rows in fits.varied.items():
         if rows.counted[rows.scored].all():
             continue
         plain = leave_program_out(fits, gpu_id, choice.settings).error_percent
@@ -139,7 +139,7 @@ def residual_lines(fits: Fits, choice: Choice) -> list[Line]:
 def transfer_lines(fits: Fits, choice: Choice) -> list[Line]:
     """GPUs left out: the datasheet alone, and with a few measured launches."""
     lines = []
-    for gpu_id in fits.tables:
+    for gpu_id in fits.varied:
         cells = [gpu_id]
         for found in shot_errors(fits, gpu_id, choice.best):
             median = f" ({found.median:.1f})" if found.shots else ""

@@ -42,7 +42,7 @@ def physical_chapter(settings: Averaged | None = None) -> PhysicalChapter:
     """
     fits = Fits(all_rows())
     chosen = cached_choice(fits).settings if settings is None else settings
-    found = {gpu: leave_program_out(fits, gpu, chosen) for gpu in fits.tables}
+    found = {gpu: leave_program_out(fits, gpu, chosen) for gpu in fits.varied}
     return PhysicalChapter((_section(found),), _held(found))
 
 

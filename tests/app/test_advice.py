@@ -202,11 +202,21 @@ def test_registers_that_keep_blocks_out_are_told_of(services: Services) -> None:
         assert each["gain"]["joules"] > 0
 
 
+CHASING = wide(100).replace(
+    " bar.sync 0;",
+    " mov.u64 %rd3, %rd2;\n"
+    + 64
+    * (" ld.global.u32 %r1, [%rd3];\n mul.wide.u32 %rd3, %r1, 4;\n add.s64 %rd3, %rd2, %rd3;\n")
+    + " st.global.u32 [%rd3], %r1;\n bar.sync 0;",
+)
+"""Loads that wait for each other while a hundred values are kept: more warps would hide them."""
+
+
 @pytest.mark.skipif(find_ptxas() is None, reason="the extra cuda (ptxas) is not installed")
 def test_fewer_registers_are_not_advised_where_ptxas_would_spill(
     services: Services, tmp_path: Path
 ) -> None:
-    request = request_for(wide(100), launch={"grid": [4096], "block": [64]})
+    request = request_for(CHASING, launch={"grid": [4096], "block": [64]})
     (unsure,) = named(advice_for(services, request), "occupancy_limiter")
     assert unsure["request"]["registers_per_thread"] == 96
     assert "check that nothing is spilled" in unsure["remedy"]
@@ -222,7 +232,7 @@ def test_fewer_registers_that_spill_nothing_are_advised_so(
 
     monkeypatch.setattr("wattcast.features.analysis.assembled", report)
     monkeypatch.setattr("wattcast.predictor.advise.assembled", report)
-    request = request_for(wide(100), launch={"grid": [4096], "block": [64]})
+    request = request_for(CHASING, launch={"grid": [4096], "block": [64]})
     services = Services(settings_at(tmp_path, ptxas="auto"))
     (sure,) = named(advice_for(services, request), "occupancy_limiter")
     assert "ptxas spills nothing then" in sure["remedy"]

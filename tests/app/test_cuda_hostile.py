@@ -31,9 +31,9 @@ from wattcast.app.services import Services
 from wattcast.app.services.models.promoted import alone
 from wattcast.features.cuda import compile as compiling
 from wattcast.features.cuda import isolation
+from wattcast.features.cuda.compile import forbidden_include, host_code
 from wattcast.features.cuda.isolation import Mode
-from wattcast.features.cuda.source import forbidden_include, host_code
-from wattcast.features.cuda.toolchain import find_nvcc, find_nvrtc, find_ptxas_wheel
+from wattcast.features.cuda.toolchain import find_nvcc, find_nvrtc, find_ptxas
 from wattcast.predictor.messages import EXAMPLE_CUDA
 from wattcast.predictor.parts.cuda_names import kernel_names
 
@@ -46,7 +46,7 @@ HERE, ABSENT = "canary0", "canary1"
 LAUNCH = {"grid": [64], "block": [64]}
 HOST = "\nint main() { return 0; }\n"
 NVRTC, NVCC, PTXAS = "nvrtc", "nvcc", "ptxas"
-_COMPILERS = {NVRTC: find_nvrtc(), NVCC: find_nvcc(), PTXAS: find_ptxas_wheel()}
+_COMPILERS = {NVRTC: find_nvrtc(), NVCC: find_nvcc(), PTXAS: find_ptxas()}
 _HELD = [mode for mode in isolation.MODES if isolation._holds(mode)]
 
 pytestmark = pytest.mark.skipif(not _HELD, reason="this kernel isolates no compiler")

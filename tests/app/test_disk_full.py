@@ -17,8 +17,8 @@ import sqlalchemy as sa
 from tests.app.conftest import settings_at
 from tests.app.live import running
 from tests.app.measured import GPU, SCHEMA, ended, table, upload
-from wattcast.app.disk import is_full
 from wattcast.app.jobs import worker as jobs
+from wattcast.app.problems import is_full
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import open_database
 from wattcast.app.store.jobs import Claim

@@ -110,7 +110,9 @@ def test_power_never_falls_when_the_core_of_a_core_bound_kernel_runs_faster(
             assert watts == sorted(watts)
     idle = TITAN_X.idle_watts
     assert idle is not None
-    assert all(point["power"]["watts"] >= idle for point in answer["points"])
+    for point in answer["points"]:  # idle power was measured at 975/3505 MHz
+        if point["core_mhz"] >= 975 and point["memory_mhz"] >= 3505:
+            assert point["power"]["watts"] >= idle
 
 
 def test_the_pareto_set_holds_the_best_points(client: httpx.Client, vector_add: str) -> None:
@@ -298,7 +300,7 @@ def test_invariants_hold_for_any_kernel(
         gpu=gpu,
         launch={"grid": [blocks], "block": [128]},  # type: ignore[arg-type]
         clocks=[{"core_mhz": core, "memory_mhz": memory} for core, memory in wanted],  # type: ignore[misc]
-        analysis_seconds=0.2,
+        analysis_seconds=10,
     )
     answer = dvfs(services, request)
     reference = answer["reference"]

@@ -44,9 +44,8 @@ def test_every_hostile_text_is_answered_in_time(tmp_path: Path) -> None:
         httpx.Client(base_url=service.url, timeout=300) as client,
     ):
         harmless(client, -1)
-        before = service.resident_bytes
         for at, (name, n) in enumerate(HOSTILE):
-            ptx = SHAPES[name](n)
+            ptx, before = SHAPES[name](n), service.resident_bytes
             body = httpx.Request("POST", "http://x", json=asked(ptx)).read()
             service.peak_bytes, busy = 0, load()
             pings = len(service.health)
@@ -66,6 +65,7 @@ def test_every_hostile_text_is_answered_in_time(tmp_path: Path) -> None:
             )
             assert answer.status_code in (200, 413, 422, 503), answer.text
             assert seconds < (2 * LIMIT_SECONDS + 1) * busy, (name, n)
+            # What is kept of earlier texts stands in the cache's own limit, and in the last line.
             assert service.peak_bytes - before < 600 * MEGABYTE, (name, n)
             harmless(client, at)
         print_summary(service, slowest)

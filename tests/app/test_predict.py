@@ -61,7 +61,8 @@ def test_a_gpu_that_nobody_measured_says_so(client: httpx.Client, vector_add: st
     for part, unit in (("power", "watts"), ("time", "seconds"), ("energy", "joules")):
         assert answer[part][unit] > 0
         assert answer[part]["basis"] == "uncalibrated"
-    assert answer["power"]["high"] > 2 * answer["power"]["low"]
+    ends = answer["power"]["high"] / answer["power"]["low"]
+    assert 1.7 < ends <= 2.2  # wider than that of a measured GPU, and still of use
     assert (answer["model"]["family"], answer["model"]["gpu"]) == ("physical", "pooled")
     assert "gpu_uncalibrated" in {warning["code"] for warning in answer["warnings"]}
     assert client.get(answer["model"]["card"]).json()["gpu"] == "pooled"
@@ -260,7 +261,7 @@ def test_too_many_at_once_are_told_to_wait(
     import threading
 
     hold = threading.Event()
-    monkeypatch.setattr("wattcast.app.api.predict.predict", lambda *_: hold.wait(30))
+    monkeypatch.setattr("wattcast.app.api.kernels.predict", lambda *_: hold.wait(30))
     body = {"ptx": vector_add, "gpu": "k20", "launch": {"grid": 1, "block": 32}}
     with running(settings) as client:
         try:

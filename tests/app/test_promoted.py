@@ -17,8 +17,7 @@ from tests.app.databases import KINDS, database
 from tests.app.live import running
 from wattcast.app import python
 from wattcast.app.settings import Settings
-from wattcast.app.store.database import open_database
-from wattcast.app.store.reading import REGISTRY_SINCE
+from wattcast.app.store.database import REGISTRY_SINCE, open_database
 from wattcast.app.store.registry import ModelName, NewVersion, Place, RegistryStore
 from wattcast.features.errors import ModelError
 from wattcast.predictor.messages.predict import PredictAnswer

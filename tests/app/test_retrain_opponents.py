@@ -12,8 +12,8 @@ from tests.app.conftest import settings_at
 from wattcast.app.services import Services
 from wattcast.app.services.measurements.extraction import Extracted, Launch, extract
 from wattcast.app.services.models.artifacts import RegistryArtifacts
+from wattcast.app.services.retrain.attempt import NOT_ASKED, opponent, serving
 from wattcast.app.services.retrain.launches import Launches
-from wattcast.app.services.retrain.opponents import NOT_ASKED, opponent, serving
 from wattcast.app.store.measurements import Measurement
 from wattcast.app.store.registry import Place, Snapshot
 from wattcast.models.cards import ModelCard

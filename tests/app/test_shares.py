@@ -24,8 +24,7 @@ from tests.app.conftest import settings_at
 from tests.app.live import running
 from wattcast.app import connections
 from wattcast.app.api.rates import FailedKeys, Shares, network_of
-from wattcast.app.services.analyses import AnalysisPool
-from wattcast.app.services.turns import CALLER_NAME, Turns
+from wattcast.app.services.analyses import CALLER_NAME, AnalysisPool, Turns
 from wattcast.app.store.database import open_database
 from wattcast.app.store.jobs import JobStore
 from wattcast.app.store.keys import KeyStore

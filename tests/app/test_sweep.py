@@ -16,8 +16,7 @@ from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
 from wattcast.app.services import Services
 from wattcast.features.errors import ConstraintError, LaunchError, ServiceError
-from wattcast.features.launch import Launch
-from wattcast.features.shapes import axes_of, covering_grid, usual_blocks
+from wattcast.features.launch import Launch, axes_of, covering_grid, usual_blocks
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.messages.sweep import SweepAnswer, SweepRequest
 from wattcast.predictor.predict import predict

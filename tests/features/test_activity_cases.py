@@ -9,7 +9,7 @@ import pytest
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.gpus import load_gpu
-from wattcast.features.launch import Launch
+from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.occupancy import occupancy
 from wattcast.features.ptx import read_module
 from wattcast.features.registers import RegisterEstimate
@@ -157,3 +157,54 @@ def test_a_loop_never_entered_stays_as_it_is() -> None:
         analysis="executed",
     ).activity
     assert fma(found) == 0
+
+
+def test_division_and_barriers_take_longer_before_volta() -> None:
+    """ptxas 12.9 makes 34 instructions of rem.s32 for sm_60 and 23 for sm_75, two and one of
+    bar.sync."""
+    text = NESTED.split("{")[0].replace("nested(", "divided(") + (
+        "{\n .reg .b32 %r<9>;\n ld.param.u32 %r1, [n];\n ld.param.u32 %r2, [m];\n"
+        " rem.s32 %r3, %r1, %r2;\n bar.sync 0;\n ret;\n}\n"
+    )
+    module, launch = read_module(text), Launch.of(1, 32, 0, {"n": 7, "m": 3})
+    volta, pascal = (
+        analyse(module, None, launch, load_gpu(gpu)).activity.warp_instructions_sass
+        for gpu in ("tesla-v100", "tesla-p100")
+    )
+    assert pascal - volta == pytest.approx(0.6 * 18 + 1)
+
+
+def test_indices_near_their_place_keep_a_gather_together() -> None:
+    text = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry gather(.param .u64 index, .param .u64 data, .param .u64 out)
+{
+ .reg .b32 %r<9>; .reg .f32 %f<4>; .reg .b64 %rd<12>;
+ ld.param.u64 %rd1, [index]; ld.param.u64 %rd2, [data]; ld.param.u64 %rd3, [out];
+ mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x;
+ mad.lo.s32 %r4, %r2, %r3, %r1;
+ mul.wide.u32 %rd4, %r4, 4;
+ add.s64 %rd5, %rd1, %rd4;
+ ld.global.u32 %r5, [%rd5];
+ mul.wide.u32 %rd6, %r5, 4;
+ add.s64 %rd7, %rd2, %rd6;
+ ld.global.f32 %f1, [%rd7];
+ add.s64 %rd8, %rd3, %rd4;
+ st.global.f32 [%rd8], %f1;
+ ret;
+}
+"""
+
+    def sectors(hint: PointerHint) -> float:
+        elements = PointerHint(elements=1 << 20)
+        launch = Launch.of(4096, 256, 0, {"index": hint, "data": elements, "out": elements})
+        found = analyse(read_module(text), None, launch, V100).activity
+        return found.global_load_sectors / found.global_load_requests * 2 - 4
+
+    count = 1 << 20
+    # 32 lanes draw from 32 + 2 x 40 numbers, 14 sectors; anywhere, each has a sector of its own.
+    assert 10 < sectors(PointerHint(count, "near", 40.0, float(count))) < 15
+    assert sectors(PointerHint(count, "near", 0.0, float(count))) == pytest.approx(4.0)
+    assert sectors(PointerHint(count, "index")) > 30

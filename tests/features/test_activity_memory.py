@@ -139,3 +139,23 @@ def test_a_matrix_product_reads_its_factors_from_memory_once_if_a_wave_fits() ->
     found = memory_levels(traffic, wide, launch, resident, 0)
     # 7.5 MiB hold B and the rows at hand: only A is read anew.
     assert found.dram_read_sectors == pytest.approx(80 * lines * 4, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "read_only", "passing"),
+    [
+        ("tesla-v100", 0.0, 1), ("tesla-p100", 0.0, 1), ("gtx-1080-ti", 0.0, 4),
+        ("gtx-1080-ti", 0.5, 2.5), ("gtx-1080-ti", 1.0, 1), ("gtx-980", 0.0, 4),
+    ],
+)  # fmt: skip
+def test_l1_of_maxwell_and_small_pascals_holds_read_only_loads_alone(
+    gpu: str, read_only: float, passing: float
+) -> None:
+    """NVIDIA's Maxwell and Pascal Tuning Guides; the GTX 1080 Ti's counters of gaussian show as
+    many reads of L2 as sectors loaded, those of P100 a tenth fewer."""
+    stream = rereading(8.0, 4)  # four times the same kilobyte, which fits into any L1
+    traffic = SymbolicTraffic(0.0, 0.0, (stream,), BLOCKS, 32.0)
+    resident = Occupancy(8, 64, 1.0, "warps", {})
+    launch = Launch.of(BLOCKS, 256)
+    found = memory_levels(traffic, load_gpu(gpu), launch, resident, 0, read_only)
+    assert found.l2_sectors == pytest.approx(passing * BLOCKS * 8 * 4)

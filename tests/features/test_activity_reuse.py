@@ -22,12 +22,15 @@ from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.launch import Argument, Launch, PointerHint
 from wattcast.features.occupancy import Occupancy
 from wattcast.features.ptx import read_module
+from wattcast.features.runs import Runs
 
 TARGET = "sm_70"
 
 
 class Errors(NamedTuple):
-    """Of one launch on one GPU, relative: sectors past L1 and sectors of memory, by either rule."""
+    """Of one launch on one GPU, relative: sectors past L1 and sectors of memory, by either rule.
+    ``symbols``: the same without running anything, where all addresses are known.
+    """
 
     case: str
     scale: str
@@ -35,6 +38,7 @@ class Errors(NamedTuple):
     dram_sectors: int
     old: tuple[float, float]
     new: tuple[float, float]
+    symbols: tuple[float, float] | None
 
 
 def hint(buffer: Buffer) -> PointerHint:
@@ -60,8 +64,16 @@ def scaled(scale: Scale) -> GpuProfile:
     return gpu.model_copy(update={"chip": chip, "capability": capability})
 
 
-def compare(name: str) -> tuple[list[Errors], float]:
-    """Errors on every scale, and that of the footprint."""
+class Compared(NamedTuple):
+    """Errors on every scale, and those of the footprint, executed and symbolic."""
+
+    errors: list[Errors]
+    footprint: float
+    symbols: float | None
+
+
+def compare(name: str) -> Compared:
+    """Play one launch, and tell what passes the caches."""
     entry, shape = CASES[name]
     kernel = next(k for k in KERNELS if k.name == entry)
     ptx = ptx_path(kernel.source, TARGET).read_text()
@@ -75,7 +87,11 @@ def compare(name: str) -> tuple[list[Errors], float]:
     }
     module = read_module(ptx)
     launch = Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments)
-    memory = execute(module.kernel(kernel.entry), module, launch, effort=None).memory
+    function = module.kernel(kernel.entry)
+    memory = execute(function, module, launch, effort=None).memory
+    worked_out = Runs(module, function, launch, load_gpu("tesla-v100"), {}, float("inf"))
+    symbols = worked_out.traffic if worked_out.symbolic.exact else None
+    symbols = symbols if symbols is not None and symbols.exact else None
     found = []
     for scale in SCALES:
         blocks = max(1, scale.threads_per_sm // launch.threads_per_block)
@@ -87,6 +103,9 @@ def compare(name: str) -> tuple[list[Errors], float]:
         old = footprint_levels(
             memory, scale.sm_count, scale.l1_bytes, gpu.l2_bytes, launch.blocks, resident
         )
+        rules = [old, new]
+        if symbols is not None:
+            rules.append(memory_levels(symbols, gpu, launch, resident, 0))
         # Little traffic to memory is judged against a twentieth of that at L2.
         judged = max(dram, true.l2_sectors / 20)
         errors = [
@@ -94,10 +113,13 @@ def compare(name: str) -> tuple[list[Errors], float]:
                 rule.l2_sectors / true.l2_sectors - 1,
                 (rule.dram_read_sectors + rule.dram_write_sectors - dram) / judged,
             )
-            for rule in (old, new)
+            for rule in rules
         ]
-        found.append(Errors(name, scale.name, true.l2_sectors, dram, errors[0], errors[1]))
-    return found, memory.footprint_sectors / distinct_sectors(played) - 1
+        third = errors[2] if symbols is not None else None
+        found.append(Errors(name, scale.name, true.l2_sectors, dram, errors[0], errors[1], third))
+    distinct = distinct_sectors(played)
+    by_symbols = None if symbols is None else symbols.footprint_sectors / distinct - 1
+    return Compared(found, memory.footprint_sectors / distinct - 1, by_symbols)
 
 
 def table(rows: list[Errors]) -> str:
@@ -118,14 +140,14 @@ def table(rows: list[Errors]) -> str:
 
 
 @pytest.fixture(scope="module")
-def compared() -> dict[str, tuple[list[Errors], float]]:
+def compared() -> dict[str, Compared]:
     return {name: compare(name) for name in CASES}
 
 
 def test_reuse_distances_tell_what_passes_the_caches(
-    compared: dict[str, tuple[list[Errors], float]],
+    compared: dict[str, Compared],
 ) -> None:
-    rows = [row for found, _ in compared.values() for row in found]
+    rows = [row for one in compared.values() for row in one.errors]
     print("\n" + table(rows))
     old, new = np.abs([r.old for r in rows]), np.abs([r.new for r in rows])
     for level, (mean, median) in enumerate(((0.08, 0.02), (0.20, 0.04))):
@@ -138,14 +160,26 @@ def test_reuse_distances_tell_what_passes_the_caches(
 @pytest.mark.parametrize(
     "name", ["copy", "saxpy", "strided", "transpose_padded", "reduce_shuffle", "unrolled"]
 )
-def test_streams_are_exact(name: str, compared: dict[str, tuple[list[Errors], float]]) -> None:
-    for row in compared[name][0]:
+def test_streams_are_exact(name: str, compared: dict[str, Compared]) -> None:
+    for row in compared[name].errors:
         assert row.new == pytest.approx((0, 0), abs=0.02)
+        assert row.symbols is None or row.symbols == pytest.approx((0, 0), abs=0.02)
 
 
 def test_footprints_are_what_all_blocks_touch(
-    compared: dict[str, tuple[list[Errors], float]],
+    compared: dict[str, Compared],
 ) -> None:
-    errors = np.abs([footprint for _, footprint in compared.values()])
+    errors = np.abs([one.footprint for one in compared.values()])
     assert np.median(errors) < 0.01
     assert errors.max() < 0.1
+
+
+def test_where_nothing_is_run_the_caches_hold_what_an_execution_tells(
+    compared: dict[str, Compared],
+) -> None:
+    """And all blocks touch what they truly do."""
+    known = [one for one in compared.values() if one.symbols is not None]
+    assert len(known) >= 4
+    assert [one.symbols for one in known] == pytest.approx([0.0] * len(known), abs=1e-9)
+    for row in (row for one in known for row in one.errors):
+        assert row.symbols == pytest.approx(row.new, abs=0.01), row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -266,6 +267,30 @@ def test_values_that_only_ptxas_spills_are_warned_of():
     assert not told(wide(40, ".maxnreg 24"), ptxas=True, registers_per_thread=48)
 
 
+def test_what_is_spilled_goes_to_local_memory():
+    """Each byte that a thread spills is a sector of 32 bytes that its warp moves."""
+    from wattcast.features.cuda import find_ptxas, measure_resources
+
+    if find_ptxas() is None:
+        pytest.skip("extra 'cuda' is not installed (ptxas wheel)")
+    gpu, launch = load_gpu("tesla-v100"), Launch.of(64, 128)
+    tight, wide_open = (
+        analyse(read_module(text), None, launch, gpu, ptxas=True).activity
+        for text in (wide(40, ".maxnreg 24"), wide(40))
+    )
+    module = read_module(wide(40, ".maxnreg 24"))
+    report = measure_resources(module.text, module.kernel(None).name, (7, 0))
+    assert report is not None
+    assert wide_open.local_sectors == 0
+    spilled = report.spill_load_bytes + report.spill_store_bytes
+    assert spilled > 0
+    assert tight.local_sectors == 64 * 4 * spilled
+    assert tight.lsu_requests == wide_open.lsu_requests + tight.local_sectors / 4
+    # Stores pass L1; the stacks of a block's threads lie in L1.
+    stores = 64 * 4 * report.spill_store_bytes
+    assert tight.l2_sectors == pytest.approx(wide_open.l2_sectors + stores)
+
+
 COUNTED = LOOPS.replace("ld.param.u32 %r1, [n];", "mov.u32 %r1, 24;")
 
 
@@ -299,12 +324,19 @@ def test_symbolic_and_executed_activity_agree_where_there_is_no_reuse():
     assert "reuse_unknown" in {d.code for d in symbolic.activity_diagnostics}
 
 
+GATHER = STREAM.replace(
+    "mul.wide.u32 %rd3, %r5, 4;",
+    "mul.wide.u32 %rd3, %r5, 4;\nadd.s64 %rd3, %rd2, %rd3;\n"
+    "ld.global.u32 %r5, [%rd3];\nmul.wide.u32 %rd3, %r5, 4;",
+)
+
+
 def test_what_is_cut_short_at_once_is_worked_out_instead():
     launch = Launch.of(65536, 256, arguments={"1": 65536 * 256})
     gpu = load_gpu("tesla-v100")
 
     def found(mode, effort):
-        return analyse(read_module(STREAM), None, launch, gpu, analysis=mode, effort=effort)
+        return analyse(read_module(GATHER), None, launch, gpu, analysis=mode, effort=effort)
 
     hurried, symbolic = found("auto", 1), found("symbolic", 1)
     assert hurried.activity_how == "symbolic"
@@ -317,6 +349,38 @@ def test_what_is_cut_short_at_once_is_worked_out_instead():
     whole = found("auto", 10**9)
     assert whole.activity_how == "executed"
     assert not whole.cut_short
+
+
+def test_nothing_is_run_where_symbols_know_everything():
+    """Counts do not depend on a budget then, and agree with those of an execution."""
+    launch = Launch.of(65536, 256, arguments={"1": 65536 * 256 - 1000})
+    gpu = load_gpu("tesla-v100")
+    hurried = analyse(read_module(STREAM), None, launch, gpu, effort=1)
+    assert hurried.activity_how == "symbolic"
+    assert not hurried.cut_short
+    assert (hurried.coverage.worked_out, hurried.coverage.error) == (1.0, 0.0)
+    ran = analyse(read_module(STREAM), None, launch, gpu, analysis="executed").activity
+    for each in fields(ran):
+        expected = pytest.approx(getattr(ran, each.name), rel=1e-4)
+        assert getattr(hurried.activity, each.name) == expected, each
+
+
+def test_threads_that_walk_a_sector_each_are_run():
+    """Eight words a thread: what L1 keeps between them decides, and closed forms do not tell."""
+    walk = STREAM.replace("mul.wide.u32 %rd3, %r5, 4;", "mul.wide.u32 %rd3, %r5, 32;").replace(
+        "ld.global.f32 %f1, [%rd4];\nmul.f32 %f2, %f1, 0f40000000;\nst.global.f32 [%rd4], %f2;",
+        "\n".join(
+            f"ld.global.f32 %f1, [%rd4+{at}];\nst.global.f32 [%rd4+{at}], %f1;"
+            for at in range(0, 32, 4)
+        ),
+    )
+    assert walk.count("st.global") == 8
+    launch = Launch.of(512, 256, arguments={"1": 512 * 256})
+    gpu = load_gpu("tesla-v100")
+    found = analyse(read_module(walk), None, launch, gpu)
+    ran = analyse(read_module(walk), None, launch, gpu, analysis="executed")
+    assert found.activity_how == "executed"
+    assert found.activity == ran.activity
 
 
 def test_accesses_carry_counts_and_shape():

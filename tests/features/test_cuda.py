@@ -16,16 +16,16 @@ from wattcast.features.cuda import (
     CompileError,
     CompilerMissingError,
     compile_cuda,
+    isolation,
     measure_resources,
-    syscalls,
 )
 from wattcast.features.cuda import compile as compile_module
+from wattcast.features.cuda.compile import forbidden_include, host_code
 from wattcast.features.cuda.isolation import Finished, Limits, in_force, run_limited
-from wattcast.features.cuda.source import forbidden_include, host_code
 from wattcast.features.cuda.toolchain import (
     find_nvcc,
     find_nvrtc,
-    find_ptxas_wheel,
+    find_ptxas,
     shared_libraries,
 )
 from wattcast.features.effort import giving_up
@@ -35,7 +35,7 @@ needs_nvrtc = pytest.mark.skipif(
     find_nvrtc() is None, reason="extra 'cuda' is not installed (NVRTC wheel)"
 )
 needs_ptxas = pytest.mark.skipif(
-    find_ptxas_wheel() is None, reason="extra 'cuda' is not installed (ptxas wheel)"
+    find_ptxas() is None, reason="extra 'cuda' is not installed (ptxas wheel)"
 )
 
 SAXPY = """#include <cuda_fp16.h>
@@ -235,13 +235,16 @@ def test_the_numbers_of_system_calls_are_those_of_the_headers():
     if machine != "x86_64" or header is None:
         pytest.skip("no kernel headers for x86_64")
     found = dict(re.findall(r"^#define __NR_(\w+) (\d+)$", header.read_text(), re.M))
+    calls = isolation.system_calls().x86_64
+    assert set(calls.naming) == set(isolation.system_calls().arguments)
     listed = {
-        **{name: numbers[0] for name, numbers in (syscalls.DENIED | syscalls.UNKNOWN).items()},
-        **{name: row[0][0] for name, row in syscalls.NAMING.items()},
-        "clone": syscalls.CLONE[0],
-        "prlimit64": syscalls.PRLIMIT[0],
-        "pivot_root": syscalls.PIVOT_ROOT[0],
-        "seccomp": syscalls.SECCOMP[0],
+        **calls.denied,
+        **calls.unknown,
+        **calls.naming,
+        "clone": calls.clone,
+        "prlimit64": calls.prlimit,
+        "pivot_root": calls.pivot_root,
+        "seccomp": calls.seccomp,
     }
     newer = {"fchmodat2"}  # Linux 6.6
     known = {name: number for name, number in listed.items() if name in found}

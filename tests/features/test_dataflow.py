@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from tests.fixtures.ptx_text import kernel
 from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import block_edges, reads, writes
-from wattcast.features.ptx import Instruction, read_module
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Instruction
 
 
 def one(text: str) -> Instruction:

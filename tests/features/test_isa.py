@@ -144,7 +144,7 @@ def test_flops_per_lane(opcode: str, flops: float) -> None:
         ("add.s64", 1.6),
         ("and.b64", 1.6),
         ("rcp.rn.f32", 8),
-        ("div.rn.f32", 9),
+        ("div.rn.f32", 8),
         ("sqrt.rn.f32", 8),
         ("div.s32", 18),
         ("rem.u32", 18),

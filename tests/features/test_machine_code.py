@@ -10,10 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.machine_code import find_nvdisasm, machine_lines
-from wattcast.features.cuda.ptxas import find_ptxas
+from wattcast.features.analysis import analyse
+from wattcast.features.cuda.toolchain import find_ptxas
+from wattcast.features.gpus import load_gpu
 from wattcast.features.isa import classify
+from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.machine_code import Pipes, machine_code
-from wattcast.features.ptx import Body, read_module
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Body
 
 HEAD = """.version 7.8
 .target sm_75
@@ -111,3 +115,53 @@ def test_joining_never_adds_work(pieces: list[tuple[str, int, int, int]]) -> Non
     assert (code.pipes.sum(axis=1) <= 2 * code.instructions + 1e-9).all()  # fp32 is in fma too
     stores = [one.position for one in body.instructions if re.match("st", one.opcode)]
     assert (code.instructions[stores] == 1).all()
+
+
+SKIPPED = """setp.eq.u32 %p1, %r1, 7; @%p1 bra $over; add.f32 %f4, %f1, %f2;
+{work} $over: st.global.f32 [%rd1], %f4;"""
+
+
+def branch_of(body: Body) -> int:
+    return next(one.position for one in body.instructions if one.base == "bra")
+
+
+@pytest.mark.parametrize(
+    ("work", "predicated"),
+    [
+        ("add.f32 %f4, %f4, %f3; st.global.f32 [%rd1+4], %f4;", True),
+        ("add.f32 %f4, %f4, %f3;" * 20, False),
+        ("bar.sync 0;", False),
+        ("setp.lt.f32 %p2, %f4, %f3; @%p2 bra $over; mul.f32 %f4, %f4, %f4;", True),
+        # Of two conditions the second is not waited for: memory is not touched early.
+        ("setp.lt.f32 %p2, %f4, %f3; @%p2 bra $over; st.global.f32 [%rd1+8], %f4;", False),
+        ("$again: sub.f32 %f4, %f4, %f3; setp.gt.f32 %p2, %f4, %f3; @%p2 bra $again;", False),
+    ],
+)
+def test_a_short_way_round_is_predicated(work: str, predicated: bool) -> None:
+    """Its instructions are issued whenever the branch would have been, and the branch never is."""
+    text = SKIPPED.format(work=work).replace(";;", ";")
+    body = body_of(text)
+    code, at = machine_code(body), branch_of(body)
+    assert code.instructions[at] == (0.0 if predicated else 1.0)
+    assert code.issued_with[at + 1] == (at if predicated else at + 1)
+    assert (code.issued_with[: at + 1] == np.arange(at + 1)).all()
+
+
+@pytest.mark.parametrize(("high", "long"), [(0.0, True), (1.0, False)])
+def test_divisions_of_zero_take_their_long_way(high: float, long: bool) -> None:
+    text = HEAD + (
+        "setp.gt.f32 %p1, %f1, 0f00000000;\ndiv.rn.f32 %f4, %f1, %f2;\n"
+        "setp.gt.f32 %p2, %f4, 0f3F000000;\n@%p2 bra $over;\nmembar.gl;\n$over:\n"
+        "st.global.f32 [%rd1], %f4;\nret;\n}\n"
+    )
+    module = read_module(text)
+    hint = PointerHint(64, "uniform", min(0.25, high), high)
+    launch = Launch.of(4, 64, 0, {"0": hint, "1": 64})
+    found = analyse(module, None, launch, load_gpu("rtx-2080-ti"), analysis="executed")
+    counts = found.executed.functions["k"]
+    (division,) = machine_code(module.functions[0].body).divisions
+    assert counts.constant_transactions[division] == (8.0 if long else 0.0)
+    assert found.activity.constant_transactions == 0.0
+    _, pipes = machine_code(module.functions[0].body).issued(counts)
+    short = machine_code(module.functions[0].body).pipes[division]
+    assert pipes[division].sum() == pytest.approx(8.0 * (short.sum() + (17.0 if long else 0.0)))

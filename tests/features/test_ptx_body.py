@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from tests.fixtures.ptx_text import fixture, kernel
 from wattcast.features.errors import PtxError
-from wattcast.features.ptx import (
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import (
     Address,
     Body,
     Group,
@@ -28,7 +29,6 @@ from wattcast.features.ptx import (
     Special,
     Symbol,
     Vector,
-    read_module,
 )
 
 

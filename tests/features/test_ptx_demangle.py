@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from wattcast.features.ptx import demangle
+from wattcast.features.ptx.ir import demangle
 
 
 @pytest.mark.parametrize(

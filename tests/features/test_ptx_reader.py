@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from tests.fixtures.ptx_text import HEADER, READER, fixture, kernel
 from wattcast.features.errors import KernelError, PtxError
-from wattcast.features.ptx import Module, Parameter, Variable, read_module
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module, Parameter, Variable
 from wattcast.features.ptx.lexing import PIECE_CHARACTERS, Source
 
 ALL = sorted(path.name for path in READER.iterdir() if path.suffix in (".ptx", ".txt"))
@@ -65,9 +66,7 @@ def test_triton_module() -> None:
     module = read_module(fixture("triton.ptx"))
     only = module.kernel()
     assert only.directives == {"maxntid": (128, 1, 1)}
-    assert only.parameters[0] == Parameter(
-        "add_kernel_param_0", "u64", 1, 8, 8, is_pointer=True, pointer_space="global"
-    )
+    assert only.parameters[0] == Parameter("add_kernel_param_0", "u64", 1, 8, 8, is_pointer=True)
     assert not only.parameters[3].is_pointer
     assert module.files == {1: "add.py"}
     assert module.diagnostics == ()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.features.ptxas_registers import Row, measure, table
 from wattcast.features.cfg import build_cfg
-from wattcast.features.cuda.ptxas import find_ptxas
+from wattcast.features.cuda.toolchain import find_ptxas
 from wattcast.features.gpus import load_gpu
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Function, Module

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from wattcast.features.schemas import formulas, get_schema
-from wattcast.features.schemas.derive import derive, launch_columns
+from wattcast.features.schemas.schema import derive, launch_columns
 
 Columns = Mapping[str, NDArray[np.float64]]
 

@@ -278,7 +278,11 @@ THREADS = st.integers(min_value=1, max_value=2**31)
 
 
 def test_the_k20_latency_is_table_3_3_with_inclusive_lower_bounds() -> None:
-    latency = formulas.load_latency([4095, 4096, 24576, 991232, 2203648, 10**8])
+    latency = (
+        published_schemas()["alavani2023"]
+        .table("tesla-k20")
+        .load_cycles([4095, 4096, 24576, 991232, 2203648, 10**8])
+    )
     assert latency == pytest.approx(
         [
             0.02828 * 4095 + 220,
@@ -378,6 +382,7 @@ def test_more_loop_trips_never_issue_less(first: float, second: float) -> None:
 
 def test_recomputing_arrays_equals_scoring_one_by_one() -> None:
     threads = np.array([1, 100, 4096, 5000, 10**6, 3 * 10**6, np.nan])
-    together = formulas.load_latency(threads)
-    alone = [float(formulas.load_latency(value)) for value in threads]
+    load_cycles = published_schemas()["alavani2023"].table("tesla-k20").load_cycles
+    together = load_cycles(threads)
+    alone = [float(load_cycles(value)) for value in threads]
     np.testing.assert_array_equal(together, alone)

@@ -8,11 +8,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from benchmarks.execution import launch_of
 from tests.features.symbolic_programs import count_errors, loop_errors
 from tests.features.test_execution_reference import run_exact
 from tests.fixtures.kernels.data import FixtureKernel, Shape, materialise, ptx_path, targets
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.reference.memory import buffer_addresses
+from wattcast.features.analysis import analyse
+from wattcast.features.gpus import load_gpu
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
@@ -102,3 +105,22 @@ def test_most_launches_are_known(record_property: object) -> None:
     record_property("table", "\n".join(lines))  # type: ignore[operator]
     assert good >= 0.9 * (pairs - marked)
     assert good >= 0.65 * pairs
+
+
+def test_where_nothing_is_run_an_execution_counts_the_same() -> None:
+    """Every quantity of ``activity1``, for each fixture that ``auto`` does not run."""
+    gpu, answered = load_gpu("tesla-v100"), []
+    for kernel in KERNELS:
+        module = read_module(ptx_path(kernel.source, targets(kernel.source)[-1]).read_text())
+        function, launch = module.kernel(kernel.entry), launch_of(kernel.large)
+        found = analyse(module, function, launch, gpu)
+        if found.activity_how == "executed":
+            continue
+        answered.append(kernel.name)
+        ran = analyse(module, function, launch, gpu, analysis="executed")
+        for name, ours in found.activity.values().items():
+            theirs = ran.activity.values()[name]
+            assert ours == pytest.approx(theirs, rel=WITHIN, abs=2.0), (kernel.name, name)
+        l1_cycles = ran.extras.l1_cycles_per_sector
+        assert found.extras.l1_cycles_per_sector == pytest.approx(l1_cycles, rel=WITHIN), kernel
+    assert len(answered) >= 22, answered

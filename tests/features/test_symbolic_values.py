@@ -44,7 +44,7 @@ def test_affine_form_and_text() -> None:
     node = graph.make("sub", 32, (graph.make("add", 32, (scaled, n)), x))
     form = affine(node)
     assert form is not None
-    assert (form.coefficient(x), form.coefficient(n), form.constant) == (3, 1, 0)
+    assert (dict(form.terms), form.constant) == ({x: 3, n: 1}, 0)
     assert str(form) == "3*tid.x + n"
     known = affine(node, lambda leaf: 7 if leaf is n else None)
     assert known is not None
@@ -135,21 +135,11 @@ def test_dependent_chain_of_a_block() -> None:
         add.s32 %r11, %r9, %r10; L: add.s32 %r12, %r2, 1; add.s32 %r13, %r3, 1; ret;""")
     )
     body = module.kernel("k").body
-    first, second = dependent_chains(body, build_cfg(body), lambda opcode: 6.0)
+    first, second = dependent_chains(body, build_cfg(body))
     # mov tid/ctaid/ntid -> mad -> mul.wide -> add is 4 long, as is add -> mul -> add behind a mov
     assert (first.instructions, first.longest_chain) == (FIRST + 4, 4)
     assert first.ilp == pytest.approx((FIRST + 4) / 4)
-    assert first.cycles == 24.0
     assert (second.instructions, second.longest_chain) == (3, 1)
-
-
-def test_latency_decides_the_slowest_chain() -> None:
-    module = read_module(
-        kernel("L: div.s32 %r8, %r2, %r3; add.s32 %r9, %r2, 1; add.s32 %r9, %r9, 1; ret;")
-    )
-    body = module.kernel("k").body
-    *_, last = dependent_chains(body, build_cfg(body), lambda op: 40.0 if op[:3] == "div" else 4.0)
-    assert (last.longest_chain, last.cycles) == (2, 40.0)
 
 
 # --- hostile text --------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+from studies.power.pooled import launched_table
 from wattcast.features.errors import ModelError
 from wattcast.features.schemas import get_schema
 from wattcast.models.background import Background
@@ -80,7 +81,7 @@ def test_cards_state_what_the_intervals_hold() -> None:
 @pytest.mark.parametrize("family", BOOSTED_FAMILIES)
 @pytest.mark.parametrize("gpu", GPUS)
 def test_onnx_equals_native_on_every_training_row(gpu: str, family: str) -> None:
-    model, table = load(gpu, family), training_table(gpu)
+    model, table = load(gpu, family), launched_table(gpu)
     for rows in (table.launched if family == "extratrees" else table.rows).values():
         # As published one M60 row has no occupancy; the served table has them all.
         vectors = rows.vectors[~np.isnan(rows.vectors).any(axis=1)]

@@ -135,14 +135,6 @@ FULL = 16
 """Waves from which a launch is long enough that its end does not count."""
 
 
-UNEVEN = {
-    "wmma_matmul": "B (262,144 sectors) is taken for 142,273 and then for 259,617, from the "
-    "overlap of pairs of sampled blocks: only the first fits into L2, by the model",
-    "stencil3d": "what a block shares with the one below is .16 in one sample and 0 in the other",
-    "geometric": "of 12 times L2, what is read again is 1.2 times at first and 2.4 times then",
-}
-"""Kernels whose reuse, told by few sampled blocks, steps at the size of L2."""
-
 UNEVEN_SYMBOLIC = {
     "cas_max": "retries at one word, whose number is assumed, are taken to be as far apart as the "
     "words of all blocks: beyond L2 every retry reads and writes DRAM"
@@ -150,26 +142,18 @@ UNEVEN_SYMBOLIC = {
 
 
 def cases() -> list[Any]:
-    executed = [
-        pytest.param(
-            name, "executed",
-            marks=[
-                pytest.mark.slow,
-                *([pytest.mark.xfail(reason=UNEVEN[name], strict=True)] if name in UNEVEN else []),
-            ],
-        )
-        for name in BY_NAME
-    ]  # fmt: skip
     symbolic = [
         pytest.param(
             name, "symbolic",
-            marks=[pytest.mark.xfail(reason=UNEVEN_SYMBOLIC[name], strict=True)]
-            if name in UNEVEN_SYMBOLIC
-            else [],
+            marks=pytest.mark.xfail(reason=UNEVEN_SYMBOLIC[name], strict=True)
+            if name in UNEVEN_SYMBOLIC else (),
         )
         for name in BY_NAME
     ]  # fmt: skip
-    return [*symbolic, *executed]
+    return [
+        *symbolic,
+        *(pytest.param(name, "executed", marks=pytest.mark.slow) for name in BY_NAME),
+    ]
 
 
 @pytest.mark.parametrize(("name", "mode"), cases())

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from wattcast.features.errors import ModelError
+from wattcast.models.estimate import Estimate
 from wattcast.models.intervals import (
     EXTRAPOLATED_WIDENING,
     IntervalCalibration,
@@ -19,6 +20,7 @@ from wattcast.models.intervals import (
     conformal_factors,
     interval_bounds,
     measure_coverage,
+    of_any_board,
 )
 from wattcast.models.time.calibration import TimeWidth
 
@@ -208,3 +210,13 @@ def test_calibration_at_an_exponent(exponent: float) -> None:
         )
     with pytest.raises(ModelError, match="must be a factor"):
         TimeWidth.of(made.unseen_kernel)
+
+
+def test_another_board_of_the_kind_widens_an_interval_a_little() -> None:
+    wide = of_any_board(Estimate(100, 80, 125, 0.9, "unseen_kernel"))
+    assert (wide.value, wide.basis) == (100, "unseen_kernel")
+    # ln 1.25 and 1.645 x 0.03 in quadrature.
+    assert wide.high == pytest.approx(100 * np.exp(np.hypot(np.log(1.25), 0.04935)))
+    assert wide.low == pytest.approx(1e4 / wide.high)
+    sure = of_any_board(Estimate(100, 100, 100, 0.9, "seen_kernel"))
+    assert sure.high / sure.value == pytest.approx(np.exp(0.04935))

@@ -10,17 +10,21 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from wattcast.features.activity import Activity
-from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus import gpu_ids, load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities, unit_activities
 from wattcast.models.power.physical import (
     COMPONENTS,
+    PARAMETERS_NAME,
+    POOLED,
     WEIGHTS,
     PhysicalParameters,
     VoltageCurve,
+    conversion,
     parameters_for,
     predicted_power,
 )
+from wattcast.models.store import ArtifactStore
 from wattcast.models.time.bottleneck import Beside
 
 V100 = load_gpu("tesla-v100")
@@ -76,13 +80,6 @@ def test_components_sum_and_are_told_apart() -> None:
     assert found.components["fp32"] == pytest.approx(20)
     assert found.components["tensor"] == pytest.approx(10)
     assert found.components["dram"] == pytest.approx(24)
-    assert not found.limited
-
-
-def test_no_board_draws_more_than_its_limit() -> None:
-    found = predicted_power(parameters(base=2.0), NOTHING, REFERENCE)
-    assert (found.watts, found.limited) == (250, True)
-    assert sum(found.components.values()) == pytest.approx(250)
 
 
 def test_activities_by_hand_on_a_v100() -> None:
@@ -120,9 +117,62 @@ def test_a_gpu_nobody_measured_gets_its_datasheet_facts() -> None:
     found = parameters_for(h100, parameters(base=0.1))
     assert (found.gpu, found.limit_watts, found.idle_watts) == ("h100-sxm5", 700, 105)
     assert found.reference == (h100.max_core_mhz, h100.memory_mhz)
-    assert found.weights == parameters(base=0.1).weights
-    titan = load_gpu("gtx-titan-x")
-    assert parameters_for(titan, parameters()).idle_watts == titan.idle_watts
+    assert found.weights["base"] == 0.1
+
+
+def test_what_a_profile_says_of_idle_power_goes_with_the_memory_clock() -> None:
+    titan, pcie = load_gpu("gtx-titan-x"), load_gpu("a100-pcie-40gb")
+    found = parameters_for(titan, parameters())
+    assert found.idle_watts == 0.15 * 250
+    at_rest = predicted_power(found, NOTHING, found.reference)
+    assert at_rest.watts == pytest.approx(titan.idle_watts)
+    assert parameters_for(pcie, parameters()).idle_watts == pcie.idle_watts
+
+
+def test_energies_of_events_become_weights_of_a_board() -> None:
+    pooled = parameters(fma=10.0, l2=200.0, dram=40.0, memory_clock=0.2, clock=0.1, issue=320.0)
+    busy = NOTHING._replace(fma=1.0, l2=0.5, dram=0.8, issue=0.5)
+    a100, a40 = load_gpu("a100-sxm4-40gb"), load_gpu("a40")
+    near, far = parameters_for(a100, pooled), parameters_for(a40, pooled)
+    watts = predicted_power(near, busy, near.reference).components
+    process = (7 / 12) ** 0.8
+    cycles = 108 * 1410e6
+    assert watts["fp32"] == pytest.approx(10e-12 * 64 * cycles * process)
+    assert watts["control"] == pytest.approx(0.5 * 320e-12 * 4 * cycles * process)
+    assert watts["l2"] == pytest.approx(0.5 * 200e-12 * cycles)  # wires: at any process
+    assert watts["dram"] == pytest.approx(0.8 * 40e-12 * 1555e9)
+    assert watts["idle"] == pytest.approx(60)  # HBM2: no share that goes with its clock
+    assert watts["clock"] == pytest.approx(0.3 * 0.1 * 340)
+    watts = predicted_power(far, busy, far.reference).components
+    assert watts["fp32"] == pytest.approx(10e-12 * 128 * 84 * 1740e6 * (8 / 12) ** 0.8)
+    assert watts["idle"] == pytest.approx(45 + 0.2 * 255)
+    assert watts["clock"] == pytest.approx(0.1 * 255)
+    # A full matrix unit is taken to draw what a full FMA pipe and its issue draw.
+    assert near.weight("tensor") == pytest.approx(near.weight("fma") + 0.5 * near.weight("issue"))
+
+
+def test_a_family_answers_for_its_compute_capability() -> None:
+    own = parameters(fma=20.0).weights
+    pooled = parameters(fma=10.0).model_copy(update={"families": {"8.6": own}})
+    for gpu_id, energy in (("a40", 20.0), ("rtx-3090", 20.0), ("a100-sxm4-40gb", 10.0)):
+        gpu = load_gpu(gpu_id)
+        found = parameters_for(gpu, pooled)
+        factor = conversion(gpu, found.reference, found.idle_watts)["fma"]
+        assert found.weights["fma"] == pytest.approx(energy * factor)
+        assert not found.families
+
+
+@pytest.mark.parametrize("gpu_id", gpu_ids())
+def test_every_board_at_rest_draws_between_idle_and_its_limit(gpu_id: str) -> None:
+    artifact = ArtifactStore().find(POOLED, "power", "physical", "activity1")
+    pooled = PhysicalParameters.model_validate_json(artifact.file(PARAMETERS_NAME).read_bytes())
+    found = parameters_for(load_gpu(gpu_id), pooled)
+    rest = predicted_power(found, NOTHING, found.reference).watts
+    stream = predicted_power(found, NOTHING._replace(dram=0.9, l2=0.2), found.reference).watts
+    full = predicted_power(found, NOTHING._replace(fma=0.9, issue=0.5), found.reference).watts
+    assert found.idle_watts <= rest < 0.6 * found.limit_watts
+    assert min(stream, full) > rest
+    assert max(stream, full) < 2 * found.limit_watts
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from wattcast.features.activity.extras import (
     TensorKind,
     TensorWork,
 )
+from wattcast.features.activity.waiting import Waiting
 from wattcast.features.analysis import analyse
 from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.sections import BlockStart, TimeInterval
@@ -257,3 +258,93 @@ def test_no_launch_beats_its_slowest_resource(counts: dict[str, float]) -> None:
 def test_the_constants_are_those_documented() -> None:
     assert Constants() == CONSTANTS
     assert (CONSTANTS.overlap_norm, CONSTANTS.reread_locality) == (3.0, 1.0)
+
+
+AT_DEFAULT = default_clocks(V100)
+
+
+def waits(**shares: float) -> Beside:
+    return Beside(waiting=Waiting(**{**dict.fromkeys(Waiting._fields, 0.0), **shares}))
+
+
+def latency(work: Activity, more: Beside, clocks: ClockPair = AT_DEFAULT) -> float:
+    return resource_seconds(work, V100, clocks, more=more)["latency"]
+
+
+def test_a_pointer_chase_takes_the_latency_of_its_level() -> None:
+    # 1,000 loads of one warp, one after another. A V100's published latencies: L1 30 cycles,
+    # L2 215, device memory 428 at its default clocks (profile); 400 for the start.
+    chase = activity(load_requests_per_warp=1000.0, global_load_sectors=80e3)
+    hz = V100.core_mhz * 1e6
+    for passed, read, cycles in ((0.0, 0.0, 30), (80e3, 0.0, 215), (80e3, 80e3, 428)):
+        work = replace(chase, l2_sectors=passed, dram_read_sectors=read)
+        assert latency(work, waits(loads=1.0)) == pytest.approx((1000 * cycles + 400) / hz)
+
+
+def test_a_chain_of_arithmetic_waits_for_each_result() -> None:
+    # 1,000 dependent multiply-adds take 4 cycles each on Volta; of eight chains an eighth.
+    work = activity(instructions_per_warp=1000.0)
+    hz = V100.core_mhz * 1e6
+    assert latency(work, waits(instructions=1.0)) == pytest.approx((4000 + 400) / hz)
+    assert latency(work, waits(instructions=1 / 8)) == pytest.approx((500 + 400) / hz)
+    pascal = resource_seconds(
+        work, load_gpu("tesla-p100"), AT_1000, more=waits(instructions=1.0)
+    )["latency"]  # fmt: skip
+    assert pascal == pytest.approx(6400 / 1e9)
+
+
+def test_device_memory_is_nearer_at_a_higher_memory_clock() -> None:
+    work = activity(load_requests_per_warp=1000.0, global_load_sectors=1.0, l2_sectors=1.0)
+    missing = replace(work, dram_read_sectors=1.0)
+    slow = ClockPair(V100.core_mhz, V100.memory_mhz / 2)
+    hz = V100.core_mhz * 1e6
+    assert latency(work, waits(loads=1.0), slow) == latency(work, waits(loads=1.0))
+    further = latency(missing, waits(loads=1.0), slow) - latency(missing, waits(loads=1.0))
+    assert further == pytest.approx(1000 * (428 - 215) / hz)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=4, max_size=4), st.integers(0, 3), st.floats(0, 1))
+def test_a_longer_chain_never_takes_less_time(shares: list[float], at: int, more: float) -> None:
+    work = activity(
+        instructions_per_warp=1e3, load_requests_per_warp=50.0, global_load_sectors=1e6,
+        l2_sectors=5e5, dram_read_sectors=1e5,
+    )  # fmt: skip
+    longer = list(shares)
+    longer[at] += more
+    before = latency(work, Beside(waiting=Waiting(*shares)))
+    assert latency(work, Beside(waiting=Waiting(*longer))) >= before
+
+
+def test_a_peak_loop_of_multiply_adds_runs_at_the_peak() -> None:
+    """Issue and pipe are one thing: a loop of nothing but FFMA takes no longer than its pipe."""
+    work = {"fma_pipe_instructions": 1e12, "fp32_instructions": 1e12}
+    for gpu in ("tesla-v100", "gtx-1080-ti", "a40", "h100-sxm5"):
+        profile = load_gpu(gpu)
+        clocks = default_clocks(profile)
+        resources = resource_seconds(activity(**work, warp_instructions_sass=1e12), profile, clocks)
+        peak = 1e12 * 32 / (profile.fp32_lanes * profile.sm_count * clocks.core_hz)
+        assert combined_seconds(resources) == pytest.approx(peak, rel=1e-3)
+
+
+def test_integers_multiply_on_64_lanes_from_volta_on() -> None:
+    for gpu, lanes in (("tesla-v100", 64), ("a40", 64), ("l4", 64)):
+        profile = load_gpu(gpu)
+        clocks = ClockPair(1000, profile.memory_mhz)
+        found = alone(gpu, "fma", clocks, fma_pipe_instructions=1e9)
+        assert found == pytest.approx(1e9 * 32 / (lanes * profile.sm_count * 1e9))
+
+
+def test_l1_takes_the_cycles_of_its_loads_and_the_sectors_of_its_stores() -> None:
+    # 32 sectors that meet in one bank: 32 cycles instead of the 8 that their bytes take.
+    def l1(gpu: str, more: Beside) -> float:
+        work = activity(global_load_sectors=32.0, global_store_sectors=4.0)
+        profile = load_gpu(gpu)
+        clocks = ClockPair(1000.0, profile.memory_mhz)
+        return resource_seconds(work, profile, clocks, more=more)["l1"] * profile.sm_count * 1e9
+
+    conflicts = Beside(l1_cycles_per_sector=1.0)
+    assert l1("a100-sxm4-80gb", conflicts) == pytest.approx(33, rel=0.02)
+    assert l1("a100-sxm4-80gb", Beside()) == pytest.approx(9, rel=0.02)
+    # Before Volta L1 is no part of shared memory, and the law was measured on later ones.
+    assert l1("gtx-1080-ti", conflicts) == l1("gtx-1080-ti", Beside())

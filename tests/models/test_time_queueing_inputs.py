@@ -59,8 +59,8 @@ def test_a_vector_addition_by_hand() -> None:
     assert found.hit_rate == 1
     assert (found.blocks, found.warps_per_block) == (196, 8)
     assert found.resident_warps == pytest.approx(0.9 * 64)
-    # 14.15 machine instructions of a warp (ptxas makes 15), three of them accesses
-    assert found.instructions == pytest.approx(11.15)
+    # 13.55 machine instructions of a warp (ptxas makes 15), three of them accesses
+    assert found.instructions == pytest.approx(10.55)
     assert found.mlp == 12
     assert found.shared_transactions == found.extra_cycles == found.texture_cycles == 0
     assert found.outer_iterations == 1

@@ -69,10 +69,10 @@ def test_a_gpu_left_out_is_predicted_from_the_others_alone(fits: Fits) -> None:
 
 
 def test_a_few_measured_launches_correct_the_pooled_model(fits: Fits) -> None:
-    """The P100 draws far less of its limit than the others: one launch tells most of it."""
+    """Few boards tell little of the P100: a few launches of its own tell more."""
     table, known = p100(fits), priors(fits, "tesla-p100", SETTINGS)
     errors = [error_percent(table, with_shots(table, known, shots, 0)) for shots in (0, 3, 10)]
-    assert errors[1] < 0.5 * errors[0]
+    assert errors[1] < 0.6 * errors[0]
     assert errors[2] < errors[1] * 1.1
 
 

@@ -145,6 +145,7 @@ def test_the_command_that_fits_all_takes_every_step(
     assert main(["fit-all", "--out", "o", "--resume", "r"]) == 0
     assert ran == [
         ["wattcast.training", "--all", "--resume", "r", "--out", "o"],
+        ["studies", "extra-trees", "--resume", "r", "--out", "o"],
         ["studies", "work", "--out", "o"],
         ["studies", "clocks", "--out", "o"],
         ["studies", "fit-physical", "--out", "o"],

@@ -15,9 +15,9 @@ from studies.onboarding.simulated_nvml import SimulatedNvml
 from wattcast.features.gpus import load_gpu
 from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.gpus.sections import BlockStart, Fact, LaunchOverhead
-from wattcast.training.measure.campaign import plan, run_campaign, session
 from wattcast.training.measure.nvml import Nvml
-from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.protocol import Settings
+from wattcast.training.measure.run import plan, run_campaign, session
 from wattcast.training.measure.workload import Board, Buffer, Probe, Role, Workload
 
 BODY = {

@@ -9,20 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from studies.measuring_kernels import compile_source, sources, without_comments
 from studies.onboarding.simulated import SimulatedGpu, SimulatedRunner, Truth
 from wattcast.features.analysis import analyse
-from wattcast.features.cuda.ptxas import find_ptxas
-from wattcast.features.cuda.toolchain import find_nvrtc
+from wattcast.features.cuda.toolchain import find_nvrtc, find_ptxas
+from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
 from wattcast.models.time.bottleneck import dram_bytes
-from wattcast.training.measure.applications import APPLICATIONS
-from wattcast.training.measure.build import compile_source, sources, without_comments
-from wattcast.training.measure.campaign import plan, planned_seconds
-from wattcast.training.measure.catalogue import applications, micro
+from wattcast.training.measure.catalogue import APPLICATIONS, applications, micro, worked_out
 from wattcast.training.measure.micro import MODULES
-from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.protocol import Settings
+from wattcast.training.measure.run import plan, planned_seconds
 from wattcast.training.measure.workload import PATTERNS, Board, Buffer, Workload, executed
 
 H200 = Board(
@@ -142,9 +141,18 @@ def test_every_kernel_of_the_sources_has_several_launches() -> None:
         for path in MINE
         for function in module(path.with_suffix(".ptx").read_text(encoding="utf-8")).kernels
     }
-    assert entries == {one.kernel for one in APPLICATIONS}
+    assert entries == set(APPLICATIONS)
     assert len(APPLICATIONS) >= 60
-    assert all(len(set(one.launches)) >= 3 for one in APPLICATIONS)
+    assert all(len(set(one.launches)) >= 3 for one in APPLICATIONS.values())
+
+
+def test_entries_of_the_catalogue_are_arithmetic_and_nothing_else() -> None:
+    names = {"n": 10, "t": 4}
+    for text, value in (("n", 10), ("-(-n//t)", 3), ("2*n**2-n/t", 197.5), ("f64", "f64")):
+        assert worked_out(text, names) == value
+    for text in ("m", "n.real", "abs(n)", "'n'", "n if t else 1", "[n]", "n@t"):
+        with pytest.raises(DataError, match=r"applications\.toml"):
+            worked_out(text, names)
 
 
 @pytest.mark.parametrize("one", SMALLEST, ids=lambda one: one.id)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from tests.training.measuring import workload
-from wattcast.training.measure.campaign import Outcome, plan, run_campaign, session
 from wattcast.training.measure.device import (
     ContextBrokenError,
     GpuLostError,
@@ -21,8 +20,9 @@ from wattcast.training.measure.device import (
 )
 from wattcast.training.measure.driver import CudaRunner, fillings
 from wattcast.training.measure.lines import SensorTraits
-from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.protocol import Settings
 from wattcast.training.measure.recording import read_recording
+from wattcast.training.measure.run import Outcome, plan, run_campaign, session
 from wattcast.training.measure.workload import Buffer, Probe, Scalar
 
 OK = SimpleNamespace(name="CUDA_SUCCESS")

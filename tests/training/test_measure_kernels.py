@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from studies.measuring_kernels import compile_source, sources, without_comments
 from wattcast.features.analysis import analyse
 from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.features.gpus import load_gpu
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
-from wattcast.training.measure.build import compile_source, sources, without_comments
 from wattcast.training.measure.catalogue import micro
 from wattcast.training.measure.micro import MODULES, body, modules, ptx_text
 from wattcast.training.measure.workload import Board, Workload
@@ -73,7 +73,13 @@ def test_committed_ptx_is_what_the_source_gives(path: Path) -> None:
     assert without_comments(committed) == without_comments(compile_source(path))
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_the_target_of_the_ptx_is_the_capability_the_catalogue_asks_for(name: str) -> None:
-    major, minor = MODULES[name]
-    assert module(ptx_text(name)).target == f"sm_{major}{minor}"
+@pytest.mark.parametrize(
+    ("name", "needed"),
+    [("micro", (3, 5)), ("micro_half", (5, 3)), ("micro_tensor", (7, 0)), ("micro_mma", (8, 0))],
+)
+def test_the_target_of_the_ptx_is_the_capability_the_catalogue_asks_for(
+    name: str, needed: tuple[int, int]
+) -> None:
+    assert module(ptx_text(name)).target == f"sm_{needed[0]}{needed[1]}"
+    asked = {one.minimum_capability for one in MICRO if modules()[one.kernel] == name}
+    assert asked == {needed}

@@ -9,11 +9,11 @@ import pytest
 from studies.onboarding.simulated import Faults, SimulatedGpu
 from studies.onboarding.simulated_nvml import SimulatedNvml
 from tests.training.measuring import board, energy, parts
-from wattcast.training.measure.campaign import Outcome, plan, run_campaign, session
 from wattcast.training.measure.device import GpuLostError, MeasureError
 from wattcast.training.measure.nvml import Nvml, reason_names
-from wattcast.training.measure.observer import Settings
+from wattcast.training.measure.protocol import Settings
 from wattcast.training.measure.recording import Recording, read_recording
+from wattcast.training.measure.run import Outcome, plan, run_campaign, session
 from wattcast.training.measure.workload import Workload
 
 SETTINGS = Settings()

@@ -19,14 +19,13 @@ import pytest
 from studies.onboarding.simulated import SimulatedGpu
 from tests.training.measuring import board, energy, parts, true_profile
 from wattcast.features.errors import DataError
-from wattcast.training.measure.campaign import plan, planned_seconds, run_campaign, session
 from wattcast.training.measure.importers import from_tuning, from_zeus, write_imported
 from wattcast.training.measure.lines import SCHEMA_FILE, Configuration, schema
 from wattcast.training.measure.nvml import Nvml
-from wattcast.training.measure.observer import Settings
 from wattcast.training.measure.pack import pack
-from wattcast.training.measure.protocol import measure
+from wattcast.training.measure.protocol import Settings, measure
 from wattcast.training.measure.recording import read_recording
+from wattcast.training.measure.run import plan, planned_seconds, run_campaign, session
 from wattcast.training.measure.workload import Workload
 
 SETTINGS = Settings(poll_seconds=0.02)
@@ -114,7 +113,7 @@ def test_a_recording_reads_back_what_was_written(whole: Path) -> None:
 def test_every_line_keeps_to_the_published_schema(whole: Path) -> None:
     published = json.loads(SCHEMA_FILE.read_text("utf-8"))
     assert published == json.loads(json.dumps(schema())), (
-        "run python -m wattcast.training.measure.lines"
+        "run python -m studies reference docs/reference"
     )
     validator = jsonschema_rs.validator_for(published)
     for line in whole.read_text("utf-8").splitlines():
@@ -195,7 +194,7 @@ def test_a_result_that_cannot_be_is_a_failure_and_tried_again(
         return found.model_copy(update={"result": result}) if "alu" in found.key else found
 
     with monkeypatch.context() as patch:
-        patch.setattr("wattcast.training.measure.campaign.measure", whim)
+        patch.setattr("wattcast.training.measure.run.measure", whim)
         campaign(board(), path)
     read = read_recording(path)
     (failure,) = read.failures

@@ -20,7 +20,8 @@ from wattcast.training.families import FAMILIES, Catboost, Xgboost
 from wattcast.training.retrain import artifacts
 from wattcast.training.retrain.artifacts import FitTask, fit_predict
 from wattcast.training.retrain.gate import BASELINE, CHAMPION
-from wattcast.training.retrain.run import Base, Champion, Order, Retrained, Uploads, retrain
+from wattcast.training.retrain.inputs import Base, Champion, Order, Retrained, Uploads
+from wattcast.training.retrain.run import retrain
 from wattcast.training.retrain.upload_folds import board_factor
 
 GPU = "tesla-k20"

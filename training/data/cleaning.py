@@ -39,6 +39,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.errors import DataError
 from wattcast.training.data.datasets import (
     SPREADSHEET_ERRORS,
@@ -48,7 +49,7 @@ from wattcast.training.data.datasets import (
     read_kernel_names,
     read_raw,
 )
-from wattcast.training.data.tables import number, validated
+from wattcast.training.data.tables import number, validated, wrong
 
 _SIZE = re.compile(r"_\d+(k|mw|m|w)?(?=kernel|$|_|\s)|\d{2,}$", re.IGNORECASE)
 """Sizes and counters: ``_1024``, ``_1MW``, ``_193K``, and the 10 of a dragged ``vecAdd10``."""
@@ -56,9 +57,7 @@ _SIZE = re.compile(r"_\d+(k|mw|m|w)?(?=kernel|$|_|\s)|\d{2,}$", re.IGNORECASE)
 
 def plain_name(spelling: str) -> str:
     """Lower-case letters and digits alone, sizes and counters taken off: ``BFSv1_4096`` -> bfsv1.
-
-    A name that is nothing but digits and signs stays what it is.
-    """
+    A name that is nothing but digits and signs stays what it is."""
     bare = re.sub(r"[^a-z0-9]", "", _SIZE.sub("", spelling.strip()).lower())
     return bare or re.sub(r"[^a-z0-9]", "", spelling.lower()) or "unnamed"
 
@@ -85,89 +84,29 @@ class NamingRules:
         return known or KernelName(f"{family}/{own}", f"{family}/*", family)
 
 
-MODEL_INPUTS = (
-    "avg_comp_lat",
-    "avg_glob_lat",
-    "avg_shar_lat",
-    "branch",
-    "comp_inst_kernel",
-    "glob_inst_kernel",
-    "glob_load_sm",
-    "glob_store_sm",
-    "misc_inst_kernel",
-    "inst_issue_cycles",
-    "cache_penalty",
-    "occupancy",
-    "reg_thread",
-    "shmem_block",
-    "block_size",
+class _Layout(Strict):
+    ignored: frozenset[str]
+    names: Mapping[str, str]
+
+
+class _Columns(Strict):
+    model_inputs: tuple[str, ...]
+    text: tuple[str, ...]
+    numeric: tuple[str, ...]
+    thesis: _Layout
+    powerquant: _Layout
+
+
+_COLUMNS = checked(
+    _Columns, read_toml(Path(__file__).with_name("columns.toml")), "training/data/columns.toml"
 )
+MODEL_INPUTS = _COLUMNS.model_inputs
 """The 15 features finally selected (thesis Table 5.4, bold), in the order of the table."""
 
-TEXT_COLUMNS = ("gpu", "benchmark", "kernel", "kernel_id", "kernel_group", "family", "flag")
-NUMERIC_COLUMNS = (
-    "grid_size",
-    "block_size",
-    "total_threads",
-    "avg_comp_lat",
-    "avg_glob_lat",
-    "avg_misc_lat",
-    "avg_shar_lat",
-    "branch",
-    "comp_inst_kernel",
-    "comp_inst_sm",
-    "comp_lat_sm",
-    "glob_inst_kernel",
-    "glob_inst_sm",
-    "glob_lat_sm",
-    "glob_load_sm",
-    "glob_store_sm",
-    "misc_inst_kernel",
-    "misc_inst_sm",
-    "misc_lat_sm",
-    "shar_inst_kernel",
-    "shar_inst_sm",
-    "shar_lat_sm",
-    "total_inst",
-    "waves",
-    "wtotal",
-    "inst_issue_cycles",
-    "cache_penalty",
-    "glb_penalty",
-    "sh_penalty",
-    "occupancy",
-    "reg_thread",
-    "shmem_block",
-    "loops",
-    "power_w",
-    "time_us",
-    "n_repeats",
-    "serial",
-    "src_row",
-)
+TEXT_COLUMNS = _COLUMNS.text
+NUMERIC_COLUMNS = _COLUMNS.numeric
 """Uniform columns (Table 5.4 names). ``serial`` is the file's own row number (K20), ``src_row``
 the line in the file that was read; a column the file does not have is missing throughout."""
-
-_THESIS_NAMES = {
-    "Total Threads": "total_threads",
-    "Power": "power_w",
-    "Sr No.": "serial",
-}
-_THESIS_IGNORED = frozenset(
-    # Spreadsheet intermediates that nothing here uses; the penalties hold what they are for.
-    {"Benchmark", "Kernel Name", "sm_active", "n_warps", "sh_throughput", "Global_Throughput"}
-    | {"global_Throughput"}
-)
-_POWERQUANT_NAMES = {
-    "GridSize": "grid_size",
-    "BlockSize": "block_size",
-    "Comp_inst_kernel": "comp_inst_kernel",
-    "Avg": "power_w",
-    "Time": "time_ns",
-    "Regs": "reg_thread",
-    "Loops": "loops",
-}
-_POWERQUANT_IGNORED = frozenset({"KernelName", "block_size"})  # block_size repeats BlockSize
 
 _ALWAYS = frozenset({"grid_size", "block_size", "power_w"})
 """Numbers that every row must have, above 0."""
@@ -181,9 +120,7 @@ MAX_THREADS_PER_SM = 2048
 @dataclass(frozen=True)
 class CleanTable:
     """Cleaned rows of one file (uniform columns) and rows dropped per rule.
-
-    ``named_by_rule`` counts rows of kernels that ``kernel_names.csv`` does not hold (rule 4).
-    """
+    ``named_by_rule`` counts rows of kernels that ``kernel_names.csv`` does not hold (rule 4)."""
 
     source: SourceFile
     path: Path
@@ -223,9 +160,9 @@ def _clean_thesis(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
     blank = (text.drop(columns=["Sr No."], errors="ignore") == "").all(axis=1)
     text, dropped = text[~blank], {"1 blank rows": int(blank.sum())}
     names = {
-        name: _THESIS_NAMES.get(name, name.replace("_sim", "_sm"))
+        name: _COLUMNS.thesis.names.get(name, name.replace("_sim", "_sm"))
         for name in text.columns
-        if name not in _THESIS_IGNORED and name not in raw.source.unused
+        if name not in _COLUMNS.thesis.ignored and name not in raw.source.unused
     }
     numbers = _to_numbers(text, names, raw)
     broken = numbers[list(MODEL_INPUTS)].isna().any(axis=1)
@@ -245,9 +182,9 @@ def _clean_thesis(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
 def _clean_powerquant(raw: RawTable) -> tuple[pd.DataFrame, dict[str, int]]:
     text = _text_frame(raw)
     names = {
-        name: _POWERQUANT_NAMES.get(name, name)
+        name: _COLUMNS.powerquant.names.get(name, name)
         for name in text.columns
-        if name not in _POWERQUANT_IGNORED
+        if name not in _COLUMNS.powerquant.ignored
     }
     shared = text["avg_shar_lat"]
     text["avg_shar_lat"] = shared.where(shared != "NaN", "0")
@@ -274,16 +211,12 @@ def _to_numbers(text: pd.DataFrame, names: dict[str, str], raw: RawTable) -> pd.
     columns: dict[str, pd.Series] = {}
     for given, name in names.items():
         if name not in known:
-            raise DataError(
-                f"{raw.path.name} has an unexpected column {given!r}",
-                file=raw.path.name,
-                column=given,
-            )
+            raise wrong(raw.path, f"has an unexpected column {given!r}", column=given)
         cells = text[given]
         numbers = pd.to_numeric(cells.replace("", None), errors="coerce")
-        wrong = numbers.isna() & (cells != "") & ~cells.isin(SPREADSHEET_ERRORS)
-        if wrong.any():
-            line = _first_line(wrong)
+        bad = numbers.isna() & (cells != "") & ~cells.isin(SPREADSHEET_ERRORS)
+        if bad.any():
+            line = _first_line(bad)
             raise DataError(
                 f"{raw.path.name}, row {line}, column {given!r}: {cells[line]!r} is not a number",
                 file=raw.path.name,
@@ -327,13 +260,8 @@ def _name_kernels(
     for at, (benchmark, kernel) in enumerate(keys):
         if by_rule[at] and not (raw.complete or raw.source.reference_only):
             line = int(frame["src_row"].iloc[at])
-            raise DataError(
-                f"{raw.path.name}, row {line}: kernel_names.csv does not know "
-                f"{benchmark!r} / {kernel!r}",
-                file=raw.path.name,
-                row=line,
-                column="kernel",
-            )
+            said = f"kernel_names.csv does not know {benchmark!r} / {kernel!r}"
+            raise wrong(raw.path, said, line, "kernel")
     found = [
         rules.name(*key) if ruled else names[(raw.source.names, *key)]
         for key, ruled in zip(keys, by_rule, strict=True)

@@ -9,28 +9,24 @@ from __future__ import annotations
 
 import csv
 import os
-import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
+from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.errors import DataError
 from wattcast.models.cards import sha256_of
-from wattcast.training.data.tables import FIRST_ROW, read_table, text
+from wattcast.training.data.tables import FIRST_ROW, read_table, text, wrong
 
 SOURCES_FILE = Path(__file__).parents[1] / "sources.toml"
 SPREADSHEET_ERRORS = frozenset({"#DIV/0!", "#REF!", "#VALUE!"})
 """Failed spreadsheet formulas, kept in the published files as text."""
 
 
-class SourceFile(BaseModel):
+class SourceFile(Strict):
     """One entry of ``sources.toml``."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     gpu: str
@@ -48,10 +44,8 @@ class SourceFile(BaseModel):
         return Path(self.path).name
 
 
-class Collection(BaseModel):
+class Collection(Strict):
     """Tables of one origin that have no single upstream file; ``files`` are glob patterns."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     repository: str
@@ -60,10 +54,8 @@ class Collection(BaseModel):
     files: tuple[str, ...]
 
 
-class Sources(BaseModel):
+class Sources(Strict):
     """``sources.toml``: what is trained on, where it comes from, under which licence."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     licence: str
     repository: str
@@ -99,9 +91,7 @@ class RawTable:
     def column(self, name: str) -> list[str]:
         """Cells of a column, stripped. Raises DataError if the file has no such column."""
         if name not in self.columns:
-            raise DataError(
-                f"{self.path.name} has no column {name!r}", file=self.path.name, column=name
-            )
+            raise wrong(self.path, f"has no column {name!r}", column=name)
         at = self.columns.index(name)
         return [row[at].strip() for row in self.rows]
 
@@ -122,10 +112,7 @@ class KernelName:
 @cache
 def sources() -> Sources:
     """``sources.toml``, validated. Raises DataError if it is not as it should be."""
-    try:
-        return Sources.model_validate(tomllib.loads(SOURCES_FILE.read_text("utf-8")))
-    except ValidationError as error:
-        raise DataError(f"{SOURCES_FILE.name}: {error}", file=SOURCES_FILE.name) from error
+    return checked(Sources, read_toml(SOURCES_FILE), SOURCES_FILE.name)
 
 
 def find_data() -> Path | None:
@@ -158,9 +145,7 @@ def read_raw(source_id: str, root: Path | None = None) -> RawTable:
 
 def read_kernel_names(root: Path | None = None) -> dict[tuple[str, str, str], KernelName]:
     """(source key, benchmark, kernel) as the files spell them -> canonical names.
-
-    Raises DataError for a missing file, column or cell, or a spelling named twice.
-    """
+    Raises DataError for a missing file, column or cell, or a spelling named twice."""
     path = (root or data_root()) / "power" / "kernel_names.csv"
     frame = read_table(path, {name: text() for name in (*_SPELLING, *_CANONICAL)})
     names: dict[tuple[str, str, str], KernelName] = {}
@@ -173,12 +158,7 @@ def read_kernel_names(root: Path | None = None) -> dict[tuple[str, str, str], Ke
         key = (stem, benchmark.strip(), kernel.strip())
         name = KernelName(*named)
         if names.setdefault(key, name) != name:
-            raise DataError(
-                f"{path.name}, row {line}: {key} has two names",
-                file=path.name,
-                row=line,
-                column="kernel_id",
-            )
+            raise wrong(path, f"{key} has two names", line, "kernel_id")
     return names
 
 
@@ -193,16 +173,12 @@ def _read_csv(
             lines: list[int] = []
             for row in reader:
                 if len(row) != len(columns):
-                    raise DataError(
-                        f"{path.name}, row {reader.line_num}: {len(row)} cells under "
-                        f"{len(columns)} columns",
-                        file=path.name,
-                        row=reader.line_num,
-                    )
+                    said = f"{len(row)} cells under {len(columns)} columns"
+                    raise wrong(path, said, reader.line_num)
                 rows.append(row)
                 lines.append(reader.line_num)
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path.name} cannot be read: {error}", file=path.name) from error
+        raise wrong(path, f"cannot be read: {error}") from error
     if not rows:
-        raise DataError(f"{path.name} has no rows", file=path.name)
+        raise wrong(path, "has no rows")
     return columns, tuple(tuple(row) for row in rows), tuple(lines)

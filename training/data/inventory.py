@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
-
-import pandas as pd
 
 from wattcast.features.errors import DataError
 from wattcast.models.cards import sha256_of
@@ -40,11 +38,12 @@ class TableFacts:
     ``dropped`` counts rows by rule, ``noted`` what was kept although something is odd.
     ``fingerprint`` is a sha256 of the rows kept, the same however the file is written; that of a
     power file is of its vectors, watts and kernel groups, before any recomputing. ``problem``
-    says what is wrong with a defective or missing table.
+    says what is wrong with a defective or missing table. Readers of sound tables leave ``path`` and
+    ``sha256`` to ``inventory``.
     """
 
-    path: str
-    state: State
+    path: str = ""
+    state: State = "missing"
     sha256: str = ""
     rows: int = 0
     kept: int = 0
@@ -54,27 +53,13 @@ class TableFacts:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class Found:
-    """What a reader found in a sound table."""
-
-    state: State
-    rows: int
-    kept: int
-    fingerprint: str
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    noted: Mapping[str, int] = field(default_factory=dict)
-
-
-Readers = Mapping[str, Callable[[], Found]]
+Readers = Mapping[str, Callable[[], TableFacts]]
 """Path of a table below the data folder -> what reads and counts it."""
 
 
 def inventory(root: Path, further: Readers = MappingProxyType({})) -> list[TableFacts]:
     """Facts of every table below ``root``, sorted by path: also of those missing or defective.
-
-    ``further`` reads tables besides those of power.
-    """
+    ``further`` reads tables besides those of power."""
     readers = {**_readers(root), **further}
     there = {path.relative_to(root).as_posix() for path in root.rglob("*.csv")}
     return [_facts(root, name, readers.get(name)) for name in sorted({*readers, *there})]
@@ -93,13 +78,13 @@ def data_folder(given: Path | None) -> Path:
 
 
 def _readers(root: Path) -> Readers:
-    readers: dict[str, Callable[[], Found]] = {"power/kernel_names.csv": lambda: _names(root)}
+    readers: dict[str, Callable[[], TableFacts]] = {"power/kernel_names.csv": lambda: _names(root)}
     for source in sources().file:
         readers[f"power/raw/{source.name}"] = partial(_raw, source.id, root)
     return readers
 
 
-def _facts(root: Path, name: str, read: Callable[[], Found] | None) -> TableFacts:
+def _facts(root: Path, name: str, read: Callable[[], TableFacts] | None) -> TableFacts:
     path = root / name
     if not path.is_file():
         return TableFacts(name, "missing", problem=f"{name} is not there")
@@ -110,36 +95,29 @@ def _facts(root: Path, name: str, read: Callable[[], Found] | None) -> TableFact
         found = read()
     except DataError as error:
         return TableFacts(name, "defective", found_sha256, problem=str(error))
-    return TableFacts(
-        name,
-        found.state,
-        found_sha256,
-        found.rows,
-        found.kept,
-        {rule: count for rule, count in found.dropped.items() if count},
-        {what: count for what, count in found.noted.items() if count},
-        found.fingerprint,
-    )
+    dropped = {rule: count for rule, count in found.dropped.items() if count}
+    noted = {what: count for what, count in found.noted.items() if count}
+    return replace(found, path=name, sha256=found_sha256, dropped=dropped, noted=noted)
 
 
-def _raw(source_id: str, root: Path) -> Found:
+def _raw(source_id: str, root: Path) -> TableFacts:
     raw, table = read_raw(source_id, root), clean(source_id, root)
     rows = table.training_rows
     idle = len(table.frame) - len(rows)
     zero = table.frame["flag"].str.contains("iic_zero")
     short = table.frame["flag"].str.contains("short_run")
     blind = table.frame["flag"].str.contains("time_not_kernel")
-    return Found(
-        "complete" if raw.complete else "shortened",
-        len(raw.rows),
-        len(rows),
-        fingerprint(
+    return TableFacts(
+        state="complete" if raw.complete else "shortened",
+        rows=len(raw.rows),
+        kept=len(rows),
+        fingerprint=fingerprint(
             rows[list(MODEL_INPUTS)].to_numpy(float),
             rows["power_w"].to_numpy(float),
             rows["kernel_group"].tolist(),
         ),
-        {**table.dropped, "5 idle_power": idle},
-        {
+        dropped={**table.dropped, "5 idle_power": idle},
+        noted={
             "4 named by rule": table.named_by_rule,
             "10 iic_zero": int(zero.sum()),
             "10 short_run": int(short.sum()),
@@ -148,17 +126,10 @@ def _raw(source_id: str, root: Path) -> Found:
     )
 
 
-def _names(root: Path) -> Found:
+def _names(root: Path) -> TableFacts:
     names = read_kernel_names(root)
-    return Found("sound", len(names), len(names), digest(sorted(map(repr, names.items()))))
-
-
-def digest_of_frame(frame: pd.DataFrame) -> str:
-    """sha256 of the rows, however their file is written."""
-    # Lines of the file are bookkeeping; the same rows elsewhere are the same rows.
-    columns = sorted(name for name in frame.columns if name not in ("line", "src_row"))
-    text = frame[columns].to_csv(index=False, lineterminator="\n")
-    return hashlib.sha256(text.encode()).hexdigest()
+    count, found = len(names), digest(sorted(map(repr, names.items())))
+    return TableFacts(state="sound", rows=count, kept=count, fingerprint=found)
 
 
 def digest(lines: Iterable[str]) -> str:

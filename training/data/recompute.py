@@ -20,7 +20,7 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.occupancy import occupancy
 from wattcast.features.schemas import formulas
-from wattcast.features.schemas.derive import derive, launch_columns
+from wattcast.features.schemas.schema import derive, launch_columns
 from wattcast.features.schemas.tables import Definition, GpuTable
 from wattcast.training.data.cleaning import MODEL_INPUTS
 

@@ -15,6 +15,14 @@ FIRST_ROW = 2
 """Line of a CSV file that holds its first row: the names stand on line 1."""
 
 
+def wrong(path: Path, what: str, row: int | None = None, column: str | None = None) -> DataError:
+    """The error of a file that is not as it should be; its text names the row, if there is one."""
+    place = {"row": row, "column": column}
+    where = "" if row is None else f", row {row}:"
+    told = {name: value for name, value in place.items() if value is not None}
+    return DataError(f"{path.name}{where} {what}", file=path.name, **told)
+
+
 def text(*, nullable: bool = False, choices: tuple[str, ...] = (), pattern: str = "") -> pa.Column:
     """A text column; ``choices`` are all it may hold, ``pattern`` what each cell must match."""
     checks = [pa.Check.isin(choices)] if choices else []
@@ -52,9 +60,9 @@ def read_table(path: Path, columns: dict[str, pa.Column]) -> pd.DataFrame:
     try:
         frame = pd.read_csv(path, dtype=dict.fromkeys(columns, str), keep_default_na=False)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path.name} cannot be read: {error}", file=path.name) from error
+        raise wrong(path, f"cannot be read: {error}") from error
     if frame.empty:
-        raise DataError(f"{path.name} has no rows", file=path.name)
+        raise wrong(path, "has no rows")
     for name in columns:
         if name in frame:
             frame[name] = frame[name].mask(frame[name] == "")
@@ -65,9 +73,7 @@ def validated(
     frame: pd.DataFrame, columns: dict[str, pa.Column], path: Path, first_row: int
 ) -> pd.DataFrame:
     """``frame`` with at least ``columns``; the row of a file is its index plus ``first_row``.
-
-    Raises DataError as ``read_table`` does.
-    """
+    Raises DataError as ``read_table`` does."""
     try:
         return pa.DataFrameSchema(columns).validate(frame, lazy=True)
     except SchemaErrors as error:
@@ -78,7 +84,7 @@ def _defect(path: Path, cases: pd.DataFrame, first_row: int) -> DataError:
     missing = cases[cases["check"] == "column_in_dataframe"]
     if len(missing):
         names = ", ".join(str(name) for name in missing["failure_case"])
-        return DataError(f"{path.name} has no column {names}", file=path.name, column=names)
+        return wrong(path, f"has no column {names}", column=names)
     first: Any = cases.sort_values("index", na_position="last").iloc[0]
     line = None if pd.isna(first["index"]) else int(first["index"]) + first_row
     where = f", row {line}" if line is not None else ""

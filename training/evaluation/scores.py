@@ -33,9 +33,7 @@ the order of summation."""
 
 def r2(measured: Floats, predicted: Floats) -> float:
     """Share of the variance explained, 1 - SS_res / SS_tot about the mean of ``measured``.
-
-    0 is what that mean would score, below 0 is worse. NaN where all measured values are equal.
-    """
+    0 is what that mean would score, below 0 is worse. NaN where all measured values are equal."""
     total = float(np.sum((measured - measured.mean()) ** 2))
     return 1 - float(np.sum((predicted - measured) ** 2)) / total if total > 0 else float("nan")
 

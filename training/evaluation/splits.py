@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -17,6 +17,9 @@ from numpy.typing import ArrayLike, NDArray
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 Names = NDArray[np.str_]
+
+
+_LABELS = ("kernels", "families", "gpus", "clocks")
 
 
 @dataclass(frozen=True)
@@ -50,9 +53,7 @@ class Rows:
         clocks: ArrayLike | None = None,
     ) -> Rows:
         """Rows with groups, kernels and families numbered in the order of their sorted names.
-
-        ``clocks`` are numbers ``[n]`` or ``[n, 2]`` (core and memory), in any unit.
-        """
+        ``clocks`` are numbers ``[n]`` or ``[n, 2]`` (core and memory), in any unit."""
         return cls(
             np.asarray(vectors, dtype=np.float64),
             np.asarray(watts, dtype=np.float64),
@@ -73,19 +74,9 @@ class Rows:
 
     def take(self, rows: Indices) -> Rows:
         """The chosen rows; group numbers stay as they are."""
-
-        def chosen(labels: Indices | None) -> Indices | None:
-            return None if labels is None else labels[rows]
-
-        return Rows(
-            self.vectors[rows],
-            self.watts[rows],
-            self.groups[rows],
-            kernels=chosen(self.kernels),
-            families=chosen(self.families),
-            gpus=None if self.gpus is None else self.gpus[rows],
-            clocks=chosen(self.clocks),
-        )
+        labels = {name: getattr(self, name) for name in _LABELS}
+        chosen = {name: None if one is None else one[rows] for name, one in labels.items()}
+        return Rows(self.vectors[rows], self.watts[rows], self.groups[rows], **chosen)
 
     def hidden(self) -> Rows:
         """The same rows without their power (NaN): all that a model may know of test rows."""
@@ -117,24 +108,13 @@ def plain(fit_predict: FitPredict) -> Fit:
 
 def joined(parts: Sequence[Rows]) -> Rows:
     """Rows of several tables as one, numbered alike (``take`` of one ``Rows`` gives such parts).
+    A label is kept where every part has it."""
 
-    A label is kept where every part has it.
-    """
-
-    def label(name: str) -> Indices | None:
+    def together(name: str) -> Any:
         values = [getattr(part, name) for part in parts]
         return None if any(each is None for each in values) else np.concatenate(values)
 
-    gpus = [part.gpus for part in parts if part.gpus is not None]
-    return Rows(
-        np.concatenate([part.vectors for part in parts]),
-        np.concatenate([part.watts for part in parts]),
-        np.concatenate([part.groups for part in parts]),
-        kernels=label("kernels"),
-        families=label("families"),
-        gpus=np.concatenate(gpus) if len(gpus) == len(parts) else None,
-        clocks=label("clocks"),
-    )
+    return Rows(**{name: together(name) for name in ("vectors", "watts", "groups", *_LABELS)})
 
 
 def _numbered(names: ArrayLike) -> Indices:

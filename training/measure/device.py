@@ -88,9 +88,7 @@ def profile_id(name: str) -> str:
 
 def known_profile(device: Device, gpu: str | None = None) -> GpuProfile | None:
     """The profile of ``gpu``, or the one that the device's name finds.
-
-    Raises GpuError for a ``gpu`` that is unknown.
-    """
+    Raises GpuError for a ``gpu`` that is unknown."""
     if gpu is not None:
         return load_gpu(gpu)
     try:

@@ -184,9 +184,7 @@ class CudaRunner:
 
     def function(self, ptx: str, kernel: str) -> Any:
         """A kernel of a module, which is compiled once: the largest takes the driver seconds.
-
-        Raises WorkloadError, GpuLostError.
-        """
+        Raises WorkloadError, GpuLostError."""
         if ptx not in self._modules:
             self._modules[ptx] = self.call("cuModuleLoadData", ptx.encode() + b"\0")
         return self.call("cuModuleGetFunction", self._modules[ptx], kernel.encode())

@@ -6,15 +6,12 @@
     configuration  one workload on one data pattern: raw samples, windows, result
     failure        a configuration that could not be measured, and why
 
-``recording.schema.json`` is the JSON Schema of a line
-(``python -m wattcast.training.measure.lines`` writes
-it); docs/measuring.md tells units and meaning of every field.
+``recording.schema.json`` is the JSON Schema of a line (``python -m studies reference`` writes it);
+docs/measuring.md tells units and meaning of every field.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -180,14 +177,3 @@ def schema() -> dict[str, Any]:
         "title": "One line of a Wattcast recording",
         **LINE.json_schema(),
     }
-
-
-def main() -> int:
-    """Write the schema file."""
-    SCHEMA_FILE.write_text(json.dumps(schema(), indent=1) + "\n", "utf-8")
-    print(SCHEMA_FILE.name)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -61,18 +61,14 @@ LAUNCH_SECONDS = 1e-3
 Kind = Literal["latency", "throughput", "bandwidth", "launch", "energy"]
 """Kinds of probes (workload.Probe)."""
 
-MODULES = {
-    "micro": (3, 5),
-    "micro_half": (5, 3),
-    "micro_tensor": (7, 0),
-    "micro_mma": (8, 0),
-}
-"""PTX files and the compute capability each needs (the target in the file)."""
+MODULES = ("micro", "micro_half", "micro_tensor", "micro_mma")
+"""PTX files."""
 
 SLOTS = 1024
 """Threads between two operands of an energy kernel's input: the largest block."""
 
 _KERNEL = re.compile(r"^\.visible \.entry (\w+)\(.*?^\}", re.M | re.S)
+_TARGET = re.compile(r"^\.target sm_(\d+)$", re.M)
 _STATEMENT = re.compile(r"^\s*(?:@!?[\w%]+\s+)?([a-z][\w.]*)(?:\s[^;]*)?;", re.M)
 
 
@@ -80,6 +76,14 @@ _STATEMENT = re.compile(r"^\s*(?:@!?[\w%]+\s+)?([a-z][\w.]*)(?:\s[^;]*)?;", re.M
 def ptx_text(module: str) -> str:
     """The committed PTX of a source. Raises OSError."""
     return (FOLDER / f"{module}.ptx").read_text(encoding="utf-8")
+
+
+@lru_cache(maxsize=32)
+def capability(module: str) -> tuple[int, int]:
+    """The compute capability that a PTX file needs, its target. Raises OSError."""
+    found = _TARGET.search(ptx_text(module))
+    assert found is not None
+    return divmod(int(found[1]), 10)
 
 
 @lru_cache(maxsize=1)
@@ -147,9 +151,26 @@ class Maker:
             arguments=arguments,
             mix=mix,
             probe=probe,
-            minimum_capability=MODULES[module],
+            minimum_capability=capability(module),
             description=description,
         )
+
+    def latency(
+        self,
+        target: str,
+        kernel: str,
+        arguments: tuple[Given, ...],
+        operations: int,
+        turns: int,
+        description: str,
+        *,
+        name: str = "",
+        threads: int = 32,
+    ) -> Workload:
+        """A chain of ``operations`` a turn in one warp, or fewer threads."""
+        probe = Probe(kind="latency", target=target, operations=operations * turns, warps_per_sm=1)
+        called = name or f"latency.{target}"
+        return self.make(called, kernel, arguments, probe, 1, threads, turns, description)
 
 
 def element_of(target: str) -> Element:
@@ -198,12 +219,8 @@ def arithmetic(make: Maker, target: str, chains: int, warps: int, single: bool) 
         )
         operands = (results, *constants, count(turns))
     if single:
-        probe = Probe(
-            kind="latency", target="shared" if shared else target, operations=EVENTS * turns,
-            warps_per_sm=1,
-        )  # fmt: skip
-        return make.make(f"latency.{target}", kernel, operands, probe, 1, 32, turns,
-                         f"one chain of {target} in one warp")  # fmt: skip
+        said, of = f"one chain of {target} in one warp", "shared" if shared else target
+        return make.latency(of, kernel, operands, EVENTS, turns, said, name=f"latency.{target}")
     probe = Probe(
         kind="throughput", target=target, operations=float(blocks * threads * EVENTS * turns),
         parallelism=chains, warps_per_sm=warps,
@@ -232,37 +249,25 @@ def latencies(make: Maker) -> Iterator[Workload]:
         constants = (
             (Scalar(element="f32", value=0.5),) * 2 if kind == "f32" else (count(12345), count(678))
         )
-        yield make.make(
-            f"latency.{target}", kernel, (out(32, kind), *constants, count(turns)),
-            Probe(kind="latency", target=target, operations=operations * turns, warps_per_sm=1),
-            1, 32, turns, f"one chain of {target} in one warp",
-        )  # fmt: skip
+        given, said = (
+            (out(32, kind), *constants, count(turns)),
+            f"one chain of {target} in one warp",
+        )
+        yield make.latency(target, kernel, given, operations, turns, said)
     for stride in (2, 4, 8, 16, 32):
         turns = make.turns(EVENTS * (26 + 2 * stride))
-        yield make.make(
-            f"latency.shared.stride{stride}", "ld_shared_i1",
-            (out(32), count(stride), count(turns)),
-            Probe(kind="latency", target=f"shared.stride{stride}", operations=EVENTS * turns,
-                  warps_per_sm=1),
-            1, 32, turns, f"shared memory, lanes {stride} words apart: {stride}-way conflicts",
-        )  # fmt: skip
+        strided = (out(32), count(stride), count(turns))
+        said = f"shared memory, lanes {stride} words apart: {stride}-way conflicts"
+        yield make.latency(f"shared.stride{stride}", "ld_shared_i1", strided, EVENTS, turns, said)
     for slots, name in ((32, "apart"), (1, "same")):
         turns = make.turns(16 * 700)
-        yield make.make(
-            f"latency.atom.global.{name}", "atom_global",
-            (out(32), Buffer(elements=slots, element="u32", fill="zeros"), count(slots),
-             count(turns)),
-            Probe(kind="latency", target=f"atom.global.{name}", operations=16 * turns,
-                  warps_per_sm=1),
-            1, 32, turns, f"atomic additions to global memory, {slots} words a warp",
-        )  # fmt: skip
+        added = (out(32), out(slots), count(slots), count(turns))
+        said = f"atomic additions to global memory, {slots} words a warp"
+        yield make.latency(f"atom.global.{name}", "atom_global", added, 16, turns, said)
         turns = make.turns(16 * (100 if slots == 32 else 2000))
-        yield make.make(
-            f"latency.atom.shared.{name}", "atom_shared", (out(32), count(slots), count(turns)),
-            Probe(kind="latency", target=f"atom.shared.{name}", operations=16 * turns,
-                  warps_per_sm=1),
-            1, 32, turns, f"atomic additions to shared memory, {slots} words a warp",
-        )  # fmt: skip
+        inside = (out(32), count(slots), count(turns))
+        said = f"atomic additions to shared memory, {slots} words a warp"
+        yield make.latency(f"atom.shared.{name}", "atom_shared", inside, 16, turns, said)
 
 
 CHASES = (
@@ -302,13 +307,11 @@ def chases(make: Maker) -> Iterator[Workload]:
         ring = Buffer(
             elements=max(steps, 1) * stride // 8, element="u64", fill="chase", stride_bytes=stride
         )
-        yield make.make(
-            name, f"chase_{operator}",
-            (out(1, "u64"), ring, count(turns)),
-            Probe(kind="latency", target=target, operations=16 * turns, warps_per_sm=1),
-            1, 1, turns,
-            f"one thread, {steps} places {stride} bytes apart, through ld.global.{operator}",
-        )  # fmt: skip
+        given = (out(1, "u64"), ring, count(turns))
+        said = f"one thread, {steps} places {stride} bytes apart, through ld.global.{operator}"
+        yield make.latency(
+            target, f"chase_{operator}", given, 16, turns, said, name=name, threads=1
+        )
 
 
 def throughputs(make: Maker) -> Iterator[Workload]:

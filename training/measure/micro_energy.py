@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from wattcast.training.measure.micro import EVENTS, SLOTS, Kind, Maker, count, out, wide
+from wattcast.features.checked import PositiveFloat, PositiveInt, Strict, checked, read_toml
+from wattcast.training.measure.micro import EVENTS, FOLDER, SLOTS, Kind, Maker, count, out, wide
 from wattcast.training.measure.workload import Buffer, Element, Given, Probe, Workload
 
 MOST_STREAMED = 2**31
@@ -23,26 +24,22 @@ def _footprint(make: Maker, level: str) -> int:
     return _power_of_two(board.l2_bytes // 4)
 
 
-STREAMS = (
-    ("bandwidth.dram.read", "read_cg", "dram", 16),
-    ("bandwidth.dram.write", "write", "dram", 16),
-    ("bandwidth.dram.update", "update", "dram", 32),
-    ("bandwidth.l2.read", "read_cg", "l2", 16),
-    ("bandwidth.l2.write", "write", "l2", 16),
-    ("bandwidth.l2.update", "update", "l2", 32),
-    ("bandwidth.l1.read", "read_ca", "l1", 16),
-    *(
-        (f"energy.{level}.fma{flops}", f"read_fma{flops}", level, 16)
-        for level in ("dram", "l2")
-        for flops in (4, 16, 64)
-    ),
-)
-"""Id, kernel, where the stream lies, and bytes a thread moves at one step."""
+Event = tuple[str, Element, PositiveFloat]
+"""Kernel, element of its operands, rough cycles."""
+
+
+class _Energy(Strict):
+    streams: Mapping[str, tuple[str, str, PositiveInt]]
+    events: Mapping[str, Event]
+    matrices: Mapping[str, Event]
+
+
+_ENERGY = checked(_Energy, read_toml(FOLDER / "energy.toml"), "kernels/energy.toml")
 
 
 def streams(make: Maker) -> Iterator[Workload]:
     """Streams of 16 bytes a thread; those named by FMAs add arithmetic to each load."""
-    for name, kernel, level, moved in STREAMS:
+    for name, (kernel, level, moved) in _ENERGY.streams.items():
         blocks, threads = make.shape(make.full_warps)
         whole = 16 * blocks * threads
         if level == "l1":
@@ -71,27 +68,6 @@ def streams(make: Maker) -> Iterator[Workload]:
         )  # fmt: skip
 
 
-Event = tuple[str, str, Element, float]
-"""Id, kernel, element of its operands, rough cycles of an operation of a warp on an SM."""
-
-_EVENTS: tuple[Event, ...] = (
-    ("fma.f32", "energy_fma_f32", "f32", 0.5),
-    ("fma.f64", "energy_fma_f64", "f64", 1.0),
-    ("fma.f16x2", "energy_fma_f16x2", "f16", 0.5),
-    ("add.f32", "energy_add_f32", "f32", 0.5),
-    ("add.s32", "energy_add_s32", "u32", 0.5),
-    ("mad.s32", "energy_mad_s32", "u32", 0.5),
-    ("shf.b32", "energy_shf_b32", "u32", 0.5),
-    ("popc.b32", "energy_popc_b32", "u32", 2.0),
-    ("ex2.f32", "energy_ex2_f32", "f32", 2.0),
-    ("shfl.b32", "energy_shfl_b32", "u32", 1.0),
-    ("fma-ex2", "energy_fma_ex2", "f32", 0.8),
-    ("branch1", "energy_branch_1", "f32", 1.0 / 16),
-    ("branch4", "energy_branch_4", "f32", 1.0 / 16),
-    ("diverge", "energy_diverge", "f32", 1.0),
-    ("bar", "energy_bar", "f32", 4.0),
-)
-
 _SPARSE = (("w1", 1, 1), ("w4", 4, 1), ("half", 0, 2))
 """FMA on part of the board: name, warps an SM (0: all that fit), one of so many SMs busy."""
 
@@ -105,11 +81,11 @@ def _operands(element: Element) -> Buffer:
 
 def events(make: Maker) -> Iterator[Workload]:
     """One kind of event as often as the board can, and FMA on part of it."""
-    plans = [(one, make.full_warps, 1) for one in _EVENTS]
-    for name, warps, share in _SPARSE:
-        one: Event = (f"fma.f32.{name}", "energy_fma_f32", "f32", 0.5)
-        plans.append((one, warps or make.full_warps, share))
-    for (name, kernel, element, cycles), warps, share in plans:
+    plans = [(*one, make.full_warps, 1) for one in _ENERGY.events.items()]
+    for part, warps, share in _SPARSE:
+        fma = _ENERGY.events["fma.f32"]
+        plans.append((f"fma.f32.{part}", fma, warps or make.full_warps, share))
+    for name, (kernel, element, cycles), warps, share in plans:
         blocks, threads = make.shape(warps)
         blocks = max(1, blocks // share)
         turns = make.turns(EVENTS * max(cycles * warps, 1))
@@ -161,28 +137,15 @@ def atomics(make: Maker) -> Iterator[Workload]:
     )  # fmt: skip
 
 
-# Target, kernel, chains, element of its operands, rough cycles of a product on an SM.
-_MATRIX: tuple[tuple[str, str, int, Element, float], ...] = (
-    ("wmma.f32", "wmma_f32", 1, "f16", 8.0),
-    ("wmma.f32", "wmma_f32", 2, "f16", 8.0),
-    ("wmma.f32", "wmma_f32", 4, "f16", 8.0),
-    ("wmma.f16", "wmma_f16", 4, "f16", 8.0),
-    ("mma.f16", "mma_f16", 1, "f16", 4.0),
-    ("mma.f16", "mma_f16", 4, "f16", 4.0),
-    ("mma.bf16", "mma_bf16", 4, "f16", 4.0),
-    ("mma.tf32", "mma_tf32", 4, "f32", 4.0),
-    ("mma.s8", "mma_s8", 4, "u8", 4.0),
-    ("mma.f64", "mma_f64", 4, "f64", 4.0),
-)
-
 _WARPS = 16
 """Warps an SM of matrix kernels: four a scheduler, and registers for their fragments."""
 
 
 def matrices(make: Maker) -> Iterator[Workload]:
     """Matrix units: one chain in one warp, several in many; power of each type."""
-    for target, name, chains, element, cycles in _MATRIX:
-        kernel = f"{name}_i{chains}"
+    for kernel, (target, element, cycles) in _ENERGY.matrices.items():
+        name, _, number = kernel.rpartition("_i")
+        chains = int(number)
         wide_sums = name == "mma_f64"
         a_thread = 32 if name.startswith("wmma") else 8 if wide_sums else 16
         sums: Element = "f64" if wide_sums else "f32" if name != "mma_s8" else "u32"

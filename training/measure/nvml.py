@@ -92,9 +92,7 @@ class Nvml:
 
     def sensor(self, clock: Clock, pci_bus: str | None = None) -> NvmlSensor:
         """The sensors of a board: the only one, or that at ``pci_bus``.
-
-        Raises MeasureError where there is none, or several and none is named.
-        """
+        Raises MeasureError where there is none, or several and none is named."""
         devices = self.devices()
         if not devices:
             raise MeasureError("NVML sees no GPU")

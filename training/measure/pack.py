@@ -17,25 +17,7 @@ from wattcast.training.measure.recording import Recording, read_recording, rows
 _DAY = (1980, 1, 1, 0, 0, 0)
 """The least date a ZIP file holds: the same recordings make the same file."""
 
-_README = """\
-# Power, time and energy of CUDA kernels
-
-{kernels} PTX modules, {configurations} configurations on {gpus}.
-
-| file | what it holds |
-| --- | --- |
-| results.csv | one row per configuration: launch, seconds, watts and joules of one launch, clocks |
-| recordings/*.jsonl | raw samples, windows, batches, sensor traits, environment |
-| recording.schema.json | JSON Schema of a line of a recording |
-| ptx/*.ptx | the modules, named by their sha256 |
-| SHA256SUMS | checksums of all files |
-
-Units stand in the names of the columns. What the sensor did not resolve is empty; `unresolved`
-says why. Boards are told apart by a label, the start of a hash.
-{warning}
-Licence: Creative Commons Attribution 4.0 International (CC BY 4.0),
-https://creativecommons.org/licenses/by/4.0/. Attribution: {attribution}.
-"""
+_README = Path(__file__).with_name("pack_readme.md")
 
 
 def pack(paths: Sequence[Path], target: Path, attribution: str) -> dict[str, int]:
@@ -110,7 +92,7 @@ def _readme(recordings: dict[str, Recording], counts: dict[str, int], attributio
         if simulated
         else ""
     )
-    return _README.format(
+    return _README.read_text(encoding="utf-8").format(
         kernels=counts["modules"],
         configurations=counts["configurations"],
         gpus=gpus,

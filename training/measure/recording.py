@@ -88,19 +88,11 @@ def read_recording(path: Path) -> Recording:
                 sensor = line
             case PtxModule():
                 if hashlib.sha256(line.ptx.encode()).hexdigest() != line.sha256:
-                    raise DataError(
-                        f"{path.name}, line {row}: the PTX is not that of its hash",
-                        file=path.name,
-                        row=row,
-                    )
+                    raise _wrong(path, row, "the PTX is not that of its hash")
                 modules[line.sha256] = line.ptx
             case Configuration():
                 if line.ptx_sha256 is not None and line.ptx_sha256 not in modules:
-                    raise DataError(
-                        f"{path.name}, line {row}: no module {line.ptx_sha256[:12]} before it",
-                        file=path.name,
-                        row=row,
-                    )
+                    raise _wrong(path, row, f"no module {line.ptx_sha256[:12]} before it")
                 where = f"{path.name}, line {row}: {line.key}"
                 doubts[line.key] = doubts_of(line, sessions[-1].device, where)
                 configurations[line.key] = line
@@ -147,9 +139,11 @@ def _parsed(text: str, path: Path, row: int) -> Line:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(str(part) for part in first["loc"]) or "the line"
-        raise DataError(
-            f"{path.name}, line {row}: {where}: {first['msg']}", file=path.name, row=row
-        ) from error
+        raise _wrong(path, row, f"{where}: {first['msg']}") from error
+
+
+def _wrong(path: Path, row: int, what: str) -> DataError:
+    return DataError(f"{path.name}, line {row}: {what}", file=path.name, row=row)
 
 
 def _lines(path: Path) -> tuple[list[str], bool]:
@@ -246,20 +240,7 @@ def rows(recording: Recording) -> Iterator[dict[str, Any]]:
             "block_z": workload.block[2],
             "dynamic_shared_bytes": workload.dynamic_shared_bytes,
             "pattern": one.pattern,
-            **{
-                name: getattr(result, name)
-                for name in (
-                    "time_seconds",
-                    "time_ci_seconds",
-                    "power_watts",
-                    "power_ci_watts",
-                    "energy_joules",
-                    "idle_watts",
-                    "core_mhz",
-                    "memory_mhz",
-                    "temperature_celsius",
-                )
-            },
+            **result.model_dump(exclude={"notes"}),
             "throttle_reasons": " ".join(result.throttle_reasons),
             "unresolved": " ".join(result.unresolved),
         }

@@ -31,9 +31,7 @@ LAG_REST = 0.1
 
 def updates(readings: Sequence[Reading]) -> tuple[Floats, Floats]:
     """Times and watts at which the power reading became another, each ``[n]``.
-
-    The first reading counts: nobody knows how old its value is.
-    """
+    The first reading counts: nobody knows how old its value is."""
     times: list[float] = []
     watts: list[float] = []
     for one in readings:
@@ -95,9 +93,7 @@ def lag_seconds(
 
 def corrected(times: Floats, watts: Floats, lag: float) -> Floats:
     """Power behind a sensor's values, ``[n]``: P_i = S_i + lag (S_i+1 - S_i-1)/(t_i+1 - t_i-1).
-
-    One-sided differences at the ends.
-    """
+    One-sided differences at the ends."""
     if len(watts) < 2 or not lag:
         return watts
     return np.asarray(watts + lag * np.gradient(watts, times))

@@ -1,6 +1,6 @@
 """Profiles as TOML data: from a known one, from what a driver or a dump tells, written, checked.
 
-What is told is a mapping of the names of ``_PLACES`` (numbers in the unit given there) besides
+What is told is a mapping of the names of ``told.toml`` (numbers in the unit given there) besides
 ``name``, ``compute_capability`` and ``pci_id``.
 """
 
@@ -12,6 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.errors import DataError, GpuError
 from wattcast.features.gpus import GpuProfile, check_profile, load_gpu
 from wattcast.models.clocks import ClockPair
@@ -20,17 +21,16 @@ from wattcast.training.measure.device import Device, profile_id
 SOURCE = "onboarding"
 """The entry of ``[sources]`` that measured facts come from."""
 
-_ARCHITECTURES: Mapping[tuple[int, int], str] = {
-    (3, 0): "Kepler",
-    (5, 0): "Maxwell",
-    (6, 0): "Pascal",
-    (7, 0): "Volta",
-    (7, 5): "Turing",
-    (8, 0): "Ampere",
-    (8, 9): "Ada Lovelace",
-    (9, 0): "Hopper",
-    (10, 0): "Blackwell",
-}
+
+class _Told(Strict):
+    architectures: Mapping[str, str]
+    places: Mapping[str, tuple[str, str, str]]
+    needed: Mapping[str, str]
+    device_query: Mapping[str, str]
+    nvidia_smi: Mapping[str, tuple[str, str]]
+
+
+_TOLD = checked(_Told, read_toml(Path(__file__).with_name("told.toml")), "told.toml")
 
 
 def loaded(data: Mapping[str, Any], folder: Path) -> GpuProfile:
@@ -63,27 +63,6 @@ def base_data(base: GpuProfile) -> dict[str, Any]:
     return {key: value for key, value in data.items() if value not in ({}, [])}
 
 
-_PLACES: Mapping[str, tuple[str, str, str]] = {
-    "sm_count": ("chip", "sm_count", "count"),
-    "l2_bytes": ("chip", "l2_bytes", "byte"),
-    "core_mhz": ("clocks", "core_mhz", "MHz"),
-    "memory_mhz": ("clocks", "memory_mhz", "MHz"),
-    "max_core_mhz": ("clocks", "max_core_mhz", "MHz"),
-    "memory_bytes": ("memory", "bytes", "byte"),
-    "memory_bus_bits": ("memory", "bus_bits", "bit"),
-    "power_limit_watts": ("power", "tdp_watts", "W"),
-    "min_limit_watts": ("power", "min_limit_watts", "W"),
-    "max_limit_watts": ("power", "max_limit_watts", "W"),
-}
-_NEEDED = {
-    "compute_capability": "the compute capability",
-    "sm_count": "the number of SMs",
-    "l2_bytes": "the size of L2",
-    "core_mhz": "the core clock",
-    "memory_bus_bits": "the width of the memory bus",
-    "memory_mhz": "the memory clock",
-    "power_limit_watts": "the power limit",
-}
 _LEFT_TO_A_PROFILE = ("memory_bytes", "max_core_mhz")
 """Drivers tell the memory that programs can have, and clocks above the rated ones."""
 _ALIKE = 0.01
@@ -143,25 +122,25 @@ def told_data(
                 f"{base.compute_capability}: another profile is its base"
             )
     else:
-        missing = [text for name, text in _NEEDED.items() if not told.get(name)]
+        missing = [text for name, text in _TOLD.needed.items() if not told.get(name)]
         if missing:
             raise DataError(
                 f"nothing tells {', '.join(missing)} of {told.get('name', 'this GPU')}: name a "
                 "profile that does (--base, onboarding: --gpu), or give a deviceQuery and an "
                 "nvidia-smi -q dump of it together"
             )
-        pair = tuple(int(part) for part in told["compute_capability"].split("."))
-        family = max((one for one in _ARCHITECTURES if one <= pair), default=(3, 0))
+        pair = _pair(told["compute_capability"])
+        known = [one for one in _TOLD.architectures if _pair(one) <= pair]
         data = {
             "id": profile_id(str(told["name"])),
             "name": told["name"],
-            "architecture": _ARCHITECTURES[family],
+            "architecture": _TOLD.architectures[max(known, key=_pair, default="3.0")],
             "compute_capability": told["compute_capability"],
             "sources": {},
             "memory": {"transfers_per_clock": fact(2, "count", "driver")},
         }
     data["id"] = gpu_id or data["id"]
-    for name, (section, key, unit) in _PLACES.items():
+    for name, (section, key, unit) in _TOLD.places.items():
         before = data.get(section, {}).get(key)
         if name in told and (before is None or abs(told[name] / before["value"] - 1) > _ALIKE):
             data.setdefault(section, {})[key] = fact(told[name], unit, "driver")
@@ -179,38 +158,21 @@ def told_data(
     return data
 
 
+def _pair(capability: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in capability.split("."))
+
+
 # --- dumps that tools print -------------------------------------------------------------------
 
-_DEVICE_QUERY = {
-    "name": r'Device \d+: "([^"]+)"',
-    "compute_capability": r"CUDA Capability Major/Minor version number:\s*(\d+\.\d)",
-    "memory_bytes": r"global memory:.*\((\d+) bytes\)",
-    "sm_count": r"\(\s*(\d+)\) Multiprocessors",
-    "core_mhz": r"GPU (?:Max )?Clock rate:\s*(\d+) MHz",
-    "memory_mhz": r"Memory Clock rate:\s*(\d+) Mhz",
-    "memory_bus_bits": r"Memory Bus Width:\s*(\d+)-bit",
-    "l2_bytes": r"L2 Cache Size:\s*(\d+) bytes",
-}
-_SMI = {
-    "name": ("", "Product Name"),
-    "pci_id": ("PCI", "Device Id"),
-    "power_limit_watts": ("Power Readings", "Default Power Limit"),
-    "min_limit_watts": ("Power Readings", "Min Power Limit"),
-    "max_limit_watts": ("Power Readings", "Max Power Limit"),
-    "max_core_mhz": ("Max Clocks", "SM"),
-    "memory_mhz": ("Max Clocks", "Memory"),
-}
 _TEXTS = ("name", "pci_id", "compute_capability")
 _WHOLE = ("sm_count", "l2_bytes", "memory_bytes", "memory_bus_bits")
 
 
 def dump_facts(text: str) -> dict[str, Any]:
     """What a dump of ``nvidia-smi -q`` or CUDA's deviceQuery sample tells of its first GPU.
-
-    What is printed as N/A or 0 is not told. Raises DataError for any other text.
-    """
+    What is printed as N/A or 0 is not told. Raises DataError for any other text."""
     if "CUDA Capability" in text:
-        told = {name: re.search(find, text) for name, find in _DEVICE_QUERY.items()}
+        told = {name: re.search(find, text) for name, find in _TOLD.device_query.items()}
         found = {name: match[1] for name, match in told.items() if match}
     elif "NVSMI LOG" in text or "Product Name" in text:
         found = _smi_facts(text)
@@ -225,7 +187,7 @@ def dump_facts(text: str) -> dict[str, Any]:
 
 
 def _smi_facts(text: str) -> dict[str, str]:
-    """The lines of ``_SMI`` in the first GPU's part, without their units."""
+    """The lines of ``told.toml`` in the first GPU's part, without their units."""
     found: dict[str, str] = {}
     sections: list[tuple[int, str]] = []  # those the line is in, with their indents
     gpus = 0
@@ -241,7 +203,7 @@ def _smi_facts(text: str) -> dict[str, str]:
             sections.append((indent, key))
             continue
         inside = sections[-1][1].removeprefix("GPU ") if sections else ""
-        for name, (section, wanted) in _SMI.items():
+        for name, (section, wanted) in _TOLD.nvidia_smi.items():
             if key == wanted and name not in found and section in ("", inside):
                 found[name] = value.split(" ")[0] if name not in _TEXTS else value
     return found

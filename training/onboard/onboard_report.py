@@ -13,9 +13,9 @@ from wattcast.models.cards import (
     ProtocolScores,
     SchemaReference,
     Source,
-    TrainingFacts,
 )
 from wattcast.models.intervals import Residuals, calibrate
+from wattcast.models.power import ONBOARD
 from wattcast.models.power.physical import PARAMETERS_NAME
 from wattcast.training.card_tables import table
 from wattcast.training.evaluation.scores import point_scores, spread_of
@@ -23,12 +23,11 @@ from wattcast.training.families import library_versions
 from wattcast.training.measure.recording import Recording
 from wattcast.training.onboard.power import FittedPower, Rows
 from wattcast.training.onboard.validate import LEVEL, Predictions, Validation, highest_activities
-from wattcast.training.provenance import code_revision, fingerprint, today
+from wattcast.training.provenance import code_revision, today, training_facts
 
 if TYPE_CHECKING:
     from wattcast.training.onboard.run import Onboarded
 
-SOURCE_NAME = "onboard"
 SCHEMA = "activity1"
 
 
@@ -57,7 +56,7 @@ def card(
         gpu=power.parameters.gpu,
         target="power",
         family="physical",
-        source=SOURCE_NAME,
+        source=ONBOARD,
         version=1,
         feature_schema=SchemaReference(id=SCHEMA, sha256=get_schema(SCHEMA).sha256),
         features=tuple(
@@ -70,16 +69,12 @@ def card(
             )
             for unit, (low, high) in highest_activities(fitted).items()
         ),
-        training=TrainingFacts(
-            rows=len(fitted),
+        training=training_facts(
+            vectors,
+            watts,
+            [row.family for row in fitted],
             kernels=len({row.key for row in fitted}),
-            kernel_groups=len({row.family for row in fitted}),
-            power_minimum_watts=float(watts.min()),
-            power_median_watts=float(np.median(watts)),
-            power_maximum_watts=float(watts.max()),
-            fingerprint=fingerprint(vectors, watts, [row.family for row in fitted]),
             dropped={"no power": sum(row.watts is None for row in rows.rows)},
-            recomputed={},
         ),
         sources=(
             Source(

@@ -20,26 +20,19 @@ from scipy.optimize import nnls
 
 from wattcast.features.errors import DataError, WattcastError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, default_clocks
-from wattcast.models.power.activities import (
-    L2_SECTORS_PER_CLOCK_OF_SM,
-    UnitActivities,
-    unit_activities,
-)
+from wattcast.models.clocks import ClockPair, default_clocks
+from wattcast.models.power.activities import UnitActivities, unit_activities
 from wattcast.models.power.physical import (
     CORE_UNITS,
     SHARED_WEIGHTS,
     WEIGHTS,
     PhysicalParameters,
     VoltageCurve,
+    events_per_second,
     predicted_power,
     regressors,
 )
-from wattcast.models.time.bottleneck import (
-    SHARED_BYTES_PER_LANE,
-    beside,
-    predicted_seconds,
-)
+from wattcast.models.time.bottleneck import beside, predicted_seconds
 from wattcast.training.measure.lines import Configuration
 from wattcast.training.measure.recording import Recording
 from wattcast.training.measure.workload import Pattern, executed
@@ -142,9 +135,7 @@ of it."""
 @dataclass(frozen=True)
 class FittedPower:
     """Parameters, how far each energy can be trusted, and what was not measured.
-
-    ``error_share``: standard error of a term's weight over it, from the residuals.
-    """
+    ``error_share``: standard error of a term's weight over it, from the residuals."""
 
     parameters: PhysicalParameters
     error_share: Mapping[str, float]
@@ -330,26 +321,9 @@ def predicted_watts(parameters: PhysicalParameters, row: PowerRow, *, served: bo
 def picojoules(parameters: PhysicalParameters, gpu: GpuProfile) -> dict[str, float]:
     """Energy of one event at the reference clocks in pJ, and ``active_watts``.
 
-    Events: a warp instruction issued (``issue``), one lane's result of a pipe, a multiply-add of
-    a matrix unit, one lane's pass of load/store, a sector of L2, a byte of device memory.
+    Events are those of ``wattcast.models.power.physical.events_per_second``.
     """
     scale = parameters.limit_watts - parameters.idle_watts
-    clocks = parameters.reference
-    cycles = gpu.sm_count * clocks.core_hz
-    sm = gpu.capability
-    per_second = {
-        "issue": sm.warp_schedulers * cycles,
-        "fma": sm.fp32_lanes * cycles,
-        "fp16": sm.fp16_lanes / 2 * cycles,
-        "tensor": sm.tensor_fma_per_clock * cycles,
-        "alu": sm.int_lanes * cycles,
-        "fp64": sm.fp64_lanes * cycles,
-        "sfu": sm.sfu_lanes * cycles,
-        "load_store": sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE * cycles,
-        "l2": L2_SECTORS_PER_CLOCK_OF_SM * cycles,
-        "texture": sm.texture_lanes * cycles,
-        "dram": bandwidth_bytes_per_second(gpu, clocks.memory_mhz),
-    }
     energies = {
         name: scale
         * (
@@ -359,7 +333,7 @@ def picojoules(parameters: PhysicalParameters, gpu: GpuProfile) -> dict[str, flo
         )
         / rate
         * 1e12
-        for name, rate in per_second.items()
+        for name, rate in events_per_second(gpu, parameters.reference).items()
         if rate
     }
     return {

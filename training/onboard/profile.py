@@ -67,9 +67,7 @@ TIMING_TARGETS = {
 @dataclass
 class FittedProfile:
     """The facts of a profile as TOML holds them, what was fitted, and what could not be.
-
-    ``fitted`` maps the quantity's name (with its unit) to its value.
-    """
+    ``fitted`` maps the quantity's name (with its unit) to its value."""
 
     id: str
     data: dict[str, Any]
@@ -264,9 +262,7 @@ class _Fit:
 
     def bandwidths(self) -> None:
         """Rates under which the time model takes as long as the fastest stream did.
-
-        Near caches first: a stream from device memory passes them.
-        """
+        Near caches first: a stream from device memory passes them."""
         ways: dict[str, Callable[[], None]] = {
             "l1": lambda: self._rate("l1", "l1_bytes_per_clock", per_sm=True),
             "l2": lambda: self._rate("l2", "l2_bytes_per_clock", per_sm=False),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ from wattcast.training.onboard.power import (
 )
 from wattcast.training.onboard.profile import FittedProfile, fit_profile
 from wattcast.training.onboard.validate import Validation, time_interval, validate
-from wattcast.training.provenance import write_artifact
+from wattcast.training.provenance import write_parameters
 
 IDLE_OF_LIMIT = 0.15
 """Idle over limit where neither was measured (``wattcast.models.power.physical.IDLE_SHARE``)."""
@@ -113,16 +113,7 @@ def onboard(
     report.write_text(markdown(made, recording), "utf-8")
     figures = work / "report.json"
     figures.write_text(json.dumps(told(made), indent=1) + "\n", "utf-8")
-    return Onboarded(
-        final,
-        profile,
-        power,
-        events,
-        validation,
-        written,
-        (*files, report, figures),
-        tuple(notes),
-    )
+    return replace(made, files=(*files, report, figures))
 
 
 def told(made: Onboarded) -> dict[str, Any]:
@@ -194,12 +185,7 @@ def _artifact(
     made = card(path.name, sha256_of(path), recording, power, validation, rows)
     if made is None:
         return None
-
-    def write(folder: Path) -> None:
-        text = power.parameters.model_dump_json(indent=1) + "\n"
-        (folder / PARAMETERS_NAME).write_text(text, "utf-8")
-
-    return write_artifact(made, home / "artifacts", write)
+    return write_parameters(made, home / "artifacts", PARAMETERS_NAME, power.parameters)
 
 
 def _failures(recording: Recording) -> list[str]:

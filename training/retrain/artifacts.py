@@ -16,26 +16,18 @@ from typing import Any
 import numpy as np
 
 from wattcast.features.errors import ModelError
-from wattcast.models.background import BACKGROUND_NAME
-from wattcast.models.cards import (
-    CARD_NAME,
-    BoardFacts,
-    FeatureFacts,
-    Member,
-    ModelCard,
-    TrainingFacts,
-    sha256_of,
-)
+from wattcast.models.cards import BoardFacts, FeatureFacts, Member, ModelCard, TrainingFacts
 from wattcast.training.data_parallel import family_on, is_spread
 from wattcast.training.engine import Engine
 from wattcast.training.evaluation.splits import Rows
 from wattcast.training.families import SEED, Family, Floats, get_family, library_versions
 from wattcast.training.provenance import (
+    average_of,
     code_revision,
-    fingerprint,
-    summarise,
     today,
+    training_facts,
     write_artifact,
+    write_background,
 )
 from wattcast.training.retrain.inputs import (
     SOURCE,
@@ -56,9 +48,7 @@ Table 5.7), enough for residuals of a model that fits already; a convention of o
 @dataclass(frozen=True)
 class FitTask:
     """One fit: rows (``vectors`` ``[n, k]``, ``watts`` ``[n]``), and ``test`` vectors ``[m, k]``.
-
-    ``start`` holds the bytes of the native model to continue from, if any.
-    """
+    ``start`` holds the bytes of the native model to continue from, if any."""
 
     family: str
     vectors: Floats
@@ -94,9 +84,7 @@ def fit_predict(task: FitTask, family: Family | None = None) -> Floats:
 
 def fit_predict_all(engine: Engine, tasks: Sequence[FitTask]) -> Iterator[tuple[int, Floats]]:
     """``fit_predict`` of every task with its index, as they are ready.
-
-    Fits that take the whole cluster run one after another, the others side by side.
-    """
+    Fits that take the whole cluster run one after another, the others side by side."""
     spread: list[int] = []
     rest: list[int] = []
     for at, task in enumerate(tasks):
@@ -161,22 +149,14 @@ class Made:
 
         def files(folder: Path) -> None:
             get_family(family).save(model, folder, vectors.shape[1])
-            background = summarise(vectors, self.order.features)
-            (folder / BACKGROUND_NAME).write_text(background.model_dump_json() + "\n", "utf-8")
+            write_background(vectors, self.order.features, folder)
 
         card = self._card(family, found, parameters, (), {"model.onnx": "0" * 64})
         return write_artifact(card, out_dir, files)
 
     def write_average(self, out_dir: Path, cards: Sequence[ModelCard], found: Judged) -> ModelCard:
         """Artifact of the average of several families, whose artifacts lie there already."""
-        members = tuple(
-            Member(
-                family=card.family,
-                version=card.version,
-                card_sha256=sha256_of(out_dir / card.folder / CARD_NAME),
-            )
-            for card in cards
-        )
+        members = average_of(cards, out_dir)
         parameters = {"average_of": ", ".join(member.family for member in members)}
         card = self._card("average", found, parameters, members, {})
         return write_artifact(card, out_dir, lambda folder: None)
@@ -263,19 +243,12 @@ class Made:
 
     def _facts(self, continued: ModelCard | None) -> TrainingFacts:
         fitted = self._fitted()
-        watts = fitted.watts
-        before = continued.training if continued is not None else None
-        kernels = len(np.unique(fitted.groups))
-        return TrainingFacts(
-            rows=len(fitted) + (before.rows if before else 0),
-            # A kernel that is in the uploads under another name counts twice: names of uploads
-            # are the operator's.
-            kernels=kernels + (before.kernels if before else 0),
-            kernel_groups=kernels + (before.kernel_groups if before else 0),
-            power_minimum_watts=float(watts.min()),
-            power_median_watts=float(np.median(watts)),
-            power_maximum_watts=float(watts.max()),
-            fingerprint=fingerprint(fitted.vectors, watts, [str(g) for g in fitted.groups]),
-            dropped={},
-            recomputed={},
-        )
+        facts = training_facts(fitted.vectors, fitted.watts, [str(g) for g in fitted.groups])
+        if continued is None:
+            return facts
+        # A kernel that is in the uploads under another name counts twice: names of uploads are the
+        # operator's.
+        counts = ("rows", "kernels", "kernel_groups")
+        before = continued.training
+        more = {name: getattr(facts, name) + getattr(before, name) for name in counts}
+        return facts.model_copy(update=more)

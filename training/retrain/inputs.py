@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, Literal
@@ -14,7 +15,7 @@ from wattcast.models.cards import ModelCard, SchemaReference, Source
 from wattcast.models.power.boosted import NATIVE_NAMES, BoostedPowerModel
 from wattcast.models.store import AnyCard, Artifact
 from wattcast.training.evaluation.splits import Floats, Rows
-from wattcast.training.retrain.gate import Policy, Verdict
+from wattcast.training.retrain.gate import HoldOut, OldRows, Policy, Verdict, judge
 
 SOURCE = "uploads"
 """``<source>`` of retrained models' folders."""
@@ -35,6 +36,33 @@ class Uploads:
     new: NDArray[np.bool_]
     batches: tuple[str, ...]
     sources: tuple[Source, ...]
+
+    def judged(
+        self,
+        policy: Policy,
+        candidate: Floats,
+        baseline: Floats,
+        opponents: Mapping[str, Floats],
+        final: Floats,
+        champion: Floats | None,
+        notes: tuple[str, ...] = (),
+    ) -> Verdict:
+        """The verdict on a calibration. All but ``notes`` are predictions ``[n]``: of the candidate
+        and the baseline with kernels left out, of what answers now, of the ``final`` fit, and of
+        the board's calibration before, if there was one."""
+        rows, new, old = self.rows, self.new, ~self.new
+        holdout = HoldOut(
+            measured=rows.watts[new],
+            groups=rows.groups[new],
+            candidate=candidate[new],
+            baseline=baseline[new],
+            opponents={name: values[new] for name, values in opponents.items()},
+            notes=notes,
+        )
+        before = None
+        if champion is not None and old.any():
+            before = OldRows(rows.watts[old], rows.groups[old], final[old], champion[old])
+        return judge(holdout, before, policy)
 
 
 @dataclass(frozen=True)

@@ -38,8 +38,7 @@ from wattcast.models.time.spread import interval_of
 from wattcast.training.evaluation.scores import time_scores
 from wattcast.training.evaluation.splits import Floats, Indices, Rows
 from wattcast.training.families import library_versions
-from wattcast.training.provenance import code_revision, fingerprint, today, write_artifact
-from wattcast.training.retrain.gate import HoldOut, OldRows, judge
+from wattcast.training.provenance import code_revision, fingerprint, today, write_parameters
 from wattcast.training.retrain.inputs import SOURCE, Order, Retrained, Uploads
 from wattcast.training.retrain.upload_folds import LEVEL, Plan, Ways, fold_plan
 
@@ -75,20 +74,11 @@ def calibrate_time(
     everything = np.arange(len(rows))
     way, correction = ways.fitted(everything)
     card = _Card(order, gpu, uploads, plan, left_out, way).card()
-    card = _written(card, correction, out_dir)
-    new, old = uploads.new, ~uploads.new
-    holdout = HoldOut(
-        measured=rows.watts[new],
-        groups=rows.groups[new],
-        candidate=left_out[0][new],
-        baseline=plan.baseline_watts[0][new],
-        opponents={name: seconds[new] for name, seconds in opponents.items()},
-    )
-    before = None
-    if champion is not None and old.any():
-        own = ways.predict(correction, everything)
-        before = OldRows(rows.watts[old], rows.groups[old], own[old], champion[old])
-    return Retrained((card,), card, judge(holdout, before, order.policy))
+    card = write_parameters(card, out_dir, PARAMETERS_NAME, correction)
+    final = ways.predict(correction, everything)
+    baseline = plan.baseline_watts[0]
+    verdict = uploads.judged(order.policy, left_out[0], baseline, opponents, final, champion)
+    return Retrained((card,), card, verdict)
 
 
 def _ways(gpu: str, rows: Rows) -> Ways[TimeCorrection]:
@@ -206,13 +196,3 @@ class _Card:
 def _spread(rows: Rows, seconds: Floats) -> dict[TimeScoreName, Spread]:
     found = time_scores(rows.watts, seconds, rows.groups)
     return {name: Spread(mean=value, std=0.0) for name, value in found.items()}
-
-
-def _written(
-    card: TimeCorrectionCard, correction: TimeCorrection, out_dir: Path
-) -> TimeCorrectionCard:
-    def write(folder: Path) -> None:
-        text = correction.model_dump_json(indent=1) + "\n"
-        (folder / PARAMETERS_NAME).write_text(text, "utf-8")
-
-    return write_artifact(card, out_dir, write)

@@ -18,15 +18,14 @@ from pathlib import Path
 import numpy as np
 
 from wattcast.features.errors import DataError
-from wattcast.models.cards import BoardFacts, FeatureFacts, ModelCard, TrainingFacts
+from wattcast.models.cards import BoardFacts, FeatureFacts, ModelCard
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import CLOCKS, PARAMETERS_NAME, PhysicalParameters
 from wattcast.models.power.recalibration import design, refitted, weights_of
 from wattcast.training.evaluation.splits import Floats, Indices
 from wattcast.training.families import library_versions
-from wattcast.training.provenance import code_revision, fingerprint, today, write_artifact
-from wattcast.training.retrain.gate import HoldOut, OldRows, judge
+from wattcast.training.provenance import code_revision, today, training_facts, write_parameters
 from wattcast.training.retrain.inputs import SOURCE, Order, Retrained, Uploads
 from wattcast.training.retrain.upload_folds import Judged, Ways, fold_plan, judged
 
@@ -75,21 +74,12 @@ def calibrate_power(
     everything = np.arange(len(rows))
     way, parameters = calibration.ways.fitted(everything)
     parameters = parameters.model_copy(update={"gpu": order.gpu})
-    card = _written(_card(order, uploads, start, way, found), parameters, out_dir)
-    new, old = uploads.new, ~uploads.new
-    holdout = HoldOut(
-        measured=rows.watts[new],
-        groups=rows.groups[new],
-        candidate=found.grouped_watts[new],
-        baseline=found.baseline_watts[new],
-        opponents={name: watts[new] for name, watts in opponents.items()},
-        notes=notes,
-    )
-    before = None
-    if champion is not None and old.any():
-        own = calibration.watts(parameters, everything)
-        before = OldRows(rows.watts[old], rows.groups[old], own[old], champion[old])
-    return Retrained((card,), card, judge(holdout, before, order.policy))
+    card = _card(order, uploads, start, way, found)
+    card = write_parameters(card, out_dir, PARAMETERS_NAME, parameters)
+    final = calibration.watts(parameters, everything)
+    left_out = found.grouped_watts, found.baseline_watts
+    verdict = uploads.judged(order.policy, *left_out, opponents, final, champion, notes)
+    return Retrained((card,), card, verdict)
 
 
 @dataclass(frozen=True)
@@ -164,7 +154,6 @@ def _blended(one: PhysicalParameters, other: PhysicalParameters) -> PhysicalPara
 def _card(order: Order, uploads: Uploads, start: Start, way: str, found: Judged) -> ModelCard:
     rows = uploads.rows
     low, high = rows.vectors.min(axis=0), rows.vectors.max(axis=0)
-    kernels = len(np.unique(rows.groups))
     return ModelCard(
         gpu=order.gpu,
         target="power",
@@ -182,17 +171,7 @@ def _card(order: Order, uploads: Uploads, start: Start, way: str, found: Judged)
             )
             for at, name in enumerate(COLUMNS)
         ),
-        training=TrainingFacts(
-            rows=len(rows),
-            kernels=kernels,
-            kernel_groups=kernels,
-            power_minimum_watts=float(rows.watts.min()),
-            power_median_watts=float(np.median(rows.watts)),
-            power_maximum_watts=float(rows.watts.max()),
-            fingerprint=fingerprint(rows.vectors, rows.watts, [str(g) for g in rows.groups]),
-            dropped={},
-            recomputed={},
-        ),
+        training=training_facts(rows.vectors, rows.watts, [str(g) for g in rows.groups]),
         sources=tuple(dict.fromkeys((*start.card.sources, *uploads.sources))),
         hyperparameters={
             "calibrated_from": start.card.folder.as_posix(),
@@ -212,14 +191,3 @@ def _card(order: Order, uploads: Uploads, start: Start, way: str, found: Judged)
 
 
 _NOTE = "share of the unit's peak at the predicted time"
-
-
-def _written(card: ModelCard, parameters: PhysicalParameters, out_dir: Path) -> ModelCard:
-    def write(folder: Path) -> None:
-        text = parameters.model_dump_json(indent=1) + "\n"
-        (folder / PARAMETERS_NAME).write_text(text, "utf-8")
-
-    return write_artifact(card, out_dir, write)
-
-
-__all__ = ["COLUMNS", "Start", "calibrate_power"]

@@ -34,7 +34,6 @@ from wattcast.training.retrain.gate import CHAMPION, HoldOut, OldRows, judge
 from wattcast.training.retrain.inputs import (
     Base,
     Champion,
-    Mode,
     Order,
     Retrained,
     Uploads,
@@ -42,17 +41,6 @@ from wattcast.training.retrain.inputs import (
     knows_base,
 )
 from wattcast.training.retrain.upload_folds import Judged, Plan, UploadFold, fold_plan, judged
-
-__all__ = [
-    "Base",
-    "Champion",
-    "Mode",
-    "Order",
-    "Retrained",
-    "Uploads",
-    "knows_base",
-    "retrain",
-]
 
 Progress = Callable[[str, float], None]
 """Told the stage and the share of all work done."""
@@ -228,9 +216,7 @@ def _old_rows(
     models: Mapping[str, Any],
 ) -> OldRows | None:
     """Rows that candidate and champion were trained on: earlier uploads of the board, base rows.
-
-    Base rows are of another board: they are compared in its watts, by the trees alone.
-    """
+    Base rows are of another board: they are compared in its watts, by the trees alone."""
     if champion is None:
         return None
     old = ~uploads.new

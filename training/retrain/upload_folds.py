@@ -109,9 +109,7 @@ PROTOCOLS: tuple[Protocol, ...] = ("grouped", "random")
 @dataclass(frozen=True)
 class UploadFold:
     """Uploaded rows that train and that are tested; ``protocol`` is an index of ``PROTOCOLS``.
-
-    ``factor`` is the board's, from the training rows alone.
-    """
+    ``factor`` is the board's, from the training rows alone."""
 
     protocol: int
     train: Indices

@@ -15,8 +15,8 @@ from pydantic_core import from_json, to_json
 from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app import problems
-from wattcast.app.disk import is_full
 from wattcast.app.logs import REQUEST_ID, configure, log
+from wattcast.app.problems import is_full
 from wattcast.app.services import Services
 from wattcast.app.services.measurements.readers import IN_MEMORY
 from wattcast.app.services.measurements.upload import UploadOptions, check_upload, store_upload

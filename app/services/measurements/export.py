@@ -6,31 +6,15 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
 
 from wattcast.app.store.measurements import Batch, Measurement
 from wattcast.features.schemas import get_schema
 
-_COMMON = (
-    "row",
-    "gpu",
-    "board",
-    "kernel",
-    "kernel_group",
-    "ptx",
-    "grid",
-    "block",
-    "dynamic_shared_bytes",
-    "arguments",
-    "loops",
-    "registers_per_thread",
-    "static_shared_bytes",
-    "core_mhz",
-    "memory_mhz",
-    "power_watts",
-    "time_seconds",
-    "repeats",
-)
+Cell = Callable[[Measurement], object]
+
 _ROWS_AT_ONCE = 200
 
 
@@ -46,39 +30,20 @@ def harmless(text: str) -> str:
 def export(batch: Batch, rows: Iterable[Measurement]) -> Iterator[str]:
     """The rows of a batch in pieces of CSV: what was measured, then ``<schema>.<field>``."""
     schemas = [(schema, [f.name for f in get_schema(schema).fields]) for schema in batch.schemas]
-    yield _text([[*_COMMON, *(f"{s}.{name}" for s, names in schemas for name in names)]])
+    yield _text([[*_CELLS, *(f"{s}.{name}" for s, names in schemas for name in names)]])
     waiting: list[list[object]] = []
     for row in rows:
         vectors = [row.vectors.get(schema, (math.nan,) * len(names)) for schema, names in schemas]
-        waiting.append([*_common(row), *(_number(value) for vector in vectors for value in vector)])
+        waiting.append(
+            [
+                *(cell(row) for cell in _CELLS.values()),
+                *(_number(value) for vector in vectors for value in vector),
+            ]
+        )
         if len(waiting) == _ROWS_AT_ONCE:
             yield _text(waiting)
             waiting = []
     yield _text(waiting)
-
-
-def _common(row: Measurement) -> list[object]:
-    launch = row.launch or {}
-    return [
-        row.row,
-        harmless(row.gpu),
-        harmless(row.board or ""),
-        harmless(row.kernel),
-        harmless(row.kernel_group),
-        row.ptx_sha256,
-        _by_x(launch.get("grid")),
-        _by_x(launch.get("block")),
-        launch.get("dynamic_shared_bytes"),
-        _json(launch.get("arguments")),
-        _json(launch.get("loops")),
-        launch.get("registers_per_thread"),
-        launch.get("static_shared_bytes"),
-        row.core_mhz,
-        row.memory_mhz,
-        row.power_watts,
-        row.time_seconds,
-        row.repeats,
-    ]
 
 
 def _by_x(dimensions: Sequence[int] | None) -> str | None:
@@ -91,6 +56,36 @@ def _json(value: object) -> str | None:
 
 def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+def _of_launch(name: str, told: Callable[[Any], object] = lambda value: value) -> Cell:
+    return lambda row: told((row.launch or {}).get(name))
+
+
+def _of_row(name: str) -> Cell:
+    return attrgetter(name)
+
+
+_CELLS: Mapping[str, Cell] = {
+    "row": _of_row("row"),
+    "gpu": lambda row: harmless(row.gpu),
+    "board": lambda row: harmless(row.board or ""),
+    "kernel": lambda row: harmless(row.kernel),
+    "kernel_group": lambda row: harmless(row.kernel_group),
+    "ptx": _of_row("ptx_sha256"),
+    "grid": _of_launch("grid", _by_x),
+    "block": _of_launch("block", _by_x),
+    "dynamic_shared_bytes": _of_launch("dynamic_shared_bytes"),
+    "arguments": _of_launch("arguments", _json),
+    "loops": _of_launch("loops", _json),
+    "registers_per_thread": _of_launch("registers_per_thread"),
+    "static_shared_bytes": _of_launch("static_shared_bytes"),
+    **{
+        name: _of_row(name)
+        for name in ("core_mhz", "memory_mhz", "power_watts", "time_seconds", "repeats")
+    },
+}
+"""What each column holds of a row."""
 
 
 def _text(rows: Iterable[Sequence[object]]) -> str:

@@ -67,9 +67,7 @@ def extract_all(
     services: Services, launches: Sequence[Launch], until: float
 ) -> Iterator[Extracted | Rejection]:
     """What each launch gives, in their order; a launch that cannot be analysed is rejected.
-
-    Raises ServiceError ``time-limit`` once the clock (monotonic) shows ``until``.
-    """
+    Raises ServiceError ``time-limit`` once the clock (monotonic) shows ``until``."""
     if len(launches) > ROWS_HERE:
         yield from _elsewhere(services, launches, until)
         return
@@ -81,9 +79,7 @@ def extract_all(
 
 def extract(services: Predictor, launch: Launch) -> Extracted | Rejection:
     """``activity1`` and every published schema with a table for the GPU, or why there is nothing.
-
-    A kernel that cannot be analysed dynamically has the published schemas alone.
-    """
+    A kernel that cannot be analysed dynamically has the published schemas alone."""
     try:
         return _extract(services, launch.request)
     except WattcastError as error:

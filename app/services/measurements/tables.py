@@ -29,9 +29,7 @@ _CHILD = Path(__file__).with_name("parquet_rows.py")
 @dataclass(frozen=True, slots=True)
 class RawRow:
     """A row as it was read: its cells by column, or what is wrong with the row as a whole.
-
-    ``number`` counts the rows from 1; a CSV's header is none. Blank cells and NaN are left out.
-    """
+    ``number`` counts the rows from 1; a CSV's header is none. Blank cells and NaN are left out."""
 
     number: int
     cells: dict[str, Any]

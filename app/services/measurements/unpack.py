@@ -105,10 +105,8 @@ class _Budget:
 
 def _copy(source: _Readable, target: IO[bytes], budget: _Budget) -> None:
     while True:
-        try:
+        with _sound("archive"):
             chunk = source.read(_CHUNK)
-        except _BROKEN as error:
-            raise DataError(f"the archive is broken: {error}") from error
         if not chunk:
             return
         budget.take(len(chunk))
@@ -122,10 +120,8 @@ def _gunzip(file: IO[bytes], table: IO[bytes], budget: _Budget) -> None:
 
 def _unzip(file: IO[bytes], table: IO[bytes], budget: _Budget, limits: Limits) -> dict[str, str]:
     _check_directory(file, limits)
-    try:
+    with _sound("zip"):
         archive = zipfile.ZipFile(file)
-    except _BROKEN as error:
-        raise DataError(f"the zip is broken: {error}") from error
     with archive:
         members = [m for m in archive.infolist() if not m.is_dir() and not _is_litter(m.filename)]
         if len(members) > limits.files:
@@ -209,22 +205,26 @@ def _checked_name(member: zipfile.ZipInfo) -> str:
 
 @contextmanager
 def _opened(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Iterator[IO[bytes]]:
-    try:
+    with _sound("zip"):
         opened = archive.open(member)
-    except _BROKEN as error:
-        raise DataError(f"the zip is broken: {error}") from error
     with opened:
         yield opened
+
+
+@contextmanager
+def _sound(what: str) -> Iterator[None]:
+    """Raises DataError where what is read inside is broken."""
+    try:
+        yield
+    except _BROKEN as error:
+        raise DataError(f"the {what} is broken: {error}") from error
 
 
 def _text(
     archive: zipfile.ZipFile, member: zipfile.ZipInfo, budget: _Budget, limits: Limits
 ) -> str:
-    with _opened(archive, member) as opened:
-        try:
-            content = opened.read(limits.ptx_bytes + 1)
-        except _BROKEN as error:
-            raise DataError(f"the zip is broken: {error}") from error
+    with _opened(archive, member) as opened, _sound("zip"):
+        content = opened.read(limits.ptx_bytes + 1)
     if len(content) > limits.ptx_bytes:
         raise ServiceError(
             "too-large",

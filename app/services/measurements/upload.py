@@ -7,7 +7,7 @@ import json
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
@@ -45,9 +45,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 @dataclass(frozen=True, slots=True)
 class UploadOptions:
     """What holds for every row that does not say otherwise.
-
-    ``schema``: the rows hold its features; without it they name their PTX.
-    """
+    ``schema``: the rows hold its features; without it they name their PTX."""
 
     gpu: str | None = None
     board: str | None = None
@@ -81,9 +79,8 @@ def store_upload(
     or no row of it was accepted, SchemaError or GpuError for options that do not exist, and
     ServiceError ``too-large`` or ``time-limit``.
     """
-    assert services.data is not None
     new = read_upload(services, file, options)
-    return services.data.measurements.add(new, actor)
+    return services.database.measurements.add(new, actor)
 
 
 def counted(stored: Batch) -> None:
@@ -94,9 +91,7 @@ def counted(stored: Batch) -> None:
 
 def check_upload(services: Services, file: IO[bytes], options: UploadOptions) -> dict[str, Any]:
     """What would become of an upload: how many rows are accepted and rejected, and why.
-
-    Raises as ``store_upload``, but not where all rows are rejected.
-    """
+    Raises as ``store_upload``, but not where all rows are rejected."""
     try:
         found = read_upload(services, file, options)
     except DataError as error:
@@ -107,7 +102,7 @@ def check_upload(services: Services, file: IO[bytes], options: UploadOptions) ->
     return {
         "accepted": len(found.rows),
         "rejected": found.rejected,
-        "rejections": [vars_of(one) for one in found.rejections],
+        "rejections": [asdict(one) for one in found.rejections],
     }
 
 
@@ -152,7 +147,7 @@ def read_upload(services: Services, file: IO[bytes], options: UploadOptions) -> 
 def _nothing_accepted(reading: _Reading) -> DataError:
     if not reading.rejected:
         return DataError("the table holds no rows")
-    first = [vars_of(one) for one in reading.rejections[:100]]
+    first = [asdict(one) for one in reading.rejections[:100]]
     one = reading.rejections[0]
     where = f"row {one.row}" + (f", column {one.column!r}" if one.column else "")
     return DataError(
@@ -160,11 +155,6 @@ def _nothing_accepted(reading: _Reading) -> DataError:
         rejected=reading.rejected,
         rejections=first,
     )
-
-
-def vars_of(one: Rejection) -> dict[str, Any]:
-    """A rejection as plain data."""
-    return {"row": one.row, "column": one.column, "reason": one.reason}
 
 
 def _with_features(
@@ -246,8 +236,7 @@ def _stored(services: Services, named: Sequence[str], known: dict[str, str]) -> 
         raise DataError(
             f"the rows name {len(wanted)} stored PTX texts; at most {most} are looked up"
         )
-    assert services.data is not None
-    return services.data.measurements.ptx(sorted(wanted))
+    return services.database.measurements.ptx(sorted(wanted))
 
 
 def _launched(services: Services, launch: Launch, row: PtxRow, found: Extracted) -> Measurement:
@@ -325,9 +314,7 @@ def _measurement(
 
 def _content_hash(form: Form, schemas: Mapping[str, str], rows: Sequence[Measurement]) -> str:
     """Hash of what the rows say: not of the file's format, nor of features extracted here.
-
-    With another definition of a schema the same rows have other features: another batch.
-    """
+    With another definition of a schema the same rows have other features: another batch."""
     digest = hashlib.sha256(json.dumps([form, sorted(schemas.items())]).encode())
     for row in rows:
         said = [

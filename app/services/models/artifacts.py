@@ -35,9 +35,7 @@ def name_of(card: Card) -> ModelName:
 
 class RegistryArtifacts:
     """Artifacts of registered versions below ``root``, and below ``url`` where one is set.
-
-    Raises ModelError for a ``url`` that fsspec does not know or lacks a package for.
-    """
+    Raises ModelError for a ``url`` that fsspec does not know or lacks a package for."""
 
     def __init__(self, root: Path, url: str | None = None) -> None:
         self.root = root
@@ -45,9 +43,7 @@ class RegistryArtifacts:
 
     def adopt(self, made: Path, card: Card) -> None:
         """Move an artifact from below ``made`` to its place, to stay there whatever happens.
-
-        Raises OSError where the disk is full or the shared place does not answer.
-        """
+        Raises OSError where the disk is full or the shared place does not answer."""
         source, place = made / card.folder, self.root / card.folder
         place.parent.mkdir(parents=True, exist_ok=True)
         for path in (*source.iterdir(), source):

@@ -190,7 +190,7 @@ class Champions:
             if version.name.target != TIME or version.id in self._times:
                 continue
             try:
-                artifact = open_correction(self._artifacts, version)
+                artifact = self._artifacts.open_correction(version.name, version.card_sha256)
                 self._times[version.id] = CorrectedTimes(artifact)
             except LOADING as error:
                 broken[version.id] = error
@@ -257,8 +257,3 @@ def open_version(
             if sha256_of(found.folder / CARD_NAME) == version.card_sha256:
                 return found
     raise ModelError(f"the packaged model {version.name} is not in this release")
-
-
-def open_correction(artifacts: RegistryArtifacts, version: Version) -> Artifact[TimeCorrectionCard]:
-    """The same for a correction of times; none is packaged."""
-    return artifacts.open_correction(version.name, version.card_sha256)

@@ -24,7 +24,7 @@ from wattcast.predictor.parts.power_models import (
 if TYPE_CHECKING:
     from wattcast.app.services.models.artifacts import RegistryArtifacts
     from wattcast.app.settings import Settings
-    from wattcast.app.store.reading import Reading
+    from wattcast.app.store.database import Reading
     from wattcast.app.store.registry import Place, Version
 
 Key = tuple[str, str]
@@ -42,9 +42,7 @@ def alone(settings: Settings, *, registry: bool = True) -> Predictor:
 
 def serving(settings: Settings, power: PowerModels) -> Serving:
     """Champions of power and corrections of time, as a service would answer by them.
-
-    The database layer is imported where there is a database.
-    """
+    The database layer is imported where there is a database."""
     registry = _Registry(settings)
 
     def artifacts() -> RegistryArtifacts:
@@ -58,9 +56,7 @@ def serving(settings: Settings, power: PowerModels) -> Serving:
         return champion_of(open_version(power, artifacts(), version))
 
     def correction(version: Version) -> CorrectedTimes:
-        from wattcast.app.services.models.champions import open_correction
-
-        return CorrectedTimes(open_correction(artifacts(), version))
+        return CorrectedTimes(artifacts().open_correction(version.name, version.card_sha256))
 
     return Serving(
         Promoted(registry, TARGET, champion), times=Promoted(registry, "time", correction)
@@ -97,7 +93,7 @@ class _Registry:
             return
         from sqlalchemy.exc import SQLAlchemyError
 
-        from wattcast.app.store.reading import Reading, cannot_read
+        from wattcast.app.store.database import Reading, cannot_read
         from wattcast.app.store.registry import RegistryStore
 
         url = self._settings.sqlalchemy_url

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
-from wattcast.app.services.models.champions import PACKAGED, TIME, open_correction, open_version
+from wattcast.app.services.models.champions import PACKAGED, TIME, open_version
 from wattcast.app.store.registry import Move, NewVersion, Place, Snapshot, Version
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import CARD_NAME, sha256_of
@@ -24,7 +24,7 @@ _PROMOTED = {TARGET: (*BOOSTED_FAMILIES, PHYSICAL), TIME: (TIME_FAMILY,)}
 
 def registry_of(services: Services, gpu: str, target: str) -> dict[str, Any]:
     """``RegistryAnswer`` of a GPU by id or alias. Raises GpuError."""
-    data = _data(services)
+    data = services.database
     return _answer(data, services.gpus.load(gpu).id, target, data.registry.snapshot())
 
 
@@ -43,7 +43,7 @@ def promote(
     ModelError for a version that does not exist, is of no family that answers by default, or
     fails its checks.
     """
-    data = _data(services)
+    data = services.database
     place = Place(services.gpus.load(gpu).id, board, target)
     new = _version(services, data.registry.snapshot(), place, which)
     data.registry.promote_by_hand(place, new, actor, why)
@@ -54,7 +54,7 @@ def rollback(
     services: Services, gpu: str, target: str, board: str, actor: str, why: str
 ) -> dict[str, Any]:
     """Return to the champion before. Raises GpuError, and ServiceError ``no-rollback``."""
-    data = _data(services)
+    data = services.database
     place = Place(services.gpus.load(gpu).id, board, target)
     data.registry.rollback(place, actor, why)
     return _served(services, data, place)
@@ -81,7 +81,7 @@ def _version(
             )
             # What does not load shall not serve.
             if place.target == TIME:
-                CorrectedTimes(open_correction(artifacts, version))
+                CorrectedTimes(artifacts.open_correction(version.name, version.card_sha256))
             else:
                 open_version(services.power, artifacts, version)
             return NewVersion(version.name, version.board, PACKAGED, version.card_sha256)
@@ -90,11 +90,6 @@ def _version(
             sha256 = sha256_of(services.power.artifact(card).folder / CARD_NAME)
             return NewVersion(name_of(card), "", PACKAGED, sha256)
     raise ModelError(f"no {family} {place.target} model of version {number} for {place.gpu}")
-
-
-def _data(services: Services) -> Repositories:
-    assert services.data is not None
-    return services.data
 
 
 def _answer(data: Repositories, gpu: str, target: str, snapshot: Snapshot) -> dict[str, Any]:

@@ -4,8 +4,7 @@ submit    POST /retrain: checks what can be checked at once, queues a job
 run_job   the job's process: rows of the batches -> a judged candidate for each target -> one
           transaction that registers the versions, promotes the candidates or not, and ends the job
 
-The candidates: retrain_boosted (modes full and continue), retrain_physical (mode new_gpu, and
-target time).
+The candidates: ``candidates.py``; what each must beat: ``attempt.py``.
 """
 
 from __future__ import annotations
@@ -22,9 +21,8 @@ from wattcast.app.logs import log
 from wattcast.app.problems import kind_of
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
 from wattcast.app.services.retrain.attempt import Attempt, Outcome
-from wattcast.app.services.retrain.boosted import retrain_power
+from wattcast.app.services.retrain.candidates import calibrate_power, calibrate_time, retrain_power
 from wattcast.app.services.retrain.messages import RetrainRequest
-from wattcast.app.services.retrain.physical import calibrate_power, calibrate_time
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import Pool, open_database
 from wattcast.app.store.jobs import Job, LeaseLostError
@@ -55,8 +53,7 @@ def submit(
     Raises GpuError, ServiceError ``unknown-batch`` or ``idempotency-key``, and DataError for
     batches that hold no features, or no times, of what is asked.
     """
-    data = services.data
-    assert data is not None
+    data = services.database
     gpu = services.gpus.load(request.gpu)
     found = data.measurements.get_many(request.batches)
     missing = [str(batch) for batch in request.batches if batch not in found]
@@ -177,9 +174,7 @@ class _Run:
 
     def _adopt(self, outcome: Outcome) -> dict[ModelName, str]:
         """Put the artifacts where they stay; names and checksums of their cards.
-
-        If we die after this, they lie there without ever being registered: no harm is done.
-        """
+        If we die after this, they lie there without ever being registered: no harm is done."""
         names = {}
         for card in outcome.retrained.cards:
             self.artifacts.adopt(self.work / "made", card)
@@ -221,6 +216,3 @@ class _Run:
 
     def _promotes(self, outcome: Outcome) -> bool:
         return outcome.retrained.verdict.promoted and self.request.promote
-
-
-__all__ = ["KIND", "run_job", "submit"]

@@ -1,4 +1,5 @@
-"""What every kind of retraining needs of its job, and what it gives back to it."""
+"""What every kind of retraining needs of its job: the attempt, its outcome, and what the candidate
+must beat, which is the answer that users of a board get now."""
 
 from __future__ import annotations
 
@@ -8,20 +9,29 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+import numpy as np
+from numpy.typing import NDArray
+
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
-from wattcast.app.services.retrain.candidate_rows import Rest
-from wattcast.app.services.retrain.launches import Launches
-from wattcast.app.services.retrain.messages import RetrainRequest
+from wattcast.app.services.models.champions import open_version
+from wattcast.app.services.retrain.candidate_rows import Rest, vectors_of
+from wattcast.app.services.retrain.launches import Launches, MeasuredAt
+from wattcast.app.services.retrain.messages import Mode, RetrainRequest
 from wattcast.app.store.measurements import Measurement
 from wattcast.app.store.registry import ModelName, Place, Snapshot
 from wattcast.app.store.repositories import Repositories
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.cards import Card, ModelCard
+from wattcast.models.cards import Card, ModelCard, SchemaReference
+from wattcast.models.power import PHYSICAL
+from wattcast.models.power.boosted import BoostedPowerModel
+from wattcast.models.power.physical import POOLED, PhysicalPowerModel
+from wattcast.models.store import Artifact
+from wattcast.predictor.parts.power_models import PowerModels
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
     from wattcast.training.retrain.gate import Policy
-    from wattcast.training.retrain.inputs import Retrained
+    from wattcast.training.retrain.inputs import Order, Retrained
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,20 @@ class Attempt:
     def rows(self, batches: Sequence[UUID]) -> Iterator[tuple[UUID, Measurement]]:
         """Rows of batches that are of this GPU."""
         return self.data.measurements.rows(batches, gpu=self.gpu.id)
+
+    def order(
+        self,
+        board: str,
+        schema: SchemaReference,
+        features: tuple[str, ...],
+        families: tuple[str, ...],
+        mode: Mode = "new_gpu",
+    ) -> Order:
+        """What to train for a board, under a version of its own."""
+        from wattcast.training.retrain.inputs import Order
+
+        version = self.data.registry.reserve_version()
+        return Order(self.gpu.id, board, schema, features, families, mode, version, self.policy)
 
     @property
     def launches(self) -> Launches:
@@ -84,3 +108,86 @@ class Outcome:
             "scores": [scores.model_dump(mode="json") for scores in card.scores],
             "left_out": self.rest.reasons,
         }
+
+
+Floats = NDArray[np.float64]
+
+NOT_ASKED = "the uncalibrated answer was not asked: the rows lack features of activity1"
+
+
+def serving(
+    power: PowerModels, artifacts: RegistryArtifacts, snapshot: Snapshot, place: Place
+) -> Artifact[ModelCard]:
+    """The power model that answers by default for a board now. Raises ModelError."""
+    for board in dict.fromkeys((place.board, "")):
+        version = snapshot.champion(place._replace(board=board))
+        if version is not None:
+            return open_version(power, artifacts, version)
+    return power.default_artifact(place.gpu)
+
+
+@dataclass(frozen=True)
+class Opponent:
+    """Watts ``[n]`` of the model that answers now, NaN where it cannot be asked; ``name`` is empty
+    where it is no opponent, and ``note`` says why."""
+
+    name: str
+    watts: Floats
+    note: str = ""
+
+
+def opponent(
+    answering: Artifact[ModelCard], rows: Sequence[Measurement], launches: Launches
+) -> Opponent:
+    """What the model that answers now says of measured launches.
+
+    A GPU that nobody measured is answered by pooled weights: where the rows lack what those look
+    at, they are no opponent, since the measurements themselves are more than was known before.
+    """
+    return opponent_of_launches(answering, rows, launches.of(rows), launches.gpu)
+
+
+def opponent_of_launches(
+    answering: Artifact[ModelCard],
+    rows: Sequence[Measurement],
+    launches: Sequence[MeasuredAt | str],
+    gpu: GpuProfile,
+) -> Opponent:
+    """The same where the launches ``[n]`` have been worked out."""
+    card = answering.card
+    if card.family != PHYSICAL:
+        return Opponent(
+            f"{card.family} model that answers now",
+            boosted_watts(BoostedPowerModel(answering), rows, gpu),
+        )
+    model = PhysicalPowerModel(answering, gpu)
+    watts = np.array(
+        [
+            np.nan
+            if isinstance(launch, str)
+            else model.of_activities(launch.activities, launch.clocks).estimate.value
+            for launch in launches
+        ],
+        dtype=np.float64,
+    )
+    if card.gpu != POOLED:
+        return Opponent("physical model that answers now", watts)
+    if np.isnan(watts).any():
+        return Opponent("", watts, NOT_ASKED)
+    return Opponent("uncalibrated physical model that answers now", watts)
+
+
+def boosted_watts(model: BoostedPowerModel, rows: Sequence[Measurement], gpu: GpuProfile) -> Floats:
+    """Watts ``[n]`` that a model gives measured launches; NaN where they lack an input of it."""
+    card = model.card
+    schema = card.feature_schema.id
+    found = np.full(len(rows), np.nan)
+    having = [at for at, row in enumerate(rows) if schema in row.vectors]
+    if not having:
+        return found
+    vectors = vectors_of([rows[at] for at in having], schema, card.feature_names, gpu)
+    may_miss = np.array([feature.missing_share > 0 for feature in card.features])
+    whole = ~(np.isnan(vectors) & ~may_miss).any(axis=1)
+    if whole.any():
+        found[np.array(having)[whole]] = model.predict_watts(vectors[whole])
+    return found

@@ -23,7 +23,7 @@ from wattcast.models.power.physical import SAME_CLOCK
 from wattcast.predictor.messages import Clocks
 
 if TYPE_CHECKING:
-    from wattcast.training.retrain.run import Base, Champion, Uploads
+    from wattcast.training.retrain.inputs import Base, Champion, Uploads
 
 PREFERRED_SCHEMA = "alavani2023"
 """The schema of the packaged boosted models."""
@@ -41,9 +41,7 @@ class Rest:
 @dataclass(frozen=True)
 class Wanted:
     """Which rows count: of a GPU and board (``None``: any), with the target measured.
-
-    Boosted models answer for the default clocks, the physical ones for ``any_clocks``.
-    """
+    Boosted models answer for the default clocks, the physical ones for ``any_clocks``."""
 
     gpu: GpuProfile
     board: str | None
@@ -75,7 +73,7 @@ class Together:
     def uploads(self, vectors: NDArray[np.float64]) -> Uploads:
         """The rows with their model inputs ``[n, k]``."""
         from wattcast.training.evaluation.splits import Rows
-        from wattcast.training.retrain.run import Uploads
+        from wattcast.training.retrain.inputs import Uploads
 
         measured = self.measured
         values = [
@@ -118,9 +116,7 @@ class Gathered:
         self, trained_on: Sequence[str], store: MeasurementStore, find: FindRows, rest: Rest
     ) -> Together:
         """These rows, and those of earlier uploads that the board's champion was trained on.
-
-        Earlier rows keep what is known of the board, and tell whether the candidate forgets it.
-        """
+        Earlier rows keep what is known of the board, and tell whether the candidate forgets it."""
         known = frozenset(UUID(batch) for batch in trained_on)
         earlier = store.get_many([batch for batch in known if batch not in self.batches])
         wanted = replace(self.wanted, board=self.board)
@@ -133,9 +129,7 @@ class Gathered:
         self, champion: Champion | None, together: Together, rest: Rest
     ) -> tuple[Uploads, list[Measurement]]:
         """What a boosted model trains on, and the measurements behind it, in the same order.
-
-        Raises DataError where no row is left.
-        """
+        Raises DataError where no row is left."""
         gpu, inputs = self.wanted.gpu, self.inputs(champion)
         if champion is not None:
             reasons = _gaps(together.measured, champion, self.schema_id, inputs, gpu)
@@ -182,9 +176,9 @@ def gathered(
 
 def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:
     """Rows that the packaged model of a GPU was trained on, where they are at hand and count."""
-    from wattcast.training.data.datasets import find_data, sources
-    from wattcast.training.power_rows import SCHEMA, THESIS_FILES, training_table
-    from wattcast.training.retrain.run import Base, knows_base
+    from wattcast.training.data.datasets import find_data
+    from wattcast.training.power_rows import SCHEMA, THESIS_FILES, source_of, training_table
+    from wattcast.training.retrain.inputs import Base, knows_base
 
     if champion is None or not knows_base(champion.card) or gpu_id not in THESIS_FILES:
         return None
@@ -193,15 +187,7 @@ def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:
     table = training_table(gpu_id)
     if table.rows["as_recomputed"].vectors.shape[1] != len(champion.card.features):
         return None
-    file = table.clean.source
-    source = Source(
-        repository=sources().repository,
-        path=file.path,
-        sha256=file.sha256,
-        used_sha256=table.clean.sha256,
-        licence=sources().licence,
-    )
-    return Base(table.rows["as_recomputed"], (source,))
+    return Base(table.rows["as_recomputed"], (source_of(table.clean),))
 
 
 def _schema_of(batches: Iterable[Batch]) -> str:

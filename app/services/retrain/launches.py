@@ -48,8 +48,9 @@ class MeasuredAt:
 class Launches:
     """Works out measured launches of a GPU.
 
-    ``texts`` finds stored PTX by hash. Matrix units and atomics are told by the code alone, not
-    by ``activity1``; so launches that use them are analysed as a prediction would.
+    ``texts`` finds stored PTX by hash. Matrix units, atomics and dependent chains are told by the
+    code alone, not by ``activity1``; so launches whose code is known are analysed as a prediction
+    would, and those that use the first two need it.
     """
 
     services: Services
@@ -62,7 +63,7 @@ class Launches:
         wanted = {
             row.ptx_sha256
             for row, activity in zip(rows, activities, strict=True)
-            if row.ptx_sha256 and isinstance(activity, Activity) and _needs_code(activity)
+            if row.ptx_sha256 and isinstance(activity, Activity)
         }
         texts = self.texts(sorted(wanted))
         return [
@@ -73,12 +74,10 @@ class Launches:
     def _at(
         self, row: Measurement, activity: Activity, texts: Mapping[str, str]
     ) -> MeasuredAt | str:
-        more = NOTHING_BESIDE
-        if _needs_code(activity):
-            ptx = texts.get(row.ptx_sha256 or "")
-            if ptx is None:
-                return "uses atomics or matrix units, of which features do not tell enough"
-            more = self._beside(row, ptx)
+        ptx = texts.get(row.ptx_sha256 or "")
+        if ptx is None and _needs_code(activity):
+            return "uses atomics or matrix units, of which features do not tell enough"
+        more = NOTHING_BESIDE if ptx is None else self._beside(row, ptx)
         gpu = self.gpu
         clocks = Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(gpu)
         resources = resource_seconds(activity, gpu, clocks, more=more)

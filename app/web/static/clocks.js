@@ -10,7 +10,9 @@ import { whenOpened } from "./tabs.js";
 let found = null;
 
 function clocksRequest() {
-  const body = { ...kernel.request(), gpu: kernel.gpu(), clocks: "grid" };
+  const limits = byId("clocks-limits").value.split(/[\s,;]+/).filter(Boolean).map(Number);
+  const under = limits.length ? { power_limit_watts: limits } : { clocks: "grid" };
+  const body = { ...kernel.request(), gpu: kernel.gpu(), ...under };
   const number = (id) => (byId(id).value.trim() ? Number(byId(id).value) : null);
   const constraints = {};
   if (number("clocks-slowdown") !== null) constraints.max_slowdown = 1 + number("clocks-slowdown") / 100;
@@ -39,17 +41,19 @@ async function compute(event) {
   }
 }
 
-const told = (point) => `${plain(point.core_mhz, 4)} MHz core, ${plain(point.memory_mhz, 4)} MHz memory<br>`
+const told = (point) => `${plain(point.runs_at_core_mhz, 4)} MHz core, ${plain(point.memory_mhz, 4)} MHz memory<br>`
   + `${joules(point.energy.joules)}, ${seconds(point.time.seconds)}, ${watts(point.power.watts)}`;
 
 /** Energy over both clocks; over the core clock alone where the memory clock is one. */
 function map() {
   const { points } = found;
   const memories = [...new Set(points.map((point) => point.memory_mhz))];
+  const byLimit = new Set(points.map((point) => point.power_limit_watts)).size > 1;
+  const across = (point) => (byLimit ? point.power_limit_watts : point.core_mhz);
   const [joule, unit] = unitFor(points.map((point) => point.energy.joules), "J");
   const energy = (point) => point.energy.joules / joule;
   const title = "Energy by core and memory clock; the table of all pairs says the same";
-  const xaxis = { title: { text: "Core clock, MHz" } };
+  const xaxis = { title: { text: byLimit ? "Power limit, W" : "Core clock, MHz" } };
   const pareto = points.filter((point) => point.pareto);
   const marks = {
     type: "scatter", mode: "markers", name: "Pareto set", hoverinfo: "skip",
@@ -59,10 +63,10 @@ function map() {
     title,
     data: [{
       type: "scatter", mode: "lines+markers", name: "Energy",
-      x: points.map((point) => point.core_mhz), y: points.map(energy),
+      x: points.map(across), y: points.map(energy),
       text: points.map(told), hovertemplate: "%{text}<extra></extra>",
       line: { color: colour("bar") }, marker: { size: 7 },
-    }, { ...marks, x: pareto.map((point) => point.core_mhz), y: pareto.map(energy) }],
+    }, { ...marks, x: pareto.map(across), y: pareto.map(energy) }],
     layout: { xaxis, yaxis: { title: { text: `Energy, ${unit}` }, rangemode: "tozero" } },
   };
   const cores = [...new Set(points.map((point) => point.core_mhz))];
@@ -122,6 +126,7 @@ function showTables() {
   const pair = [
     { title: "Core", num: true, of: (one) => `${plain(one.core_mhz, 4)} MHz` },
     { title: "Memory", num: true, of: (one) => `${plain(one.memory_mhz, 4)} MHz` },
+    { title: "Limit", num: true, of: (one) => `${plain(one.power_limit_watts, 4)} W` },
   ];
   const { reference, assumptions } = found;
   byId("clocks-note").textContent = `Voltage curve: ${assumptions.voltage_curve}. Time: ${assumptions.time_model}.`
@@ -136,6 +141,7 @@ function showTables() {
   ], Object.entries(found.best)));
   show(byId("clocks-table"), table("By core and memory clock", [
     ...pair,
+    { title: "Runs at", num: true, of: (one) => `${plain(one.runs_at_core_mhz, 4)} MHz` },
     { title: "Energy", num: true, of: (one) => joules(one.energy.joules) },
     { title: "Time", num: true, of: (one) => seconds(one.time.seconds) },
     { title: "Power", num: true, of: (one) => watts(one.power.watts) },

@@ -85,6 +85,12 @@ export function clocks() {
   return Object.keys(given).length ? given : null;
 }
 
+/** Clocks and power limit of the form, if any are given. */
+export function operating() {
+  const limit = byId("power_limit_watts").value.trim();
+  return { ...(clocks() && { clocks: clocks() }), ...(limit && { power_limit_watts: Number(limit) }) };
+}
+
 /** The power model of the form, unless it is the usual one. */
 export const powerModel = () => (byId("model").value === "auto" ? null : byId("model").value);
 
@@ -93,7 +99,7 @@ export function predictRequest(gpus = null) {
   const body = request();
   if (gpus) body.gpus = gpus;
   else body.gpu = gpu();
-  if (clocks()) body.clocks = clocks();
+  Object.assign(body, operating());
   if (powerModel()) body.model = powerModel();
   return body;
 }
@@ -109,6 +115,7 @@ export function fill(asked) {
   for (const name of NUMBERS) byId(name).value = asked.launch[name] ?? asked[name] ?? "";
   byId("core_mhz").value = asked.clocks?.core_mhz ?? "";
   byId("memory_mhz").value = asked.clocks?.memory_mhz ?? "";
+  byId("power_limit_watts").value = asked.power_limit_watts ?? "";
   for (const name of ["analysis", "time_model", "model"]) byId(name).value = asked[name] ?? "auto";
   loopValues = { ...asked.loops };
   argumentValues = { ...asked.launch.arguments };

@@ -27,9 +27,7 @@ kernels left out, leaves of 8 by 3 %."""
 @dataclass(frozen=True)
 class Forest:
     """Extra trees grown on logarithms of watts; a leaf answers the watts of its mean logarithm.
-
-    ``share`` of the answer are the trees', the rest is ``centre_watts``.
-    """
+    ``share`` of the answer are the trees', the rest is ``centre_watts``."""
 
     trees: Any
     centre_watts: float

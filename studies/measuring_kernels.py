@@ -1,4 +1,4 @@
-"""Compiles the measuring kernels: ``python -m wattcast.training.measure.build [NAME ...]``.
+"""``python -m studies measuring-kernels [NAME ...]``: compiles the measuring kernels.
 
 Every ``kernels/*.cu`` names the capability it is compiled for (``// target: 5.0``). In the PTX
 beside it version and target are lowered as far as ``ptxas`` lets them, so that older drivers and
@@ -14,8 +14,7 @@ from pathlib import Path
 
 from wattcast.features.cuda import CompilerMissingError, compile_cuda
 from wattcast.features.cuda.toolchain import find_nvrtc
-
-FOLDER = Path(__file__).with_name("kernels")
+from wattcast.training.measure.micro import FOLDER
 
 PTX_VERSIONS = {50: "6.0", 53: "6.0", 70: "6.3", 80: "7.0"}
 """PTX version by target: the first with ``shfl.sync`` (6.0), ``wmma`` with ``.aligned`` (6.3) and
@@ -50,12 +49,6 @@ def target(text: str) -> tuple[int, int]:
     return int(found[1]), int(found[2])
 
 
-def capability(text: str) -> tuple[int, int]:
-    """The lowest compute capability that the PTX of a source runs on. Raises ValueError."""
-    named = target(text)
-    return LOWEST.get(named, named)
-
-
 def without_comments(ptx: str) -> str:
     """PTX without comments, line information and blank lines."""
     start = ptx.find(".section")
@@ -73,20 +66,17 @@ def compile_source(path: Path) -> str:
     ptx = without_comments(compile_cuda(text, (major, minor)).ptx)
     version = PTX_VERSIONS[10 * major + minor]
     ptx = re.sub(r"^\.version .*$", f".version {version}", ptx, count=1, flags=re.M)
-    major, minor = capability(text)
+    major, minor = LOWEST.get((major, minor), (major, minor))
     return re.sub(r"^\.target .*$", f".target sm_{major}{minor}", ptx, count=1, flags=re.M)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str]) -> int:
     """Write the PTX of the sources named, or of all."""
-    parser = argparse.ArgumentParser(description="compile the measuring kernels")
+    parser = argparse.ArgumentParser(prog="python -m studies measuring-kernels")
     parser.add_argument("names", nargs="*", metavar="NAME", help="sources, without .cu")
     chosen = set(parser.parse_args(arguments).names)
     for path in sources():
         if not chosen or path.stem in chosen:
             path.with_suffix(".ptx").write_text(compile_source(path), encoding="utf-8")
             print(path.with_suffix(".ptx").name)
-
-
-if __name__ == "__main__":
-    main()
+    return 0

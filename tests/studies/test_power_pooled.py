@@ -8,14 +8,20 @@ import numpy as np
 import pytest
 
 from studies.evaluation import evaluate
-from wattcast.training import power_pooled
+from studies.power.forests import as_booster, grow
+from studies.power.pooled import (
+    Part,
+    fit_pooled,
+    launched_table,
+    left_out,
+    pooled_fit,
+    pooled_fits,
+    save,
+)
 from wattcast.training.checkpoints import Checkpoints, kept
 from wattcast.training.data.datasets import find_data
 from wattcast.training.evaluation.splits import Fit, Predict, Rows
-from wattcast.training.fit import pooled_fits
-from wattcast.training.forests import as_booster, grow
-from wattcast.training.power_pooled import Part, fit_pooled, left_out, pooled_fit
-from wattcast.training.power_rows import THESIS_FILES, training_table
+from wattcast.training.power_rows import THESIS_FILES
 
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
@@ -43,7 +49,7 @@ def test_native_file_and_onnx_answer_what_the_forest_does(share: float, tmp_path
 
     part = _part()
     forest = fit_pooled(part, [], share=share)
-    power_pooled.save(forest, tmp_path, 3)
+    save(forest, tmp_path, 3)
     booster = xgboost.Booster(model_file=str(tmp_path / "model.ubj"))
     session = onnxruntime.InferenceSession(str(tmp_path / "model.onnx"))
     for vectors in (part.vectors, _part(seed=5).vectors + 0.5):
@@ -116,7 +122,7 @@ def test_kept_predictions_are_read_and_not_fitted_again(tmp_path: Path) -> None:
 
 @needs_data
 def test_pooled_rows_have_one_kernel_on_one_side() -> None:
-    tables = {gpu: training_table(gpu) for gpu in THESIS_FILES}
+    tables = {gpu: launched_table(gpu) for gpu in THESIS_FILES}
     own = tables["tesla-v100"]
     fits = pooled_fits(own, [table for gpu, table in tables.items() if gpu != "tesla-v100"])
     assert list(fits) == ["as_published", "as_recomputed"]

@@ -1,34 +1,127 @@
-"""Calibration from stored measurements: the physical power model, and the default time model.
+"""The candidates: boosted power models fitted anew or continued (modes full and continue), and
+calibrations of the physical power model (mode new_gpu) and of the default time model.
 
-Both look at ``activity1`` and answer for any clocks, so every measured launch counts whose activity
-is known.
+Calibrations look at ``activity1`` and answer for any clocks, so every measured launch counts whose
+activity is known.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.app.services.models.champions import TIME, open_correction
-from wattcast.app.services.retrain.attempt import Attempt, Outcome
+from wattcast.app.services.models.champions import TIME
+from wattcast.app.services.retrain.attempt import (
+    Attempt,
+    Outcome,
+    opponent,
+    opponent_of_launches,
+    serving,
+)
 from wattcast.app.services.retrain.candidate_rows import (
     Gathered,
     Together,
     Wanted,
+    base_rows,
     gathered,
     nothing_left,
 )
 from wattcast.app.services.retrain.launches import MeasuredAt
-from wattcast.app.services.retrain.opponents import opponent_of_launches, serving
 from wattcast.app.store.registry import Place
 from wattcast.features.schemas import get_schema
-from wattcast.models.cards import BoardFacts, SchemaReference
+from wattcast.models.cards import BoardFacts, ModelCard, SchemaReference
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.physical import POOLED, PhysicalPowerModel
+from wattcast.models.store import Artifact
 from wattcast.models.time.calibration import CorrectedTimes, TimeBoard, features_of
-from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA, TARGET
+from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA, TARGET, unseen_error_watts
+
+if TYPE_CHECKING:
+    from wattcast.training.retrain.inputs import Champion
+
+
+CONTINUABLE = ("xgboost", "catboost", "average")
+"""Families that more trees can be added to; the packaged average is of the other two."""
+
+
+def retrain_power(attempt: Attempt) -> Outcome:
+    """Fit anew, or continue the champion, and judge the result.
+
+    Raises DataError where the rows do not allow it, and ModelError for families or a champion
+    that do not fit.
+    """
+    from wattcast.training.checkpoints import Checkpoints
+    from wattcast.training.engine import open_engine
+    from wattcast.training.retrain.run import retrain
+
+    request, gpu, rest = attempt.request, attempt.gpu, attempt.rest
+    measurements, settings = attempt.data.measurements, attempt.services.settings
+    batches = measurements.get_many(request.batches)
+    wanted = Wanted(gpu, request.board)
+    found = gathered(batches, attempt.rows, wanted, request.schema_id, rest)
+    place = Place(gpu.id, found.board, TARGET)
+    answering = serving(attempt.services.power, attempt.artifacts, attempt.snapshot, place)
+    champion = _champion(attempt, answering, place, found.schema_id)
+    board = None if champion is None else champion.card.board
+    trained_on = board.batches if board is not None and board.label == place.board else ()
+    together = found.with_earlier(trained_on, measurements, attempt.rows, rest)
+    uploads, measured = found.boosted(champion, together, rest)
+    beside = None
+    if champion is None or answering.card != champion.card:
+        beside = opponent(answering, measured, attempt.launches)
+    inputs, families = found.inputs(champion), _families(attempt, champion)
+    order = attempt.order(place.board, found.reference, inputs, families, request.mode)
+    with open_engine(settings.dask, settings.job_threads, settings.dask_rows) as engine:
+        retrained = retrain(
+            order,
+            uploads,
+            base_rows(gpu.id, champion) if request.mode == "full" else None,
+            champion,
+            attempt.made,
+            opponents={beside.name: beside.watts} if beside and beside.name else {},
+            notes=(beside.note,) if beside and beside.note else (),
+            engine=engine,
+            checkpoints=Checkpoints(attempt.kept),
+            progress=attempt.tell,
+        )
+    return Outcome(place, retrained, rest)
+
+
+def _champion(
+    attempt: Attempt, answering: Artifact[ModelCard], place: Place, schema_id: str
+) -> Champion | None:
+    """The model to beat and to start from: the one that answers for this board now, or, where
+    that one cannot be continued, the best of the packaged ones that can.
+
+    ``None`` where there is none that takes the uploads' features.
+    """
+    from wattcast.training.retrain.inputs import Champion
+
+    card = answering.card
+    if card.family in CONTINUABLE and card.feature_schema.id == schema_id:
+        return Champion(answering)
+    power = attempt.services.power
+    known = [
+        card
+        for card in power.base_cards()
+        if (card.gpu, card.feature_schema.id) == (place.gpu, schema_id)
+        and card.family in CONTINUABLE
+    ]
+    return Champion(power.artifact(min(known, key=unseen_error_watts))) if known else None
+
+
+def _families(attempt: Attempt, champion: Champion | None) -> tuple[str, ...]:
+    request = attempt.request
+    if request.families:
+        return tuple(dict.fromkeys(request.families))
+    if request.mode == "continue" and champion is not None:
+        singles = champion.artifact.members or (champion.artifact,)
+        return tuple(single.card.family for single in singles)
+    return ("xgboost", "catboost")
+
 
 Floats = NDArray[np.float64]
 
@@ -40,7 +133,6 @@ def calibrate_power(attempt: Attempt) -> Outcome:
     before: so a calibration does not hang on the order of the uploads. Raises DataError where the
     rows do not allow it.
     """
-    from wattcast.training.retrain.inputs import Order
     from wattcast.training.retrain.new_gpu import COLUMNS, Start
     from wattcast.training.retrain.new_gpu import calibrate_power as calibrate
 
@@ -53,16 +145,7 @@ def calibrate_power(attempt: Attempt) -> Outcome:
     beside = opponent_of_launches(answering, together.measured, launches, gpu)
     packaged = power.physical_artifact(gpu.id)
     pooled = packaged.card.gpu == POOLED
-    order = Order(
-        gpu=gpu.id,
-        board=place.board,
-        schema=_SCHEMA,
-        features=COLUMNS,
-        families=(PHYSICAL,),
-        mode="new_gpu",
-        version=attempt.data.registry.reserve_version(),
-        policy=attempt.policy,
-    )
+    order = attempt.order(place.board, _SCHEMA, COLUMNS, (PHYSICAL,))
     attempt.tell("folds", 0.3)
     vectors = [(*launch.activities, *launch.clocks) for launch in launches]
     retrained = calibrate(
@@ -79,11 +162,8 @@ def calibrate_power(attempt: Attempt) -> Outcome:
 
 def calibrate_time(attempt: Attempt) -> Outcome:
     """Correct the default time model by measured launches, and judge that.
-
-    Raises DataError where the rows do not allow it.
-    """
+    Raises DataError where the rows do not allow it."""
     from wattcast.training.retrain.gate import CHAMPION
-    from wattcast.training.retrain.inputs import Order
     from wattcast.training.retrain.launch_time import DEFAULT
     from wattcast.training.retrain.launch_time import calibrate_time as calibrate
 
@@ -93,16 +173,7 @@ def calibrate_time(attempt: Attempt) -> Outcome:
     champion = _correction(attempt, place)
     known = _trained_on(None if champion is None else champion.card.board, place)
     together, launches = _launches(attempt, found, known)
-    order = Order(
-        gpu=gpu.id,
-        board=place.board,
-        schema=_SCHEMA,
-        features=(),
-        families=(),
-        mode="new_gpu",
-        version=attempt.data.registry.reserve_version(),
-        policy=attempt.policy,
-    )
+    order = attempt.order(place.board, _SCHEMA, (), ())
     attempt.tell("folds", 0.3)
     vectors = [features_of(each.regime, each.seconds, each.clocks) for each in launches]
     now = np.array(
@@ -157,5 +228,7 @@ def _correction(attempt: Attempt, place: Place) -> CorrectedTimes | None:
     for board in dict.fromkeys((place.board, "")):
         version = attempt.snapshot.champion(place._replace(board=board))
         if version is not None:
-            return CorrectedTimes(open_correction(attempt.artifacts, version))
+            return CorrectedTimes(
+                attempt.artifacts.open_correction(version.name, version.card_sha256)
+            )
     return None

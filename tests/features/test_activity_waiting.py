@@ -1,0 +1,94 @@
+"""What a warp waits for one after another, on code whose chains are counted by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from wattcast.features.activity.waiting import Waiting
+from wattcast.features.analysis import analyse
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.ptx import read_module
+
+V100 = load_gpu("tesla-v100")
+KERNEL = """\
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry k(.param .u64 p)
+{{
+.reg .pred %p<4>; .reg .b32 %r<40>; .reg .b64 %rd<20>; .reg .f32 %f<40>;
+.shared .align 4 .b8 tile[1024];
+ld.param.u64 %rd1, [p];
+cvta.to.global.u64 %rd2, %rd1;
+mov.u32 %r1, %tid.x;
+mul.wide.u32 %rd3, %r1, 4;
+add.s64 %rd4, %rd2, %rd3;
+mov.u32 %r2, 0;
+mov.u32 %r3, 0;
+{body}
+ret;
+}}
+"""
+
+
+def waiting(body: str) -> tuple[Waiting, float, float]:
+    """The chain of a warp, with the machine instructions and loads that it executes."""
+    launch = Launch.of(1, 32, 0, {"0": PointerHint(elements=65536, values="index")})
+    found = analyse(read_module(KERNEL.format(body=body)), None, launch, V100)
+    known = found.extras.waiting
+    assert known is not None
+    return known, found.activity.instructions_per_warp, found.activity.load_requests_per_warp
+
+
+def loads_of(body: str) -> float:
+    shares, _, loads = waiting(body)
+    return shares.loads * loads
+
+
+def test_loads_that_do_not_depend_on_each_other_wait_together() -> None:
+    together = "".join(f"ld.global.f32 %f{n}, [%rd4+{128 * n}];\n" for n in range(8))
+    assert loads_of(together) == pytest.approx(1.0)
+    chased = "ld.global.u32 %r4, [%rd4];\n" + "".join(
+        "mul.wide.u32 %rd5, %r4, 4;\nadd.s64 %rd6, %rd2, %rd5;\nld.global.u32 %r4, [%rd6];\n"
+        for _ in range(7)
+    )
+    assert loads_of(chased) == pytest.approx(8.0)
+
+
+LOOP = "LOOP:\n{body}add.s32 %r2, %r2, 1;\nsetp.lt.u32 %p1, %r2, 64;\n@%p1 bra LOOP;\n"
+
+
+def test_a_loop_gathers_the_loads_of_four_rounds_unless_it_chases_them() -> None:
+    """ptxas unrolls a loop of one block by four; a pointer chase cannot be gathered."""
+    sums = "ld.global.f32 %f1, [%rd4];\nadd.f32 %f2, %f2, %f1;\nadd.s64 %rd4, %rd4, 128;\n"
+    assert loads_of(LOOP.format(body=sums)) == pytest.approx(64 / 4)
+    gather = (
+        "ld.global.u32 %r4, [%rd4];\nmul.wide.u32 %rd5, %r4, 4;\nadd.s64 %rd6, %rd2, %rd5;\n"
+        "ld.global.f32 %f1, [%rd6];\nadd.s64 %rd4, %rd4, 128;\n"
+    )
+    assert loads_of(LOOP.format(body=gather)) == pytest.approx(2 * 64 / 4)
+    chase = "mul.wide.u32 %rd5, %r3, 4;\nadd.s64 %rd6, %rd2, %rd5;\nld.global.u32 %r3, [%rd6];\n"
+    assert loads_of(LOOP.format(body=chase)) == pytest.approx(64)
+    barrier = sums + "bar.sync 0;\n"
+    assert loads_of(LOOP.format(body=barrier)) == pytest.approx(64)
+
+
+@pytest.mark.parametrize("chains", [1, 2, 4, 8])
+def test_independent_chains_of_arithmetic_wait_together(chains: int) -> None:
+    body = "".join(f"fma.rn.f32 %f{n % chains}, %f{n % chains}, %f20, %f21;\n" for n in range(64))
+    shares, instructions, _ = waiting(body)
+    # The body's longest chain, beside address arithmetic that is shorter.
+    assert shares.instructions * instructions == pytest.approx(64 / chains, abs=1.0)
+
+
+def test_a_barrier_orders_what_shared_memory_passes_on() -> None:
+    exchange = (
+        "shl.b32 %r5, %r1, 2;\nmov.u32 %r6, tile;\nadd.s32 %r7, %r6, %r5;\n"
+        "ld.global.f32 %f1, [%rd4];\nst.shared.f32 [%r7], %f1;\nbar.sync 0;\n"
+        "ld.shared.f32 %f2, [%r7+4];\nst.global.f32 [%rd4], %f2;\n"
+    )
+    shares, instructions, loads = waiting(exchange)
+    assert shares.loads * loads == pytest.approx(1.0)
+    assert shares.shared * instructions == pytest.approx(1.0)
+    assert shares.barriers * instructions == pytest.approx(1.0)

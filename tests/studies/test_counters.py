@@ -1,0 +1,150 @@
+"""Tuning spaces beside counters: what is asked, how it is scored, and what the page shows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import defaultdict
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from studies.counters import (
+    FASTEST,
+    RESULTS,
+    Asked,
+    ask,
+    count_score,
+    folder,
+    lost,
+    rank_correlation,
+    sample,
+    score,
+    spaces,
+    time_score,
+)
+from tests.app.conftest import settings_at
+from wattcast.features.errors import DataError
+from wattcast.predictor import Predictor
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.predict import predict
+from wattcast.training.data.datasets import find_data
+
+ROWS = [{"time_seconds": str(seconds)} for seconds in np.linspace(2.0, 1.0, 300)]
+
+
+def test_a_larger_sample_begins_with_the_smaller_one() -> None:
+    few, fastest = sample(ROWS, 10)
+    many, _ = sample(ROWS, 200)
+    assert many[:10] == few
+    assert len(set(many)) == 200
+    assert fastest == list(range(299, 299 - FASTEST, -1))
+
+
+def test_what_a_choice_loses_is_exact() -> None:
+    measured = np.random.default_rng(1).uniform(1, 3, 12)
+    loss, at_random = lost(measured, measured)
+    assert loss == 0
+    assert at_random == pytest.approx(100 * (measured.mean() / measured.min() - 1))
+    worst, _ = lost(-measured, measured)
+    assert worst == pytest.approx(100 * (measured.max() / measured.min() - 1))
+    many = np.random.default_rng(2).uniform(1, 3, 150)  # of these, two are tried
+    best = [min(pair) for pair in combinations(many.tolist(), 2)]
+    assert math.ceil(0.01 * many.size) == 2
+    assert lost(many, many)[1] == pytest.approx(100 * (np.mean(best) / many.min() - 1))
+
+
+def test_ranks_of_equals_are_shared() -> None:
+    assert rank_correlation([1, 2, 3], [10, 20, 30]) == pytest.approx(1)
+    assert rank_correlation([1, 2, 3], [3, 2, 1]) == pytest.approx(-1)
+    assert rank_correlation([1, 1, 1], [3, 2, 1]) == 0
+    assert 0 < rank_correlation([1, 1, 2], [1, 2, 3]) < 1
+
+
+def asked(seconds: float, requests: float, counted: float) -> Asked:
+    name = "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum"
+    row = defaultdict(lambda: "0", {name: str(counted), "VERTICES": "600"})
+    counts = defaultdict(float, {"global_load_requests": requests})
+    return Asked(0, 1.0, seconds, 0.5, 2.0, counts, 1.0, row, "memory", ())
+
+
+def test_counts_are_scored_where_something_was_measured() -> None:
+    found = [asked(1.0, 100, 100), asked(1.0, 110, 100), asked(1.0, 150, 100), asked(1.0, 0, 0)]
+    line = count_score(found)["global load requests"]
+    assert line["configurations"] == 3
+    assert line["median_ratio"] == 1.1
+    assert line["near_percent"] == 67
+    assert (line["zeros"], line["zeros_predicted"]) == (1, 1)
+
+
+def test_times_are_scored_beside_one_constant() -> None:
+    found = [asked(seconds, 1, 1) for seconds in (1.0, 1.2, 0.9, 3.0)]
+    line = time_score(found, found)
+    assert line["median_percent"] == 15
+    assert line["inside_percent"] == 100
+    assert line["by_hand_median_percent"] == 0  # all took one second, whatever is done
+
+
+def test_the_folder_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WATTCAST_PUBLIC_SPACES", raising=False)
+    with pytest.raises(DataError, match="set WATTCAST_PUBLIC_SPACES"):
+        folder()
+
+
+@pytest.mark.parametrize("name", spaces())
+def test_launches_are_those_that_were_measured(name: str) -> None:
+    if find_data() is None:
+        pytest.skip("no data folder: set WATTCAST_DATA")
+    space = spaces()[name]
+    rows = space.rows()
+    assert len({space.ptx(row) for row in rows}) == len(rows)
+    for row in rows[:200]:
+        launch = space.launch(row)
+        for what, key in (("grid", "grid"), ("block", "block")):
+            told = [int(row[f"{key}_{axis}"]) for axis in "xyz" if f"{key}_{axis}" in row]
+            if space.counters:
+                assert (launch[what] + [1, 1])[:3] == told
+
+
+def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was answered is not asked again; what was added later is."""
+    if find_data() is None:
+        pytest.skip("no data folder: set WATTCAST_DATA")
+    space = spaces()["pnpoly_2080ti"]
+    rows = space.rows()
+    first, second = sample(rows, 2)[0]
+    ptx = (
+        ".version 7.0\n.target sm_75\n.address_size 64\n.visible .entry cn_pnpoly("
+        ".param .u64 a, .param .u64 b, .param .u32 n)\n{\n.reg .b64 %rd<2>; .reg .f32 %f<3>;\n"
+        "ld.param.u64 %rd1, [a];\nld.global.f32 %f1, [%rd1];\nfma.rn.f32 %f2, %f1, %f1, %f1;\n"
+        "st.global.f32 [%rd1], %f2;\nret;\n}\n"
+    )
+    monkeypatch.setenv("WATTCAST_PUBLIC_SPACES", str(tmp_path))
+    predictor = Predictor(settings_at(tmp_path))
+    times = 0
+
+    def counted(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
+        nonlocal times
+        times += 1
+        return predict(predictor, request)
+
+    monkeypatch.setattr("studies.counters.predict", counted)
+    for place, all_asked in ((first, 1), (second, 2)):
+        path = tmp_path / space.ptx(rows[place])
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(ptx, encoding="utf-8")
+        found = list(ask(predictor, space, rows, 2))
+        assert times == len(found) == all_asked
+    figures = score(space, found, [first, second])
+    assert figures["counts"]["global load requests"]["median_ratio"] > 0
+    assert figures["time"]["configurations"] == 2
+
+
+def test_the_results_hold_every_space() -> None:
+    figures = json.loads(RESULTS.read_text(encoding="utf-8"))
+    assert list(figures) == list(spaces())
+    for name, one in figures.items():
+        assert ("counts" in one) == spaces()[name].counters

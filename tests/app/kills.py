@@ -340,7 +340,7 @@ def _inspect(
     counts.attempts = sum(job.attempts for job in jobs.values())
     counts.jobs_ended_twice = sum(ends[job] != 1 for job in jobs)
     of_job = Counter(str(version.job_id) for version in versions)
-    promoted = sum(json.loads(job.result or "{}").get("promoted", False) for job in jobs.values())
+    promoted = sum((job.result or {}).get("promoted", False) for job in jobs.values())
     counts.promotions = len(moves)
     counts.jobs_with_effect_twice = sum(of_job[job] != 1 for job in jobs) + abs(
         promoted - len(moves)

@@ -32,10 +32,10 @@ INSTRUCTION_BYTES = 780
 HANDLER_BYTES = 1350
 """An instruction compiled to handlers for the executed analysis."""
 
-ANALYSIS_BYTES = 4000
+ANALYSIS_BYTES = 7000
 """An analysis of a launch, besides what it counted."""
 
-COUNTED_BYTES = 195
+COUNTED_BYTES = 225
 """Counts of an instruction that were worked out, and what is told of it."""
 
 EXECUTED_BYTES = 10_000

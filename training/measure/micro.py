@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from wattcast.features.activity.memory import READ_ONLY_L1
 from wattcast.features.checked import PositiveInt, Strict, checked, read_toml
 from wattcast.training.measure.workload import (
     Board,
@@ -111,6 +112,9 @@ class Maker:
     def __init__(self, board: Board) -> None:
         self.board = board
         self.full_warps = board.max_threads_per_sm // 32
+        major, minor = board.compute_capability
+        self.through_l1 = "nc" if f"{major}.{minor}".startswith(READ_ONLY_L1) else "ca"
+        """What ``ld.global`` is followed by where L1 is to answer."""
 
     def turns(self, cycles: float) -> int:
         """Turns of a loop whose turn takes about so many cycles."""
@@ -271,14 +275,14 @@ def latencies(make: Maker) -> Iterator[Workload]:
 
 
 CHASES = (
-    *(("ca", 32, 1024 * k) for k in (4, 16, 32, 64, 128, 256)),
+    *(("l1", 32, 1024 * k) for k in (4, 16, 32, 64, 128, 256)),
     *(("cg", 32, 1024 * k) for k in (64, 512, 2048)),
     *(("cg", 128, 2**20 * m) for m in (1, 2, 4, 8, 16, 32, 64, 128, 512)),
     *(("cg", 4096, 2**20 * m) for m in (1, 64, 512)),
     *(("cg", 2**21 + 128, 2**20 * m) for m in (64, 512)),
 )
-"""Cache operator, stride and footprint in bytes. Strides over 2 MiB take a page a step (the extra
-128 bytes keep them from falling into one set)."""
+"""Cache operator (``l1``: ``Maker.through_l1``), stride and footprint in bytes. Strides over 2 MiB
+take a page a step (the extra 128 bytes keep them from falling into one set)."""
 
 
 def _size(value: int) -> str:
@@ -294,9 +298,11 @@ def chases(make: Maker) -> Iterator[Workload]:
     for operator, stride, footprint in CHASES:
         if footprint > make.board.memory_bytes // 4:
             continue
+        near = operator == "l1"
+        operator = make.through_l1 if near else operator
         name = f"chase.{operator}.{_size(stride)}.{_size(footprint)}"
         target = name  # between two levels: a latency of its own
-        if operator == "ca" and footprint <= 16 * 1024:
+        if near and footprint <= 16 * 1024:
             target = "l1"
         elif operator == "cg" and stride <= 128 and 65536 <= footprint <= l2 // 4:
             target = "l2"

@@ -275,14 +275,14 @@ def latencies(make: Maker) -> Iterator[Workload]:
 
 
 CHASES = (
-    *(("l1", 32, 1024 * k) for k in (4, 16, 32, 64, 128, 256)),
+    *(("ca", 32, 1024 * k) for k in (4, 16, 32, 64, 128, 256)),
     *(("cg", 32, 1024 * k) for k in (64, 512, 2048)),
     *(("cg", 128, 2**20 * m) for m in (1, 2, 4, 8, 16, 32, 64, 128, 512)),
     *(("cg", 4096, 2**20 * m) for m in (1, 64, 512)),
     *(("cg", 2**21 + 128, 2**20 * m) for m in (64, 512)),
 )
-"""Cache operator (``l1``: ``Maker.through_l1``), stride and footprint in bytes. Strides over 2 MiB
-take a page a step (the extra 128 bytes keep them from falling into one set)."""
+"""Cache operator (``ca`` stands for ``Maker.through_l1``), stride and footprint in bytes. Strides
+over 2 MiB take a page a step (the extra 128 bytes keep them from falling into one set)."""
 
 
 def _size(value: int) -> str:
@@ -298,11 +298,9 @@ def chases(make: Maker) -> Iterator[Workload]:
     for operator, stride, footprint in CHASES:
         if footprint > make.board.memory_bytes // 4:
             continue
-        near = operator == "l1"
-        operator = make.through_l1 if near else operator
         name = f"chase.{operator}.{_size(stride)}.{_size(footprint)}"
         target = name  # between two levels: a latency of its own
-        if near and footprint <= 16 * 1024:
+        if operator == "ca" and footprint <= 16 * 1024:
             target = "l1"
         elif operator == "cg" and stride <= 128 and 65536 <= footprint <= l2 // 4:
             target = "l2"
@@ -314,9 +312,10 @@ def chases(make: Maker) -> Iterator[Workload]:
             elements=max(steps, 1) * stride // 8, element="u64", fill="chase", stride_bytes=stride
         )
         given = (out(1, "u64"), ring, count(turns))
-        said = f"one thread, {steps} places {stride} bytes apart, through ld.global.{operator}"
+        loads = make.through_l1 if operator == "ca" else operator
+        said = f"one thread, {steps} places {stride} bytes apart, through ld.global.{loads}"
         yield make.latency(
-            target, f"chase_{operator}", given, 16, turns, said, name=name, threads=1
+            target, f"chase_{loads}", given, 16, turns, said, name=name, threads=1
         )
 
 

@@ -17,6 +17,8 @@ NOT_QUICK = ("tests/features/test_hostile_ptx.py", "tests/models/test_boosted.py
 
 SLOW = (
     "tests/app/test_database_restart.py",
+    "tests/app/test_determinism.py",
+    "tests/app/test_disk_full.py::test_a_disk_that_really_is_full",
     "tests/app/test_disk_full.py::test_no_room_for_a_model",
     "tests/app/test_fuzz.py::test_mutated_ptx_is_answered_or_refused",
     "tests/app/test_jobs_kills.py",

@@ -57,7 +57,8 @@ def compile_cuda(
 
     A capability older than the compiler supports is raised to the oldest one it does, with
     the diagnostic ``target_raised``. Raises CompileError (compiler's lines, a forbidden
-    include, host code without nvcc, a limit reached), CompilerMissingError, NotIsolatedError.
+    include, host code without nvcc, a limit reached), CompilerMissingError, NotIsolatedError, and
+    GivenUpError where the machine held it up.
     """
     nvrtc, nvcc = toolchain.find_nvrtc(), toolchain.find_nvcc()
     if nvrtc is None and nvcc is None:
@@ -137,7 +138,7 @@ def _target(
 
 def _result(done: Finished, folder: Path, limits: Limits) -> str:
     if done.timed_out:
-        raise CompileError(f"the compiler did not finish in {limits.seconds:g} s")
+        raise CompileError(f"the compiler did not finish in {limits.seconds:g} s of CPU time")
     if done.not_isolated:
         raise NotIsolatedError(
             "the compiler could not be isolated this time, so nothing was compiled. Try again, or "

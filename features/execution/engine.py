@@ -13,7 +13,6 @@ from wattcast.features.attached import Attached
 from wattcast.features.dataflow import definitions
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.effort import DEFAULT_EFFORT, Effort
-from wattcast.features.execution import arguments
 from wattcast.features.execution.arguments import Bound, bind
 from wattcast.features.execution.context import FRAME_STEP, Linked
 from wattcast.features.execution.footprints import Ran
@@ -70,11 +69,6 @@ def compiled(function: ir.Function, module: ir.Module, *, precise: bool) -> Prog
 def is_compiled(function: ir.Function) -> bool:
     """Whether handlers of the function are kept."""
     return bool(_PROGRAMS.get(function))
-
-
-def assumed_integers(function: ir.Function, module: ir.Module, launch: Launch) -> dict[str, int]:
-    """Values that integer parameters get where the launch gives none, by name."""
-    return arguments.assumed_integers(compiled(function, module, precise=False), launch)
 
 
 def execute(

@@ -28,7 +28,7 @@ from wattcast.features.execution.context import (
 )
 from wattcast.features.execution.decode import decode, is_plain
 from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
-from wattcast.features.execution.roles import Usage, that_count
+from wattcast.features.execution.roles import that_count, usage
 from wattcast.features.execution.spaces import CODE_BASE, SYMBOL_BASE
 from wattcast.features.execution.values import BOOL, U32, U64, constant
 from wattcast.features.execution.warp import is_collective, member_mask
@@ -92,7 +92,7 @@ class Program:
             cfg = build_cfg(body)
             forest = natural_loops(cfg)
             linked = Linked(
-                len(self.functions), function, body, base, Slots(body), cfg, forest, Usage(body),
+                len(self.functions), function, body, base, Slots(body), cfg, forest, usage(body),
                 len(self.loops),
             )  # fmt: skip
             self.functions.append(linked)

@@ -279,6 +279,11 @@ def plain_warnings(*groups: Iterable[Diagnostic]) -> list[dict[str, Any]]:
     return _each_once(groups, {})
 
 
+def distinct(warnings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Warnings of several answers, each once."""
+    return list({tuple(warning.values()): warning for warning in warnings}.values())
+
+
 def _each_once(
     groups: Iterable[Iterable[Diagnostic]], source_lines: Mapping[int, int]
 ) -> list[dict[str, Any]]:

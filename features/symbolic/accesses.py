@@ -140,9 +140,7 @@ class Ground(NamedTuple):
     reason: Missing | None
 
 
-def _ground(
-    walker: Counting, access: Access, context: Context, state: State, unit: int
-) -> Ground:
+def _ground(walker: Counting, access: Access, context: Context, state: State, unit: int) -> Ground:
     """What accesses of one address and unit have in common; found once for each set of lanes."""
     key = (access.address, unit, access.width > 0, access.facts.entry.startswith("wmma"))
     kept = walker.grounds.get(key)

@@ -169,40 +169,41 @@ class _Adviser:
         for finding in find(self.analysis):
             after = self._outcome(finding.mended)
             changes = finding.changes(self.analysis.activity)
-            yield {
-                **parts.members(finding, "code", "detail", "remedy"),
-                "places": _places(finding, text),
-                "activity": [
-                    {"name": name, "before": before, "after": then}
-                    for name, (before, then) in changes.items()
-                ],
-                "request": None,
-                "after": after.answer(),
-                "gain": self._gain(after),
-            }
+            activity = [
+                {"name": name, "before": before, "after": then}
+                for name, (before, then) in changes.items()
+            ]
+            yield self._advice(finding, after, _places(finding, text), activity)
 
     def others(self) -> Iterator[dict[str, Any]]:
         """The launch with another shape, other registers, other clocks."""
         for find_other in (self._shape, self._registers, self._shared_memory, self._clocks):
             other = find_other()
             if other is not None:
-                yield {
-                    **parts.members(other, "code", "detail", "remedy"),
-                    "places": [],
-                    "activity": [],
-                    "request": other.request,
-                    "after": other.outcome.answer(),
-                    "gain": self._gain(other.outcome),
-                }
+                yield self._advice(other, other.outcome, [], [], other.request)
 
-    def _gain(self, after: Outcome) -> dict[str, float]:
+    def _advice(
+        self,
+        found: Finding | _Other,
+        after: Outcome,
+        places: list[dict[str, Any]],
+        activity: list[dict[str, Any]],
+        request: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
         before = self.before
         return {
-            "seconds": before.seconds - after.seconds,
-            "watts": before.watts - after.watts,
-            "joules": before.joules - after.joules,
-            "time_percent": 100 * (1 - after.seconds / before.seconds),
-            "energy_percent": 100 * (1 - after.joules / before.joules),
+            **parts.members(found, "code", "detail", "remedy"),
+            "places": places,
+            "activity": activity,
+            "request": request,
+            "after": after.answer(),
+            "gain": {
+                "seconds": before.seconds - after.seconds,
+                "watts": before.watts - after.watts,
+                "joules": before.joules - after.joules,
+                "time_percent": 100 * (1 - after.seconds / before.seconds),
+                "energy_percent": 100 * (1 - after.joules / before.joules),
+            },
         }
 
     def _asked_again(self, **changes: Any) -> tuple[KernelAnalysis, Outcome] | None:

@@ -92,8 +92,7 @@ def _left_out(what: str, count: int) -> list[Diagnostic]:
 
 def _launch(analysis: KernelAnalysis, source: Source) -> dict[str, Any]:
     launch, function = analysis.launch, analysis.function
-    kernels = source.cuda.kernels if source.cuda is not None else ()
-    parameters = described(function, c_names(function, kernels))
+    parameters = described(function, c_names(function, source.kernels))
     given = {
         position: asdict(value) if isinstance(value, PointerHint) else value
         for position, value in launch.arguments.items()

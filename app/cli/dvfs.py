@@ -18,7 +18,7 @@ from wattcast.app.cli.inputs import (
     pair_request,
     with_options,
 )
-from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
+from wattcast.app.cli.output import Answer, costs, line, plain_table, predictor, show, warnings
 from wattcast.app.cli.predict import megahertz
 from wattcast.models.estimate import quantity
 
@@ -72,23 +72,10 @@ def _report(out: Console, answer: Answer) -> None:
         Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", (answer["gpu"], "bold"))
     )
     base = answer["reference"]
-    line(
-        out,
-        f"reference {megahertz(base)}: {quantity(base['time']['seconds'], 's')}, "
-        f"{quantity(base['power']['watts'], 'W')}, {quantity(base['energy']['joules'], 'J')}",
-    )
-    headings = (
-        "core/memory MHz",
-        "limit",
-        "runs at",
-        "time",
-        "power",
-        "energy",
-        "x time",
-        "x power",
-        "x energy",
-    )
-    table = plain_table(*headings, justify="right")
+    line(out, f"reference {megahertz(base)}: {', '.join(costs(base))}")
+    quantities = ("time", "power", "energy")
+    headings = ("core/memory MHz", "limit", "runs at", *quantities)
+    table = plain_table(*headings, *(f"x {name}" for name in quantities), justify="right")
     table.add_column("")
     for point in answer["points"]:
         scale = point["scale"]
@@ -96,10 +83,8 @@ def _report(out: Console, answer: Answer) -> None:
             megahertz(point, unit=False),
             quantity(point["power_limit_watts"], "W"),
             f"{point['runs_at_core_mhz']:g}",
-            quantity(point["time"]["seconds"], "s"),
-            quantity(point["power"]["watts"], "W"),
-            quantity(point["energy"]["joules"], "J"),
-            *(f"{scale[name]:.3f}" for name in ("time", "power", "energy")),
+            *costs(point),
+            *(f"{scale[name]:.3f}" for name in quantities),
             _marks(point),
         )
     out.print(table)

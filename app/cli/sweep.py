@@ -19,8 +19,7 @@ from wattcast.app.cli.inputs import (
     expected,
     with_options,
 )
-from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
-from wattcast.models.estimate import quantity
+from wattcast.app.cli.output import Answer, costs, line, plain_table, predictor, show, warnings
 
 MOST_LINES = 40
 """Points shown to people; --json prints all."""
@@ -92,26 +91,18 @@ def report(out: Console, answer: Answer) -> None:
     """The cheapest points beside the reference, the best by each objective, what is refused."""
     out.print(Text(answer["kernel"]["demangled"], "bold"))
     base = answer["reference"]
-    line(
-        out,
-        f"reference {_named(base)}: {quantity(base['time']['seconds'], 's')}, "
-        f"{quantity(base['power']['watts'], 'W')}, {quantity(base['energy']['joules'], 'J')}",
-    )
-    table = plain_table()
-    for heading, justify in (
-        ("shape", "left"), ("occupancy", "right"), ("waves", "right"), ("time", "right"),
-        ("power", "right"), ("energy", "right"), ("saved", "right"), ("", "left"),
-    ):  # fmt: skip
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    line(out, f"reference {_named(base)}: {', '.join(costs(base))}")
+    table = plain_table("shape")
+    for heading in ("occupancy", "waves", "time", "power", "energy", "saved"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
     points = sorted(answer["points"], key=lambda point: point["energy"]["joules"])
     for point in points[:MOST_LINES]:
         table.add_row(
             _named(point),
             f"{point['occupancy']:.0%}",
             f"{point['waves']:g}",
-            quantity(point["time"]["seconds"], "s"),
-            quantity(point["power"]["watts"], "W"),
-            quantity(point["energy"]["joules"], "J"),
+            *costs(point),
             f"{point['energy_saved_percent']:+.1f} %",
             _marks(point),
         )

@@ -146,10 +146,9 @@ class Sampling(BaseModel):
     effort: int = Field(description="Work executed, in instructions times lanes.")
 
 
-_FILE = Path(__file__).with_name("analyze_example.json")
-EXAMPLE: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
-
-
+EXAMPLE: dict[str, Any] = json.loads(
+    Path(__file__).with_name("analyze_example.json").read_text(encoding="utf-8")
+)
 """What the service answers to the first example of ``AnalyzeRequest``; lists show one row."""
 
 

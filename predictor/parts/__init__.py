@@ -56,8 +56,8 @@ def analysed(
     function = module.kernel(request.kernel)
     launch = request.launch.launch()
     if launch.arguments:
-        kernels = source.cuda.kernels if source.cuda is not None else ()
-        launch = replace(launch, arguments=by_position(function, launch.arguments, kernels))
+        given = by_position(function, launch.arguments, source.kernels)
+        launch = replace(launch, arguments=given)
     effort = effort_of(predictor.settings, request)
     ptxas = ptxas and predictor.settings.ptxas == "auto" and request.registers_per_thread is None
     ptxas = ptxas and predictor.sources.may_compile
@@ -225,8 +225,7 @@ def coverage(analysis: KernelAnalysis) -> dict[str, Any]:
 
 def needs(source: Source, analysis: KernelAnalysis) -> list[dict[str, Any]]:
     """``predictor.messages.Need``: arguments to give first, by their C names where known."""
-    kernels = source.cuda.kernels if source.cuda is not None else ()
-    names = c_names(analysis.function, kernels)
+    names = c_names(analysis.function, source.kernels)
     return [
         {**asdict(need), "argument": names[need.position] or need.argument}
         for need in analysis.needs
@@ -246,7 +245,12 @@ def time_model(found: TimePrediction | None) -> dict[str, Any] | None:
 
 def compiled(source: Source) -> dict[str, Any] | None:
     """``wattcast.predictor.messages.Compiled``; ``None`` where the request brought PTX."""
-    return source.cuda.answer() if source.cuda is not None else None
+    if source.cuda is None:
+        return None
+    return {
+        **members(source.cuda.compiled, "compiler", "target"),
+        "source_sha256": source.cuda.sha256,
+    }
 
 
 def warnings(

@@ -9,27 +9,18 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from wattcast.app.cli.inputs import (
-    AsJson,
-    Constraints,
-    Gpus,
-    LaunchOptions,
-    PhysicalOptions,
-    Ptx,
-    expected,
-    with_options,
-)
+from wattcast.app.cli import inputs
 from wattcast.app.cli.output import Answer, costs, line, plain_table, predictor, show, warnings
 
 MOST_LINES = 40
 """Points shown to people; --json prints all."""
 
 
-@with_options
+@inputs.with_options
 def sweep(
-    file: Ptx,
-    gpu: Gpus,
-    launch: LaunchOptions,
+    file: inputs.Ptx,
+    gpu: inputs.Gpus,
+    launch: inputs.LaunchOptions,
     blocks: Annotated[
         str | None,
         typer.Option(help="Blocks to try: 64,128 or 16x16,32x8. Default: common sizes."),
@@ -48,9 +39,9 @@ def sweep(
         str | None, typer.Option(help="Register counts per thread to try: 24,32,40.")
     ] = None,
     *,
-    constraints: Constraints,
-    models: PhysicalOptions,
-    as_json: AsJson = False,
+    constraints: inputs.Constraints,
+    models: inputs.PhysicalOptions,
+    as_json: inputs.AsJson = False,
 ) -> None:
     """Predict many launch shapes and GPUs, and pick the best.
 
@@ -76,14 +67,14 @@ def sweep(
 def _shapes(option: str, text: str | None) -> list[list[int]] | None:
     if text is None:
         return None
-    with expected(option, text, "shapes separated by commas, as in 64,128 or 16x16"):
+    with inputs.expected(option, text, "shapes separated by commas, as in 64,128 or 16x16"):
         return [[int(size) for size in shape.split("x")] for shape in text.split(",")]
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
-    with expected(option, text, "whole numbers separated by commas, as in 24,32"):
+    with inputs.expected(option, text, "whole numbers separated by commas, as in 24,32"):
         return [int(number) for number in text.split(",")]
 
 

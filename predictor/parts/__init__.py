@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import wraps
@@ -32,6 +32,9 @@ MOST_LINES = 5
 P = ParamSpec("P")
 R = TypeVar("R", bound=KernelRequest)
 T = TypeVar("T")
+
+MOST_TEXT = 200
+"""Characters of a PTX line that are shown."""
 
 MOST_WARNINGS = 200
 """Warnings of one answer; hostile PTX could bring one for every line."""
@@ -281,6 +284,17 @@ def warnings(
 def plain_warnings(*groups: Iterable[Diagnostic]) -> list[dict[str, Any]]:
     """The same where there is no kernel: few, and none has a line."""
     return _each_once(groups, {})
+
+
+def left_out(what: str, count: int, most: int) -> list[Diagnostic]:
+    """What to warn of where an answer lists only the first ``most`` of ``count``."""
+    more = count - most
+    return [Diagnostic("more_rows", f"{more} more {what} are not listed")] if more > 0 else []
+
+
+def line_of(text: Sequence[str], line: int) -> str:
+    """A line of the PTX as answers show it: its first characters."""
+    return text[line - 1].strip()[:MOST_TEXT] if line <= len(text) else ""
 
 
 def distinct(warnings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -67,6 +67,9 @@ _BY_STATUS = {
     429: "rate",
 }
 _RETRY_SECONDS = {"busy": 1, "time-limit": 1, "store": 1, "disk-full": 60}
+JSON_BODY = ("json", "too-large", "media-type", "validation")
+"""What can be wrong with a JSON body before anybody looks at what it asks."""
+
 NOT_STORED = "the database does not answer; nothing was stored"
 _IN_PATH = {GpuError: "unknown-gpu", SchemaError: "unknown-schema", ModelError: "unknown-model"}
 

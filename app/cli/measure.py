@@ -153,8 +153,8 @@ def onboard(
         scores = {f"power, {name}": validation.power_scores(name) for name in protocols}
         for what, one in {**scores, "time": validation.time_scores()}.items():
             if one:
-                error, without = one["mape_percent"], one["baseline_mape_percent"]
-                print(f"{what}: {error:.1f} % mean error ({without:.1f} % without a model)")
+                mean, without = one["mape_percent"], one["baseline_mape_percent"]
+                print(f"{what}: {mean:.1f} % mean error ({without:.1f} % without a model)")
     for file in made.files:
         print(file)
 

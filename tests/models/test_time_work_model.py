@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.models.time_works import physical_seconds
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.models.clocks import ClockPair
 from wattcast.models.store import ArtifactStore
 from wattcast.models.time.calibration import TimeCard
-from wattcast.models.time.measured_work import PARTS, Runtime, Work, physical_seconds, work_schema
+from wattcast.models.time.measured_work import PARTS, Runtime, Work, work_schema
 from wattcast.models.time.work_model import (
     REFERENCE_GPU,
     WorkTimeModel,

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import ModelCard, SchemaReference, Source
-from wattcast.models.power.boosted import NATIVE_NAMES, BoostedPowerModel
+from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import AnyCard, Artifact
+from wattcast.models.trees import NATIVE_NAMES
 from wattcast.training.evaluation.splits import Floats, Rows
 from wattcast.training.retrain.gate import HoldOut, OldRows, Policy, Verdict, judge
 

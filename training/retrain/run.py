@@ -40,7 +40,14 @@ from wattcast.training.retrain.inputs import (
     known_range,
     knows_base,
 )
-from wattcast.training.retrain.upload_folds import Judged, Plan, UploadFold, fold_plan, judged
+from wattcast.training.retrain.upload_folds import (
+    PROTOCOLS,
+    Judged,
+    Plan,
+    UploadFold,
+    fold_plan,
+    judged,
+)
 
 Progress = Callable[[str, float], None]
 """Told the stage and the share of all work done."""
@@ -86,7 +93,7 @@ def retrain(
         )
         for family in order.families
     }
-    made = Made(order, uploads, base, champion, plan, factor)
+    made = Made(order, uploads, base, champion, factor)
     cards = [
         made.write(out_dir, family, singles[family], models[family]) for family in order.families
     ]
@@ -101,7 +108,7 @@ def retrain(
     )
     verdict = judge(
         _hold_out(uploads, champion, both, opponents or {}, notes),
-        _old_rows(uploads, base, champion, predicted, factor, models),
+        _old_rows(uploads, base, champion, predicted, models),
         order.policy,
     )
     return Retrained(tuple(cards), cards[-1], verdict)
@@ -160,9 +167,9 @@ def _fitted_folds(
     checkpoints: Checkpoints,
     progress: Progress,
 ) -> dict[str, Floats]:
-    """Out-of-fold watts ``[protocols, n]`` of every family, in the order of ``plan.protocols``."""
+    """Out-of-fold watts ``[protocols, n]`` of every family, in the order of ``PROTOCOLS``."""
     rows = plan.rows
-    found = {family: np.full((len(plan.protocols), len(rows)), np.nan) for family in starts}
+    found = {family: np.full((len(PROTOCOLS), len(rows)), np.nan) for family in starts}
     wanted: list[tuple[str, UploadFold, FitTask]] = []
     for fold in plan.folds:
         for family, start in starts.items():
@@ -212,7 +219,6 @@ def _old_rows(
     base: Base | None,
     champion: Champion | None,
     predicted: Floats,
-    factor: float,
     models: Mapping[str, Any],
 ) -> OldRows | None:
     """Rows that candidate and champion were trained on: earlier uploads of the board, base rows.

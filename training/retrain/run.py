@@ -30,7 +30,7 @@ from wattcast.training.engine import Engine, InProcess
 from wattcast.training.evaluation.splits import Floats, Rows
 from wattcast.training.families import get_family
 from wattcast.training.retrain.artifacts import FitTask, Made, fit, fit_predict_all
-from wattcast.training.retrain.gate import CHAMPION, HoldOut, OldRows, judge
+from wattcast.training.retrain.gate import CHAMPION, OldRows, judge
 from wattcast.training.retrain.inputs import (
     Base,
     Champion,
@@ -42,7 +42,6 @@ from wattcast.training.retrain.inputs import (
 )
 from wattcast.training.retrain.upload_folds import (
     PROTOCOLS,
-    Judged,
     Plan,
     UploadFold,
     fold_plan,
@@ -106,8 +105,11 @@ def retrain(
     predicted = factor * np.mean(
         [get_family(name).predict(model, rows.vectors) for name, model in models.items()], axis=0
     )
+    against = dict(opponents or {})
+    if champion is not None:
+        against = {CHAMPION: champion.model.predict_watts(rows.vectors), **against}
     verdict = judge(
-        _hold_out(uploads, champion, both, opponents or {}, notes),
+        uploads.hold_out(both.grouped_watts, both.baseline_watts, against, notes),
         _old_rows(uploads, base, champion, predicted, models),
         order.policy,
     )
@@ -190,28 +192,6 @@ def _fitted_folds(
         finished += 1
         progress("folds", 0.9 * finished / total)
     return found
-
-
-def _hold_out(
-    uploads: Uploads,
-    champion: Champion | None,
-    found: Judged,
-    opponents: Mapping[str, Floats],
-    notes: tuple[str, ...],
-) -> HoldOut:
-    new = uploads.new
-    rows = uploads.rows
-    against = {name: watts[new] for name, watts in opponents.items()}
-    if champion is not None:
-        against = {CHAMPION: champion.model.predict_watts(rows.vectors)[new], **against}
-    return HoldOut(
-        measured=rows.watts[new],
-        groups=rows.groups[new],
-        candidate=found.grouped_watts[new],
-        baseline=found.baseline_watts[new],
-        opponents=against,
-        notes=notes,
-    )
 
 
 def _old_rows(

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, dominators
 from wattcast.features.diagnostics import Diagnostic, bounded
 from wattcast.features.effort import checkpoint
@@ -75,8 +76,9 @@ class LoopForest:
         return self.loops[loop].depth if loop >= 0 else 0
 
 
+@attached
 def natural_loops(cfg: ControlFlowGraph) -> LoopForest:
-    """All natural loops of the reachable blocks.
+    """All natural loops of the reachable blocks, found once per graph.
 
     Raises TooComplexError where more of them lie inside each other than the body's limits let.
     """

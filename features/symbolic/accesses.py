@@ -52,7 +52,7 @@ class Counting:
         self.evaluator = evaluator
         self.warp_weights = warp_weights
         self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
-        self.strides: dict[tuple[object, int], tuple[Mask, int | None, Array | None, Starts]] = {}
+        self.grounds: dict[tuple[object, ...], Ground] = {}
         self.patterns: dict[tuple[object, ...], Pattern] = {}
 
     def count(self, mask: Mask, context: Context) -> tuple[float, float]:
@@ -93,20 +93,21 @@ def measure(walker: Counting, access: Access, context: Context, state: State) ->
         return Touched(access.position, part, requests, 0.0, 0.0, None, None, None)
     passes = access.space in ("shared", "const")
     unit = _unit(access)
+    ground = _ground(walker, access, context, state, unit)
     # Addresses that differ by a whole number of units share sectors and banks alike.
     key = (access.address, access.offset % unit, access.space, access.width, access.facts.entry)
     kept = walker.patterns.get(key)
-    if kept is None or kept.context is not context or kept.mask is not state.mask:
-        kept = walker.patterns[key] = _pattern(walker, access, context, state)
-    if kept.reason is not None:
+    if kept is None or kept.ground is not ground:
+        kept = walker.patterns[key] = _pattern(walker, access, state, ground)
+    if ground.reason is not None:
         moved = 0.0 if passes else lanes * state.share
         transactions = requests if passes else 0.0
         return Touched(access.position, part, requests, moved, transactions, None, None,
-                       kept.reason)  # fmt: skip
+                       ground.reason)  # fmt: skip
     doubt = None if state.known else Missing("whether it is reached depends on data", 0)
     moved, transactions = (0.0, kept.total) if passes else (kept.total, 0.0)
-    return Touched(access.position, part, requests, moved, transactions, kept.stride,
-                   kept.step, doubt, kept.l1_millicycles)  # fmt: skip
+    return Touched(access.position, part, requests, moved, transactions, ground.stride,
+                   ground.step, doubt, kept.l1_millicycles)  # fmt: skip
 
 
 def _unit(access: Access) -> int:
@@ -119,20 +120,43 @@ def _unit(access: Access) -> int:
 class Pattern(NamedTuple):
     """What one address does for one set of lanes: sectors or transactions over the launch."""
 
-    context: Context
-    mask: Mask
+    ground: Ground
     total: float
-    stride: int | None
-    step: int | None
-    reason: Missing | None
     l1_millicycles: float = 0.0
 
 
-def _pattern(walker: Counting, access: Access, context: Context, state: State) -> Pattern:
+class Ground(NamedTuple):
+    """An address for one set of lanes, whatever offset is added and however much is moved:
+    what shifts it over the iterations and how often, and how lanes lie to each other."""
+
+    context: Context
+    mask: Mask
+    base: Array | int
+    phases: list[tuple[int, npt.NDArray[np.float64]]]
+    stride: int | None
+    starts: Array | None
+    begins: Starts
+    step: int | None
+    reason: Missing | None
+
+
+def _ground(
+    walker: Counting, access: Access, context: Context, state: State, unit: int
+) -> Ground:
+    """What accesses of one address and unit have in common; found once for each set of lanes."""
+    key = (access.address, unit, access.width > 0, access.facts.entry.startswith("wmma"))
+    kept = walker.grounds.get(key)
+    if kept is None or kept.context is not context or kept.mask is not state.mask:
+        kept = walker.grounds[key] = _grounded(walker, access, context, state, unit)
+    return kept
+
+
+def _grounded(
+    walker: Counting, access: Access, context: Context, state: State, unit: int
+) -> Ground:
     value = walker.evaluator.evaluate(access.address, context)
-    shared = access.space == "shared"
-    unit = _unit(access)
     reason: Missing | None = None
+    phases: list[tuple[int, npt.NDArray[np.float64]]] = []
     address = Val(0, 0, 0)
     if isinstance(value, int | Val):
         address = as_val(value)
@@ -142,7 +166,6 @@ def _pattern(walker: Counting, access: Access, context: Context, state: State) -
         reason = Missing("the size of the access is not known", 0)
     if reason is None and access.facts.entry.startswith("wmma"):
         reason = Missing("the layout of matrix fragments is not documented", 0)
-    phases: list[tuple[int, npt.NDArray[np.float64]]] = []
     if reason is None:
         found = _phases(context, address, unit)
         if isinstance(found, Missing):
@@ -153,15 +176,17 @@ def _pattern(walker: Counting, access: Access, context: Context, state: State) -
     if reason is None and rows * state.mask.shape[1] * len(phases) > MOST_CELLS:
         reason = Missing("too many iterations differ to look at all", 0)
     if reason is not None:
-        return Pattern(context, state.mask, 0.0, None, None, reason)
-    key = (access.address, id(context))
-    known = walker.strides.get(key)
-    if known is None or known[0] is not state.mask:
-        known = walker.strides[key] = (
-            state.mask,
-            *_stride(address.base, state, walker.warp_weights),
-        )
-    _, stride, starts, begins = known
+        return Ground(context, state.mask, 0, [], None, None, (), None, reason)
+    laid = _stride(address.base, state, walker.warp_weights)
+    step = _step(address, context)
+    return Ground(context, state.mask, address.base, phases, *laid, step, None)
+
+
+def _pattern(walker: Counting, access: Access, state: State, ground: Ground) -> Pattern:
+    _, _, base, phases, stride, starts, begins, _, reason = ground
+    if reason is not None:
+        return Pattern(ground, 0.0)
+    unit = _unit(access)
     total = cycles = 0.0
     loads = unit == SECTOR_BYTES and access.facts.category in ("load", "copy")
     for shift, weight in phases:
@@ -173,19 +198,19 @@ def _pattern(walker: Counting, access: Access, context: Context, state: State) -
                 total += times * warps * each
                 cycles += times * warps * long if loads else 0.0
             continue
+        shared = access.space == "shared"
         if shared and starts is not None and not ((starts - starts[0, 0]) % unit).any():
             # Moved by whole units a warp meets the same conflicts in other banks.
             one = State(state.mask[:, :WARP_SIZE])
             every = walker.warp_weights.sum(keepdims=True)
-            per_row = _per_row(every, access, address.base[:WARP_SIZE], offset, one)  # type: ignore[index]
+            per_row = _per_row(every, access, base[:WARP_SIZE], offset, one)  # type: ignore[index]
         else:
-            per_row = _per_row(walker.warp_weights, access, address.base, offset, state, loads)
+            per_row = _per_row(walker.warp_weights, access, base, offset, state, loads)
         if per_row.shape[1] != weight.shape[0]:
             weight = weight.sum(keepdims=True)
         total += float(weight @ per_row[0])
         cycles += float(weight @ per_row[1])
-    step = _step(address, context)
-    return Pattern(context, state.mask, total, stride, step, None, cycles if loads else 0.0)
+    return Pattern(ground, total, cycles if loads else 0.0)
 
 
 @lru_cache(maxsize=4096)

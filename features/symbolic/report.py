@@ -10,6 +10,7 @@ import numpy as np
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.ptx.ir import Instruction
+from wattcast.features.symbolic.arith import Missing
 from wattcast.features.symbolic.journal import Guarded, Rounds, Split, Touched, Visit
 from wattcast.features.symbolic.plan import Shape
 from wattcast.features.symbolic.results import (
@@ -185,11 +186,10 @@ def _accesses(
     known: Flags,
 ) -> tuple[SymbolicCounts, tuple[AccessInfo, ...]]:
     body = scheme.cfg.body
-    count = len(body.instructions)
-    requests, sectors = np.zeros(count), np.zeros(count)
-    shared_requests, transactions, constants = np.zeros(count), np.zeros(count), np.zeros(count)
-    l1_millicycles = np.zeros(count)
-    sure = known.copy()
+    requests, sectors, shared_requests, transactions, constants, l1_millicycles = (
+        [0.0] * len(body.instructions) for _ in range(6)
+    )
+    sure = known.tolist()
     infos = []
     for accesses in scheme.accesses:
         for number, access in enumerate(accesses):
@@ -203,15 +203,16 @@ def _accesses(
             if not mine:
                 continue
             asked = got = moved = 0.0
+            reason: Missing | None = None
             for entry in mine:
                 asked += entry.requests
                 got += entry.sectors
                 moved += entry.transactions
                 l1_millicycles[position] += entry.l1_millicycles
+                reason = reason or entry.reason
             (shared_requests if access.space == "shared" else requests)[position] += asked
             sectors[position] += got
             (constants if access.space == "const" else transactions)[position] += moved
-            reason = next((e.reason for e in mine if e.reason is not None), None)
             affine = reason is None and bool(known[position])
             if not affine:
                 sure[position] = False
@@ -228,8 +229,9 @@ def _accesses(
                 )
             )  # fmt: skip
     counts = SymbolicCounts(
-        scheme.function.name, warps, lanes, requests, sectors, shared_requests, transactions,
-        known, sure, constants, l1_millicycles,
+        scheme.function.name, warps, lanes,
+        *map(np.array, (requests, sectors, shared_requests, transactions)),
+        known, np.array(sure, dtype=np.bool_), np.array(constants), np.array(l1_millicycles),
     )  # fmt: skip
     return counts, tuple(infos)
 

@@ -7,13 +7,14 @@ physical   activities at the predicted time: any GPU, any clocks
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
+from wattcast.features.activity import Activity
 from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, LaunchError, ModelError, SchemaError
@@ -96,8 +97,11 @@ def _physical(
 ) -> Watts:
     try:
         factor = _handed_on(analysis, gpu, clocks, time_seconds)
-        work = _work(analysis, gpu, clocks, factor)
-        found = model.predict(work, clocks, _cases(analysis, gpu, clocks, factor))
+        work, *cases = [
+            _work(activity, analysis, gpu, clocks, factor)
+            for activity in (analysis.activity, *analysis.activity_cases)
+        ]
+        found = model.predict(work, clocks, cases)
         vector = analysis.vector(ACTIVITY_SCHEMA)
     except AnalysisError as error:
         why = Diagnostic("power_not_predicted", error.detail)
@@ -153,21 +157,10 @@ def _handed_on(
 
 
 def _work(
-    analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, factor: float
+    activity: Activity, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, factor: float
 ) -> WorkAtTime:
-    activity, more = analysis.activity, beside(analysis.extras)
-    return WorkAtTime(activity, factor * predicted_seconds(activity, gpu, clocks, more=more), more)
-
-
-def _cases(
-    analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, factor: float
-) -> Sequence[WorkAtTime]:
-    """The launch at the other ends of what is uncertain."""
     more = beside(analysis.extras)
-    return [
-        WorkAtTime(case, factor * predicted_seconds(case, gpu, clocks, more=more), more)
-        for case in analysis.activity_cases
-    ]
+    return WorkAtTime(activity, factor * predicted_seconds(activity, gpu, clocks, more=more), more)
 
 
 def _boosted(
@@ -225,18 +218,18 @@ def _at_other_clocks(
     assert estimate is not None
     try:
         factor = _handed_on(analysis, gpu, clocks, time_seconds)
-        there = _work(analysis, gpu, clocks, factor)
-        here = _work(analysis, gpu, base, factor)
+        there = _work(analysis.activity, analysis, gpu, clocks, factor)
+        here = _work(analysis.activity, analysis, gpu, base, factor)
         ratio = physical.scale(there, clocks, here, base)
     except AnalysisError as error:
         why = Diagnostic("power_not_scaled", error.detail)
         return replace(found, estimate=None, diagnostics=(*found.diagnostics, why))
-    scaled = Estimate(
-        estimate.value * ratio,
-        estimate.low * ratio,
-        estimate.high * ratio,
-        estimate.level,
-        weaker(estimate.basis, "extrapolated"),
+    scaled = replace(
+        estimate,
+        value=estimate.value * ratio,
+        low=estimate.low * ratio,
+        high=estimate.high * ratio,
+        basis=weaker(estimate.basis, "extrapolated"),
     )
     note = Diagnostic(
         "power_scaled",

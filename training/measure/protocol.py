@@ -15,7 +15,7 @@ Clocks and limits are never touched here (``nvml.NvmlSensor.held``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean, median
 
 from wattcast.training.measure.device import Batch, Clock, Loaded, Reading, Runner, Sensor
@@ -64,10 +64,6 @@ class Settings:
     power_ci_share: float = 0.01
     clock_share: float = 0.02
     timing_seconds: float = 0.1
-
-    def told(self) -> dict[str, float | int | str | bool | None]:
-        """The settings as a recording holds them."""
-        return dict(asdict(self))
 
 
 DEPTH = 3
@@ -299,11 +295,7 @@ class _Measurement:
 
     def _noise(self, begin: float, end: float) -> float:
         """Standard error of a stretch's mean from its own updates, in watts."""
-        values = [
-            one.power_watts
-            for one in self.observer.readings
-            if begin <= one.at_seconds <= end and one.power_watts is not None
-        ]
+        values = self._watts(begin, end)
         spread = half_width(sorted(set(values))) if values else None
         return (spread or 0.0) / 2
 
@@ -339,12 +331,13 @@ class _Measurement:
         )
 
     def _mean_power(self, start: float, end: float) -> float | None:
-        values = [
-            one.power_watts
-            for one in self.observer.readings
-            if start <= one.at_seconds <= end and one.power_watts is not None
-        ]
+        values = self._watts(start, end)
         return fmean(values) if values else None
+
+    def _watts(self, start: float, end: float) -> list[float]:
+        readings = self.observer.readings
+        between = (one.power_watts for one in readings if start <= one.at_seconds <= end)
+        return [watts for watts in between if watts is not None]
 
     # --- result ------------------------------------------------------------------------------
 

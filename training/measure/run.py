@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from math import inf
@@ -121,7 +121,7 @@ def session(
         started=datetime.now(UTC).isoformat(timespec="seconds"),
         device=device,
         software=software,
-        settings={**settings.told(), **chosen},
+        settings={**asdict(settings), **chosen},
         notes=tuple(notes),
     )
 

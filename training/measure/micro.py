@@ -314,9 +314,7 @@ def chases(make: Maker) -> Iterator[Workload]:
         given = (out(1, "u64"), ring, count(turns))
         loads = make.through_l1 if operator == "ca" else operator
         said = f"one thread, {steps} places {stride} bytes apart, through ld.global.{loads}"
-        yield make.latency(
-            target, f"chase_{loads}", given, 16, turns, said, name=name, threads=1
-        )
+        yield make.latency(target, f"chase_{loads}", given, 16, turns, said, name=name, threads=1)
 
 
 def throughputs(make: Maker) -> Iterator[Workload]:

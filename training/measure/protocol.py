@@ -15,7 +15,7 @@ Clocks and limits are never touched here (``nvml.NvmlSensor.held``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from statistics import fmean, median
 
 from wattcast.training.measure.device import Batch, Clock, Loaded, Reading, Runner, Sensor
@@ -64,10 +64,6 @@ class Settings:
     power_ci_share: float = 0.01
     clock_share: float = 0.02
     timing_seconds: float = 0.1
-
-    def told(self) -> dict[str, float | int | str | bool | None]:
-        """The settings as a recording holds them."""
-        return dict(asdict(self))
 
 
 DEPTH = 3
@@ -128,10 +124,6 @@ def batch_size(observer: Observer, loaded: Loaded, settings: Settings) -> int:
         if wanted <= 2 * launches:
             return wanted
         launches = min(wanted, 8 * launches)
-
-
-TIMED_ONLY = frozenset({"latency", "throughput", "launch"})
-"""Probes whose power is not asked for."""
 
 
 def behaviour(
@@ -221,8 +213,7 @@ class _Measurement:
         self.steady_from = 0
 
     def run(self, key: str) -> Configuration:
-        probe = self.workload.probe
-        if probe is not None and probe.kind in TIMED_ONLY:
+        if self.workload.timed_only:
             launches = batch_size(self.observer, self.loaded, self.settings)
             self._timed(launches)
         elif self.traits.power is None:

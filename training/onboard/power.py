@@ -86,8 +86,7 @@ def power_rows(recording: Recording, gpu: GpuProfile) -> Rows:
     """Activities of everything measured that is not there for its time alone."""
     found = Rows()
     for one in recording.configurations:
-        probe = one.workload.probe
-        if probe is not None and probe.kind not in ("energy", "bandwidth"):
+        if one.workload.timed_only:
             continue
         try:
             row = _row(recording, one, gpu)

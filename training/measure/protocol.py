@@ -15,7 +15,7 @@ Clocks and limits are never touched here (``nvml.NvmlSensor.held``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from wattcast.training.measure.device import Batch, Clock, Loaded, Reading, Runner, Sensor
@@ -126,10 +126,6 @@ def batch_size(observer: Observer, loaded: Loaded, settings: Settings) -> int:
         launches = min(wanted, 8 * launches)
 
 
-TIMED_ONLY = frozenset({"latency", "throughput", "launch"})
-"""Probes whose power is not asked for."""
-
-
 def behaviour(
     runner: Runner,
     sensor: Sensor,
@@ -194,39 +190,33 @@ def measure(
         loaded.close()
 
 
+@dataclass
 class _Measurement:
-    def __init__(
-        self,
-        loaded: Loaded,
-        sensor: Sensor,
-        traits: SensorTraits,
-        clock: Clock,
-        workload: Workload,
-        pattern: Pattern,
-        settings: Settings,
-    ) -> None:
-        self.observer, self.sensor = Observer(loaded, sensor, clock, settings.poll_seconds), sensor
-        self.loaded, self.traits, self.settings = loaded, traits, settings
-        self.workload, self.pattern, self.clock = workload, pattern, clock
-        self.begin = clock.now()
-        self.reasons: list[Reason] = []
-        self.notes: list[str] = []
-        self.windows: list[Window] = []
-        self.warm_up = 0.0
-        self.idle_watts: float | None = None
-        self.steady_from = 0
+    loaded: Loaded
+    sensor: Sensor
+    traits: SensorTraits
+    clock: Clock
+    workload: Workload
+    pattern: Pattern
+    settings: Settings
+    reasons: list[Reason] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    warm_up: float = 0.0
+    idle_watts: float | None = None
+    steady_from: int = 0
+
+    def __post_init__(self) -> None:
+        poll = self.settings.poll_seconds
+        self.observer = Observer(self.loaded, self.sensor, self.clock, poll)
+        self.begin = self.clock.now()
 
     def run(self, key: str) -> Configuration:
-        probe = self.workload.probe
-        if probe is not None and probe.kind in TIMED_ONLY:
-            launches = batch_size(self.observer, self.loaded, self.settings)
-            self._timed(launches)
-        elif self.traits.power is None:
-            launches = batch_size(self.observer, self.loaded, self.settings)
-            self._timed(launches)
-            self.reasons.append("no_power_sensor")
-        else:
+        if not self.workload.timed_only and self.traits.power is not None:
             self._watched()
+        else:
+            self._timed(batch_size(self.observer, self.loaded, self.settings))
+            self.reasons += () if self.workload.timed_only else ("no_power_sensor",)
         batches = self.observer.batches[self.steady_from :]
         return Configuration(
             key=key,

@@ -15,6 +15,7 @@ from itertools import accumulate
 from math import ceil, exp, expm1, gcd, prod
 from operator import mul
 
+from wattcast.features.attached import attached
 from wattcast.features.execution.reuse import DIRECT
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint
@@ -255,6 +256,7 @@ def _apart(sharing: Sharing) -> bool:
     return far < NEGLIGIBLE and sharing.beside < EDGES
 
 
+@attached
 def _others(made: Scheme) -> bool:
     """Whether the kernel asks for memory in ways that no group tells of: textures, the stack."""
     kinds = [classify(one.opcode) for one in made.cfg.body.instructions]
@@ -313,12 +315,11 @@ def _add(group: Group, access: Access, made: Scheme, sectors: float) -> None:
 
 def _around(made: Scheme, block: int) -> tuple[int, ...]:
     """The loops around a block, the outermost first."""
-    found: list[int] = []
+    found: tuple[int, ...] = ()
     inner: int | None = made.forest.innermost[block]
     while inner is not None and inner >= 0:
-        found.insert(0, inner)
-        inner = made.forest.loops[inner].parent
-    return tuple(found)
+        found, inner = (inner, *found), made.forest.loops[inner].parent
+    return found
 
 
 def _most(name: str, width: int, arguments: Arguments) -> float:

@@ -7,7 +7,7 @@ physical   activities at the predicted time: any GPU, any clocks
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -95,9 +95,8 @@ def _physical(
     time_seconds: float | None,
 ) -> Watts:
     try:
-        factor = _handed_on(analysis, gpu, clocks, time_seconds)
-        work = _work(analysis, gpu, clocks, factor)
-        found = model.predict(work, clocks, _cases(analysis, gpu, clocks, factor))
+        own, *others = _at_time(analysis, gpu, clocks, time_seconds)
+        found = model.predict(own, clocks, others)
         vector = analysis.vector(ACTIVITY_SCHEMA)
     except AnalysisError as error:
         why = Diagnostic("power_not_predicted", error.detail)
@@ -141,33 +140,19 @@ def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Dia
     return tuple(notes)
 
 
-def _handed_on(
+def _at_time(
     analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, time_seconds: float | None
-) -> float:
-    """The duration answered over the bottleneck model's: the factor of every case's duration."""
-    if time_seconds is None:
-        return 1.0
-    return time_seconds / predicted_seconds(
-        analysis.activity, gpu, clocks, more=beside(analysis.extras)
-    )
-
-
-def _work(
-    analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, factor: float
-) -> WorkAtTime:
-    activity, more = analysis.activity, beside(analysis.extras)
-    return WorkAtTime(activity, factor * predicted_seconds(activity, gpu, clocks, more=more), more)
-
-
-def _cases(
-    analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, factor: float
-) -> Sequence[WorkAtTime]:
-    """The launch at the other ends of what is uncertain."""
+) -> list[WorkAtTime]:
+    """The launch in the time that is answered, and at the other ends of what is uncertain: the
+    bottleneck model's durations times what the answer is over that of the launch."""
     more = beside(analysis.extras)
-    return [
-        WorkAtTime(case, factor * predicted_seconds(case, gpu, clocks, more=more), more)
-        for case in analysis.activity_cases
-    ]
+    own = predicted_seconds(analysis.activity, gpu, clocks, more=more)
+    factor = 1.0 if time_seconds is None else time_seconds / own
+    found = [WorkAtTime(analysis.activity, factor * own, more)]
+    for case in analysis.activity_cases:
+        seconds = factor * predicted_seconds(case, gpu, clocks, more=more)
+        found.append(WorkAtTime(case, seconds, more))
+    return found
 
 
 def _boosted(
@@ -224,9 +209,11 @@ def _at_other_clocks(
     estimate = found.estimate
     assert estimate is not None
     try:
-        factor = _handed_on(analysis, gpu, clocks, time_seconds)
-        there = _work(analysis, gpu, clocks, factor)
-        here = _work(analysis, gpu, base, factor)
+        there, *_ = _at_time(analysis, gpu, clocks, time_seconds)
+        at_base = predicted_seconds(analysis.activity, gpu, base, more=there.more)
+        own = predicted_seconds(analysis.activity, gpu, clocks, more=there.more)
+        factor = 1.0 if time_seconds is None else time_seconds / own
+        here = replace(there, time_seconds=factor * at_base)
         ratio = physical.scale(there, clocks, here, base)
     except AnalysisError as error:
         why = Diagnostic("power_not_scaled", error.detail)

@@ -38,6 +38,14 @@ capability 5.x: constant memory)."""
 
 LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 
+MOST_KINDS = 8
+"""Kinds of warps looked at one by one: more are looked at all together, in as much time."""
+
+FAR = LINE_BYTES << 40
+"""The beginning of some line, far from both ends of memory."""
+
+_BITS = LINE_BYTES << np.arange(WARP_SIZE, dtype=np.int64)
+
 Starts = tuple[tuple[int, float], ...]
 """Places in a line at which warps begin whose lanes lie evenly, and how many of the launch do."""
 
@@ -138,11 +146,40 @@ class Ground(NamedTuple):
     begins: Starts
     step: int | None
     reason: Missing | None
+    kinds: Kinds | None = None
 
 
-def _ground(
-    walker: Counting, access: Access, context: Context, state: State, unit: int
-) -> Ground:
+class Kinds(NamedTuple):
+    """Warps of ``[rows, warps]`` by ``which`` kind they are: where in a line they begin, and which
+    lanes take part (a bit each). Lane n lies ``layout[n]`` (int64) bytes behind the beginning.
+    ``lowest``: the lowest address of all."""
+
+    which: npt.NDArray[np.intp]
+    begins: tuple[tuple[int, int], ...]
+    layout: bytes
+    lowest: int
+
+
+def _kinds(base: Array | int, mask: Mask) -> Kinds | None:
+    """The kinds of an address's warps, if the lanes of all lie to each other in one way."""
+    shape = np.broadcast_shapes(np.shape(base), mask.shape)
+    table = np.broadcast_to(base, shape).reshape(-1, WARP_SIZE)
+    active = np.broadcast_to(mask, shape).reshape(-1, WARP_SIZE)
+    fullest = table[active.sum(axis=1).argmax()]
+    layout = fullest - fullest[0]
+    moved = table - layout
+    begins = moved[np.arange(len(moved)), active.argmax(axis=1)]
+    if ((moved != begins[:, None]) & active).any():
+        return None
+    codes, which = np.unique((begins & (LINE_BYTES - 1)) | (active @ _BITS), return_inverse=True)
+    if codes.size > MOST_KINDS:
+        return None
+    kinds = tuple((code % LINE_BYTES, code // LINE_BYTES) for code in codes.tolist())
+    lowest = int(table.min(where=active, initial=FAR))
+    return Kinds(which.reshape(shape[0], -1), kinds, layout.astype(np.int64).tobytes(), lowest)
+
+
+def _ground(walker: Counting, access: Access, context: Context, state: State, unit: int) -> Ground:
     """What accesses of one address and unit have in common; found once for each set of lanes."""
     key = (access.address, unit, access.width > 0, access.facts.entry.startswith("wmma"))
     kept = walker.grounds.get(key)
@@ -178,12 +215,13 @@ def _grounded(
     if reason is not None:
         return Ground(context, state.mask, 0, [], None, None, (), None, reason)
     laid = _stride(address.base, state, walker.warp_weights)
-    step = _step(address, context)
-    return Ground(context, state.mask, address.base, phases, *laid, step, None)
+    step, base = _step(address, context), address.base
+    kinds = None if laid[-1] or unit != SECTOR_BYTES else _kinds(base, state.mask)
+    return Ground(context, state.mask, base, phases, *laid, step, None, kinds)
 
 
 def _pattern(walker: Counting, access: Access, state: State, ground: Ground) -> Pattern:
-    _, _, base, phases, stride, starts, begins, _, reason = ground
+    _, _, base, phases, stride, starts, begins, _, reason, kinds = ground
     if reason is not None:
         return Pattern(ground, 0.0)
     unit = _unit(access)
@@ -204,6 +242,13 @@ def _pattern(walker: Counting, access: Access, state: State, ground: Ground) -> 
             one = State(state.mask[:, :WARP_SIZE])
             every = walker.warp_weights.sum(keepdims=True)
             per_row = _per_row(every, access, base[:WARP_SIZE], offset, one)  # type: ignore[index]
+        elif kinds is not None and kinds.lowest + offset >= 0:
+            told = [
+                _of_kind((begin + offset) % LINE_BYTES, lanes, kinds.layout, access.width)
+                for begin, lanes in kinds.begins
+            ]
+            counts = np.array(told, dtype=np.int64).T[:, kinds.which]
+            per_row = np.stack([part @ walker.warp_weights for part in counts])
         else:
             per_row = _per_row(walker.warp_weights, access, base, offset, state, loads)
         if per_row.shape[1] != weight.shape[0]:
@@ -220,6 +265,15 @@ def _of_warp(begin: int, stride: int, width: int) -> tuple[int, int]:
     addresses = (begin + stride * np.arange(WARP_SIZE, dtype=np.int64))[None]
     counts, touched = sectors(addresses)
     return int(counts[0]), int(l1_millicycles(addresses, width, None, counts, touched)[0])
+
+
+@lru_cache(maxsize=16384)
+def _of_kind(begin: int, lanes: int, layout: bytes, width: int) -> tuple[int, int]:
+    """The same of a warp of one of ``Kinds``."""
+    addresses = (FAR + begin + np.frombuffer(layout, dtype=np.int64))[None]
+    active = (lanes >> np.arange(WARP_SIZE) & 1).astype(np.bool_)[None]
+    counts, touched = sectors(addresses, active)
+    return int(counts[0]), int(l1_millicycles(addresses, width, active, counts, touched)[0])
 
 
 def _rows(base: Array | int, state: State) -> int:

@@ -173,9 +173,10 @@ def _straight_of(scheme: Scheme) -> frozenset[Node]:
     """Nodes that no loop's counter and no merging of paths is part of."""
     found: set[Node] = set()
     for node in scheme.graph.nodes:  # operands first
-        if node.op not in ("phi", "exit", "join") and not node.loops:
-            if all(arg in found for arg in node.args):
-                found.add(node)
+        if node.loops or node.op in ("phi", "exit", "join"):
+            continue
+        if all(arg in found for arg in node.args):
+            found.add(node)
     return frozenset(found)
 
 

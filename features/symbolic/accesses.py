@@ -44,10 +44,14 @@ MOST_KINDS = 8
 FAR = LINE_BYTES << 40
 """The beginning of some line, far from both ends of memory."""
 
-_BITS = LINE_BYTES << np.arange(WARP_SIZE, dtype=np.int64)
-
 Starts = tuple[tuple[int, float], ...]
 """Places in a line at which warps begin whose lanes lie evenly, and how many of the launch do."""
+
+
+def packed(mask: Mask) -> npt.NDArray[np.uint32]:
+    """Warps of ``[rows, lanes]``, a bit for each lane: ``[rows, warps]``."""
+    found = np.packbits(mask.reshape(-1), bitorder="little").view(np.uint32)
+    return found.reshape(mask.shape[0], -1)
 
 
 class Counting:
@@ -60,6 +64,7 @@ class Counting:
         self.evaluator = evaluator
         self.warp_weights = warp_weights
         self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
+        self._packed: tuple[Mask, npt.NDArray[np.uint32]] | None = None
         self.grounds: dict[tuple[object, ...], Ground] = {}
         self.patterns: dict[tuple[object, ...], Pattern] = {}
 
@@ -69,8 +74,7 @@ class Counting:
         kept = self._counted.get(key)
         if kept is not None and kept[0] is mask and kept[1] is context:
             return kept[2], kept[3]
-        table = mask.reshape(mask.shape[0], -1, WARP_SIZE)
-        lanes = table.sum(axis=2)
+        lanes = np.bitwise_count(self.lanes_of(mask))
         weight = context.weight
         if mask.shape[0] != context.rows:
             weight = weight.sum(keepdims=True)
@@ -79,9 +83,15 @@ class Counting:
         self._counted[key] = (mask, context, warps, total)
         return warps, total
 
+    def lanes_of(self, mask: Mask) -> npt.NDArray[np.uint32]:
+        """Each row's warps, a bit for each of their lanes; kept for the mask asked for last."""
+        if self._packed is None or self._packed[0] is not mask:
+            self._packed = mask, packed(mask)
+        return self._packed[1]
+
     def of_warps(self, mask: Mask, context: Context) -> npt.NDArray[np.float64]:
         """How often each sampled warp comes, over all rows."""
-        here = mask.reshape(mask.shape[0], -1, WARP_SIZE).any(axis=2)
+        here = self.lanes_of(mask) != 0
         weight = context.weight
         if mask.shape[0] != context.rows:
             weight = weight.sum(keepdims=True)
@@ -165,13 +175,15 @@ def _kinds(base: Array | int, mask: Mask) -> Kinds | None:
     shape = np.broadcast_shapes(np.shape(base), mask.shape)
     table = np.broadcast_to(base, shape).reshape(-1, WARP_SIZE)
     active = np.broadcast_to(mask, shape).reshape(-1, WARP_SIZE)
-    fullest = table[active.sum(axis=1).argmax()]
+    lanes = packed(active)[:, 0]
+    fullest = table[np.bitwise_count(lanes).argmax()]
     layout = fullest - fullest[0]
     moved = table - layout
     begins = moved[np.arange(len(moved)), active.argmax(axis=1)]
     if ((moved != begins[:, None]) & active).any():
         return None
-    codes, which = np.unique((begins & (LINE_BYTES - 1)) | (active @ _BITS), return_inverse=True)
+    codes = (begins & (LINE_BYTES - 1)) | (lanes.astype(np.int64) * LINE_BYTES)
+    codes, which = np.unique(codes, return_inverse=True)
     if codes.size > MOST_KINDS:
         return None
     kinds = tuple((code % LINE_BYTES, code // LINE_BYTES) for code in codes.tolist())
@@ -374,20 +386,18 @@ def _stride(
     if isinstance(base, int):
         return 0, None, ()
     first = base[0] if base.ndim == 2 else base
-    mask = state.mask[0].reshape(-1, WARP_SIZE)
+    mask = state.mask[0]
     if first.size == 1:
         return 0, None, ()
-    table = first.reshape(-1, WARP_SIZE)
-    both = mask[:, 1:] & mask[:, :-1]
-    whole = both.all()
-    steps = table[:, 1:] - table[:, :-1]
-    steps = steps.ravel() if whole else steps[both]
-    if steps.size == 0 or not (steps == steps[0]).all():
+    both = mask[1:] & mask[:-1]
+    both[WARP_SIZE - 1 :: WARP_SIZE] = False  # neighbours in two warps
+    steps = first[1:] - first[:-1]
+    stride = int(steps[both.argmax()])
+    if not both.any() or ((steps != stride) & both).any():
         return None, None, ()
-    stride = int(steps[0])
-    if not whole or stride < 0 or first is not base or state.mask.shape[0] > 1:
+    if not mask.all() or stride < 0 or first is not base or state.mask.shape[0] > 1:
         return stride, None, ()
-    starts = table[:, 0]
+    starts = first[::WARP_SIZE]
     held = np.bincount(starts & (LINE_BYTES - 1), weights, LINE_BYTES)
     begins = tuple((int(place), float(held[place])) for place in held.nonzero()[0])
     return stride, starts[None], begins

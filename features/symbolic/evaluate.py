@@ -142,8 +142,9 @@ class Lanes:
                 return 0
             below = int(np.prod(shape[:place], dtype=np.int64))
             if head == "tid":
-                base = self.thread // below
-                base = base % shape[place] if place < 2 else base
+                inside = np.arange(self.per_block, dtype=np.int64) // below
+                inside = inside % shape[place] if place < 2 else inside
+                base = np.tile(inside, self.blocks.size)
             else:
                 block = self.blocks // below
                 block = block % shape[place] if place < 2 else block

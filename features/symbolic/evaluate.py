@@ -281,6 +281,11 @@ class Evaluator(Arithmetic):
 
     def _compute(self, node: Node, context: Context) -> Value:
         op, memo = node.op, context.memo
+        if node.args and op not in ("phi", "exit", "join"):
+            args = [memo[arg] for arg in node.args]
+            if op == "select":
+                return choose(args)
+            return self.apply(op, node.bits, node.args[0].bits, args)
         if op == "const":
             constant: int = node.value
             return constant
@@ -304,12 +309,7 @@ class Evaluator(Arithmetic):
             if there is None:
                 return Missing("a value from a loop whose trip count is not known", 0)
             return there.memo[node.args[0]]
-        if op == "join":
-            return self._join(node, context)
-        args = [memo[arg] for arg in node.args]
-        if op == "select":
-            return choose(args)
-        return self.apply(op, node.bits, node.args[0].bits, args)
+        return self._join(node, context)
 
     def _phi(self, node: Node, context: Context) -> Value:
         phi = self.scheme.phis[node]

@@ -30,14 +30,13 @@ from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, LaunchCounts, symbolic_atomics
 from wattcast.features.cuda import PtxasReport
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
-from wattcast.features.directives import check_directives
 from wattcast.features.effort import DEFAULT_EFFORT
 from wattcast.features.errors import AnalysisError, LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest
 from wattcast.features.machine_code import machine_code
-from wattcast.features.occupancy import Occupancy, check_launch, occupancy, waves
+from wattcast.features.occupancy import Occupancy, check_directives, check_launch, occupancy, waves
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.registers import RegisterEstimate
 from wattcast.features.runs import REUSE_UNKNOWN, Runs, accesses
@@ -231,7 +230,7 @@ class KernelAnalysis:
         """Arguments that were not given and decide trips, guards or addresses, weightiest first."""
         from wattcast.features.needs import missing
 
-        return missing(self.module, self.function, self.launch, self.trip_counts)
+        return missing(self.function, self.launch, self.trip_counts)
 
     @cached_property
     def coverage(self) -> Coverage:

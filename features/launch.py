@@ -65,9 +65,7 @@ class Launch:
         arguments: Mapping[str, Argument] | None = None,
     ) -> Launch:
         """Build from 1 to 3 dimensions; missing ones are 1. Raises LaunchError."""
-        return cls(
-            _dim3("grid", grid), _dim3("block", block), dynamic_shared_bytes, arguments or {}
-        )
+        return cls(dim3("grid", grid), dim3("block", block), dynamic_shared_bytes, arguments or {})
 
     @property
     def blocks(self) -> int:
@@ -90,7 +88,8 @@ class Launch:
         return -(-self.threads_per_block // WARP_SIZE)
 
 
-def _dim3(name: str, value: int | tuple[int, ...] | list[int]) -> Dim3:
+def dim3(name: str, value: int | tuple[int, ...] | list[int]) -> Dim3:
+    """Three dimensions of 1 to 3; missing ones are 1. Raises LaunchError, naming ``name``."""
     dims = (value,) if isinstance(value, int) else tuple(value)
     if not 1 <= len(dims) <= 3:
         raise LaunchError(f"{name} needs 1 to 3 dimensions, not {len(dims)}", field=name)

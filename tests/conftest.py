@@ -17,6 +17,8 @@ NOT_QUICK = ("tests/features/test_hostile_ptx.py", "tests/models/test_boosted.py
 
 SLOW = (
     "tests/app/test_database_restart.py",
+    "tests/app/test_determinism.py",
+    "tests/app/test_disk_full.py::test_a_disk_that_really_is_full",
     "tests/app/test_disk_full.py::test_no_room_for_a_model",
     "tests/app/test_fuzz.py::test_mutated_ptx_is_answered_or_refused",
     "tests/app/test_jobs_kills.py",
@@ -31,7 +33,6 @@ SLOW = (
     "tests/e2e/test_page_models.py::test_what_corrects_times_is_shown_and_taken_back",
     "tests/e2e/test_page_visits.py::test_the_documentation_needs_no_other_machine",
     "tests/e2e/test_uploads_survive.py::test_acknowledged_uploads_survive_kills",
-    "tests/features/test_activity_reuse.py::test_reuse_distances_tell_what_passes_the_caches",
     "tests/features/test_held.py::test_nothing_outlives_its_module",
     "tests/features/test_held.py::test_the_estimates_hold",
     "tests/features/test_hostile_ptx.py::test_the_whole_analysis_ends[all_back]",

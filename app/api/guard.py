@@ -15,9 +15,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattcast.app import metrics, problems
-from wattcast.app.api.access import CALLER
+from wattcast.app.api.access import CALLER, UPLOADING
 from wattcast.app.api.rates import Load, Shares
-from wattcast.app.api.scopes import UPLOADING
 from wattcast.app.logs import REQUEST_ID, access, is_json, log
 from wattcast.app.settings import Settings
 

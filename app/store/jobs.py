@@ -234,18 +234,9 @@ class JobStore:
 
     def beat(self, job_id: UUID, token: str, lease_seconds: float) -> bool:
         """Renew a lease; ``True`` if the job is to be cancelled. Raises LeaseLostError."""
-        columns = JOBS.c
-        renew = (
-            sa.update(JOBS)
-            .where(columns.id == job_id, columns.lease_token == token, columns.state == "running")
-            .values(lease_until=database_now() + lease_seconds)
-            .returning(columns.cancel_requested)
-        )
+        until = database_now() + lease_seconds
         with self._engine.begin() as connection:
-            row = connection.execute(renew).one_or_none()
-        if row is None:
-            raise LeaseLostError(job_id)
-        return bool(row.cancel_requested)
+            return self._held(connection, job_id, token, lease_until=until).cancel_requested
 
     def progress(
         self, job_id: UUID, token: str, stage: str, share: float, detail: str = ""

@@ -12,7 +12,6 @@ import numpy.typing as npt
 from wattcast.features.attached import Attached
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.effort import DEFAULT_EFFORT, Effort
-from wattcast.features.execution import arguments
 from wattcast.features.execution.arguments import Bound, bind
 from wattcast.features.execution.footprints import Ran
 from wattcast.features.execution.forced import overrides
@@ -65,11 +64,6 @@ def compiled(function: ir.Function, module: ir.Module, *, precise: bool) -> Prog
 def is_compiled(function: ir.Function) -> bool:
     """Whether handlers of the function are kept."""
     return bool(_PROGRAMS.get(function))
-
-
-def assumed_integers(function: ir.Function, module: ir.Module, launch: Launch) -> dict[str, int]:
-    """Values that integer parameters get where the launch gives none, by name."""
-    return arguments.assumed_integers(compiled(function, module, precise=False), launch)
 
 
 def execute(

@@ -139,10 +139,8 @@ def _function(
     table = np.stack([*sites.values()], axis=1)
     for positions, numbers in places.sites:
         raw[:, 2:, positions] += table[:, :, numbers]
-    scaled = plan.estimate(raw)
     names = ("warp_executions", "active_lanes", *sites)
-    found = {name: scaled[number] for number, name in enumerate(names)}
-    found |= {f"raw_{name}": raw[:, number] for number, name in enumerate(names)}
+    found = dict(zip(names, plan.estimate(raw), strict=True))
     return InstructionCounts(function=linked.function.name, **found)
 
 

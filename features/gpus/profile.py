@@ -16,28 +16,7 @@ from typing import Generic, TypeVar
 from pydantic import ConfigDict, Field
 
 from wattcast.features.checked import Strict
-from wattcast.features.gpus.sections import (
-    BlockStart,
-    CapabilityFacts,
-    CapabilityId,
-    Chip,
-    Clocks,
-    Cycles,
-    DramQueueing,
-    DriverNames,
-    Fact,
-    GlobalLatency,
-    GpuId,
-    IssueRate,
-    LaunchOverhead,
-    MemorySystem,
-    MemoryTiming,
-    PeakName,
-    Power,
-    PrintedPeak,
-    ThroughputCurve,
-    TimeInterval,
-)
+from wattcast.features.gpus import sections
 
 T = TypeVar("T")
 
@@ -58,7 +37,7 @@ class Row(Generic[T]):
 
     def __get__(self, profile: GpuProfile, owner: type) -> T:
         found = getattr(getattr(profile, self._section), self._key)
-        value: T = found.value if isinstance(found, Fact) else found
+        value: T = found.value if isinstance(found, sections.Fact) else found
         return value
 
 
@@ -72,31 +51,31 @@ class GpuProfile(Strict):
 
     model_config = ConfigDict(ignored_types=(cached_property, Row))
 
-    id: GpuId
+    id: sections.GpuId
     name: str
-    aliases: tuple[GpuId, ...] = ()
-    driver: DriverNames | None = None
+    aliases: tuple[sections.GpuId, ...] = ()
+    driver: sections.DriverNames | None = None
     architecture: str
-    compute_capability: CapabilityId
+    compute_capability: sections.CapabilityId
     notes: tuple[str, ...] = ()
     sources: Mapping[str, str]
-    chip: Chip
-    clocks: Clocks
-    memory: MemorySystem
-    power: Power
-    printed: Mapping[PeakName, PrintedPeak] = Field(default_factory=dict)
-    sm: Mapping[str, Fact[int]] = Field(default_factory=dict)
-    latencies: Mapping[str, Cycles] = Field(default_factory=dict)
-    issue_rates: Mapping[str, IssueRate] = Field(default_factory=dict)
-    global_memory_latency: GlobalLatency | None = None
-    global_memory_throughput: ThroughputCurve | None = None
-    shared_memory_throughput: ThroughputCurve | None = None
-    kernel_launch: LaunchOverhead | None = None
-    block_start: BlockStart | None = None
-    memory_timing: MemoryTiming = Field(default_factory=MemoryTiming)
-    dram_queueing: DramQueueing | None = None
-    time_interval: TimeInterval | None = None
-    capability: CapabilityFacts
+    chip: sections.Chip
+    clocks: sections.Clocks
+    memory: sections.MemorySystem
+    power: sections.Power
+    printed: Mapping[sections.PeakName, sections.PrintedPeak] = Field(default_factory=dict)
+    sm: Mapping[str, sections.Fact[int]] = Field(default_factory=dict)
+    latencies: Mapping[str, sections.Cycles] = Field(default_factory=dict)
+    issue_rates: Mapping[str, sections.IssueRate] = Field(default_factory=dict)
+    global_memory_latency: sections.GlobalLatency | None = None
+    global_memory_throughput: sections.ThroughputCurve | None = None
+    shared_memory_throughput: sections.ThroughputCurve | None = None
+    kernel_launch: sections.LaunchOverhead | None = None
+    block_start: sections.BlockStart | None = None
+    memory_timing: sections.MemoryTiming = Field(default_factory=sections.MemoryTiming)
+    dram_queueing: sections.DramQueueing | None = None
+    time_interval: sections.TimeInterval | None = None
+    capability: sections.CapabilityFacts
 
     # --- chip and clocks --------------------------------------------------------
 
@@ -199,7 +178,7 @@ class GpuProfile(Strict):
         "Dense FP16 multiply-adds of an SM's tensor cores in a clock, accumulating in FP32.",
     )
 
-    def peak(self, name: PeakName, core_mhz: float | None = None) -> float:
+    def peak(self, name: sections.PeakName, core_mhz: float | None = None) -> float:
         """Operations a second at ``core_mhz`` (default: the highest clock), a multiply-add
         counted as two: 2 x SMs x lanes x clock. For ``memory`` bytes a second at
         ``memory_mhz``."""

@@ -18,7 +18,7 @@ from wattcast.features.effort import checkpoint
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.loops import LoopForest
 from wattcast.features.ptx.ir import Body
-from wattcast.models.time.algorithms import FlowGraph, Operation, forward_order
+from wattcast.models.time.algorithms import Operation
 
 MISC = "misc"
 GLOBAL_LOAD = "global_load"
@@ -198,7 +198,6 @@ class KernelCode:
 
     blocks: tuple[BlockCode, ...]
     successors: tuple[tuple[int, ...], ...]
-    entry: int
     order: tuple[int, ...]
     loop_of: tuple[int, ...]
     loop_parents: tuple[int, ...]
@@ -218,17 +217,15 @@ class KernelCode:
     def of(cls, body: Body, cfg: ControlFlowGraph, loops: LoopForest) -> KernelCode:
         """Work out a kernel's code from its body, control flow graph and natural loops."""
         successors = tuple(tuple(block.successors) for block in cfg.blocks)
-        order = forward_order(FlowGraph(successors, (1.0,) * len(successors), cfg.entry))
         loop_of = [-1] * len(cfg.blocks)
         for loop in loops.loops:
             for member in loop.own_blocks:
                 loop_of[member] = loop.index
-        reachable = frozenset(order)
         unmeasured: dict[str, None] = {}
         calls: list[int] = []
         blocks = []
         for number, block in enumerate(cfg.blocks):
-            if number not in reachable:
+            if number not in cfg.reachable:
                 blocks.append(BlockCode.of((), ()))
                 continue
             checkpoint()
@@ -254,8 +251,7 @@ class KernelCode:
         return cls(
             blocks=tuple(blocks),
             successors=successors,
-            entry=cfg.entry,
-            order=order,
+            order=cfg.reverse_post_order,
             loop_of=tuple(loop_of),
             loop_parents=tuple(-1 if loop.parent is None else loop.parent for loop in loops.loops),
             loop_lines=tuple(loop.line for loop in loops.loops),

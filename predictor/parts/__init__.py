@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.directives import fixed_block
 from wattcast.features.effort import giving_up
 from wattcast.features.errors import LaunchError, ServiceError, WattcastError
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.occupancy import fixed_block
 from wattcast.features.ptx.ir import Function
 from wattcast.models.estimate import Estimate
 from wattcast.models.time.base import TimePrediction
@@ -277,6 +277,11 @@ def warnings(
 def plain_warnings(*groups: Iterable[Diagnostic]) -> list[dict[str, Any]]:
     """The same where there is no kernel: few, and none has a line."""
     return _each_once(groups, {})
+
+
+def distinct(warnings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Warnings of several answers, each once."""
+    return list({tuple(warning.values()): warning for warning in warnings}.values())
 
 
 def _each_once(

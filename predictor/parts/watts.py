@@ -145,14 +145,12 @@ def _at_time(
 ) -> list[WorkAtTime]:
     """The launch in the time that is answered, and at the other ends of what is uncertain: the
     bottleneck model's durations times what the answer is over that of the launch."""
-    more = beside(analysis.extras)
-    own = predicted_seconds(analysis.activity, gpu, clocks, more=more)
-    factor = 1.0 if time_seconds is None else time_seconds / own
-    found = [WorkAtTime(analysis.activity, factor * own, more)]
-    for case in analysis.activity_cases:
-        seconds = factor * predicted_seconds(case, gpu, clocks, more=more)
-        found.append(WorkAtTime(case, seconds, more))
-    return found
+    cases, more = (analysis.activity, *analysis.activity_cases), beside(analysis.extras)
+    seconds = [predicted_seconds(case, gpu, clocks, more=more) for case in cases]
+    factor = 1.0 if time_seconds is None else time_seconds / seconds[0]
+    return [
+        WorkAtTime(case, factor * each, more) for case, each in zip(cases, seconds, strict=True)
+    ]
 
 
 def _boosted(
@@ -209,21 +207,23 @@ def _at_other_clocks(
     estimate = found.estimate
     assert estimate is not None
     try:
-        there, *_ = _at_time(analysis, gpu, clocks, time_seconds)
-        at_base = predicted_seconds(analysis.activity, gpu, base, more=there.more)
-        own = predicted_seconds(analysis.activity, gpu, clocks, more=there.more)
+        activity, more = analysis.activity, beside(analysis.extras)
+        own = predicted_seconds(activity, gpu, clocks, more=more)
         factor = 1.0 if time_seconds is None else time_seconds / own
-        here = replace(there, time_seconds=factor * at_base)
+        there = WorkAtTime(activity, factor * own, more)
+        here = replace(
+            there, time_seconds=factor * predicted_seconds(activity, gpu, base, more=more)
+        )
         ratio = physical.scale(there, clocks, here, base)
     except AnalysisError as error:
         why = Diagnostic("power_not_scaled", error.detail)
         return replace(found, estimate=None, diagnostics=(*found.diagnostics, why))
-    scaled = Estimate(
-        estimate.value * ratio,
-        estimate.low * ratio,
-        estimate.high * ratio,
-        estimate.level,
-        weaker(estimate.basis, "extrapolated"),
+    scaled = replace(
+        estimate,
+        value=estimate.value * ratio,
+        low=estimate.low * ratio,
+        high=estimate.high * ratio,
+        basis=weaker(estimate.basis, "extrapolated"),
     )
     note = Diagnostic(
         "power_scaled",

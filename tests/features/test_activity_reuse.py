@@ -6,6 +6,7 @@ reference interpreter. The analysis executes its usual sample of blocks.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +73,7 @@ class Compared(NamedTuple):
     symbols: float | None
 
 
+@cache
 def compare(name: str) -> Compared:
     """Play one launch, and tell what passes the caches."""
     entry, shape = CASES[name]
@@ -141,9 +143,11 @@ def table(rows: list[Errors]) -> str:
 
 @pytest.fixture(scope="module")
 def compared() -> dict[str, Compared]:
+    """Every launch: half a minute of one core, so that what asks for it is slow."""
     return {name: compare(name) for name in CASES}
 
 
+@pytest.mark.slow
 def test_reuse_distances_tell_what_passes_the_caches(
     compared: dict[str, Compared],
 ) -> None:
@@ -160,12 +164,13 @@ def test_reuse_distances_tell_what_passes_the_caches(
 @pytest.mark.parametrize(
     "name", ["copy", "saxpy", "strided", "transpose_padded", "reduce_shuffle", "unrolled"]
 )
-def test_streams_are_exact(name: str, compared: dict[str, Compared]) -> None:
-    for row in compared[name].errors:
+def test_streams_are_exact(name: str) -> None:
+    for row in compare(name).errors:
         assert row.new == pytest.approx((0, 0), abs=0.02)
         assert row.symbols is None or row.symbols == pytest.approx((0, 0), abs=0.02)
 
 
+@pytest.mark.slow
 def test_footprints_are_what_all_blocks_touch(
     compared: dict[str, Compared],
 ) -> None:
@@ -174,6 +179,7 @@ def test_footprints_are_what_all_blocks_touch(
     assert errors.max() < 0.1
 
 
+@pytest.mark.slow
 def test_where_nothing_is_run_the_caches_hold_what_an_execution_tells(
     compared: dict[str, Compared],
 ) -> None:

@@ -81,7 +81,6 @@ def codes(draw: st.DrawFn) -> KernelCode:
     return KernelCode(
         blocks=tuple(made),
         successors=tuple(successors),
-        entry=0,
         order=tuple(range(count)),
         loop_of=tuple(draw(st.integers(-1, 1)) for _ in range(count)),
         loop_parents=(-1, 0),

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
+from scipy.optimize import brentq, least_squares
 
 from wattcast.features.activity import Activity
 from wattcast.features.errors import WattcastError
@@ -397,8 +397,12 @@ def _cycles(points: list[tuple[float, float]]) -> float:
 def _own_seconds(
     activity: Activity, more: Beside, gpu: GpuProfile, clocks: ClockPair, name: str, busy: float
 ) -> float:
-    norm = CONSTANTS.overlap_norm
     resources = resource_seconds(activity, gpu, clocks, more=more)
-    others = sum((s / busy) ** norm for n, s in resources.items() if n not in (name, "latency"))
-    # Where others alone explain the time, the stream did not bound it: its own is at most that.
-    return busy * float(max(1 - others, 0.125) ** (1 / norm))
+    resources["latency"] = 0.0
+
+    def beyond(own: float) -> float:
+        return combined_seconds({**resources, name: own}) - busy
+
+    # Where others explain more of the time, the stream did not bound it.
+    least = busy / 2
+    return least if beyond(least) >= 0 else float(brentq(beyond, least, busy))

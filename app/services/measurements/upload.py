@@ -22,7 +22,7 @@ from wattcast.app.services.measurements.rows import (
     group_of,
     rejections,
 )
-from wattcast.app.services.measurements.tables import RawRow, TableLimits, late, read_rows
+from wattcast.app.services.measurements.tables import RawRow, TableLimits, in_time, read_rows
 from wattcast.app.services.measurements.unpack import Limits, unpacked
 from wattcast.app.store.measurements import Batch, Form, Measurement, NewBatch, Rejection
 from wattcast.features.errors import ClockError, DataError, GpuError
@@ -167,7 +167,7 @@ def _with_features(
 ) -> None:
     names = frozenset(columns.names)
     for raw in rows:
-        _in_time(until)
+        in_time(until)
         rest = {name: value for name, value in raw.cells.items() if name not in names}
         row = _checked(FeatureRow, services, replace(raw, cells=rest), options, reading)
         if row is None:
@@ -193,7 +193,7 @@ def _with_ptx(
     """Rows with references to PTX; the answer is the texts that were used, by SHA-256."""
     checked: list[tuple[int, PtxRow]] = []
     for raw in rows:
-        _in_time(until)
+        in_time(until)
         row = _checked(PtxRow, services, raw, options, reading)
         if row is not None:
             checked.append((raw.number, row))
@@ -328,8 +328,3 @@ def _content_hash(form: Form, schemas: Mapping[str, str], rows: Sequence[Measure
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _in_time(until: float) -> None:
-    if time.monotonic() > until:
-        raise late()

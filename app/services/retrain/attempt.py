@@ -119,11 +119,10 @@ def serving(
     power: PowerModels, artifacts: RegistryArtifacts, snapshot: Snapshot, place: Place
 ) -> Artifact[ModelCard]:
     """The power model that answers by default for a board now. Raises ModelError."""
-    for board in dict.fromkeys((place.board, "")):
-        version = snapshot.champion(place._replace(board=board))
-        if version is not None:
-            return open_version(power, artifacts, version)
-    return power.default_artifact(place.gpu)
+    version = snapshot.answering(place)
+    if version is None:
+        return power.default_artifact(place.gpu)
+    return open_version(power, artifacts, version)
 
 
 @dataclass(frozen=True)

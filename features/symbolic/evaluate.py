@@ -142,8 +142,9 @@ class Lanes:
                 return 0
             below = int(np.prod(shape[:place], dtype=np.int64))
             if head == "tid":
-                base = self.thread // below
-                base = base % shape[place] if place < 2 else base
+                inside = np.arange(self.per_block, dtype=np.int64) // below
+                inside = inside % shape[place] if place < 2 else inside
+                base = np.tile(inside, self.blocks.size)
             else:
                 block = self.blocks // below
                 block = block % shape[place] if place < 2 else block
@@ -173,9 +174,10 @@ def _straight_of(scheme: Scheme) -> frozenset[Node]:
     """Nodes that no loop's counter and no merging of paths is part of."""
     found: set[Node] = set()
     for node in scheme.graph.nodes:  # operands first
-        if node.op not in ("phi", "exit", "join") and not node.loops:
-            if all(arg in found for arg in node.args):
-                found.add(node)
+        if node.loops or node.op in ("phi", "exit", "join"):
+            continue
+        if all(arg in found for arg in node.args):
+            found.add(node)
     return frozenset(found)
 
 
@@ -279,6 +281,11 @@ class Evaluator(Arithmetic):
 
     def _compute(self, node: Node, context: Context) -> Value:
         op, memo = node.op, context.memo
+        if node.args and op not in ("phi", "exit", "join"):
+            args = [memo[arg] for arg in node.args]
+            if op == "select":
+                return choose(args)
+            return self.apply(op, node.bits, node.args[0].bits, args)
         if op == "const":
             constant: int = node.value
             return constant
@@ -302,12 +309,7 @@ class Evaluator(Arithmetic):
             if there is None:
                 return Missing("a value from a loop whose trip count is not known", 0)
             return there.memo[node.args[0]]
-        if op == "join":
-            return self._join(node, context)
-        args = [memo[arg] for arg in node.args]
-        if op == "select":
-            return choose(args)
-        return self.apply(op, node.bits, node.args[0].bits, args)
+        return self._join(node, context)
 
     def _phi(self, node: Node, context: Context) -> Value:
         phi = self.scheme.phis[node]

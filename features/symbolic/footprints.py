@@ -15,6 +15,7 @@ from itertools import accumulate
 from math import ceil, exp, expm1, gcd, prod
 from operator import mul
 
+from wattcast.features.attached import attached
 from wattcast.features.execution.reuse import DIRECT
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint
@@ -254,6 +255,7 @@ def _apart(sharing: Sharing) -> bool:
     return far < NEGLIGIBLE and sharing.beside < EDGES
 
 
+@attached
 def _others(made: Scheme) -> bool:
     """Whether the kernel asks for memory in ways that no group tells of: textures, the stack."""
     kinds = [classify(one.opcode) for one in made.cfg.body.instructions]
@@ -273,7 +275,7 @@ def _grouped(
     loose: list[Group] = []
     known: dict[Node, Form | None] = {}
     for block, accesses in enumerate(made.accesses):
-        loops = _around(made, block)
+        loops = made.forest.around(block)
         for access in accesses:
             at = access.position
             sectors = float(counts.sectors[at])
@@ -308,16 +310,6 @@ def _add(group: Group, access: Access, made: Scheme, sectors: float) -> None:
         group.kept += sectors
     else:
         group.direct += sectors
-
-
-def _around(made: Scheme, block: int) -> tuple[int, ...]:
-    """The loops around a block, the outermost first."""
-    found: list[int] = []
-    inner: int | None = made.forest.innermost[block]
-    while inner is not None and inner >= 0:
-        found.insert(0, inner)
-        inner = made.forest.loops[inner].parent
-    return tuple(found)
 
 
 def _most(name: str, width: int, arguments: Arguments) -> float:

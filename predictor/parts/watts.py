@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from wattcast.features.activity import Activity
 from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, LaunchError, ModelError, SchemaError
@@ -96,12 +95,8 @@ def _physical(
     time_seconds: float | None,
 ) -> Watts:
     try:
-        factor = _handed_on(analysis, gpu, clocks, time_seconds)
-        work, *cases = [
-            _work(activity, analysis, gpu, clocks, factor)
-            for activity in (analysis.activity, *analysis.activity_cases)
-        ]
-        found = model.predict(work, clocks, cases)
+        own, *others = _at_time(analysis, gpu, clocks, time_seconds)
+        found = model.predict(own, clocks, others)
         vector = analysis.vector(ACTIVITY_SCHEMA)
     except AnalysisError as error:
         why = Diagnostic("power_not_predicted", error.detail)
@@ -145,22 +140,17 @@ def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Dia
     return tuple(notes)
 
 
-def _handed_on(
+def _at_time(
     analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, time_seconds: float | None
-) -> float:
-    """The duration answered over the bottleneck model's: the factor of every case's duration."""
-    if time_seconds is None:
-        return 1.0
-    return time_seconds / predicted_seconds(
-        analysis.activity, gpu, clocks, more=beside(analysis.extras)
-    )
-
-
-def _work(
-    activity: Activity, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, factor: float
-) -> WorkAtTime:
-    more = beside(analysis.extras)
-    return WorkAtTime(activity, factor * predicted_seconds(activity, gpu, clocks, more=more), more)
+) -> list[WorkAtTime]:
+    """The launch in the time that is answered, and at the other ends of what is uncertain: the
+    bottleneck model's durations times what the answer is over that of the launch."""
+    cases, more = (analysis.activity, *analysis.activity_cases), beside(analysis.extras)
+    seconds = [predicted_seconds(case, gpu, clocks, more=more) for case in cases]
+    factor = 1.0 if time_seconds is None else time_seconds / seconds[0]
+    return [
+        WorkAtTime(case, factor * each, more) for case, each in zip(cases, seconds, strict=True)
+    ]
 
 
 def _boosted(
@@ -217,9 +207,13 @@ def _at_other_clocks(
     estimate = found.estimate
     assert estimate is not None
     try:
-        factor = _handed_on(analysis, gpu, clocks, time_seconds)
-        there = _work(analysis.activity, analysis, gpu, clocks, factor)
-        here = _work(analysis.activity, analysis, gpu, base, factor)
+        activity, more = analysis.activity, beside(analysis.extras)
+        own = predicted_seconds(activity, gpu, clocks, more=more)
+        factor = 1.0 if time_seconds is None else time_seconds / own
+        there = WorkAtTime(activity, factor * own, more)
+        here = replace(
+            there, time_seconds=factor * predicted_seconds(activity, gpu, base, more=more)
+        )
         ratio = physical.scale(there, clocks, here, base)
     except AnalysisError as error:
         why = Diagnostic("power_not_scaled", error.detail)

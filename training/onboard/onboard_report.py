@@ -16,13 +16,14 @@ from wattcast.models.cards import (
 )
 from wattcast.models.intervals import Residuals, calibrate
 from wattcast.models.power import ONBOARD
+from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import PARAMETERS_NAME
 from wattcast.training.card_tables import table
 from wattcast.training.evaluation.scores import point_scores, spread_of
 from wattcast.training.families import library_versions
 from wattcast.training.measure.recording import Recording
 from wattcast.training.onboard.power import FittedPower, Rows
-from wattcast.training.onboard.validate import LEVEL, Predictions, Validation, highest_activities
+from wattcast.training.onboard.validate import LEVEL, Predictions, Validation
 from wattcast.training.provenance import code_revision, today, training_facts
 
 if TYPE_CHECKING:
@@ -62,12 +63,12 @@ def card(
         features=tuple(
             FeatureFacts(
                 name=unit,
-                minimum=round(low, 6),
-                maximum=round(high, 6),
+                minimum=round(float(vectors[:, at].min()), 6),
+                maximum=round(float(vectors[:, at].max()), 6),
                 missing_share=0.0,
                 reproduced_note="share of the unit's peak over the measured time",
             )
-            for unit, (low, high) in highest_activities(fitted).items()
+            for at, unit in enumerate(UnitActivities._fields)
         ),
         training=training_facts(
             vectors,

@@ -8,7 +8,7 @@ prediction for everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,7 +16,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.models.intervals import conformal_factors
-from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import PhysicalParameters
 from wattcast.training.evaluation.scores import mape_percent, median_ape_percent, r2
 from wattcast.training.onboard.data import SOURCE
@@ -200,15 +199,6 @@ def _outside(known: Sequence[PowerRow], micro: Sequence[PowerRow]) -> NDArray[np
     """Rows with a unit busier than in any microbenchmark, ``[n]``."""
     highest = np.max([row.activities for row in micro], axis=0)
     return np.array([bool(np.any(np.array(row.served) > highest + 0.05)) for row in known])
-
-
-def highest_activities(rows: Sequence[PowerRow]) -> Mapping[str, tuple[float, float]]:
-    """Range of each unit's activity over rows."""
-    table = np.array([row.activities for row in rows])
-    return {
-        name: (float(table[:, at].min()), float(table[:, at].max()))
-        for at, name in enumerate(UnitActivities._fields)
-    }
 
 
 def _watts(rows: Sequence[PowerRow]) -> Floats:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,7 @@ from wattcast.models.cards import (
     ProtocolScores,
     SchemaReference,
     Source,
+    sha256_of,
 )
 from wattcast.models.intervals import Residuals, calibrate
 from wattcast.models.power import ONBOARD
@@ -33,21 +35,17 @@ SCHEMA = "activity1"
 
 
 def card(
-    name: str,
-    sha256: str,
+    path: Path,
     recording: Recording,
     power: FittedPower,
     validation: Validation,
     rows: Rows,
 ) -> ModelCard | None:
-    """The model's card; ``None`` where fewer than two kernels were left out to judge it by."""
+    """The model's card; ``None`` where fewer than two kernels were left out to judge it by.
+    ``path`` is the recording's."""
     if len(set(validation.families)) < 2:
         return None
-    fitted = [
-        row
-        for row in rows.rows
-        if row.role == "micro" and row.pattern == "uniform" and row.watts is not None
-    ]
+    fitted, sha256 = rows.micro, sha256_of(path)
     watts = np.array([row.watts for row in fitted], dtype=np.float64)
     vectors = np.array([row.activities for row in fitted])
     random, grouped = validation.power
@@ -80,7 +78,7 @@ def card(
         sources=(
             Source(
                 repository=f"{recording.provenance} on {recording.device.name}",
-                path=name,
+                path=path.name,
                 sha256=sha256,
                 used_sha256=sha256,
                 licence=recording.sessions[0].licence,

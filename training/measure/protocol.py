@@ -321,11 +321,9 @@ class _Measurement:
         return fmean(values) if values else None
 
     def _watts(self, start: float, end: float) -> list[float]:
-        return [
-            one.power_watts
-            for one in self.observer.readings
-            if start <= one.at_seconds <= end and one.power_watts is not None
-        ]
+        readings = self.observer.readings
+        between = (one.power_watts for one in readings if start <= one.at_seconds <= end)
+        return [watts for watts in between if watts is not None]
 
     # --- result ------------------------------------------------------------------------------
 

@@ -127,9 +127,9 @@ class _Origins:
         return [axes for axes in found if axes]
 
 
-def _default_integer(origins: _Origins, parameter: str, launch: Launch) -> int:
+def _default_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int:
     extent = {f"%{a}": launch.grid[i] * launch.block[i] for i, a in enumerate("xyz")}
-    compared = origins.axes_compared_with(parameter)
+    compared = _origins_of(kernel).axes_compared_with(parameter)
     if compared:
         return max(math.prod(extent[axis] for axis in axes) for axes in compared)
     return min(extent["%x"], MOST_ASSUMED)
@@ -137,9 +137,8 @@ def _default_integer(origins: _Origins, parameter: str, launch: Launch) -> int:
 
 def assumed_integers(kernel: ir.Function, launch: Launch) -> dict[str, int]:
     """Values that integer parameters get where the launch gives none, by name."""
-    origins = _origins_of(kernel)
     return {
-        name: min(_default_integer(origins, name, launch), most)
+        name: min(_default_integer(kernel, name, launch), most)
         for name, most in _integers(kernel).items()
     }
 
@@ -298,7 +297,7 @@ def bind(
             form = {2: "<e", 4: "<f", 8: "<d"}[dtype.itemsize]
             packed[start : start + parameter.bytes] = struct.pack(form, value)
         else:
-            value = _default_integer(_origins_of(program.kernel), parameter.name, launch)
+            value = _default_integer(program.kernel, parameter.name, launch)
             bits = 8 * dtype.itemsize
             value = min(value, (1 << (bits - 1)) - 1)
             packed[start : start + parameter.bytes] = int(value).to_bytes(bits // 8, "little")

@@ -29,15 +29,15 @@ from wattcast.features.analysis import KernelAnalysis, Mode
 from wattcast.features.errors import MissingExtraError
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor import predict as _prediction
-from wattcast.predictor.messages import ModelChoice, TimeModelChoice
-from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 
 if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to import everything
     import shap
 
+    from wattcast.predictor.messages import ModelChoice, TimeModelChoice
     from wattcast.predictor.messages.batch import BatchAnswer
     from wattcast.predictor.messages.compare import CompareAnswer
     from wattcast.predictor.messages.features import FeaturesAnswer
+    from wattcast.predictor.messages.predict import PredictAnswer
 
 __all__ = ["analyze", "compare", "explain", "predict", "predict_many", "vector"]
 
@@ -217,6 +217,7 @@ def explain(
     except ImportError as error:
         raise MissingExtraError("shap", "explain") from error
     from wattcast.predictor.explain import explained
+    from wattcast.predictor.messages.predict import PredictRequest
 
     predictor = _predictor(registry)
     asked = {"gpu": gpu, "model": model, **_kernel(ptx, grid, block, **launch)}
@@ -286,10 +287,14 @@ def _predictor(registry: bool = True) -> Predictor:
 
 
 def _answered(registry: bool, **body: Any) -> dict[str, Any]:
+    from wattcast.predictor.messages.predict import PredictRequest
+
     return _prediction.predict(_predictor(registry), PredictRequest.model_validate(body))
 
 
 def _typed(answer: dict[str, Any]) -> PredictAnswer:
+    from wattcast.predictor.messages.predict import PredictAnswer
+
     return PredictAnswer.model_validate_json(to_json(answer, inf_nan_mode="null"))
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from wattcast.features.attached import Attached
 from wattcast.features.deciding import Deciding, deciding
-from wattcast.features.execution import assumed_integers
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx.ir import Address, Function, Register
 from wattcast.features.trips import TripCount
@@ -63,6 +62,8 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
             if place is None:
                 continue
             if values is None:
+                from wattcast.features.execution import assumed_integers
+
                 values = assumed_integers(function, launch)
             if name not in values:
                 continue

@@ -28,6 +28,7 @@ from wattcast.features.gpus.sections import (
     Fact,
     GlobalLatency,
     GpuId,
+    Integer,
     IssueRate,
     LaunchOverhead,
     MemorySystem,
@@ -85,7 +86,7 @@ class GpuProfile(Strict):
     memory: MemorySystem
     power: Power
     printed: Mapping[PeakName, PrintedPeak] = Field(default_factory=dict)
-    sm: Mapping[str, Fact[int]] = Field(default_factory=dict)
+    sm: Mapping[str, Integer] = Field(default_factory=dict)
     latencies: Mapping[str, Cycles] = Field(default_factory=dict)
     issue_rates: Mapping[str, IssueRate] = Field(default_factory=dict)
     global_memory_latency: GlobalLatency | None = None

@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import pairwise, product
 from math import exp
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -21,19 +21,20 @@ from pydantic import (
 
 from wattcast.features.checked import PositiveFloat, PositiveInt, Strict, Text
 
-T = TypeVar("T")
 
+class Fact(Strict):
+    """One number: ``value`` in ``unit``, from the entry ``source`` of ``[sources]``.
 
-class Fact(Strict, Generic[T]):
-    """One number: ``value`` in ``unit``, from the entry ``source`` of ``[sources]``."""
+    What a value may be its subclasses say: for a generic class pydantic builds validators at once.
+    """
 
-    value: T
+    value: Any
     unit: Text
     source: Text
     note: Text | None = None
 
 
-F = TypeVar("F", bound=Fact[Any])
+F = TypeVar("F", bound=Fact)
 
 
 class InUnit(NamedTuple):
@@ -47,17 +48,39 @@ class InUnit(NamedTuple):
         return fact
 
 
-Count = Annotated[Fact[PositiveInt], AfterValidator(InUnit("count"))]
-Bytes = Annotated[Fact[PositiveInt], AfterValidator(InUnit("byte"))]
-Bits = Annotated[Fact[PositiveInt], AfterValidator(InUnit("bit"))]
-Megahertz = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("MHz"))]
-BytesPerSecond = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("byte/s"))]
-BytesPerCycle = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("byte/cycle"))]
-Watts = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("W"))]
-Cycles = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("cycle"))]
-Share = Annotated[
-    Fact[Annotated[float, Field(gt=0, le=1, strict=True)]], AfterValidator(InUnit("share"))
-]
+class Integer(Fact):
+    """A whole number."""
+
+    value: int
+
+
+class Whole(Fact):
+    """A positive whole number."""
+
+    value: PositiveInt
+
+
+class Measure(Fact):
+    """A positive number."""
+
+    value: PositiveFloat
+
+
+class Part(Fact):
+    """A number above 0, at most 1."""
+
+    value: Annotated[float, Field(gt=0, le=1, strict=True)]
+
+
+Count = Annotated[Whole, AfterValidator(InUnit("count"))]
+Bytes = Annotated[Whole, AfterValidator(InUnit("byte"))]
+Bits = Annotated[Whole, AfterValidator(InUnit("bit"))]
+Megahertz = Annotated[Measure, AfterValidator(InUnit("MHz"))]
+BytesPerSecond = Annotated[Measure, AfterValidator(InUnit("byte/s"))]
+BytesPerCycle = Annotated[Measure, AfterValidator(InUnit("byte/cycle"))]
+Watts = Annotated[Measure, AfterValidator(InUnit("W"))]
+Cycles = Annotated[Measure, AfterValidator(InUnit("cycle"))]
+Share = Annotated[Part, AfterValidator(InUnit("share"))]
 
 GpuId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
@@ -116,7 +139,15 @@ ClockList = Annotated[
     BeforeValidator(_expanded),
     AfterValidator(_ascending),
 ]
-MegahertzList = Annotated[Fact[ClockList], AfterValidator(InUnit("MHz"))]
+
+
+class _Clocks(Fact):
+    """Clocks that a GPU runs at."""
+
+    value: ClockList
+
+
+MegahertzList = Annotated[_Clocks, AfterValidator(InUnit("MHz"))]
 
 
 class ClockGrid(Strict):
@@ -189,7 +220,7 @@ class DriverNames(Strict):
     note: Text | None = None
 
 
-class PrintedPeak(Fact[PositiveFloat]):
+class PrintedPeak(Measure):
     """A peak as the vendor or a catalogue prints it. ``at_mhz``: the core clock it is of, where
     that is not ``max_core_mhz``."""
 
@@ -216,13 +247,19 @@ MemoryKind = Literal[
 ]  # fmt: skip
 
 
+class _Memory(Fact):
+    """A kind of memory."""
+
+    value: MemoryKind
+
+
 class MemorySystem(Strict):
     """Device memory. Bandwidth = bus width / 8 x transfers a clock x memory clock.
 
     ``streaming_share`` of it is what a streaming kernel was measured to reach.
     """
 
-    kind: Annotated[Fact[MemoryKind], AfterValidator(InUnit("type"))] | None = None
+    kind: Annotated[_Memory, AfterValidator(InUnit("type"))] | None = None
     bytes: Bytes | None = None
     bus_bits: Bits
     transfers_per_clock: Count
@@ -432,7 +469,7 @@ class MemoryTiming(Strict):
 # --- device memory as a queue -----------------------------------------------------------------
 
 
-CycleMegahertz = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("cycle MHz"))]
+CycleMegahertz = Annotated[Measure, AfterValidator(InUnit("cycle MHz"))]
 
 
 class ServiceTable(Strict):

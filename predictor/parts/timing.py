@@ -12,10 +12,10 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.registry import DEFAULT, get_time_model
-from wattcast.predictor.messages import TimeModelChoice
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
+    from wattcast.predictor.messages import TimeModelChoice
 
 
 def timed(

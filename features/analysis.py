@@ -28,7 +28,6 @@ from wattcast.features.activity.cases import Floats
 from wattcast.features.assembled import assembled, spill_warning, with_spills
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, LaunchCounts, symbolic_atomics
-from wattcast.features.cuda import PtxasReport
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.directives import check_directives
 from wattcast.features.effort import DEFAULT_EFFORT
@@ -53,6 +52,7 @@ from wattcast.features.statics import KernelStatics, statics
 from wattcast.features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
 
 if TYPE_CHECKING:
+    from wattcast.features.cuda import PtxasReport
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.needs import Need
     from wattcast.features.symbolic import BlockChain, SymbolicResult

@@ -28,23 +28,22 @@ UNCALIBRATED_FACTOR = 4.0
 of a measurement: about the widest side of the published spreads (Tesla M60, model 2: 4.3)."""
 
 
-SPREAD: Mapping[str, IntervalWidth] = MappingProxyType(
-    {
-        "tesla-k20": IntervalWidth(low_factor=0.3335042515916763, high_factor=2.208003785574258),
-        "quadro-k4200": IntervalWidth(
-            low_factor=0.45522243713733074, high_factor=2.1932367149758454
-        ),
-        "tesla-m60": IntervalWidth(low_factor=0.2226536790838489, high_factor=4.262420382165605),
-        "gtx-1050": IntervalWidth(low_factor=0.27254707631318137, high_factor=2.9050867174280874),
-    }
-)
+Factors = tuple[float, float]
+"""Low and high."""
+
+SPREAD: Mapping[str, Factors] = MappingProxyType({
+    "tesla-k20": (0.3335042515916763, 2.208003785574258),
+    "quadro-k4200": (0.45522243713733074, 2.1932367149758454),
+    "tesla-m60": (0.2226536790838489, 4.262420382165605),
+    "gtx-1050": (0.27254707631318137, 2.9050867174280874),
+})  # fmt: skip
 """Factors of model 2 on the GPUs of Table 4.8."""
-SPREAD_ELSEWHERE = IntervalWidth(low_factor=0.13972656775266648, high_factor=4.951521293720485)
-DELAY_SPREAD: Mapping[str, IntervalWidth] = MappingProxyType(
-    {"tesla-k20": IntervalWidth(low_factor=0.529126213592233, high_factor=2.977453074927514)}
+SPREAD_ELSEWHERE: Factors = 0.13972656775266648, 4.951521293720485
+DELAY_SPREAD: Mapping[str, Factors] = MappingProxyType(
+    {"tesla-k20": (0.529126213592233, 2.977453074927514)}
 )
 """Factors of model 1, of which Table 4.2 has times on Tesla K20 alone."""
-DELAY_SPREAD_ELSEWHERE = IntervalWidth(low_factor=0.38489202836160147, high_factor=5.13768399529143)
+DELAY_SPREAD_ELSEWHERE: Factors = 0.38489202836160147, 5.13768399529143
 
 
 def spread(gpu_id: str) -> tuple[IntervalWidth, Basis]:
@@ -58,10 +57,11 @@ def delay_spread(gpu_id: str) -> tuple[IntervalWidth, Basis]:
 
 
 def _own_or(
-    widths: Mapping[str, IntervalWidth], gpu_id: str, elsewhere: IntervalWidth
+    known: Mapping[str, Factors], gpu_id: str, elsewhere: Factors
 ) -> tuple[IntervalWidth, Basis]:
-    own = widths.get(gpu_id)
-    return (elsewhere, "extrapolated") if own is None else (own, "unseen_kernel")
+    low, high = known.get(gpu_id, elsewhere)
+    width = IntervalWidth(low_factor=low, high_factor=high)
+    return width, "unseen_kernel" if gpu_id in known else "extrapolated"
 
 
 def estimate_within(

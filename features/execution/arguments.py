@@ -135,12 +135,11 @@ def _default_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int
     return min(extent["%x"], MOST_ASSUMED)
 
 
-def assumed_integers(kernel: ir.Function, launch: Launch) -> dict[str, int]:
-    """Values that integer parameters get where the launch gives none, by name."""
-    return {
-        name: min(_default_integer(kernel, name, launch), most)
-        for name, most in _integers(kernel).items()
-    }
+def assumed_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int | None:
+    """The value that an integer parameter gets where the launch gives none; ``None`` for one that
+    is no integer."""
+    most = _integers(kernel).get(parameter)
+    return None if most is None else min(_default_integer(kernel, parameter, launch), most)
 
 
 @attached

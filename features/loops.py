@@ -75,6 +75,14 @@ class LoopForest:
         loop = self.innermost[block]
         return self.loops[loop].depth if loop >= 0 else 0
 
+    def around(self, block: int) -> tuple[int, ...]:
+        """The loops around a block, the outermost first."""
+        found: tuple[int, ...] = ()
+        inner: int | None = self.innermost[block]
+        while inner is not None and inner >= 0:
+            found, inner = (inner, *found), self.loops[inner].parent
+        return found
+
 
 @attached
 def natural_loops(cfg: ControlFlowGraph) -> LoopForest:

@@ -162,8 +162,9 @@ class AnalysisPool:
                 job = self._submit(caller, clock, context, made)
                 try:
                     return await self._ended(job, clock, others, until)
-                except GivenUpError:
-                    pass
+                except GivenUpError as error:
+                    if clock.until > loop.time():  # not by us: a compiler, or the request's seconds
+                        raise ServiceError("time-limit", error.detail) from None
         finally:
             for other in others:
                 other.cancel()

@@ -23,13 +23,14 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
+from math import ceil
 from pathlib import Path
 from typing import Any, Literal
 
 from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.cuda.jail import FAILED
 from wattcast.features.effort import checkpoint
-from wattcast.features.errors import WattcastError
+from wattcast.features.errors import GivenUpError, WattcastError
 
 Mode = Literal["namespaces", "landlock"]
 MODES: tuple[Mode, ...] = ("namespaces", "landlock")
@@ -39,6 +40,10 @@ _PROBE = Path(__file__).with_name("probe.py").resolve()
 
 PROBE_SECONDS = 10.0
 """Far beyond the 0.1 s that a probe takes on two busy cores."""
+
+CLOCK_FACTOR = 6.0
+"""How much longer than its CPU time a run may take: what four busy processes beside it on one core
+make of it, and some."""
 
 LOG_BYTES = 1 << 20
 """How much is read of what a compiler prints: 100 errors, NVRTC's most, with long lines."""
@@ -58,7 +63,9 @@ class NotIsolatedError(WattcastError):
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What one compiler run may use: wall seconds, bytes of memory and bytes written."""
+    """What one compiler run may use: seconds of CPU time, so that a busy machine changes no answer,
+    bytes of memory and bytes written. By the clock it is given up after CLOCK_FACTOR times as long.
+    """
 
     seconds: float = 20.0
     memory_bytes: int = 4 << 30
@@ -67,12 +74,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A compiler run that ended: exit code (128 + signal), its output, or a time-out."""
+    """A compiler run that ended: exit code (128 + signal, or the signal negative), its output."""
 
     code: int
     stdout: str
     stderr: str
-    timed_out: bool
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it used up its CPU time."""
+        return self.code in (-signal.SIGXCPU, 128 + signal.SIGXCPU)
 
     @property
     def not_isolated(self) -> bool:
@@ -148,8 +159,9 @@ class Limited(subprocess.Popen[bytes]):
     """A program with limits, in a session of its own; to kill it ends what it started too, and so
     does to leave its block. It ends with the thread that starts it (prctl(2), PR_SET_PDEATHSIG).
 
-    ``policy``: ``seconds`` (whole, of its CPU time and by the clock), ``memory_bytes``,
-    ``output_bytes`` of one file, ``niceness``; what is not there is not limited.
+    ``policy``: ``seconds`` (whole, of its CPU time), ``clock_seconds`` (by the clock; default:
+    ``seconds``), ``memory_bytes``, ``output_bytes`` of one file, ``niceness``; what is not
+    there is not limited.
     """
 
     def __init__(self, command: Sequence[str], policy: Mapping[str, Any], **popen: Any) -> None:
@@ -173,8 +185,8 @@ def run_limited(
     """Run ``command`` in ``folder`` with nothing of our environment.
 
     Where an isolation is in force it sees ``readable`` (files, and folders with all below them),
-    /dev/null and ``folder``, where it may write. Its process group is killed at the time limit and
-    when the request is given up (GivenUpError). Of what it prints, LOG_BYTES are kept.
+    /dev/null and ``folder``, where it may write. Its process group is killed at its limits. Raises
+    GivenUpError where the clock ends it, or its request's. Of what it prints, LOG_BYTES are kept.
     """
     return _run(command, folder, limits, readable, in_force())
 
@@ -192,7 +204,8 @@ def _run(
         "folder": str(folder),
         "readable": sorted({str(path.absolute()) for path in readable if path.exists()}),
         **asdict(limits),
-        "seconds": int(limits.seconds) + 1,
+        "seconds": ceil(limits.seconds),
+        "clock_seconds": ceil(CLOCK_FACTOR * limits.seconds) + 1,
         **(filter_tables() or {}),
     }
     environment = {
@@ -215,22 +228,22 @@ def _run(
             stderr=err,
         ) as process,
     ):
-        timed_out = not _ends(process, limits.seconds)
+        _wait(process, CLOCK_FACTOR * limits.seconds)
         process.kill()  # compilers start children of their own
         process.wait()
         text = []
         for stream in (out, err):
             stream.seek(0)
             text.append(stream.read(LOG_BYTES).decode("utf-8", "replace"))
-    return Finished(process.returncode, text[0], text[1], timed_out)
+    return Finished(process.returncode, text[0], text[1])
 
 
-def _ends(process: subprocess.Popen[bytes], seconds: float) -> bool:
-    """Whether it ends in time. Raises GivenUpError."""
+def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Wait for its end. Raises GivenUpError."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         checkpoint()
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(min(left, LOOK_SECONDS))
-            return True
-    return False
+            return
+    raise GivenUpError(f"a compiler did not end within {seconds:g} s and was given up; try again")

@@ -116,7 +116,7 @@ def in_namespaces(policy: Policy, run: Callable[[], int]) -> int:
         _install_filter(policy, listen=False)
         return run()
 
-    return _waited(_child(confined))
+    return _waited(_child(confined), policy)
 
 
 def _new_root(policy: Policy) -> None:
@@ -200,7 +200,7 @@ def in_landlock(policy: Policy, run: Callable[[], int]) -> int:
     _, listeners, _, _ = socket.recv_fds(ours, 1, 1)
     if listeners:
         _answer_paths(listeners[0], policy)
-    return _waited(child)
+    return _waited(child, policy)
 
 
 def _landlock(policy: Policy) -> None:
@@ -342,8 +342,13 @@ def _ended(run: Callable[[], int]) -> NoReturn:
         os._exit(code)
 
 
-def _waited(child: int) -> int:
-    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def _waited(child: int, policy: Policy) -> int:
+    _, status, used = os.wait4(child, 0)
+    code = os.waitstatus_to_exitcode(status)
+    spent = used.ru_utime + used.ru_stime
+    # The first process of a namespace does not hear SIGXCPU, only what follows.
+    if code == -signal.SIGKILL and spent >= policy.get("seconds", float("inf")):
+        code = -signal.SIGXCPU
     return code if code >= 0 else 128 - code
 
 
@@ -357,8 +362,11 @@ def _limit(policy: Policy) -> None:
         _, hard = resource.getrlimit(name)
         if most is not None:
             most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-            resource.setrlimit(name, (most, most))
-    signal.alarm(policy.get("seconds", 0))  # it outlives exec; 0: none
+            # At both limits of CPU time at once it would be SIGKILL, which others send too.
+            beyond = name == resource.RLIMIT_CPU and most != hard
+            resource.setrlimit(name, (most, most + beyond))
+    # It outlives exec; 0: none.
+    signal.alarm(policy.get("clock_seconds", policy.get("seconds", 0)))
     os.nice(policy.get("niceness", 0))
 
 

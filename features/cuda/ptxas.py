@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import re
+import signal
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
 from wattcast.features.cuda.isolation import Limits, run_limited
 from wattcast.features.cuda.toolchain import CUDA_TARGETS, find_ptxas, ptxas_files
+from wattcast.features.errors import GivenUpError
+
+LIMITS = Limits(seconds=10)
+"""Some hundred times what the largest fixture kernel takes."""
+
+KILLED = (-signal.SIGKILL, 128 + signal.SIGKILL)
+"""Exit codes of what somebody else ended, as a kernel short of memory does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +60,8 @@ def measure_resources(
     ``most_registers`` per thread is the cap that ``-maxrregcount`` sets.
 
     A refusal (PTX newer than this ptxas, a target it does not know) is no error of the user's:
-    the caller falls back to the liveness estimate and says so.
+    the caller falls back to the liveness estimate and says so. What another run might assemble is
+    given up instead (GivenUpError), so that the same kernel always has the same registers.
     """
     ptxas = ptxas or find_ptxas()
     if ptxas is None:
@@ -70,8 +79,13 @@ def measure_resources(
         if most_registers is not None:
             command.append(f"--maxrregcount={most_registers}")
         command += ["kernel.ptx", "-o", "kernel.cubin"]
-        done = run_limited(command, folder, limits or Limits(seconds=10), ptxas_files(ptxas))
-    if done.code != 0 or done.timed_out:
+        done = run_limited(command, folder, limits or LIMITS, ptxas_files(ptxas))
+    if done.timed_out or done.not_isolated or done.code in KILLED:
+        raise GivenUpError(
+            "ptxas could not tell the registers of this kernel this time. Try again, or give "
+            "registers_per_thread"
+        )
+    if done.code != 0:
         return None
     return _read(done.stdout + done.stderr, entry, target)
 

@@ -32,6 +32,10 @@ MOST_PAIRS, MOST_PATTERN = 4, 2048
 """Neighbours, and sectors of each, of which the pattern is looked at."""
 FAR = 8
 """Blocks apart from which two share no line by chance of their place (or half the grid)."""
+FEWEST_JUMPS = 3
+"""Jumps between the sampled blocks, below which blocks that take turns look as if they moved on."""
+PARTS = 1024
+"""Parts of a sector that moves are told in: 32 of them are a byte."""
 MOST_OF_ALL = 0.75
 """What this share of the sampled blocks touches is everyone's."""
 FEWEST_FOR_CHANCE = 6
@@ -41,8 +45,8 @@ FEWEST_FOR_CHANCE = 6
 class Pairs(NamedTuple):
     """Which pairs of sampled blocks are how related (``bool[blocks, blocks]``, each pair once).
 
-    ``across`` and ``down``: how many blocks lie between the second and the first, along x and y.
-    ``weights``: how many pairs of the launch each stands for, all in all 1.
+    ``places``: x, y and z of each block. ``weights``: how many pairs of the launch each stands
+    for, all in all 1.
     """
 
     beside: Flags
@@ -50,8 +54,7 @@ class Pairs(NamedTuple):
     row: Flags
     column: Flags
     apart: Flags
-    across: Integers
-    down: Integers
+    places: Integers
     weights: Table
 
 
@@ -72,8 +75,7 @@ def relations(plan: SamplingPlan, launch: Launch) -> Pairs:
         once & (down == 0) & far_across,
         once & (across == 0) & far_down,
         once & far_across & far_down,
-        x - x[:, None],
-        row - row[:, None],
+        np.stack([x, row % launch.grid[1], row // launch.grid[1]], axis=1),
         np.outer(share, share).astype(np.float32),
     )
 
@@ -95,19 +97,19 @@ def measure_sharing(
     ``each_lines`` are a block's distinct ones on average.
     """
     count = pairs.row.shape[0]
-    neighbours = _lines_of_neighbours(keys, pairs.beside), _lines_of_neighbours(keys, pairs.below)
-    drifts = _drift(keys, pairs.row, pairs.across), _drift(keys, pairs.column, pairs.down)
-    beside, below = drifts
-    within = beside and beside.sectors, below and below.sectors
-    neighbours = beside.lines if beside else neighbours[0], below.lines if below else neighbours[1]
+    drifts = _drifts(keys, pairs.places, launch)
+    of_sectors = [drift.sectors if drift else _Drifted() for drift in drifts]
+    of_lines = [
+        drift.lines if drift else _Drifted(_lines_of_neighbours(keys, related))
+        for drift, related in zip(drifts, (pairs.beside, pairs.below), strict=True)
+    ]
     slots = keys >> KEY_BITS
     chosen = slots < count
     if np.count_nonzero(chosen) > MOST_TOUCHES:
         every = 1 << int(keys.size // MOST_TOUCHES).bit_length()
         line = keys >> SECTORS_PER_LINE_SHIFT & ((1 << KEY_BITS - SECTORS_PER_LINE_SHIFT) - 1)
         chosen &= sampled(line, every - 1)
-    stretch = _stretch(keys, count)
-    keys, slots = keys[chosen], slots[chosen]
+    everything, keys, slots = keys, keys[chosen], slots[chosen]
     units, place = np.unique(keys & ((1 << KEY_BITS) - 1), return_inverse=True)
     if not units.size:
         return Sharing(), Sharing()
@@ -117,23 +119,24 @@ def measure_sharing(
     for listed in partly:
         at = np.minimum(np.searchsorted(listed.sectors, units), listed.sectors.size - 1)
         weights[listed.sectors[at] == units] = listed.factor
+    stretch = _stretch(everything, count, float(weights.mean()))
     line = units >> SECTORS_PER_LINE_SHIFT
     starts = np.flatnonzero(np.r_[True, line[1:] != line[:-1]])
     lines = np.maximum.reduceat(touched, starts, axis=0)
     return (
-        _sharing(touched, weights, pairs, launch, each_sectors, stretch, within),
+        _sharing(touched, weights, pairs, launch, each_sectors, stretch, of_sectors),
         _sharing(
             lines, np.maximum.reduceat(weights, starts), pairs, launch, each_lines,
-            stretch / SECTORS_PER_LINE, neighbours,
+            stretch / SECTORS_PER_LINE, of_lines,
         ),
     )  # fmt: skip
 
 
-def _stretch(keys: Integers, count: int) -> float:
+def _stretch(keys: Integers, count: int, factor: float) -> float:
     """Sectors between the first and the last that anyone touches, as far as blocks fill theirs.
 
     Where many blocks touch dense stretches, and far ones the same by chance, these lie anywhere in
-    between, although few sampled blocks leave gaps.
+    between, although few sampled blocks leave gaps. Each sector stands for ``factor`` like it.
     """
     sectors = keys & ((1 << KEY_BITS) - 1)
     ends = np.searchsorted(keys, np.arange(count + 1) << KEY_BITS)
@@ -141,7 +144,7 @@ def _stretch(keys: Integers, count: int) -> float:
     if not low.size:
         return 0.0
     reach = sectors[high] - sectors[low] + 1
-    dense = float((high - low + 1).sum() / reach.sum())
+    dense = min(1.0, factor * float((high - low + 1).sum() / reach.sum()))
     return dense * float(sectors[high].max() - sectors[low].min() + 1)
 
 
@@ -170,50 +173,114 @@ def _lines_of_neighbours(keys: Integers, pairs: Flags) -> float | None:
     return float(np.mean(shares)) if shares else None
 
 
-class Drift(NamedTuple):
-    """Shares of a block's sectors and of its lines that the next block touches."""
+class _Drifted(NamedTuple):
+    """Shares of a block's units that the next block and a far one touch, where that is known."""
 
-    sectors: float
-    lines: float
+    near: float | None = None
+    far: float | None = None
+
+    def instead_of(self, near: float | None, far: float | None) -> tuple[float | None, float]:
+        """These shares, where they are not known those of sampled pairs: ``near`` and ``far``."""
+        near = near if self.near is None else self.near
+        if far is None:
+            far = self.far
+        if far is None:
+            # The grid has no blocks that far apart: what nearly all neighbours share goes on.
+            far = near if near is not None and near > MOST_OF_ALL else 0.0
+        return near, far
 
 
-def _drift(keys: Integers, far: Flags, apart: Integers) -> Drift | None:
-    """What neighbours share that move on by less than a sector, from far blocks that moved on.
+class _Drift(NamedTuple):
+    """What blocks share that move on by parts of a sector."""
+
+    sectors: _Drifted
+    lines: _Drifted
+
+
+class _Runs(NamedTuple):
+    """Runs of adjacent units: where they begin, and by slot how many runs and units there are."""
+
+    begins: Integers
+    count: Integers
+    units: Integers
+
+
+def _runs(units: Integers, bits: int, slots: int) -> _Runs:
+    """The runs of sorted units with their slots above so many ``bits``."""
+    begins = units[np.r_[True, np.diff(units) != 1][: units.size]]
+    counts = (np.bincount(each >> bits, minlength=slots) for each in (begins, units))
+    return _Runs(begins, *counts)
+
+
+def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | None]:
+    """What neighbours share along x, and along y (z, if y is 1), that move on by parts of a sector.
 
     A matrix walked by columns: eight blocks touch the same sectors and the ninth does not, which
-    a few pairs of neighbours do not show. Each run of adjacent units gains as many new ones as the
-    block moves on. ``None`` where far blocks do not touch the same pattern, or moved further.
+    a few pairs of neighbours do not show. Blocks that touch the same runs of sectors elsewhere
+    tell how far a block moves on along each axis (least squares), and each run gains as many new
+    units as its block moves on. So do blocks that stay for a while and then jump, as where a tile's
+    row is a quotient of the block number. ``None`` where blocks move by whole sectors, or beyond
+    their runs.
     """
-    related = np.argwhere(far)
-    # The farthest first: the step is told to a sector over their distance.
-    order = np.argsort(-np.abs(apart[far]), kind="stable")
-    for left, right in related[order][:MOST_PAIRS]:
-        ours, theirs = slot_sectors(keys, left), slot_sectors(keys, right)
-        if not ours.size or ours.size != theirs.size:
-            continue
-        moved = int(theirs[0] - ours[0])
-        step = abs(moved / int(apart[left, right]))
-        if not 0 < step < 1 or not np.array_equal(
-            ours[:MOST_PATTERN] + moved, theirs[:MOST_PATTERN]
-        ):
-            continue
+    unknown: list[_Drift | None] = [None, None]
+    slots = places.shape[0]
+    keys = keys[: np.searchsorted(keys, slots << KEY_BITS)]
+    sectors = _runs(keys, KEY_BITS, slots)
+    if not keys.size:
+        return unknown
+    usual = int(np.bincount(sectors.count[sectors.count > 0]).argmax())
+    alike = np.flatnonzero(sectors.count == usual)
+    first = np.searchsorted(sectors.begins, alike << KEY_BITS)
+    runs = sectors.begins[first[:, None] + np.arange(min(usual, MOST_PATTERN))]
+    low = runs[:, 0] & ((1 << KEY_BITS) - 1)
+    pattern = runs - runs[:, :1]
+    same = (np.abs(pattern - pattern[0]) <= 1).all(axis=1)  # each begins in a sector of its own
+    alike, moved = alike[same], (low - low[0])[same].astype(np.float64)
+    design = np.c_[places[alike], np.ones(alike.size)]
+    needed = 1 + np.count_nonzero(np.ptp(places, axis=0))
+    found, _, rank, _ = np.linalg.lstsq(design, moved, rcond=None)
+    astray = np.abs(design @ found - moved).max()
+    jump = int(np.gcd.reduce(moved.astype(np.int64)))
+    jumps = 1 < astray < jump and FEWEST_JUMPS * jump <= np.ptp(moved)
+    if rank < needed or alike.size <= needed or (astray > 1 and not jumps):
+        return unknown
+    lines = _runs(
+        distinct(keys >> SECTORS_PER_LINE_SHIFT), KEY_BITS - SECTORS_PER_LINE_SHIFT, slots
+    )
 
-        def shared(units: Integers, moves: float) -> float:
-            runs = 1 + np.count_nonzero(np.diff(units) > 1)
-            return max(0.0, 1.0 - moves * runs / units.size)
-
-        pattern = ours[:MOST_PATTERN]
-        return Drift(
-            shared(pattern, step),
-            shared(distinct(pattern >> SECTORS_PER_LINE_SHIFT), step / SECTORS_PER_LINE),
+    def drift(step: float, blocks: int) -> _Drift | None:
+        step = round(abs(float(step)) * PARTS) / PARTS
+        far = step * max(2, min(FAR, blocks // 2))
+        runs, units = sectors.count[alike].mean(), sectors.units[alike].mean()
+        least = jump if jumps else 0.0  # of a run, beyond which neighbours share nothing
+        if (step % 1 == 0 and not jumps) or step >= max(units / runs, least):
+            return None
+        long = lines.units[alike].mean() / lines.count[alike].mean()
+        return _Drift(
+            _shared(max(units / runs, least), step, far),
+            _shared(
+                max(long, least / SECTORS_PER_LINE),
+                *(moved / SECTORS_PER_LINE for moved in (step, far)),
+            ),
         )
-    return None
+
+    grid = launch.grid
+    down = found[1] if grid[1] > 1 else found[2]
+    return [drift(found[0], grid[0]), drift(down, grid[1] * grid[2])]
+
+
+def _shared(long: float, step: float, far: float) -> _Drifted:
+    """What blocks share whose runs are so many units ``long`` on average and move by ``step``; far
+    ones by ``far``, but not into the same unit by chance."""
+    near, apart = step / long, max(1.0, far) / long
+    return _Drifted(1.0 - min(1.0, float(near)), 1.0 - min(1.0, float(apart)))
 
 
 def _sharing(
     touched: Table, weights: Table, pairs: Pairs, launch: Launch, each: float, stretch: float,
-    neighbours: tuple[float | None, float | None] = (None, None),
+    drifted: Sequence[_Drifted],
 ) -> Sharing:  # fmt: skip
+    """``drifted``: what is known along x and y of blocks that move on evenly."""
     common = touched.T @ (touched * weights[:, None])
     sizes = np.diagonal(common)
     smaller = np.minimum(sizes[:, None], sizes)
@@ -224,13 +291,8 @@ def _sharing(
 
     beside, below, row, column = map(share, (pairs.beside, pairs.below, pairs.row, pairs.column))
     everyone = share(pairs.apart)
-    beside = beside if neighbours[0] is None else neighbours[0]
-    below = below if neighbours[1] is None else neighbours[1]
-    # Where the grid has no blocks that far apart, what nearly all neighbours share goes on.
-    if row is None:
-        row = beside if beside is not None and beside > MOST_OF_ALL else 0.0
-    if column is None:
-        column = below if below is not None and below > MOST_OF_ALL else 0.0
+    beside, row = drifted[0].instead_of(beside, row)
+    below, column = drifted[1].instead_of(below, column)
     if launch.grid[0] == 1:
         everyone = column
     elif launch.blocks == launch.grid[0]:

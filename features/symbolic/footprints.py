@@ -15,6 +15,7 @@ from itertools import accumulate
 from math import ceil, exp, expm1, gcd, prod
 from operator import mul
 
+from wattcast.features.attached import attached
 from wattcast.features.execution.reuse import DIRECT
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint
@@ -32,7 +33,6 @@ from wattcast.features.values import Node
 _MOVES = {"load", "copy", "store", "atomic"}
 _TOLD = {"global", "generic", "shared", "param", "const"}
 LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
-MOST_PHASES = 8  # moves over which what neighbours have in common is averaged
 NEAR, COALESCED, NEGLIGIBLE, EDGES = 512.0, 8.0, 0.01, 0.1
 """Where no cache matters: requests of a block within which data are touched again, by requests for
 so many sectors; the share touched later or by far blocks; the share that the next block touches."""
@@ -79,7 +79,7 @@ class Box:
             return 0.0
         ours = both = 0.0
         phases = unit // gcd(int(shift), unit) if shift else 1
-        for turn in range(min(phases, MOST_PHASES)):
+        for turn in range(phases):
             low = self.start + turn * shift
             first, last = low // unit, (low + self.extent - 1) // unit
             low += shift
@@ -255,6 +255,7 @@ def _apart(sharing: Sharing) -> bool:
     return far < NEGLIGIBLE and sharing.beside < EDGES
 
 
+@attached
 def _others(made: Scheme) -> bool:
     """Whether the kernel asks for memory in ways that no group tells of: textures, the stack."""
     kinds = [classify(one.opcode) for one in made.cfg.body.instructions]
@@ -274,7 +275,7 @@ def _grouped(
     loose: list[Group] = []
     known: dict[Node, Form | None] = {}
     for block, accesses in enumerate(made.accesses):
-        loops = _around(made, block)
+        loops = made.forest.around(block)
         for access in accesses:
             at = access.position
             sectors = float(counts.sectors[at])
@@ -309,16 +310,6 @@ def _add(group: Group, access: Access, made: Scheme, sectors: float) -> None:
         group.kept += sectors
     else:
         group.direct += sectors
-
-
-def _around(made: Scheme, block: int) -> tuple[int, ...]:
-    """The loops around a block, the outermost first."""
-    found: list[int] = []
-    inner: int | None = made.forest.innermost[block]
-    while inner is not None and inner >= 0:
-        found.insert(0, inner)
-        inner = made.forest.loops[inner].parent
-    return tuple(found)
 
 
 def _most(name: str, width: int, arguments: Arguments) -> float:
@@ -383,8 +374,8 @@ def _sharing(known: _Launch, members: list[_Measured], unit: int) -> Sharing:
             float(not (x or y or z)),
             wide * _moved(boxes, x, unit),
             high * _moved(boxes, down, unit),
-            wide * _moved(boxes, FAR * x, unit),
-            high * _moved(boxes, FAR * down, unit),
+            wide * _moved(boxes, _far(x, unit), unit),
+            high * _moved(boxes, _far(down, unit), unit),
         )
         sums = [s + each * share for s, share in zip(sums, shares, strict=True)]
     everyone, beside, below, row, column = (s / max(total, 1e-300) for s in sums)
@@ -393,6 +384,11 @@ def _sharing(known: _Launch, members: list[_Measured], unit: int) -> Sharing:
         return max(0.0, (share - everyone) / (1.0 - everyone)) if everyone < 1.0 else 0.0
 
     return Sharing(everyone, of_rest(beside), of_rest(below), of_rest(row), of_rest(column))
+
+
+def _far(step: int, unit: int) -> int:
+    """How far from each other far blocks lie: not in the same unit by chance."""
+    return FAR * step if abs(FAR * step) >= unit or not step else unit
 
 
 def _moved(boxes: list[Box], shift: int, unit: int) -> float:

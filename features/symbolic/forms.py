@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from math import gcd
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from wattcast.features.symbolic.scheme import Scheme
 from wattcast.features.values import Node, affine
 
 _CHOICES = frozenset({"min.s", "max.s", "min.u", "max.u", "select", "join"})
+_QUOTIENTS = ("shr.u", "shr.s", "div.u", "div.s")
 _BLOCK = ("ctaid.x", "ctaid.y", "ctaid.z")
 
 
@@ -90,6 +91,10 @@ def _form(
             elif (steps := _steps(leaf, forms)) is not None:
                 _more(dims, leaf, Dim(factor * steps.step, len(steps)))
                 offset += factor * steps.start
+            elif (parts := _quotient(leaf, forms)) is not None:
+                waiting += [(part, factor * share) for part, share in parts.whole]
+                _more(dims, leaf, Dim(factor * parts.rest.step, len(parts.rest)))
+                offset += factor * parts.rest.start
             elif leaf.op in ("rem.u", "rem.s"):  # where it comes round again is not looked at
                 exact = False
                 waiting.append((leaf.args[0], factor))
@@ -98,36 +103,88 @@ def _form(
     raise IrregularError
 
 
-def _steps(node: Node, forms: Forms) -> range | None:
-    """The values that a leaf takes over the threads of a block, if they are evenly spaced."""
+def _steps(node: Node, forms: Forms, everywhere: bool = False) -> range | None:
+    """The values that a leaf takes over the threads of a block (of the launch: ``everywhere``), if
+    they are evenly spaced."""
     if node.op == "special":
+        if everywhere and node.value in _BLOCK:
+            return range(forms.launch.grid[_BLOCK.index(node.value)])
         bounds = forms.bounds(node)
         return None if bounds is None else range(bounds[0], bounds[1] + 1)
-    if node.op not in ("shr.u", "shr.s", "and", "div.u", "div.s", "rem.u", "rem.s"):
+    if node.op not in (*_QUOTIENTS, "and", "rem.u", "rem.s"):
         return None
     number = _constant(node.args[1], forms)
     around = affine(node.args[0], forms.leaf, forms.memo)
     if number is None or around is None or not around.terms:
         return None
-    low = high = around.constant
-    grain = 0
-    for leaf, times in around.terms:
-        inner = _steps(leaf, forms)
-        if inner is None:
-            return None
-        ends = sorted((inner[0] * times, inner[-1] * times))
-        low, high = low + ends[0], high + ends[1]
-        grain = gcd(grain, times * inner.step)
-    if low < 0:
+    found = _sum(around.constant, around.terms, forms, everywhere)
+    if found is None or found.low < 0:
         return None
-    grain = max(1, grain)
+    low, high, grain = found
     if node.op == "and" and number < 0:
         return range(low & number, (high & number) + 1, max(grain, -number))
     if node.op == "and" or node.op[:3] == "rem":
         most = number if node.op == "and" else number - 1
         return range(low, high + 1, grain) if high <= most else range(0, max(most, 0) + 1, grain)
-    by = 1 << number if node.op[:3] == "shr" and 0 <= number < 64 else number
+    by = _divisor(node, number)
     return range(low // by, high // by + 1, max(1, grain // by)) if by > 0 else None
+
+
+class _Sum(NamedTuple):
+    """Ends of what a sum can be, and what it is a multiple of but for its start."""
+
+    low: int
+    high: int
+    grain: int
+
+
+def _sum(
+    constant: int, terms: Iterable[tuple[Node, int]], forms: Forms, everywhere: bool
+) -> _Sum | None:
+    low = high = constant
+    grain = 0
+    for leaf, times in terms:
+        inner = _steps(leaf, forms, everywhere)
+        if inner is None:
+            # What differs between blocks is none of a block's steps, but for what is one number:
+            # the correction of a negative dividend, say, where none is negative.
+            inner = _steps(leaf, forms, everywhere=True)
+            if inner is None or len(inner) != 1:
+                return None
+        ends = sorted((inner[0] * times, inner[-1] * times))
+        low, high = low + ends[0], high + ends[1]
+        grain = gcd(grain, times * inner.step)
+    return _Sum(low, high, max(1, grain))
+
+
+def _divisor(node: Node, number: int) -> int:
+    """What a quotient is divided by, 0 if that is no positive number."""
+    if node.op[:3] == "shr":
+        return 1 << number if 0 <= number < 64 else 0
+    return max(number, 0)
+
+
+class _Parts(NamedTuple):
+    """A quotient: what the divisor divides, each with its share, and the steps of the rest."""
+
+    whole: list[tuple[Node, int]]
+    rest: range
+
+
+def _quotient(node: Node, forms: Forms) -> _Parts | None:
+    """``(256 * ctaid + tid) / 32`` is ``8 * ctaid + tid / 32``."""
+    number = _constant(node.args[1], forms) if node.op in _QUOTIENTS else None
+    by = _divisor(node, number) if number is not None else 0
+    around = affine(node.args[0], forms.leaf, forms.memo) if by else None
+    if around is None:
+        return None
+    whole = [(leaf, times // by) for leaf, times in around.terms if times % by == 0]
+    others = [term for term in around.terms if term[1] % by]
+    rest = _sum(around.constant, others, forms, everywhere=False)
+    if not whole or rest is None or rest.low < 0:
+        return None
+    steps = range(rest.low // by, rest.high // by + 1, max(1, rest.grain // by))
+    return _Parts(whole, steps)
 
 
 def _constant(node: Node, forms: Forms) -> int | None:

@@ -131,7 +131,7 @@ def test_forbidden_includes_name_their_line(client: httpx.Client) -> None:
 def test_host_code_without_nvcc_names_its_line(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wattcast.features.cuda.compile.find_nvcc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvcc", lambda: None)
     members = problem(client.post("/predict", json=body(WITH_HOST_CODE)), 422, "cuda-compile")
     assert members["line"] == 5
     assert "main()" in members["detail"]
@@ -140,8 +140,8 @@ def test_host_code_without_nvcc_names_its_line(
 def test_no_compiler_says_how_to_get_one(
     client: httpx.Client, vector_add: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wattcast.features.cuda.compile.find_nvcc", lambda: None)
-    monkeypatch.setattr("wattcast.features.cuda.compile.find_nvrtc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvcc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvrtc", lambda: None)
     source = EXAMPLE_CUDA + "// nobody compiled this before\n"
     for path in ("/predict", "/features", "/analyze"):
         members = problem(client.post(path, json=body(source)), 501, "compiler-missing")
@@ -167,10 +167,11 @@ def test_limits_of_the_compiler(tmp_path: Path) -> None:
 
 
 @needs_compiler
-def test_a_compiler_that_takes_too_long_is_stopped(tmp_path: Path) -> None:
+def test_a_compiler_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     with running(settings_at(tmp_path, compile_seconds=0.01)) as client:
-        members = problem(client.post("/predict", json=body()), 422, "cuda-compile")
-        assert "0.01 s" in members["detail"]
+        members = problem(client.post("/predict", json=body()), 503, "time-limit")
+        assert "compiler" in members["detail"]
+        assert "0.06 s" in members["detail"]
 
 
 @needs_compiler

@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 
 from tests.wide import wide
+from wattcast.features.analysis import analyse
 from wattcast.features.cuda import (
     CompileError,
     CompilerMissingError,
     compile_cuda,
     isolation,
     measure_resources,
+    ptxas,
 )
 from wattcast.features.cuda import compile as compile_module
 from wattcast.features.cuda.compile import forbidden_include, host_code
@@ -30,6 +32,10 @@ from wattcast.features.cuda.toolchain import (
 )
 from wattcast.features.effort import giving_up
 from wattcast.features.errors import GivenUpError
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.features.registers import RegisterEstimate
 
 needs_nvrtc = pytest.mark.skipif(
     find_nvrtc() is None, reason="extra 'cuda' is not installed (NVRTC wheel)"
@@ -156,9 +162,21 @@ def test_host_code_is_found_outside_comments_and_strings(source, line):
 
 
 @needs_nvrtc
-def test_a_compiler_that_runs_too_long_is_stopped():
-    with pytest.raises(CompileError, match="did not finish"):
+def test_a_compiler_that_the_machine_holds_up_is_given_up():
+    with pytest.raises(GivenUpError, match=r"0\.06 s"):
         compile_cuda(SAXPY, (8, 0), limits=Limits(seconds=0.01))
+
+
+@needs_nvrtc
+def test_a_compiler_that_needs_too_much_time_is_stopped(monkeypatch: pytest.MonkeyPatch):
+    """Its own time, however long that takes."""
+    monkeypatch.setattr(isolation, "CLOCK_FACTOR", 100.0)
+    body = "".join(f" x = x * {i}.5f + sinf(x) / (x + {i});\n" for i in range(20_000))
+    with pytest.raises(CompileError, match="did not finish in 1 s of CPU time"):
+        compile_cuda(
+            f"__global__ void f(float *p) {{ float x = *p;\n{body} *p = x; }}", (8, 0),
+            limits=Limits(seconds=1),
+        )  # fmt: skip
 
 
 @needs_nvrtc
@@ -183,8 +201,8 @@ def test_a_limited_run_gets_none_of_our_environment(tmp_path: Path, monkeypatch)
 
 def test_a_limited_run_cannot_leave_children_behind(tmp_path: Path):
     script = "(while :; do :; done) & while :; do :; done"
-    done = run_tool("/bin/sh", "-c", script, folder=tmp_path, seconds=0.5)
-    assert done.timed_out
+    with contextlib.suppress(GivenUpError):  # by the clock, where others take the machine
+        assert run_tool("/bin/sh", "-c", script, folder=tmp_path, seconds=0.5).timed_out
     until = time.monotonic() + 10  # they are killed at once, and take a moment to end
     while (left := of_folder(tmp_path)) and time.monotonic() < until:
         time.sleep(0.05)
@@ -293,3 +311,37 @@ def test_ptxas_tells_what_a_cap_of_registers_spills():
 @needs_ptxas
 def test_ptx_that_ptxas_refuses_gives_no_report():
     assert measure_resources(".version 99.0\n.target sm_70\n", "f", (7, 0)) is None
+
+
+def slow(folder: Path, monkeypatch: pytest.MonkeyPatch, seconds: float) -> Path:
+    """A tool in place of ptxas that works on and on, and may do so for some seconds."""
+    tool = folder / "ptxas"
+    tool.write_text("#!/bin/sh\nwhile :; do :; done\n")
+    tool.chmod(0o755)
+    shell = Path("/bin/sh")
+    files = (tool, shell, *shared_libraries(shell.resolve()))
+    monkeypatch.setattr(ptxas, "ptxas_files", lambda _: files)
+    monkeypatch.setattr(ptxas, "find_ptxas", lambda: tool)
+    monkeypatch.setattr(ptxas, "LIMITS", Limits(seconds=seconds))
+    return tool
+
+
+@needs_ptxas
+@pytest.mark.parametrize(("seconds", "factor"), [(60.0, 0.005), (1.0, 100.0)])
+def test_a_kernel_has_the_registers_of_ptxas_or_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, factor: float
+):
+    """Held up by others, or too slow by itself: never those of liveness instead."""
+    module, launch = read_module(wide(40)), Launch.of((8,), (32,))
+    gpu = load_gpu("tesla-v100")
+
+    def asked() -> RegisterEstimate:
+        return analyse(module, "wide", launch, gpu, ptxas=True).registers
+
+    with monkeypatch.context() as held_up:
+        slow(tmp_path, held_up, seconds)
+        held_up.setattr(isolation, "CLOCK_FACTOR", factor)
+        for _ in range(2):  # it is not kept that there was no answer
+            with pytest.raises(GivenUpError):
+                asked()
+    assert asked().how == "ptxas"

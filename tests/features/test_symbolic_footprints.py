@@ -92,6 +92,44 @@ def test_traffic_worked_out_is_that_executed(kernel: FixtureKernel) -> None:
         assert theirs[name] <= WITHIN * ours[name] + 1e-3 * ours["l2_sectors"], name
 
 
+BLOCKS = [(2, 32, 1), (4, 16, 1), (1, 64, 1), (2, 2, 32), (1, 1, 64), (32, 8, 1), (3, 50, 1)]
+
+
+@pytest.mark.parametrize("size", [(8192, 8192, 1), (512, 512, 256)], ids=str)
+@pytest.mark.parametrize("block", BLOCKS, ids=str)
+@pytest.mark.parametrize("mode", ["symbolic", "executed"])
+def test_an_array_beyond_l2_passes_memory_once_by_blocks_of_any_shape(
+    mode: Any, block: tuple[int, int, int], size: tuple[int, int, int]
+) -> None:
+    """256 MB read and 256 MB written. Blocks narrower than a sector share it with the next ones;
+    those of 3 elements leave parts of lines behind."""
+    elements = int(np.prod(size))
+    values = dict(enumerate([PointerHint(elements), PointerHint(elements), *size]))
+    grid = tuple(-(-long // threads) for long, threads in zip(size, block, strict=True))
+    launch = Launch.of(grid, block, 0, {str(index): value for index, value in values.items()})
+    module = read_module(ptx_path("grid3d", "sm_70").read_text())
+    found = analyse(module, "grid3d", launch, GPU, analysis=mode).activity
+    whole = elements * 4 / 32
+    assert found.footprint_bytes == pytest.approx(2 * 4 * elements, rel=0.06)
+    assert 0.99 * whole <= found.dram_read_sectors <= 1.1 * whole
+    assert 0.99 * whole <= found.dram_write_sectors <= 1.1 * whole
+
+
+def test_a_word_for_each_warp_moves_with_its_block() -> None:
+    """``best[t / 32]``: eight words a block, however the quotient is written."""
+    (kernel,) = (kernel for kernel in KERNELS if kernel.name == "cas_max")
+    found = {}
+    for mode in ("symbolic", "executed"):
+        analysis = analysed(kernel, mode)
+        (found[mode],) = (
+            stream
+            for stream in analysis.counts.traffic(None).streams
+            if stream.name.endswith("param_0")
+        )
+    assert found["symbolic"].distinct_sectors == found["executed"].distinct_sectors
+    assert found["symbolic"].sharing.population == float("inf")
+
+
 def test_a_matrix_product_reads_its_factors_about_once() -> None:
     """N = 1024: three matrices of 4 MB, of which L2 holds what a wave of blocks works on."""
     (naive,) = (kernel for kernel in KERNELS if kernel.name == "matmul_naive")

@@ -135,23 +135,9 @@ FULL = 16
 """Waves from which a launch is long enough that its end does not count."""
 
 
-UNEVEN_SYMBOLIC = {
-    "cas_max": "retries at one word, whose number is assumed, are taken to be as far apart as the "
-    "words of all blocks: beyond L2 every retry reads and writes DRAM"
-}
-
-
 def cases() -> list[Any]:
-    symbolic = [
-        pytest.param(
-            name, "symbolic",
-            marks=pytest.mark.xfail(reason=UNEVEN_SYMBOLIC[name], strict=True)
-            if name in UNEVEN_SYMBOLIC else (),
-        )
-        for name in BY_NAME
-    ]  # fmt: skip
     return [
-        *symbolic,
+        *(pytest.param(name, "symbolic") for name in BY_NAME),
         *(pytest.param(name, "executed", marks=pytest.mark.slow) for name in BY_NAME),
     ]
 

@@ -29,7 +29,6 @@ from wattcast.features.activity.cases import Floats
 from wattcast.features.assembled import assembled, spill_warning, with_spills
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, LaunchCounts, symbolic_atomics
-from wattcast.features.cuda import PtxasReport
 from wattcast.features.dataflow import BlockChain, dependent_chains
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.effort import DEFAULT_EFFORT
@@ -47,6 +46,7 @@ from wattcast.features.statics import KernelStatics, statics
 from wattcast.features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
 
 if TYPE_CHECKING:
+    from wattcast.features.cuda import PtxasReport
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.needs import Need
     from wattcast.features.symbolic import SymbolicResult

@@ -86,7 +86,6 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         pages.router,
     ):
         app.include_router(router)
-    problems.describe(app)
     describe(app)
     return app
 

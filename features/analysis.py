@@ -29,6 +29,7 @@ from wattcast.features.assembled import assembled, spill_warning, with_spills
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, LaunchCounts, symbolic_atomics
 from wattcast.features.cuda import PtxasReport
+from wattcast.features.dataflow import BlockChain, dependent_chains
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.effort import DEFAULT_EFFORT
 from wattcast.features.errors import AnalysisError, LaunchError
@@ -54,7 +55,7 @@ from wattcast.features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, Trip
 if TYPE_CHECKING:
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.needs import Need
-    from wattcast.features.symbolic import BlockChain, SymbolicResult
+    from wattcast.features.symbolic import SymbolicResult
 
 MOST_MISSED = 0.05
 """Share of a launch's work or sectors that a budget may leave unreached before counts are worked
@@ -319,8 +320,6 @@ class KernelAnalysis:
     @cached_property
     def chains(self) -> tuple[BlockChain, ...]:
         """Longest dependent chain and instruction-level parallelism of every basic block."""
-        from wattcast.features.symbolic import dependent_chains
-
         return dependent_chains(self.function.body, self.cfg)
 
     @property

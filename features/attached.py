@@ -43,7 +43,7 @@ def attached(make: Callable[Concatenate[K, P], V]) -> Callable[Concatenate[K, P]
     known: Attached[K, V] = Attached(f"{make.__module__}.{make.__qualname__}")
 
     @wraps(make)
-    def of(owner: K, *args: P.args, **kwargs: P.kwargs) -> V:
+    def of(owner: K, /, *args: P.args, **kwargs: P.kwargs) -> V:
         found = known.get(owner)
         return known.set(owner, make(owner, *args, **kwargs)) if found is None else found
 

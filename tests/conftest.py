@@ -12,7 +12,13 @@ import pytest
 QUICK = ("tests/docs/test_map.py", "tests/docs/test_size.py", "tests/features/", "tests/models/")
 """Beginnings of the ids of quick tests."""
 
-NOT_QUICK = ("tests/features/test_hostile_ptx.py", "tests/models/test_boosted.py")
+NOT_QUICK = (
+    "tests/features/test_execution_counts_only.py",
+    "tests/features/test_hostile_ptx.py",
+    "tests/features/test_runs.py::test_mutated_ptx_is_analysed_or_refused",
+    "tests/models/test_boosted.py",
+    "tests/models/test_hardware_bounds.py",
+)
 """Those among them that would take a third of the time."""
 
 SLOW = (
@@ -24,10 +30,14 @@ SLOW = (
     "tests/app/test_jobs_kills.py",
     "tests/app/test_kept.py::test_rings_of_what_was_dropped_are_freed",
     "tests/app/test_retrain.py::test_a_shift_is_learned_promoted_served_and_rolled_back",
+    "tests/app/test_retrain.py::test_garbage_is_not_promoted_and_the_reason_is_told",
     "tests/app/test_retrain.py::test_measurements_may_come_with_the_request_and_boards_have",
+    "tests/app/test_retrain.py::test_what_the_rows_do_not_give_fails_the_job_with_the_reason",
     "tests/app/test_retrain_new_gpu.py::test_garbage_leaves_a_gpu_as_it_was",
     "tests/app/test_retrain_new_gpu.py::test_power_and_time_are_calibrated_promoted_served",
     "tests/app/test_retrain_new_gpu.py::test_rows_may_hold_the_features_themselves",
+    "tests/app/test_schemathesis.py",
+    "tests/docker/test_docker.py::test_the_entrypoint_serves_in_the_environment_of_the_image",
     "tests/docker/test_wheel.py",
     "tests/e2e/test_page_models.py::test_from_measurements_to_the_model_that_serves",
     "tests/e2e/test_page_models.py::test_what_corrects_times_is_shown_and_taken_back",
@@ -36,13 +46,23 @@ SLOW = (
     "tests/features/test_held.py::test_nothing_outlives_its_module",
     "tests/features/test_held.py::test_the_estimates_hold",
     "tests/features/test_hostile_ptx.py::test_the_whole_analysis_ends[all_back]",
+    "tests/features/test_symbolic_fixtures.py::test_most_launches_are_known",
+    "tests/features/test_symbolic_fixtures.py::test_where_nothing_is_run",
+    "tests/studies/test_budget.py::test_a_small_budget_counts_what_completion_counts",
+    "tests/studies/test_frequency.py::test_every_file_at_hand_reads",
     "tests/studies/test_onboarding.py::test_the_whole_catalogue_finds_every_number_again",
+    "tests/studies/test_physical_routes.py::test_a_residual_is_learnt",
     "tests/studies/test_queueing_errors.py::test_tables_name_every_data_set_form_kernel_and_gpu",
+    "tests/studies/test_reports.py::test_programs_nobody_classified_are_told_apart",
+    "tests/studies/test_reports.py::test_targets_of_measured_work",
     "tests/studies/test_reports.py::test_the_report_holds_the_scores_of_the_time_models",
+    "tests/studies/test_reports.py::test_the_report_of_time_has_all_chapters",
+    "tests/studies/test_reports_dvfs.py::test_the_report_of_clocks_has_all_chapters",
     "tests/studies/test_scaling.py::test_a_campaign_without_counters_gets_the_mean_curve_alone",
     "tests/studies/test_scaling.py::test_artifacts_are_the_same_every_time_and_load",
     "tests/studies/test_scaling.py::test_energy_saved_at_the_chosen_pair",
     "tests/studies/test_scaling.py::test_errors_on_kernels_left_out",
+    "tests/studies/test_scaling.py::test_shuffled_measurements_of_the_gtx_1080_ti",
     "tests/studies/test_work.py::test_unseen_programs_reach_what_they_must",
     "tests/training/test_fit.py::test_scores_of_xgboost_at_table_5_7[tesla-k20",
     "tests/training/test_fit.py::test_scores_of_xgboost_at_table_5_7[tesla-m60",

@@ -275,14 +275,14 @@ _SCHEME = "apiKey"
 
 
 def describe(app: FastAPI) -> None:
-    """Add to every operation its scope and its refusals, from the rules that are enforced."""
-    plain = app.openapi
+    """The API's description: every operation with its scope and its refusals, from the rules that
+    are enforced."""
     refusals = problems.documented("unauthorized", "forbidden", "rate", "busy", "slow-body")
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is not None:
             return app.openapi_schema
-        made = plain()
+        made = app.openapi_schema = problems.described(app)
         made["components"]["securitySchemes"] = {
             _SCHEME: {
                 "type": "http",

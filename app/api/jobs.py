@@ -121,13 +121,15 @@ async def _follow(request: Request) -> None:
         await asked(request, lambda _: champions.refresh())
 
 
+async def _events(request: Request, job_id: UUID, after: int) -> list[JobEvent]:
+    return await asked(request, lambda of: of.database.jobs.events(job_id, after))
+
+
 async def _stream(request: Request, job_id: UUID, after: int) -> AsyncIterator[bytes]:
     quiet = 0.0
     while not await request.is_disconnected():
         try:
-            events = await asked(
-                request, lambda of, after=after: of.database.jobs.events(job_id, after)
-            )
+            events = await _events(request, job_id, after)
             if any(event.state in ENDED for event in events):
                 await _follow(request)
         except ServiceError:

@@ -103,9 +103,7 @@ async def get_registry(request: Request, gpu: GpuName, target: Target) -> Respon
 @router.post(
     "/{gpu}/{target}/promote",
     response_model=RegistryAnswer,
-    responses=problems.documented(
-        "json", "too-large", "media-type", "validation", "gpu", "model", "store"
-    ),
+    responses=problems.documented(*problems.JSON_BODY, "gpu", "model", "store"),
     summary="Promote a version",
 )
 async def post_promote(
@@ -123,9 +121,7 @@ async def post_promote(
 @router.post(
     "/{gpu}/{target}/rollback",
     response_model=RegistryAnswer,
-    responses=problems.documented(
-        "json", "no-rollback", "too-large", "media-type", "validation", "gpu", "store"
-    ),
+    responses=problems.documented(*problems.JSON_BODY, "no-rollback", "gpu", "store"),
     summary="Return to the previous champion",
 )
 async def post_rollback(

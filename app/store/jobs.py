@@ -30,6 +30,7 @@ from wattcast.features.errors import ServiceError
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
 ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
+_QUEUED = {"state": "queued", "stage": "queued", "progress": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,7 @@ class JobStore:
         values = {
             "id": job_id,
             "kind": kind,
-            "state": "queued",
-            "stage": "queued",
-            "progress": 0.0,
+            **_QUEUED,
             "request": request,
             "request_sha256": digest,
             "idempotency_key": key,
@@ -272,9 +271,7 @@ class JobStore:
                 self._end(connection, job_id, "cancelled", {})
                 return
             values = {
-                "state": "queued",
-                "stage": "queued",
-                "progress": 0.0,
+                **_QUEUED,
                 "lease_token": None,
                 "lease_until": None,
                 "not_before": database_now() + wait_seconds,

@@ -233,11 +233,8 @@ def writer(site: access.Site, width: int) -> Write:
         0: write_memory, access.SHARED_WINDOW: write_shared, access.LOCAL_WINDOW: write_local,
     }  # fmt: skip
     named: dict[str, Write] = {
-        "shared": write_shared,
-        "local": write_local,
-        "global": write_memory,
-        "generic": write_generic,
-    }
+        "shared": write_shared, "local": write_local, "generic": write_generic,
+    }  # fmt: skip
     return named.get(site.space, write_memory)
 
 

@@ -25,8 +25,8 @@ from wattcast.features.execution.context import FRAME_STEP, Gather, LoopEdge
 from wattcast.features.execution.forced import Override
 from wattcast.features.execution.groups import Counts, CutShortError, Group, Mask
 from wattcast.features.execution.operands import PARAMETERS, Frame
+from wattcast.features.execution.paths import Step
 from wattcast.features.execution.program import Program
-from wattcast.features.execution.rounds import Step
 from wattcast.features.execution.specials import special_values
 from wattcast.features.execution.steady import Steady
 from wattcast.features.execution.tally import COUNTED, Tally

@@ -140,7 +140,6 @@ class GpuProfile(Strict):
 
     # --- limits and units of one SM ----------------------------------------------
 
-    max_threads_per_block = Row[int]("capability", "Threads of a block at most.")
     max_threads_per_sm = Row[int]("capability", "Resident threads of an SM at most.")
     max_warps_per_sm = Row[int]("capability", "Resident warps of an SM at most.")
     max_blocks_per_sm = Row[int](
@@ -152,12 +151,6 @@ class GpuProfile(Strict):
     )
     max_registers_per_thread = Row[int]("capability", "32-bit registers of a thread at most.")
     shared_bytes_per_sm = Row[int]("capability", "Shared memory of an SM at most.")
-    max_shared_bytes_per_block = Row[int](
-        "capability", "Shared memory of a block without opting in (the thesis' shm_b^M)."
-    )
-    max_shared_bytes_per_block_opt_in = Row[int](
-        "capability", "Static and dynamic shared memory of a block after opting in."
-    )
     fp32_lanes = Row[int]("capability", "FP32 lanes of an SM (CUDA cores).")
     fp64_lanes = Row[int]("capability", "FP64 lanes of an SM.")
     int_lanes = Row[int]("capability", "32-bit integer lanes of an SM.")
@@ -172,7 +165,6 @@ class GpuProfile(Strict):
     )
     warp_schedulers = Row[int]("capability", "Warp schedulers of an SM.")
     dispatch_units = Row[int]("capability", "Dispatch units of an SM.")
-    tensor_cores = Row[int]("capability", "Tensor cores of an SM.")
     tensor_fma_per_clock = Row[int](
         "capability",
         "Dense FP16 multiply-adds of an SM's tensor cores in a clock, accumulating in FP32.",

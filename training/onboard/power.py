@@ -86,8 +86,7 @@ def power_rows(recording: Recording, gpu: GpuProfile) -> Rows:
     """Activities of everything measured that is not there for its time alone."""
     found = Rows()
     for one in recording.configurations:
-        probe = one.workload.probe
-        if probe is not None and probe.kind not in ("energy", "bandwidth"):
+        if one.workload.timed_only:
             continue
         try:
             row = _row(recording, one, gpu)
@@ -143,7 +142,7 @@ class FittedPower:
     parameters: PhysicalParameters
     error_share: Mapping[str, float]
     residual_percent: float
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def unresolved(self) -> tuple[str, ...]:
@@ -174,19 +173,10 @@ def fit_power(
         max(pair.memory_mhz for pair in clocks),
     )
     several = len(core) > 1
-    curves = CURVES if several else (pooled.voltage,)
+    limit = limit_watts or gpu.tdp_watts
     fits = [
-        _Fit(
-            known,
-            reference,
-            curve,
-            idle_watts,
-            limit_watts or gpu.tdp_watts,
-            pooled,
-            several,
-            len(memory) > 1,
-        )
-        for curve in curves
+        _Fit(known, reference, curve, idle_watts, limit, pooled, several, len(memory) > 1)
+        for curve in (CURVES if several else (pooled.voltage,))
     ]
     best = min(fits, key=lambda fit: fit.error)
     notes = list(best.notes)
@@ -195,57 +185,46 @@ def fit_power(
             "measured at one core clock: voltage, and the split of what a board draws for running "
             "at all, are those of the pooled model"
         )
-    fitted = FittedPower(
-        parameters=best.parameters(gpu.id),
-        error_share=best.error_share(),
-        residual_percent=best.error * 100,
-        notes=tuple(notes),
-    )
-    told = []
+    fitted = FittedPower(best.parameters(gpu.id), best.error_share(), best.error * 100)
     for name in fitted.unresolved:
         error = fitted.error_share[name]
         found = "found as 0" if isinf(error) else f"standard error {error:.0%} of it"
-        told.append(f"{name}: the sensor does not resolve its energy ({found})")
-    return replace(fitted, notes=(*fitted.notes, *told))
+        notes.append(f"{name}: the sensor does not resolve its energy ({found})")
+    return replace(fitted, notes=tuple(notes))
 
 
+@dataclass
 class _Fit:
     """One voltage curve's weights."""
 
-    def __init__(
-        self,
-        rows: Sequence[PowerRow],
-        reference: ClockPair,
-        voltage: VoltageCurve,
-        idle: float,
-        limit: float,
-        pooled: PhysicalParameters,
-        several_core: bool,
-        several_memory: bool,
-    ) -> None:
-        self.reference, self.voltage, self.idle, self.limit = reference, voltage, idle, limit
-        self.pooled, self.notes = pooled, []  # type: tuple[PhysicalParameters, list[str]]
-        self.watts = np.array([row.watts for row in rows], dtype=np.float64)
-        self.terms = [regressors(row.activities, row.clocks, reference, voltage) for row in rows]
-        self.groups = self._groups(several_core, several_memory)
+    rows: Sequence[PowerRow]
+    reference: ClockPair
+    voltage: VoltageCurve
+    idle: float
+    limit: float
+    pooled: PhysicalParameters
+    several_core: bool
+    several_memory: bool
+    notes: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.watts = np.array([row.watts for row in self.rows], dtype=np.float64)
+        self.terms = [
+            regressors(row.activities, row.clocks, self.reference, self.voltage)
+            for row in self.rows
+        ]
+        self.groups = self._groups()
         self._solve()
 
-    def _groups(self, several_core: bool, several_memory: bool) -> dict[str, dict[str, float]]:
+    def _groups(self) -> dict[str, dict[str, float]]:
         """Columns of the fit: each the terms it stands for, with their shares."""
-        groups: dict[str, dict[str, float]] = {}
-        if several_core and several_memory:
-            groups |= {name: {name: 1.0} for name in STATIC}
-        elif several_core:
-            # Memory's clock did not change: its part is one with the constant.
-            groups |= {"base": {"base": 1.0}, "clock": {"clock": 1.0}}
+        if self.several_core:
+            # Where memory's clock did not change its part is one with the constant.
+            static = STATIC if self.several_memory else ("base", "clock")
+            groups = {name: {name: 1.0} for name in (*static, *DRAM)}
         else:
-            groups["static"] = self._shares(STATIC)
-        if several_core:
-            groups |= {name: {name: 1.0} for name in DRAM}
-        else:
-            groups["dram"] = self._shares(DRAM)
-        for unit in UNITS:
-            groups[unit] = {unit: 1.0}
+            groups = {"static": self._shares(STATIC), "dram": self._shares(DRAM)}
+        groups |= {unit: {unit: 1.0} for unit in UNITS}
         kept = {}
         for name, parts in groups.items():
             if name not in STATIC and name != "static":

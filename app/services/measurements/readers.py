@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from shutil import copyfileobj
 from typing import IO, TYPE_CHECKING, Any
@@ -207,8 +208,6 @@ class _Reader:
         code = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with suppress(OSError):  # what was left in its buffer finds no reader
                     pipe.close()
-                except OSError:
-                    continue  # what was left in its buffer finds no reader
         return code

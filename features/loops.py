@@ -8,6 +8,7 @@ Ullman, "Compilers", 9.6.6). Inner loops are collapsed as they are found (Havlak
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -73,6 +74,13 @@ class LoopForest:
         """Number of loops around a block."""
         loop = self.innermost[block]
         return self.loops[loop].depth if loop >= 0 else 0
+
+    def around(self, block: int) -> Iterator[int]:
+        """The loops around a block, the innermost first."""
+        loop: int | None = self.innermost[block]
+        while loop is not None and loop >= 0:
+            yield loop
+            loop = self.loops[loop].parent
 
 
 def natural_loops(cfg: ControlFlowGraph) -> LoopForest:

@@ -9,17 +9,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.isa import TILES, tile_lines
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import (
     SECTOR_BYTES,
     SECTOR_SHIFT,
     SECTORS_PER_LINE,
+    bank_conflicts,
     distinct_per_row,
     l1_millicycles,
     sectors,
     shared_transactions,
 )
-from wattcast.features.symbolic.arith import Array, Missing, Val, as_val
+from wattcast.features.symbolic.arith import Array, Missing, Val, Value, as_val
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State
 from wattcast.features.symbolic.journal import Touched
 from wattcast.features.symbolic.scheme import Access
@@ -140,8 +142,11 @@ def _pattern(walker: Counting, access: Access, context: Context, state: State) -
         reason = value if isinstance(value, Missing) else Missing("a condition as address", 0)
     if reason is None and access.width <= 0:
         reason = Missing("the size of the access is not known", 0)
-    if reason is None and access.facts.entry.startswith("wmma"):
-        reason = Missing("the layout of matrix fragments is not documented", 0)
+    lead: Value = tile_lines(access.facts)[1] if access.facts.entry in TILES else 0
+    if access.stride is not None:
+        lead = walker.evaluator.evaluate(access.stride, context)
+    if reason is None and not isinstance(lead, int):
+        reason = Missing("the stride of a matrix tile is not one number", 0)
     phases: list[tuple[int, npt.NDArray[np.float64]]] = []
     if reason is None:
         found = _phases(context, address, unit)
@@ -152,8 +157,15 @@ def _pattern(walker: Counting, access: Access, context: Context, state: State) -
     rows = _rows(address.base, state)
     if reason is None and rows * state.mask.shape[1] * len(phases) > MOST_CELLS:
         reason = Missing("too many iterations differ to look at all", 0)
-    if reason is not None:
+    if reason is not None or not isinstance(lead, int):
         return Pattern(context, state.mask, 0.0, None, None, reason)
+    if access.facts.entry in TILES:
+        total = 0.0
+        for shift, weight in phases:
+            counts = _of_tiles(walker.warp_weights, access, lead, address.base, shift, state)
+            times = weight if weight.size == counts.size else weight.sum(keepdims=True)
+            total += float(times @ counts)
+        return Pattern(context, state.mask, total, None, _step(address, context), None)
     key = (access.address, id(context))
     known = walker.strides.get(key)
     if known is None or known[0] is not state.mask:
@@ -232,6 +244,23 @@ def _per_row(
         )
     found = counts.reshape(shape[0], -1) @ weights
     return np.stack([found, np.zeros_like(found)])
+
+
+def _of_tiles(
+    weights: npt.NDArray[np.float64], access: Access, lead: int, base: Array | int, shift: int,
+    state: State,
+) -> npt.NDArray[np.float64]:  # fmt: skip
+    """Sectors of each row's matrix tiles, or the conflict degree of all of a tile, weighted over
+    the sampled warps; a warp's first lane tells where its tile lies."""
+    shape = np.broadcast_shapes(state.mask.shape, np.shape(base))
+    active = np.broadcast_to(state.mask, shape).reshape(-1, WARP_SIZE).any(axis=1)
+    first = np.broadcast_to(base, shape).reshape(-1, WARP_SIZE)[:, :1] + access.offset + shift
+    lines, long = tile_lines(access.facts)
+    elements = (np.arange(lines)[:, None] * lead + np.arange(long)).ravel()
+    where = first + elements * (access.facts.bits // 8)
+    counts = bank_conflicts(where) if access.space == "shared" else sectors(where)[0]
+    found: npt.NDArray[np.float64] = (counts * active).reshape(shape[0], -1) @ weights
+    return found
 
 
 def _distinct(units: Array, active: Mask) -> Array:

@@ -11,7 +11,7 @@ from wattcast.features.attached import Attached
 from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import NO_DESTINATION
 from wattcast.features.effort import checkpoint
-from wattcast.features.isa import OpcodeFacts, classify
+from wattcast.features.isa import TILES, OpcodeFacts, classify
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx.ir import (
     Address,
@@ -240,13 +240,11 @@ class _Builder:
         for one in self.body.instructions:
             for name in destinations(one):
                 if name in self.multiple:
-                    loop: int | None = self.forest.innermost[self.cfg.block_of[one.position]]
-                    while loop is not None and loop >= 0:
+                    for loop in self.forest.around(self.cfg.block_of[one.position]):
                         names = found.setdefault(loop, set())
                         if name in names:
                             break
                         names.add(name)
-                        loop = self.forest.loops[loop].parent
         return found
 
     def _entering(
@@ -390,7 +388,7 @@ class _Builder:
             held[place.offset] = self.value(one.operands[1], bits)
 
     def _call(self, one: Instruction) -> None:
-        names = [o.name for o in one.operands if isinstance(o, Symbol)]
+        callee = next((o.name for o in one.operands if isinstance(o, Symbol)), None)
         groups = [o.elements for o in one.operands if isinstance(o, Group)]
         results = bool(one.operands) and isinstance(one.operands[0], Group)
         given = groups[1:] if results else groups
@@ -398,7 +396,6 @@ class _Builder:
             self.passed.pop(o.name, {}) if isinstance(o, Symbol) else {}
             for o in (given[0] if given else ())
         )
-        callee = names[0] if names else None
         self.calls.setdefault(self.block, []).append(Call(one.position, callee, arguments))
 
     def _access(self, one: Instruction, facts: OpcodeFacts, accesses: list[Access]) -> None:
@@ -408,10 +405,10 @@ class _Builder:
             return
         places = [operand for operand in one.operands if isinstance(operand, Address)]
         spaces = [facts.space, facts.source_space] if facts.category == "copy" else [facts.space]
+        bits = 64 if self.module.address_size == 64 else 32
         for place, space in zip(places, spaces, strict=False):
             if space is None:
                 continue
-            bits = 64 if self.module.address_size == 64 else 32
             if place.base is None:
                 address, offset = self.graph.constant(place.offset, bits), 0
             elif isinstance(place.base, Symbol):
@@ -429,7 +426,9 @@ class _Builder:
                 address = address.args[0]
             size = one.operands[2] if facts.category == "copy" and len(one.operands) > 2 else None
             moved = int(size.value) if isinstance(size, Immediate) else facts.bytes_per_lane
-            accesses.append(Access(one.position, address, offset, space, moved, facts))
+            tiles = facts.entry in TILES and len(one.operands) > 2
+            stride = self.value(one.operands[2], 32) if tiles else None
+            accesses.append(Access(one.position, address, offset, space, moved, facts, stride))
 
     def _ending(self, index: int, one: Instruction) -> Ending:
         block = self.cfg.blocks[index]

@@ -19,9 +19,8 @@ from wattcast.app.api import (
     models,
     pages,
     retrain,
-    scopes,
 )
-from wattcast.app.api.access import Access
+from wattcast.app.api.access import Access, describe
 from wattcast.app.api.guard import Guard
 from wattcast.app.api.rates import Load
 from wattcast.app.services import Services
@@ -87,8 +86,7 @@ def create_app(settings: Settings | None = None, services: Services | None = Non
         pages.router,
     ):
         app.include_router(router)
-    problems.describe(app)
-    scopes.describe(app)
+    describe(app)
     return app
 
 

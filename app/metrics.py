@@ -9,15 +9,21 @@ and what is looked up only when somebody asks (a queue's length) is a gauge with
 
     metrics.watch("waiting_uploads", "Uploads that wait.", lambda: uploads.pending)
 
-What the database, the models and the latest predictions tell is ``wattcast.app.services.figures``.
+What ``families`` looks up when somebody asks:
+
+    jobs     from the database: every replica tells the same, whichever process ran them
+    models   what this process answers by
+    drift    of the latest predictions of this process
+
 Several replicas are told apart by the instance that Prometheus scrapes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from contextlib import suppress
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -28,8 +34,20 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import Metric
+from prometheus_client.core import (
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
+from sqlalchemy.exc import SQLAlchemyError
+
+from wattcast.app.jobs.worker import KINDS
+from wattcast.app.store.jobs import JobFigures, job_figures
+
+if TYPE_CHECKING:
+    from wattcast.app.services import Services
 
 REGISTRY = CollectorRegistry(auto_describe=True)
 """Ours alone: the client library's default one belongs to whoever imports us."""
@@ -47,21 +65,6 @@ def counter(name: str, what: str, labels: Sequence[str] = ()) -> Counter:
     return Counter(PREFIX + name, what, labels, registry=REGISTRY)
 
 
-def gauge(name: str, what: str, labels: Sequence[str] = ()) -> Gauge:
-    """A gauge ``wattcast_<name>``."""
-    return Gauge(PREFIX + name, what, labels, registry=REGISTRY)
-
-
-def histogram(
-    name: str,
-    what: str,
-    labels: Sequence[str] = (),
-    buckets: Sequence[float] = LATENCY_SECONDS,
-) -> Histogram:
-    """A histogram ``wattcast_<name>``; name it with its unit."""
-    return Histogram(PREFIX + name, what, labels, buckets=buckets, registry=REGISTRY)
-
-
 _WATCHED: dict[str, Gauge] = {}
 
 
@@ -69,13 +72,17 @@ def watch(name: str, what: str, look: Callable[[], float]) -> None:
     """A gauge whose value ``look`` tells when somebody asks; the latest ``look`` of a name holds.
     ``look`` runs within ``GET /metrics``: it must be quick and must not raise."""
     if name not in _WATCHED:
-        _WATCHED[name] = gauge(name, what)
+        _WATCHED[name] = Gauge(PREFIX + name, what, registry=REGISTRY)
     _WATCHED[name].set_function(look)
 
 
 REQUESTS = counter("requests", "Requests answered.", ("method", "route", "status"))
-REQUEST_SECONDS = histogram(
-    "request_seconds", "Time from a request's first byte to its answer.", ("method", "route")
+REQUEST_SECONDS = Histogram(
+    f"{PREFIX}request_seconds",
+    "Time from a request's first byte to its answer.",
+    ("method", "route"),
+    buckets=LATENCY_SECONDS,
+    registry=REGISTRY,
 )
 PREDICTIONS = counter(
     "predictions",
@@ -132,3 +139,85 @@ def page(more: Iterable[Metric] = ()) -> tuple[bytes, str]:
     looked_up = CollectorRegistry()
     looked_up.register(_Found(more))
     return generate_latest(REGISTRY) + generate_latest(looked_up), CONTENT_TYPE_LATEST
+
+
+JOB_SECONDS = (5.0, 15.0, 60.0, 180.0, 600.0, 1800.0, 3600.0)
+"""Buckets around a small retraining (60 s, the budget) up to ``job_seconds``' default."""
+
+
+def families(services: Services) -> Iterator[Metric]:
+    """All of them. A database that does not answer is a 0, not an error."""
+    if services.data is not None:
+        found: JobFigures | None = None
+        with suppress(SQLAlchemyError):
+            found = job_figures(services.data.engine, KINDS, JOB_SECONDS)
+        what = "Whether the database answered when these metrics were asked for."
+        yield GaugeMetricFamily(f"{PREFIX}database_up", what, float(found is not None))
+        if found is not None:
+            yield from _jobs(found)
+    yield _models(services)
+    yield from _drift(services)
+
+
+def _jobs(found: JobFigures) -> Iterator[Metric]:
+    by_state = GaugeMetricFamily(f"{PREFIX}jobs", "Jobs in the database.", labels=("kind", "state"))
+    for labels, count in found.by_state.items():
+        by_state.add_metric(labels, count)
+    yield by_state
+    oldest = GaugeMetricFamily(
+        f"{PREFIX}oldest_queued_job_seconds",
+        "How long the oldest queued job has waited; 0 where none waits.",
+        labels=("kind",),
+    )
+    for kind, seconds in found.oldest_queued_seconds.items():
+        oldest.add_metric((kind,), seconds)
+    yield oldest
+    durations = HistogramMetricFamily(
+        f"{PREFIX}job_seconds",
+        "Time of jobs from their first start to their end.",
+        labels=("kind", "outcome"),
+    )
+    for each in found.durations:
+        bounds = (*(f"{bound:g}" for bound in JOB_SECONDS), "+Inf")
+        buckets = list(zip(bounds, (*each.at_most, each.count), strict=True))
+        durations.add_metric((each.kind, each.outcome), buckets, each.seconds)
+    yield durations
+
+
+def _models(services: Services) -> Metric:
+    info = InfoMetricFamily(
+        f"{PREFIX}model",
+        "Models that answer for a GPU, or for one board of it.",
+        labels=("gpu", "target", "board", "family", "schema", "source", "version", "champion"),
+    )
+    for serving in services.power.answering():
+        card = serving.card
+        schema, version = card.feature_schema.id, str(card.version)
+        champion = "promoted" if serving.promoted else "default"
+        labels = (card.gpu, card.target, serving.board, card.family, schema, card.source)
+        info.add_metric((*labels, version, champion), {})
+    return info
+
+
+def _drift(services: Services) -> Iterator[Metric]:
+    by = ("gpu", "schema")
+    seen = GaugeMetricFamily(
+        f"{PREFIX}drift_predictions", "Latest predictions that drift is told of.", labels=by
+    )
+    outside = GaugeMetricFamily(
+        f"{PREFIX}drift_outside_share",
+        "Share of them that was flagged as unlike the training rows.",
+        labels=by,
+    )
+    index = GaugeMetricFamily(
+        f"{PREFIX}drift_stability_index",
+        "Population stability index of a feature against training.",
+        labels=(*by, "feature"),
+    )
+    for drift in services.drift.all():
+        labels = drift.gpu, drift.schema_id
+        seen.add_metric(labels, drift.predictions)
+        outside.add_metric(labels, drift.outside_share)
+        for name, value in drift.stability_index.items():
+            index.add_metric((*labels, name), value)
+    yield from (seen, outside, index)

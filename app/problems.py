@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import errno
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +47,11 @@ class ProblemType(Strict):
     title: Text
     description: Text
 
+    def members(self, detail: str) -> dict[str, Any]:
+        """What every problem of this kind tells."""
+        told = {"type": f"/problems/{self.slug}", "title": self.title, "status": self.status}
+        return {**told, "detail": detail}
+
 
 _FILE = Path(__file__).with_name("problems.toml")
 TYPES: dict[str, ProblemType] = {
@@ -62,6 +67,9 @@ _BY_STATUS = {
     429: "rate",
 }
 _RETRY_SECONDS = {"busy": 1, "time-limit": 1, "store": 1, "disk-full": 60}
+JSON_BODY = ("json", "too-large", "media-type", "validation")
+"""What can be wrong with a JSON body before anybody looks at what it asks."""
+
 NOT_STORED = "the database does not answer; nothing was stored"
 _IN_PATH = {GpuError: "unknown-gpu", SchemaError: "unknown-schema", ModelError: "unknown-model"}
 
@@ -113,29 +121,16 @@ class Problem(BaseModel):
     )
 
 
-def document(kind: str, detail: str, extra: Mapping[str, object] | None = None) -> dict[str, Any]:
-    """The members of a problem of this ``kind``, RFC 9457 section 3.1."""
-    described = TYPES[kind]
-    members: dict[str, Any] = {
-        "type": f"/problems/{kind}",
-        "title": described.title,
-        "status": described.status,
-        "detail": detail,
-        **(extra or {}),
-    }
-    if (request_id := REQUEST_ID.get()) is not None:
-        members["request_id"] = request_id
-    return members
-
-
 def response(
     kind: str,
     detail: str,
     extra: Mapping[str, object] | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """A problem as an HTTP response."""
-    members = document(kind, detail, extra)
+    """A problem of this ``kind`` as an HTTP response (RFC 9457, section 3.1)."""
+    members = {**TYPES[kind].members(detail), **(extra or {})}
+    if (request_id := REQUEST_ID.get()) is not None:
+        members["request_id"] = request_id
     return Response(
         to_json(members, inf_nan_mode="null", fallback=str),
         status_code=members["status"],
@@ -178,14 +173,10 @@ _DISK_FULL_SQLSTATE = "53100"
 
 def is_full(error: BaseException) -> bool:
     """Whether it, or what it was raised from, is for want of room on a disk."""
-    return any(_says_so(each) for each in _causes(error))
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
     found: BaseException | None = error
-    while found is not None:
-        yield found
+    while found is not None and not _says_so(found):
         found = found.__cause__
+    return found is not None
 
 
 def _says_so(error: BaseException) -> bool:
@@ -306,36 +297,24 @@ def documented(*kinds: str) -> dict[int | str, dict[str, Any]]:
         )
         answer["content"][MEDIA_TYPE]["examples"][kind] = {
             "summary": described.title,
-            "value": {
-                "type": f"/problems/{kind}",
-                "title": described.title,
-                "status": described.status,
-                "detail": described.description,
-            },
+            "value": described.members(described.description),
         }
     return by_status
 
 
-def describe(app: FastAPI) -> None:
-    """Put ``Problem`` into the OpenAPI document and take FastAPI's own error shape out."""
-
-    def openapi() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            made = get_openapi(
-                title=app.title,
-                version=app.version,
-                description=app.description,
-                license_info=app.license_info,
-                routes=app.routes,
-            )
-            schemas = made.setdefault("components", {}).setdefault("schemas", {})
-            for name in ("HTTPValidationError", "ValidationError"):
-                schemas.pop(name, None)
-            template = "#/components/schemas/{model}"
-            problem = Problem.model_json_schema(ref_template=template)
-            schemas.update(problem.pop("$defs", {}))
-            schemas["Problem"] = problem
-            app.openapi_schema = made
-        return app.openapi_schema
-
-    app.openapi = openapi  # type: ignore[method-assign]
+def described(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI document, with ``Problem`` in the place of FastAPI's own error shape."""
+    made = get_openapi(
+        title=app.title,
+        version=app.version,
+        description=app.description,
+        license_info=app.license_info,
+        routes=app.routes,
+    )
+    schemas = made.setdefault("components", {}).setdefault("schemas", {})
+    for name in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(name, None)
+    problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
+    schemas.update(problem.pop("$defs", {}))
+    schemas["Problem"] = problem
+    return made

@@ -20,9 +20,10 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, TypeVar, Unpack, overload
 
 import numpy as np
+from pydantic import BaseModel
 from pydantic_core import to_json
 
 from wattcast.features.analysis import KernelAnalysis, Mode
@@ -42,6 +43,8 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
 __all__ = ["analyze", "compare", "explain", "predict", "predict_many", "vector"]
 
 CUDA_SUFFIXES = (".cu", ".cuh")
+
+Message = TypeVar("Message", bound=BaseModel)
 
 
 class Compiled(Protocol):
@@ -107,7 +110,8 @@ def predict(
     more: dict[str, Any] = {"clocks": clocks, "power_limit_watts": power_limit_watts}
     more |= {"time_model": time_model, "model": model, "known": known, "work": work}
     more |= {"explain": "shap" if explain else None, "board": board, "gpu": gpu}
-    return _typed(_answered(registry, **more, **_kernel(ptx, grid, block, **launch)))
+    answer = _answered(registry, **more, **_kernel(ptx, grid, block, **launch))
+    return _typed(PredictAnswer, answer)
 
 
 def predict_many(
@@ -131,7 +135,7 @@ def predict_many(
 
     body = {**_source(ptx, cuda), "gpu": gpu, "launches": list(launches), **options}
     answer = batch.predict_many(_predictor(registry), BatchRequest.model_validate(body))
-    return BatchAnswer.model_validate_json(to_json(answer, inf_nan_mode="null"))
+    return _typed(BatchAnswer, answer)
 
 
 @overload
@@ -181,7 +185,7 @@ def compare(
     if new is None:
         asked = _kernel(ptx, grid, block, **launch)
         answer = _answered(registry, gpus=list(gpus), model=model or "auto", **asked)
-        return [_typed(one) for one in answer["predictions"]]
+        return [_typed(PredictAnswer, one) for one in answer["predictions"]]
     from wattcast.predictor import compare as comparison
     from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
 
@@ -191,8 +195,7 @@ def compare(
     request = CompareRequest.model_validate(
         {**sides, "gpus": list(gpus), "model": model or "physical"}
     )
-    found = comparison.compare(_predictor(registry), request)
-    return CompareAnswer.model_validate_json(to_json(found, inf_nan_mode="null"))
+    return _typed(CompareAnswer, comparison.compare(_predictor(registry), request))
 
 
 def explain(
@@ -250,8 +253,7 @@ def vector(
     from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 
     asked = {"gpu": gpu, "schema": schema, **_kernel(ptx, grid, block, **launch)}
-    answer = features(_predictor(), FeaturesRequest.model_validate(asked))
-    return FeaturesAnswer.model_validate_json(to_json(answer, inf_nan_mode="null"))
+    return _typed(FeaturesAnswer, features(_predictor(), FeaturesRequest.model_validate(asked)))
 
 
 def analyze(
@@ -266,9 +268,9 @@ def analyze(
 
     Raises as ``predict`` does.
     """
-    asked = {"gpu": gpu, **_kernel(ptx, grid, block, **launch)}
     from wattcast.predictor.messages.analyze import AnalyzeRequest
 
+    asked = {"gpu": gpu, **_kernel(ptx, grid, block, **launch)}
     request = AnalyzeRequest.model_validate(asked)
     predictor = _predictor()
     profile = predictor.gpus.load(gpu)
@@ -289,8 +291,8 @@ def _answered(registry: bool, **body: Any) -> dict[str, Any]:
     return _prediction.predict(_predictor(registry), PredictRequest.model_validate(body))
 
 
-def _typed(answer: dict[str, Any]) -> PredictAnswer:
-    return PredictAnswer.model_validate_json(to_json(answer, inf_nan_mode="null"))
+def _typed(kind: type[Message], answer: dict[str, Any]) -> Message:
+    return kind.model_validate_json(to_json(answer, inf_nan_mode="null"))
 
 
 def _kernel(

@@ -6,6 +6,7 @@ What each means is told by ``settings.toml``.
 from __future__ import annotations
 
 import ipaddress
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Literal
@@ -144,6 +145,11 @@ class Settings(BaseSettings):
 _MEANINGS = read_toml(Path(__file__).with_name("settings.toml"))
 for _name, _field in Settings.model_fields.items():
     _field.description = _MEANINGS[_name]
+
+
+def foreign_environment() -> dict[str, str]:
+    """This process's variables but our own: what another process of ours may inherit."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("WATTCAST_")}
 
 
 def installed_version() -> str:

@@ -29,15 +29,15 @@ from wattcast.features.assembled import assembled, spill_warning, with_spills
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, LaunchCounts, symbolic_atomics
 from wattcast.features.cuda import PtxasReport
+from wattcast.features.dataflow import BlockChain, dependent_chains
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
-from wattcast.features.directives import check_directives
 from wattcast.features.effort import DEFAULT_EFFORT
 from wattcast.features.errors import AnalysisError, LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest
 from wattcast.features.machine_code import machine_code
-from wattcast.features.occupancy import Occupancy, check_launch, occupancy, waves
+from wattcast.features.occupancy import Occupancy, check_directives, check_launch, occupancy, waves
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.registers import RegisterEstimate
 from wattcast.features.runs import REUSE_UNKNOWN, Runs, accesses
@@ -55,7 +55,7 @@ from wattcast.features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, Trip
 if TYPE_CHECKING:
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.needs import Need
-    from wattcast.features.symbolic import BlockChain, SymbolicResult
+    from wattcast.features.symbolic import SymbolicResult
 
 MOST_MISSED = 0.05
 """Share of a launch's work or sectors that a budget may leave unreached before counts are worked
@@ -231,7 +231,7 @@ class KernelAnalysis:
         """Arguments that were not given and decide trips, guards or addresses, weightiest first."""
         from wattcast.features.needs import missing
 
-        return missing(self.module, self.function, self.launch, self.trip_counts)
+        return missing(self.function, self.launch, self.trip_counts)
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -320,8 +320,6 @@ class KernelAnalysis:
     @cached_property
     def chains(self) -> tuple[BlockChain, ...]:
         """Longest dependent chain and instruction-level parallelism of every basic block."""
-        from wattcast.features.symbolic import dependent_chains
-
         return dependent_chains(self.function.body, self.cfg)
 
     @property

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import Generic, TypeVar
+from typing import Concatenate, Generic, ParamSpec, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
+P = ParamSpec("P")
 
 _PREFIX = "_attached_"
 
@@ -33,14 +34,18 @@ class Attached(Generic[K, V]):
         return kept
 
 
-def attached(make: Callable[[K], V]) -> Callable[[K], V]:
-    """A function of one object whose result (never ``None``) is worked out once and kept on it."""
+def attached(make: Callable[Concatenate[K, P], V]) -> Callable[Concatenate[K, P], V]:
+    """A function of an object whose result (never ``None``) is worked out once and kept on it.
+
+    Whatever else it is given belongs to the object, as the module to a function: the result is
+    the same each time.
+    """
     known: Attached[K, V] = Attached(f"{make.__module__}.{make.__qualname__}")
 
     @wraps(make)
-    def of(owner: K) -> V:
+    def of(owner: K, /, *args: P.args, **kwargs: P.kwargs) -> V:
         found = known.get(owner)
-        return known.set(owner, make(owner)) if found is None else found
+        return known.set(owner, make(owner, *args, **kwargs)) if found is None else found
 
     return of
 

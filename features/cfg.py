@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from wattcast.features.attached import attached
 from wattcast.features.diagnostics import Diagnostic, bounded
 from wattcast.features.effort import checkpoint
 from wattcast.features.ptx.ir import Body, Instruction, Symbol
@@ -74,8 +75,9 @@ class ControlFlowGraph:
         return self.body.instructions[block.start : block.end]
 
 
+@attached
 def build_cfg(body: Body) -> ControlFlowGraph:
-    """Basic blocks and their edges.
+    """Basic blocks and their edges, made once per body.
 
     A block begins at the first instruction, at every label, and after ``bra``, ``brx``,
     ``ret``, ``exit`` and ``trap``; a ``call`` does not end one. A guarded one of these falls
@@ -176,6 +178,7 @@ def _targets(
     return tuple(known)
 
 
+@attached
 def dominators(cfg: ControlFlowGraph) -> tuple[int, ...]:
     """Immediate dominator of every block; the entry's is itself, an unreachable block's -1."""
     return _immediate_dominators([block.successors for block in cfg.blocks], cfg.entry)

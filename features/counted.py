@@ -22,16 +22,16 @@ from wattcast.features.activity.cases import (
     scaled_atomics,
     traffic_factors,
 )
-from wattcast.features.activity.counts import Counted
+from wattcast.features.activity.counts import Counted, body_of
 from wattcast.features.activity.extras import Atomics, AtomicUse
 from wattcast.features.activity.memory import Traffic
-from wattcast.features.attached import Attached
+from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.errors import WattcastError
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest
-from wattcast.features.ptx.ir import Function, Instruction, Module
+from wattcast.features.ptx.ir import Body, Function, Instruction, Module
 from wattcast.features.runs import Runs, executed_trips
 from wattcast.features.trips import How, TripCount
 
@@ -250,7 +250,7 @@ def symbolic_atomics(module: Module, function: Function, result: SymbolicResult)
 
     Where every thread of the launch acts on one address, as on a counter, that is the hottest.
     """
-    if not any(_atomics_of(module.function(name)) for name in result.functions):
+    if not any(_atomics_of(body_of(module, name)) for name in result.functions):
         return Atomics((), 0.0, 0.0)
     strides = {info.position: info.stride_bytes for info in result.accesses if info.affine}
     fixed = _fixed_addresses(module, function)
@@ -258,8 +258,7 @@ def symbolic_atomics(module: Module, function: Function, result: SymbolicResult)
     hottest: dict[tuple[Node, int], tuple[float, float]] = {}
     unknown = False
     for name, counts in result.functions.items():
-        owner = module.function(name)
-        for one in _atomics_of(owner):
+        for one in _atomics_of(body_of(module, name)):
             at, own = one.position, name == function.name
             lanes = float(counts.active_lanes[at])
             stride = strides.get(at) if own else None
@@ -280,18 +279,9 @@ def symbolic_atomics(module: Module, function: Function, result: SymbolicResult)
     return Atomics(tuple(uses), *max(hottest.values(), default=(0.0, 0.0)))
 
 
-_atomic: Attached[Function, tuple[Instruction, ...]] = Attached("atomics")
-
-
-def _atomics_of(function: Function | None) -> tuple[Instruction, ...]:
-    if function is None:
-        return ()
-    known = _atomic.get(function)
-    if known is None:
-        every = function.body.instructions
-        found = tuple(one for one in every if classify(one.opcode).category == "atomic")
-        known = _atomic.set(function, found)
-    return known
+@attached
+def _atomics_of(body: Body) -> tuple[Instruction, ...]:
+    return tuple(one for one in body.instructions if classify(one.opcode).category == "atomic")
 
 
 def _use(

@@ -8,23 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from wattcast.features.cfg import BasicBlock
+from wattcast.features.cfg import BasicBlock, ControlFlowGraph
 from wattcast.features.effort import checkpoint
-from wattcast.features.ptx.ir import (
-    Address,
-    Body,
-    Group,
-    Immediate,
-    Instruction,
-    Operand,
-    Register,
-    Special,
-    Symbol,
-    Vector,
-    parts,
-)
+from wattcast.features.ptx import ir
 
 T = TypeVar("T")
 
@@ -52,14 +40,14 @@ _ACCUMULATES = ("wgmma.mma_async.",)
 """The destination is also a source: ``d = a*b + d`` (PTX ISA 9.0, 9.7.15.5)."""
 
 
-_NO_REGISTER = frozenset({Immediate, Symbol, Special})
+_NO_REGISTER = frozenset({ir.Immediate, ir.Symbol, ir.Special})
 
 _READS_CARRY = frozenset({"addc", "subc", "madc"})
 _CARRY = "CC.CF"
 """The carry flag, which extended-precision arithmetic passes on (PTX ISA 9.0, 9.7.2)."""
 
 
-def reads(instruction: Instruction) -> tuple[str, ...]:
+def reads(instruction: ir.Instruction) -> tuple[str, ...]:
     """Registers whose value the instruction uses, the guard included; each once, in order.
 
     The old value that a guarded write may leave in place is not among them.
@@ -76,7 +64,7 @@ def reads(instruction: Instruction) -> tuple[str, ...]:
         operands = operands[1:]
     for operand in operands:
         # Nearly every operand is a register, a literal or a plain address.
-        if type(operand) is Register:
+        if type(operand) is ir.Register:
             found.append(operand.name)
         elif type(operand) not in _NO_REGISTER:
             _value_registers(operand, found)
@@ -84,19 +72,19 @@ def reads(instruction: Instruction) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def writes(instruction: Instruction) -> tuple[str, ...]:
+def writes(instruction: ir.Instruction) -> tuple[str, ...]:
     """Registers the instruction gives a value; each once, in order."""
     if not _written_operands(instruction):
         return ()
     first = instruction.operands[0]
-    if type(first) is Register:
+    if type(first) is ir.Register:
         return (first.name,)
     found: list[str] = []
     _value_registers(first, found)
     return tuple(dict.fromkeys(found))
 
 
-def _written_operands(instruction: Instruction) -> bool:
+def _written_operands(instruction: ir.Instruction) -> bool:
     """Whether the first operand is written; no other ever is."""
     operands = instruction.operands
     if not operands:
@@ -105,7 +93,7 @@ def _written_operands(instruction: Instruction) -> bool:
     if known is not None:
         return known
     # ``call (ret), f, (args)``: a first group is the result, but ``call f, (args)``.
-    return len(operands) > 1 and isinstance(operands[0], Group)
+    return len(operands) > 1 and isinstance(operands[0], ir.Group)
 
 
 @lru_cache(maxsize=4096)
@@ -117,27 +105,27 @@ def _writes_first(opcode: str) -> bool | None:
     return base not in NO_DESTINATION or opcode.startswith(_VALUED)
 
 
-def _value_registers(operand: Operand, found: list[str]) -> None:
+def _value_registers(operand: ir.Operand, found: list[str]) -> None:
     """Registers that are the operand itself (nesting is bounded by the reader)."""
-    found += [part.name for part in parts(operand) if isinstance(part, Register)]
+    found += [part.name for part in ir.parts(operand) if isinstance(part, ir.Register)]
 
 
-def _address_registers(operand: Operand, found: list[str]) -> None:
+def _address_registers(operand: ir.Operand, found: list[str]) -> None:
     """Registers that an address is made of."""
-    if isinstance(operand, Address):
-        if isinstance(operand.base, Register):
+    if isinstance(operand, ir.Address):
+        if isinstance(operand.base, ir.Register):
             found.append(operand.base.name)
         for coordinate in operand.coordinates:
             _value_registers(coordinate, found)
             _address_registers(coordinate, found)
-    elif isinstance(operand, (Vector, Group)):
+    elif isinstance(operand, (ir.Vector, ir.Group)):
         for element in operand.elements:
             _address_registers(element, found)
 
 
-def definitions(instructions: Iterable[Instruction]) -> dict[str, list[Instruction]]:
+def definitions(instructions: Iterable[ir.Instruction]) -> dict[str, list[ir.Instruction]]:
     """Who writes each register, in the order given."""
-    found: dict[str, list[Instruction]] = {}
+    found: dict[str, list[ir.Instruction]] = {}
     for one in instructions:
         for name in writes(one):
             found.setdefault(name, []).append(one)
@@ -156,12 +144,12 @@ def closure(seeds: Iterable[T], following: Callable[[T], Iterable[T]]) -> set[T]
     return found
 
 
-def computed_from(names: Iterable[str], made: Mapping[str, Sequence[Instruction]]) -> set[str]:
+def computed_from(names: Iterable[str], made: Mapping[str, Sequence[ir.Instruction]]) -> set[str]:
     """Registers and all that they are computed from; ``made`` are their ``definitions``."""
     return closure(names, lambda name: (read for one in made.get(name, ()) for read in reads(one)))
 
 
-def block_edges(body: Body, block: BasicBlock) -> tuple[tuple[int, int], ...]:
+def block_edges(body: ir.Body, block: BasicBlock) -> tuple[tuple[int, int], ...]:
     """Def-use edges inside a block: (writer, reader) instruction positions, each once.
 
     Read after write by register, guards and the carry flag included; a guarded write depends
@@ -188,3 +176,37 @@ def block_edges(body: Body, block: BasicBlock) -> tuple[tuple[int, int], ...]:
         if ".cc" in opcode:
             writer[_CARRY] = position
     return tuple(edges)
+
+
+# --- dependent chains: how much of a basic block could run at the same time -----------------------
+# Instructions of a block form a graph of reads after writes; text order is a topological order
+# of it, so longest paths are found in one pass (linear in instructions and edges).
+
+
+class BlockChain(NamedTuple):
+    """One basic block's dependences, by registers; memory is not followed.
+
+    ``longest_chain``: instructions on the longest path. ``ilp``: instructions over that, 1 for
+    a single chain.
+    """
+
+    block: int
+    instructions: int
+    longest_chain: int
+    ilp: float
+
+
+def dependent_chains(body: ir.Body, cfg: ControlFlowGraph) -> tuple[BlockChain, ...]:
+    """The longest dependent chain of every block, in block order; 0 of an empty one."""
+    found = []
+    for block in cfg.blocks:
+        count = block.end - block.start
+        depth = [1] * count
+        # Edges come sorted by reader, so a writer's path is complete when it is read.
+        for writer, reader in block_edges(body, block):
+            source, target = writer - block.start, reader - block.start
+            depth[target] = max(depth[target], depth[source] + 1)
+        longest = max(depth, default=0)
+        ilp = count / longest if longest else 0.0
+        found.append(BlockChain(block.index, count, longest, ilp))
+    return tuple(found)

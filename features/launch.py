@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
 from math import prod
@@ -65,9 +65,7 @@ class Launch:
         arguments: Mapping[str, Argument] | None = None,
     ) -> Launch:
         """Build from 1 to 3 dimensions; missing ones are 1. Raises LaunchError."""
-        return cls(
-            _dim3("grid", grid), _dim3("block", block), dynamic_shared_bytes, arguments or {}
-        )
+        return cls(dim3("grid", grid), dim3("block", block), dynamic_shared_bytes, arguments or {})
 
     @property
     def blocks(self) -> int:
@@ -90,7 +88,8 @@ class Launch:
         return -(-self.threads_per_block // WARP_SIZE)
 
 
-def _dim3(name: str, value: int | tuple[int, ...] | list[int]) -> Dim3:
+def dim3(name: str, value: int | tuple[int, ...] | list[int]) -> Dim3:
+    """Three dimensions of 1 to 3; missing ones are 1. Raises LaunchError, naming ``name``."""
     dims = (value,) if isinstance(value, int) else tuple(value)
     if not 1 <= len(dims) <= 3:
         raise LaunchError(f"{name} needs 1 to 3 dimensions, not {len(dims)}", field=name)
@@ -124,14 +123,12 @@ def usual_blocks(axes: int) -> tuple[Dim3, ...]:
     """Blocks worth trying for a kernel that uses 1 to 3 axes."""
     if axes == 1:
         return tuple((x, 1, 1) for x in LINE_BLOCKS)
-    return tuple(_powers_of_two(axes))
-
-
-def _powers_of_two(axes: int) -> Iterator[Dim3]:
     deep = [z for z in _POWERS if z <= _MOST_Z] if axes == 3 else [1]
-    for x, y, z in product(_POWERS, _POWERS, deep):
-        if x >= _LEAST_X and LEAST_THREADS <= x * y * z <= MOST_THREADS:
-            yield x, y, z
+    return tuple(
+        (x, y, z)
+        for x, y, z in product(_POWERS, _POWERS, deep)
+        if x >= _LEAST_X and LEAST_THREADS <= x * y * z <= MOST_THREADS
+    )
 
 
 def covering_grid(base: Launch, block: Dim3) -> Dim3:

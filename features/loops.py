@@ -8,10 +8,10 @@ Ullman, "Compilers", 9.6.6). Inner loops are collapsed as they are found (Havlak
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, dominators
 from wattcast.features.diagnostics import Diagnostic, bounded
 from wattcast.features.effort import checkpoint
@@ -75,16 +75,18 @@ class LoopForest:
         loop = self.innermost[block]
         return self.loops[loop].depth if loop >= 0 else 0
 
-    def around(self, block: int) -> Iterator[int]:
-        """The loops around a block, the innermost first."""
-        loop: int | None = self.innermost[block]
-        while loop is not None and loop >= 0:
-            yield loop
-            loop = self.loops[loop].parent
+    def around(self, block: int) -> tuple[int, ...]:
+        """The loops around a block, the outermost first."""
+        found: tuple[int, ...] = ()
+        inner: int | None = self.innermost[block]
+        while inner is not None and inner >= 0:
+            found, inner = (inner, *found), self.loops[inner].parent
+        return found
 
 
+@attached
 def natural_loops(cfg: ControlFlowGraph) -> LoopForest:
-    """All natural loops of the reachable blocks.
+    """All natural loops of the reachable blocks, found once per graph.
 
     Raises TooComplexError where more of them lie inside each other than the body's limits let.
     """

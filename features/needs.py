@@ -9,7 +9,7 @@ from wattcast.features.attached import Attached
 from wattcast.features.deciding import Deciding, deciding
 from wattcast.features.execution import assumed_integers
 from wattcast.features.launch import Launch, PointerHint
-from wattcast.features.ptx.ir import Address, Function, Module, Register
+from wattcast.features.ptx.ir import Address, Function, Register
 from wattcast.features.trips import TripCount
 
 MOST_LINES = 3
@@ -32,9 +32,7 @@ class Need:
     assumes: str
 
 
-def missing(
-    module: Module, function: Function, launch: Launch, trips: Sequence[TripCount]
-) -> tuple[Need, ...]:
+def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> tuple[Need, ...]:
     """What to ask for, the most consequential first: loops (the deepest), data that loops rest on,
     guards, addresses. Loops whose trips are given need no argument."""
     known = deciding(function)
@@ -65,7 +63,7 @@ def missing(
             if place is None:
                 continue
             if values is None:
-                values = assumed_integers(function, module, launch)
+                values = assumed_integers(function, launch)
             if name not in values:
                 continue
             rank, decides, effect = place

@@ -1,4 +1,4 @@
-"""Theoretical occupancy with its limiter, and what a GPU refuses to launch.
+"""Theoretical occupancy with its limiter, and what a GPU or a kernel's directives refuse to launch.
 
 The rules are those of NVIDIA's occupancy calculator (cuda_occupancy.h of the CUDA Toolkit):
 a block is resident on one SM as a whole, and the smallest of four block counts holds,
@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 from types import MappingProxyType
 from typing import Literal
 
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.launch import WARP_SIZE, Launch
+from wattcast.features.launch import WARP_SIZE, Dim3, Launch, dim3
+from wattcast.features.ptx.ir import Function, Module
 
 Limiter = Literal["blocks", "warps", "registers", "shared_memory"]
 
@@ -80,21 +82,14 @@ def check_launch(
     memory the limit is the one after opting in, since the request does not tell whether the
     program opts in (cudaFuncAttributeMaxDynamicSharedMemorySize).
     """
-    static, dynamic, registers = (
-        static_shared_bytes,
-        launch.dynamic_shared_bytes,
-        registers_per_thread,
-    )
-    if static < 0:
-        raise LaunchError(
-            f"static shared memory is {static} bytes; it cannot be negative",
-            field="static_shared_bytes",
-        )
-    if registers < 0:
-        raise LaunchError(
-            f"registers_per_thread is {registers}; it cannot be negative",
-            field="registers_per_thread",
-        )
+    static, dynamic = static_shared_bytes, launch.dynamic_shared_bytes
+    registers = registers_per_thread
+    for what, field, value in (
+        (f"static shared memory is {static} bytes", "static_shared_bytes", static),
+        (f"registers_per_thread is {registers}", "registers_per_thread", registers),
+    ):
+        if value < 0:
+            raise LaunchError(f"{what}; it cannot be negative", field=field)
     facts, threads = gpu.capability, launch.threads_per_block
     # The launch check of the hardware counts warps for all sub-partitions alike
     # (cuda_occupancy.h), so five warps weigh as much as eight.
@@ -118,17 +113,8 @@ def check_launch(
          facts.max_registers_per_block, "registers_per_thread"),
     ):  # fmt: skip
         if value > most:
-            raise _refused(what, value, most, gpu, field)
-
-
-def _refused(what: str, value: int, most: int, gpu: GpuProfile, field: str) -> LaunchError:
-    return LaunchError(
-        f"{what}: {value}; {gpu.id} allows at most {most}",
-        field=field,
-        value=value,
-        limit=most,
-        gpu=gpu.id,
-    )
+            detail = f"{what}: {value}; {gpu.id} allows at most {most}"
+            raise LaunchError(detail, field=field, value=value, limit=most, gpu=gpu.id)
 
 
 def _round_up(value: int, unit: int) -> int:
@@ -151,3 +137,76 @@ def _shared_allocation(gpu: GpuProfile, used_bytes: int) -> int:
     """Bytes a block takes: what it uses and the system's reserve, in allocation units."""
     total = used_bytes + gpu.capability.reserved_shared_bytes_per_block
     return _round_up(total, gpu.capability.shared_allocation_unit)
+
+
+# --- what a kernel's own directives ask of a launch (PTX ISA 9.0, 11.4 and 11.7) -----------------
+# The driver refuses a launch that does not keep to them, so nothing is predicted for it either.
+
+
+def fixed_block(function: Function) -> Dim3 | None:
+    """The block size that ``.reqntid`` fixes, if the kernel has one."""
+    wanted = function.directives.get("reqntid")
+    return dim3("reqntid", wanted[:3]) if wanted else None
+
+
+def check_directives(module: Module, function: Function, launch: Launch) -> None:
+    """Raises LaunchError naming directive, line and what it wants.
+
+    ``.reqntid`` fixes the block in every dimension, ``.maxntid`` its most threads in all,
+    ``.reqnctapercluster`` what the grid must be a multiple of. ``.maxnctapersm`` and
+    ``.minnctapersm`` steer register allocation and refuse no launch by themselves.
+    """
+
+    def refused(directive: str, wanted: tuple[int, ...], field: str, why: str) -> LaunchError:
+        line = _line(module, function, directive)
+        return LaunchError(
+            f".{directive} in line {line} {why}",
+            field=field,
+            directive=f".{directive}",
+            line=line,
+            wanted=list(dim3(directive, wanted[:3])),
+        )
+
+    fixed, most = fixed_block(function), function.directives.get("maxntid")
+    if fixed is not None and fixed != launch.block:
+        raise refused(
+            "reqntid", fixed, "block",
+            f"wants blocks of exactly {_text(fixed)} threads; {_text(launch.block)} are launched",
+        )  # fmt: skip
+    if most and launch.threads_per_block > prod(most):
+        raise refused(
+            "maxntid", most, "block",
+            f"wants blocks of at most {prod(most)} threads; {launch.threads_per_block} are "
+            "launched",
+        )  # fmt: skip
+    cluster = function.directives.get("reqnctapercluster")
+    if not cluster:
+        return
+    wanted = dim3("reqnctapercluster", cluster[:3])
+    if any(size % part for size, part in zip(launch.grid, wanted, strict=True)):
+        raise refused(
+            "reqnctapercluster", wanted, "grid",
+            f"wants a grid of whole clusters of {_text(wanted)} blocks; {_text(launch.grid)} "
+            "blocks are launched",
+        )  # fmt: skip
+    rank = (function.directives.get("maxclusterrank") or (prod(wanted),))[0]
+    if prod(wanted) > rank:
+        raise refused(
+            "maxclusterrank", (rank,), "grid",
+            f"allows clusters of {rank} blocks; .reqnctapercluster wants {prod(wanted)}",
+        )  # fmt: skip
+
+
+def _text(sizes: Dim3) -> str:
+    kept = sizes if sizes[2] > 1 else sizes[:2] if sizes[1] > 1 else sizes[:1]
+    return " x ".join(f"{size:,}" for size in kept)
+
+
+def _line(module: Module, function: Function, directive: str) -> int:
+    """The line of a directive between a kernel's name and its body."""
+    for number, text in enumerate(module.text.splitlines()[function.line - 1 :], function.line):
+        if f".{directive}" in text.partition("//")[0]:
+            return number
+        if text.lstrip().startswith("{"):
+            break
+    return function.line

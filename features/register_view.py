@@ -14,16 +14,7 @@ from typing import Literal, NamedTuple
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.dataflow import reads, writes
 from wattcast.features.effort import checkpoint
-from wattcast.features.ptx.ir import (
-    Address,
-    Body,
-    Immediate,
-    Instruction,
-    Register,
-    RegisterDeclaration,
-    Special,
-    Symbol,
-)
+from wattcast.features.ptx import ir
 
 _CONSTANT_SPECIALS = ("%ntid", "%nctaid", "%warpsize", "WARP_SZ", "%envreg")
 """Special registers that are read from the constant bank."""
@@ -76,7 +67,7 @@ def kind_of(opcode: str) -> Kind:
         source = "cvta"
     elif opcode.startswith(_WIDE_OFFSETS):
         source = "offset"
-    probe = Instruction(0, 1, 1, opcode, (_PROBE,), None, False, None)
+    probe = ir.Instruction(0, 1, 1, opcode, (_PROBE,), None, False, None)
     return Kind(
         base=base,
         writes_first=bool(writes(probe)),
@@ -89,7 +80,7 @@ def kind_of(opcode: str) -> Kind:
     )
 
 
-_PROBE = Register("%probe")
+_PROBE = ir.Register("%probe")
 
 
 _TEMPORARIES = {
@@ -124,7 +115,7 @@ class _Operands(NamedTuple):
     bases: Sequence[str]
 
 
-def _operands(instruction: Instruction) -> _Operands:
+def _operands(instruction: ir.Instruction) -> _Operands:
     """``dataflow.reads`` and ``writes`` in one pass for the plain shapes, else by them."""
     kind = kind_of(instruction.opcode)
     read: list[str] = []
@@ -134,19 +125,19 @@ def _operands(instruction: Instruction) -> _Operands:
     if instruction.predicate is not None:
         read.append(instruction.predicate)
     for operand in instruction.operands:
-        if isinstance(operand, Register):
+        if isinstance(operand, ir.Register):
             if first:
                 written = operand  # the tuple (name,)
             else:
                 read.append(operand.name)
-        elif isinstance(operand, Address):
+        elif isinstance(operand, ir.Address):
             base = operand.base
-            if isinstance(base, Register):
+            if isinstance(base, ir.Register):
                 read.append(base.name)
                 bases = (*bases, base.name)
             if operand.coordinates:
                 return _Operands(kind, reads(instruction), writes(instruction), bases)
-        elif not isinstance(operand, (Immediate, Special, Symbol)):
+        elif not isinstance(operand, (ir.Immediate, ir.Special, ir.Symbol)):
             return _Operands(kind, reads(instruction), writes(instruction), bases)
         first = False
     return _Operands(kind, read, written, bases)
@@ -195,7 +186,7 @@ class Words(NamedTuple):
         return (registers & self.data).bit_count() + wide.bit_count() + 3 * quad.bit_count()
 
 
-def machine_view(body: Body, cfg: ControlFlowGraph) -> View:
+def machine_view(body: ir.Body, cfg: ControlFlowGraph) -> View:
     """What the rules above leave of a body, block by block."""
     instructions = body.instructions
     operands = [_operands(instruction) for instruction in instructions]
@@ -243,7 +234,7 @@ def machine_view(body: Body, cfg: ControlFlowGraph) -> View:
 class _Numbers(dict[str, int]):
     """Number of every register, given out when first asked for."""
 
-    def __init__(self, declarations: Sequence[RegisterDeclaration]) -> None:
+    def __init__(self, declarations: Sequence[ir.RegisterDeclaration]) -> None:
         super().__init__()
         self.words: list[int] = []
         self._declared = {
@@ -261,7 +252,7 @@ class _Numbers(dict[str, int]):
 
 
 def _free(
-    instructions: Sequence[Instruction], operands: Sequence[_Operands], single: set[str]
+    instructions: Sequence[ir.Instruction], operands: Sequence[_Operands], single: set[str]
 ) -> set[str]:
     """Registers whose value needs none: parameters, constants, addresses of variables."""
     free: set[str] = set()
@@ -278,13 +269,13 @@ def _free(
                 free.add(written[0])
         elif source == "mov":
             value = instruction.operands[-1]
-            if not isinstance(value, Special) or value.name.startswith(_CONSTANT_SPECIALS):
+            if not isinstance(value, ir.Special) or value.name.startswith(_CONSTANT_SPECIALS):
                 free.add(written[0])
     return free
 
 
 def _offsets(
-    instructions: Sequence[Instruction],
+    instructions: Sequence[ir.Instruction],
     operands: Sequence[_Operands],
     single: set[str],
     free: set[str],

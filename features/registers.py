@@ -30,19 +30,7 @@ from wattcast.features.effort import checkpoint
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import natural_loops
-from wattcast.features.ptx.ir import (
-    Address,
-    Body,
-    Function,
-    Group,
-    Immediate,
-    Instruction,
-    Module,
-    Register,
-    Symbol,
-    Variable,
-    parts,
-)
+from wattcast.features.ptx import ir
 from wattcast.features.register_view import Step, View, bit_set, machine_view
 
 How = Literal["given", "ptxas", "liveness"]
@@ -88,7 +76,7 @@ SPREAD = (0.75, 1.4)
 
 
 def estimate_registers(
-    function: Function | Body, cfg: ControlFlowGraph, *, gpu: GpuProfile | None = None
+    function: ir.Function | ir.Body, cfg: ControlFlowGraph, *, gpu: GpuProfile | None = None
 ) -> RegisterEstimate:
     """Registers per thread that ptxas would allocate, estimated from the live values.
 
@@ -97,8 +85,8 @@ def estimate_registers(
     reordering go by; without it that of most GPUs since 2012 is taken. Near-linear in the
     number of instructions.
     """
-    body = function.body if isinstance(function, Function) else function
-    directives = function.directives if isinstance(function, Function) else {}
+    body = function.body if isinstance(function, ir.Function) else function
+    directives = function.directives if isinstance(function, ir.Function) else {}
     file_size, threads, most = 65536, 2048, MOST_REGISTERS
     reserved, least = RESERVED, LEAST
     if gpu is not None:
@@ -201,7 +189,7 @@ def _flow(cfg: ControlFlowGraph, view: View) -> list[_Flow]:
     return found
 
 
-def _words_needed(body: Body, cfg: ControlFlowGraph, room: int) -> int:
+def _words_needed(body: ir.Body, cfg: ControlFlowGraph, room: int) -> int:
     """Most 32-bit words alive at once, latency hidden as far as ``room`` allows."""
     view = machine_view(body, cfg)
     flow = _flow(cfg, view)
@@ -313,14 +301,14 @@ def _counted_loops(cfg: ControlFlowGraph) -> set[int]:
     }
 
 
-def _is_counted(instructions: Sequence[Instruction]) -> bool:
+def _is_counted(instructions: Sequence[ir.Instruction]) -> bool:
     counters: set[str] = set()
     for instruction in instructions:
         if (
             instruction.base in ("add", "sub")
             and instruction.predicate is None
             and instruction.operands
-            and isinstance(instruction.operands[-1], Immediate)
+            and isinstance(instruction.operands[-1], ir.Immediate)
             and reads(instruction) == writes(instruction)
         ):
             counters.update(writes(instruction))
@@ -333,7 +321,7 @@ def _is_counted(instructions: Sequence[Instruction]) -> bool:
 # --- shared memory a kernel declares: what it takes whatever the launch adds ------------------
 
 
-def static_shared_bytes(module: Module, function: Function) -> int:
+def static_shared_bytes(module: ir.Module, function: ir.Function) -> int:
     """Bytes of ``.shared`` variables a kernel uses, its own and its callees', each aligned.
 
     Variables of the module count if the kernel or a function it calls (directly or through
@@ -348,7 +336,7 @@ def static_shared_bytes(module: Module, function: Function) -> int:
         and not any(instruction.opcode.startswith("call") for instruction in own_body.instructions)
     ):
         return 0
-    used: dict[tuple[str, str], Variable] = {}
+    used: dict[tuple[str, str], ir.Variable] = {}
     seen = {function.name}
     waiting = [function]
     while waiting:
@@ -360,9 +348,9 @@ def static_shared_bytes(module: Module, function: Function) -> int:
         names: set[str] = set()
         indirect = False
         for instruction in body.instructions:
-            for part in (part for operand in instruction.operands for part in parts(operand)):
-                named = part.base if isinstance(part, Address) else part
-                if isinstance(named, Symbol):
+            for part in (part for operand in instruction.operands for part in ir.parts(operand)):
+                named = part.base if isinstance(part, ir.Address) else part
+                if isinstance(named, ir.Symbol):
                     names.add(named.name)
             indirect = indirect or _is_indirect_call(instruction)
         for name in names:
@@ -384,12 +372,12 @@ def static_shared_bytes(module: Module, function: Function) -> int:
     return total
 
 
-def _is_static_shared(item: Variable) -> bool:
+def _is_static_shared(item: ir.Variable) -> bool:
     return item.space == "shared" and not item.external and item.bytes > 0
 
 
-def _is_indirect_call(instruction: Instruction) -> bool:
+def _is_indirect_call(instruction: ir.Instruction) -> bool:
     if instruction.base != "call":
         return False
-    target = next((item for item in instruction.operands if not isinstance(item, Group)), None)
-    return isinstance(target, Register)
+    target = next((item for item in instruction.operands if not isinstance(item, ir.Group)), None)
+    return isinstance(target, ir.Register)

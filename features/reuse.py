@@ -7,6 +7,7 @@ sectors (or lines) that they touch together. ``features.activity.memory`` makes 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from math import expm1, gcd
 from typing import NamedTuple
 
@@ -124,9 +125,12 @@ class Stream:
 
     def times(self, factor: float) -> Stream:
         """The stream of blocks that go on in the same way for ``factor`` times as long."""
-        sectors = {
-            each.name: getattr(self, each.name) * factor
-            for each in fields(self)
-            if each.name.endswith(("_sectors", "_lines"))
-        }
+        sectors = {name: getattr(self, name) * factor for name in _of_length(type(self))}
         return replace(self, kept=self.kept.longer(factor), all=self.all.longer(factor), **sectors)
+
+
+@cache
+def _of_length(kind: type[Stream]) -> tuple[str, ...]:
+    """Fields that grow with how long blocks go on."""
+    names = (each.name for each in fields(kind))
+    return tuple(name for name in names if name.endswith(("_sectors", "_lines")))

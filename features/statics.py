@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from wattcast.features.attached import Attached
+from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import checkpoint
@@ -40,21 +40,16 @@ class KernelStatics:
         return known
 
 
-_statics: Attached[Function, KernelStatics] = Attached("statics")
-
-
 def statics(module: Module, function: Function) -> KernelStatics:
     """Analyse a kernel's text once; later calls for the same function are look-ups.
 
     Raises PtxError where the body is not PTX, TooComplexError where it is beyond its limits.
     """
-    known = _statics.get(function)
-    if known is None:
-        known = _statics.set(function, _analyse_text(module, function))
-    return known
+    return _statics(function, module)
 
 
-def _analyse_text(module: Module, function: Function) -> KernelStatics:
+@attached
+def _statics(function: Function, module: Module) -> KernelStatics:
     body = function.body
     cfg = build_cfg(body)
     loops = natural_loops(cfg)

@@ -6,12 +6,12 @@ What nobody gives is assumed, marked and warned about.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import isfinite
 from typing import Literal
 
-from wattcast.features.attached import Attached
+from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.dataflow import definitions, reads
 from wattcast.features.diagnostics import Diagnostic
@@ -69,7 +69,7 @@ def resolve_trips(
     finite, and for a key that names no loop.
     """
     counts = _checked(given)
-    labels, unrolled_loops = _named(cfg, forest)
+    labels, unrolled_loops = _named(forest, cfg)
     chosen: dict[int, float] = {}
     lines = [key for key in counts if key.isdecimal()]
     by_line = _innermost_by_line(cfg, forest) if lines else {}
@@ -135,22 +135,14 @@ def _checked(given: Mapping[str, float]) -> dict[str, float]:
 Steps = tuple[tuple[int, int], ...]
 """Loops of one source loop with their steps in source trips, the widest first."""
 
-_Named = tuple[Mapping[str, Loop], tuple[Steps, ...]]
-_of_forest: Attached[LoopForest, _Named] = Attached("named")
 
-
-def _named(cfg: ControlFlowGraph, forest: LoopForest) -> _Named:
+@attached
+def _named(
+    forest: LoopForest, cfg: ControlFlowGraph
+) -> tuple[Mapping[str, Loop], tuple[Steps, ...]]:
     """Loops by label, and those that the compiler unrolled: the same for every launch."""
-    known = _of_forest.get(forest)
-    if known is None:
-        labels = {label: loop for loop in forest.loops for label in _labels(cfg, loop)}
-        parts = tuple(dict.fromkeys(unrolled(cfg, forest).values()))
-        known = _of_forest.set(forest, (labels, parts))
-    return known
-
-
-def _labels(cfg: ControlFlowGraph, loop: Loop) -> Sequence[str]:
-    return cfg.blocks[loop.header].labels
+    labels = {label: loop for loop in forest.loops for label in cfg.blocks[loop.header].labels}
+    return labels, tuple(dict.fromkeys(unrolled(cfg, forest).values()))
 
 
 def _innermost_by_line(cfg: ControlFlowGraph, forest: LoopForest) -> dict[int, set[int]]:

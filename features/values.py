@@ -12,8 +12,7 @@ Integers are kept in two's complement of their width, read as signed: the 32-bit
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from wattcast.features.integers import fold, wrap
 
@@ -154,8 +153,7 @@ class Graph:
 # --- affine forms -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Affine:
+class Affine(NamedTuple):
     """``constant + sum(coefficient * leaf)``: exact as long as nothing wraps on the way.
 
     ``terms`` are (node, coefficient) pairs, no coefficient zero, sorted by node number. A leaf

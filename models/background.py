@@ -67,27 +67,6 @@ class Background(Frozen):
         """Synthetic points as ``[n, k]``, in the order of ``features``."""
         return np.array(self.points, dtype=np.float32)
 
-    def lime_statistics(self) -> dict[str, dict[int, list[float]]]:
-        """``training_data_stats`` of ``lime.lime_tabular.LimeTabularExplainer``."""
-        indexed = list(enumerate(self.features))
-        return {
-            "means": {at: _by_bin(feature, "mean") for at, feature in indexed},
-            "stds": {at: _by_bin(feature, "std") for at, feature in indexed},
-            "mins": {at: _by_bin(feature, "minimum") for at, feature in indexed},
-            "maxs": {at: _by_bin(feature, "maximum") for at, feature in indexed},
-            "feature_values": {
-                at: [float(part.index) for part in feature.bins] for at, feature in indexed
-            },
-            "feature_frequencies": {
-                at: [float(part.count) for part in feature.bins] for at, feature in indexed
-            },
-            "bins": {at: sorted(set(feature.quartiles)) for at, feature in indexed},
-        }
-
-
-def _by_bin(feature: FeatureStatistics, name: str) -> list[float]:
-    return [float(getattr(part, name)) for part in feature.bins]
-
 
 def read_background(path: Path) -> Background:
     """Read ``background.json``. Raises ModelError if it does not validate."""

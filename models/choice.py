@@ -99,11 +99,8 @@ def best_points(
     feasible = [point for point in points if not constraints.violated(point, reference_seconds)]
     if not feasible:
         raise _infeasible(points, reference_seconds, constraints)
-    return {name: _least(feasible, cost) for name, cost in OBJECTIVES.items()}
-
-
-def _least(points: Sequence[Point[K]], cost: Callable[[Point[Any]], float]) -> Point[K]:
-    return min(points, key=lambda each: (cost(each), each.time_seconds, each.energy_joules))
+    feasible.sort(key=lambda each: (each.time_seconds, each.energy_joules))
+    return {name: min(feasible, key=cost) for name, cost in OBJECTIVES.items()}
 
 
 def _infeasible(

@@ -218,24 +218,26 @@ def _vector(x: ArrayLike, width: int) -> NDArray[np.float32]:
 
 
 def _lime_statistics(background: Background) -> dict[str, dict[int, list[float]]]:
-    """``training_data_stats``, made safe for lime's two assumptions.
+    """``training_data_stats`` of ``LimeTabularExplainer``, made safe for lime's two assumptions.
 
     lime looks means and bounds up by bin index, so a bin without rows must keep its place, and
     it divides by a bin's spread, so a bin of one value gets a little of it.
     """
-    statistics = background.lime_statistics()
+    names = ("means", "stds", "mins", "maxs", "feature_values", "feature_frequencies", "bins")
+    statistics: dict[str, dict[int, list[float]]] = {name: {} for name in names}
     for at, feature in enumerate(background.features):
         present = {part.index: part for part in feature.bins}
-        for key in ("means", "stds", "mins", "maxs"):
-            statistics[key][at] = []
-        for index in range(max(present) + 1):
-            # An absent bin is never drawn: its frequency is not listed.
-            part = present.get(index, feature.bins[0])
-            least = _LEAST_WIDTH * max(1.0, abs(part.minimum), abs(part.maximum))
-            statistics["means"][at].append(part.mean)
-            statistics["stds"][at].append(max(part.std, least))
-            statistics["mins"][at].append(part.minimum)
-            statistics["maxs"][at].append(max(part.maximum, part.minimum + least))
+        # An absent bin is never drawn: its frequency is not listed.
+        parts = [present.get(index, feature.bins[0]) for index in range(max(present) + 1)]
+        least = [_LEAST_WIDTH * max(1.0, abs(one.minimum), abs(one.maximum)) for one in parts]
+        widened = list(zip(parts, least, strict=True))
+        statistics["means"][at] = [one.mean for one in parts]
+        statistics["stds"][at] = [max(one.std, width) for one, width in widened]
+        statistics["mins"][at] = [one.minimum for one in parts]
+        statistics["maxs"][at] = [max(one.maximum, one.minimum + width) for one, width in widened]
+        statistics["feature_values"][at] = [float(part.index) for part in feature.bins]
+        statistics["feature_frequencies"][at] = [float(part.count) for part in feature.bins]
+        statistics["bins"][at] = sorted(set(feature.quartiles))
     return statistics
 
 

@@ -94,9 +94,7 @@ def attributed(
     total = started
     for resource, part in resource_shares(resources).items():
         total += part
-        weights = {
-            name: _time_weights(resource, each, activity, gpu) for name, each in events.items()
-        }
+        weights = {name: _time_weights(resource, each, gpu) for name, each in events.items()}
         outside = _start_latency(activity) if resource == LATENCY else 0.0
         started += _shared_out(part, weights, outside, seconds)
     joules = {name: np.zeros((len(components), each.alu.size)) for name, each in events.items()}
@@ -133,9 +131,7 @@ def _start_latency(activity: Activity) -> float:
     return LATENCY_PER_WAVE * warps
 
 
-def _time_weights(
-    resource: str, events: InstructionEvents, activity: Activity, gpu: GpuProfile
-) -> Floats:
+def _time_weights(resource: str, events: InstructionEvents, gpu: GpuProfile) -> Floats:
     """What each instruction asks of a resource of the default time model."""
     if resource in ("issue", "fma"):
         # 32-bit multiplication takes several instructions on some GPUs (models.time.bottleneck).

@@ -11,18 +11,19 @@ HTTP, command line and Python are faces of it (``wattcast.app``).
 
 from __future__ import annotations
 
+import time
 from collections.abc import Hashable
 from pathlib import Path
 from typing import Protocol
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.effort import SizeLimits
+from wattcast.features.gpus import GpuProfile, list_gpus, load_gpu
 from wattcast.features.held import analysis_bytes
 from wattcast.predictor.parts.drift import DriftWatch
 from wattcast.predictor.parts.kept import Kept, Memory
 from wattcast.predictor.parts.modules import RINGS, ModuleCache
 from wattcast.predictor.parts.power_models import PowerModels
-from wattcast.predictor.parts.profiles import Gpus
 from wattcast.predictor.parts.sources import Sources
 from wattcast.predictor.parts.stored import Keeper
 from wattcast.predictor.parts.work import WorkTimeModels
@@ -51,6 +52,37 @@ class Limits(Protocol):
     @property
     def ptxas(self) -> str:
         """``auto``: registers nobody gives are asked of ptxas; ``off``: they are estimated."""
+
+
+_FRESH_SECONDS = 1.0
+"""How long a profile is used before its file is looked at again."""
+
+_MOST_NAMES = 1024
+"""Names remembered; only names that exist are, so aliases in odd spellings cannot fill memory."""
+
+
+class Gpus:
+    """Profiles of the package, overlaid by ``home/gpus``. Safe from any thread."""
+
+    def __init__(self, home: Path) -> None:
+        self._overlay = home / "gpus"
+        self._loaded: dict[str, tuple[float, GpuProfile]] = {}
+
+    def load(self, gpu_id: str) -> GpuProfile:
+        """By id or alias, in any case. Raises GpuError listing the known ids."""
+        now = time.monotonic()
+        known = self._loaded.get(gpu_id)
+        if known is not None and now - known[0] < _FRESH_SECONDS:
+            return known[1]
+        profile = load_gpu(gpu_id, overlay=self._overlay)
+        if len(self._loaded) >= _MOST_NAMES:
+            self._loaded.clear()
+        self._loaded[gpu_id] = (now, profile)
+        return profile
+
+    def all(self) -> tuple[GpuProfile, ...]:
+        """All profiles, by id."""
+        return list_gpus(overlay=self._overlay)
 
 
 class Predictor:

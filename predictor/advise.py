@@ -16,7 +16,6 @@ from uuid import UUID
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.assembled import assembled
-from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, LaunchError, ServiceError
 from wattcast.features.findings import Finding, find
 from wattcast.features.gpus import GpuProfile
@@ -48,7 +47,6 @@ LEAST_GAIN_PERCENT = 0.5
 
 MOST_ADVICE = 25
 MOST_PLACES = 50
-_MOST_TEXT = 200
 
 MOST_SLOWDOWN = 1.05
 """How much longer a launch at lower clocks may take to be advised."""
@@ -121,7 +119,10 @@ def advise(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
         "before": adviser.before.answer(),
         "advice": kept[:MOST_ADVICE],
         "warnings": parts.warnings(
-            source, analysis, analysis.activity_diagnostics, _left_out(len(kept))
+            source,
+            analysis,
+            analysis.activity_diagnostics,
+            parts.left_out("suggestions", len(kept), MOST_ADVICE),
         ),
     }
 
@@ -130,12 +131,6 @@ def _worth_it(gain: Mapping[str, float]) -> bool:
     """It saves energy or time noticeably, and costs no more of the other than it saves."""
     energy, time = gain["energy_percent"], gain["time_percent"]
     return max(energy, time) >= LEAST_GAIN_PERCENT and energy >= 0 and time + energy >= 0
-
-
-def _left_out(count: int) -> list[Diagnostic]:
-    if count <= MOST_ADVICE:
-        return []
-    return [Diagnostic("more_rows", f"{count - MOST_ADVICE} more suggestions are not listed")]
 
 
 class _Adviser:
@@ -169,40 +164,41 @@ class _Adviser:
         for finding in find(self.analysis):
             after = self._outcome(finding.mended)
             changes = finding.changes(self.analysis.activity)
-            yield {
-                **parts.members(finding, "code", "detail", "remedy"),
-                "places": _places(finding, text),
-                "activity": [
-                    {"name": name, "before": before, "after": then}
-                    for name, (before, then) in changes.items()
-                ],
-                "request": None,
-                "after": after.answer(),
-                "gain": self._gain(after),
-            }
+            activity = [
+                {"name": name, "before": before, "after": then}
+                for name, (before, then) in changes.items()
+            ]
+            yield self._advice(finding, after, _places(finding, text), activity)
 
     def others(self) -> Iterator[dict[str, Any]]:
         """The launch with another shape, other registers, other clocks."""
         for find_other in (self._shape, self._registers, self._shared_memory, self._clocks):
             other = find_other()
             if other is not None:
-                yield {
-                    **parts.members(other, "code", "detail", "remedy"),
-                    "places": [],
-                    "activity": [],
-                    "request": other.request,
-                    "after": other.outcome.answer(),
-                    "gain": self._gain(other.outcome),
-                }
+                yield self._advice(other, other.outcome, [], [], other.request)
 
-    def _gain(self, after: Outcome) -> dict[str, float]:
+    def _advice(
+        self,
+        found: Finding | _Other,
+        after: Outcome,
+        places: list[dict[str, Any]],
+        activity: list[dict[str, Any]],
+        request: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
         before = self.before
         return {
-            "seconds": before.seconds - after.seconds,
-            "watts": before.watts - after.watts,
-            "joules": before.joules - after.joules,
-            "time_percent": 100 * (1 - after.seconds / before.seconds),
-            "energy_percent": 100 * (1 - after.joules / before.joules),
+            **parts.members(found, "code", "detail", "remedy"),
+            "places": places,
+            "activity": activity,
+            "request": request,
+            "after": after.answer(),
+            "gain": {
+                "seconds": before.seconds - after.seconds,
+                "watts": before.watts - after.watts,
+                "joules": before.joules - after.joules,
+                "time_percent": 100 * (1 - after.seconds / before.seconds),
+                "energy_percent": 100 * (1 - after.joules / before.joules),
+            },
         }
 
     def _asked_again(self, **changes: Any) -> tuple[KernelAnalysis, Outcome] | None:
@@ -339,7 +335,7 @@ def _places(finding: Finding, text: list[str]) -> list[dict[str, Any]]:
     return [
         {
             **parts.members(each, "function", "line", "source_line", "opcode"),
-            "text": text[each.line - 1].strip()[:_MOST_TEXT] if each.line <= len(text) else "",
+            "text": parts.line_of(text, each.line),
         }
         for each in finding.places[:MOST_PLACES]
     ]

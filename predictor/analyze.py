@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from wattcast.features.activity import LineActivity
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.launch import PointerHint
 from wattcast.features.schemas import activity_schema
 from wattcast.predictor import parts
@@ -77,23 +76,16 @@ def analyze(predictor: Predictor, request: AnalyzeRequest) -> dict[str, Any]:
             source,
             analysis,
             analysis.activity_diagnostics,
-            _left_out("accesses", len(accesses)),
-            _left_out("blocks", len(analysis.cfg.blocks)),
-            _left_out("lines", len(lines)),
+            parts.left_out("accesses", len(accesses), MOST_ROWS),
+            parts.left_out("blocks", len(analysis.cfg.blocks), MOST_ROWS),
+            parts.left_out("lines", len(lines), MOST_ROWS),
         ),
     }
 
 
-def _left_out(what: str, count: int) -> list[Diagnostic]:
-    if count <= MOST_ROWS:
-        return []
-    return [Diagnostic("more_rows", f"{count - MOST_ROWS} more {what} are not listed")]
-
-
 def _launch(analysis: KernelAnalysis, source: Source) -> dict[str, Any]:
     launch, function = analysis.launch, analysis.function
-    kernels = source.cuda.kernels if source.cuda is not None else ()
-    parameters = described(function, c_names(function, kernels))
+    parameters = described(function, c_names(function, source.kernels))
     given = {
         position: asdict(value) if isinstance(value, PointerHint) else value
         for position, value in launch.arguments.items()

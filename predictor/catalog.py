@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
@@ -17,7 +17,9 @@ from wattcast.predictor.parts.power_models import (
     unseen_error_percent,
     unseen_error_watts,
 )
-from wattcast.predictor.parts.profiles import Gpus
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Gpus
 
 UNSEEN_ERRORS = (
     "unseen_kernel_mae_watts",

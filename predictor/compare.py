@@ -6,8 +6,8 @@ the ratio. Kernels are matched by name; a single kernel on either side needs no 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.errors import KernelError, ServiceError
 from wattcast.features.gpus import GpuProfile
@@ -51,17 +51,16 @@ def compare(predictor: Predictor, request: CompareRequest) -> dict[str, Any]:
         "removed": [_name(function) for function in kernels.removed],
         "passed": not any(each["exceeded"] for each in comparisons),
         "markdown": markdown(comparisons, request.limits, kernels.added, kernels.removed),
-        "warnings": list({tuple(warning.values()): warning for warning in warnings}.values()),
+        "warnings": parts.distinct(warnings),
     }
 
 
-class _Pairs:
+class _Pairs(NamedTuple):
     """Kernels on both sides, and those on one."""
 
-    def __init__(self, both: list[tuple[Function, Function]]) -> None:
-        self.both = both
-        self.added: list[Function] = []
-        self.removed: list[Function] = []
+    both: list[tuple[Function, Function]]
+    added: Sequence[Function] = ()
+    removed: Sequence[Function] = ()
 
 
 def _kernels(
@@ -88,11 +87,12 @@ def _pairs(old: Sequence[Function], new: Sequence[Function]) -> _Pairs:
     """Raises KernelError where nothing can be compared."""
     if len(old) == len(new) == 1:
         return _Pairs([(old[0], new[0])])
-    before = {function.name: function for function in old}
-    pairs = _Pairs([(before[each.name], each) for each in new if each.name in before])
-    pairs.added = [each for each in new if each.name not in before]
-    after = {function.name for function in new}
-    pairs.removed = [each for each in old if each.name not in after]
+    before, after = {each.name: each for each in old}, {each.name for each in new}
+    pairs = _Pairs(
+        both=[(before[each.name], each) for each in new if each.name in before],
+        added=[each for each in new if each.name not in before],
+        removed=[each for each in old if each.name not in after],
+    )
     if not pairs.both:
         raise KernelError(
             "old and new have no kernel of the same name", known=[each.demangled for each in new]
@@ -197,7 +197,6 @@ def markdown(
 
 
 def _row(each: dict[str, Any]) -> str:
-
     cells = [_plain(each["new"]["kernel"]["demangled"]), each["gpu"]]
     for name, unit, symbol in (
         ("energy", "joules", "J"), ("time", "seconds", "s"), ("power", "watts", "W"),
@@ -213,12 +212,9 @@ def _row(each: dict[str, Any]) -> str:
 
 def _plain(name: str) -> str:
     """A name as HTML text: neither pipes nor backticks nor tags of it mean anything."""
-    return "<code>" + "".join(_characters(name)) + "</code>"
-
-
-def _characters(name: str) -> Iterator[str]:
-    for character in name[:200]:
-        if character.isalnum() or character in " _,:()":
-            yield character
-        elif character.isprintable():
-            yield f"&#{ord(character)};"
+    told = (
+        one if one.isalnum() or one in " _,:()" else f"&#{ord(one)};"
+        for one in name[:200]
+        if one.isprintable()
+    )
+    return f"<code>{''.join(told)}</code>"

@@ -62,7 +62,7 @@ def cost(predictor: Predictor, request: CostRequest) -> dict[str, Any]:
         if tariff is None
         else {**_times(kwh, tariff.price_per_kwh, "amount"), "currency": tariff.currency},
         "co2": None if grams is None else _times(kwh, grams, "grams"),
-        "warnings": _each_once(found),
+        "warnings": parts.distinct(note for answer in found for note in answer["warnings"]),
     }
 
 
@@ -105,11 +105,3 @@ def _total(
 
 def _times(kwh: dict[str, float], rate: float, name: str) -> dict[str, float]:
     return {name: kwh["joules"] * rate, "low": kwh["low"] * rate, "high": kwh["high"] * rate}
-
-
-def _each_once(found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    warnings: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for answer in found:
-        for warning in answer["warnings"]:
-            warnings.setdefault(tuple(warning.values()), warning)
-    return list(warnings.values())

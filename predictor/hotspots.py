@@ -37,9 +37,6 @@ DEFAULT_ROWS = 200
 MOST_ROWS = 5000
 """Rows of each ranking that can be asked for; the others are summed up in ``rest``."""
 
-_MOST_TEXT = 200
-"""Characters of a PTX line that are shown."""
-
 
 def hotspots(predictor: Predictor, prediction_id: UUID, rows: int = DEFAULT_ROWS) -> dict[str, Any]:
     """``HotspotsAnswer`` of a stored prediction: its own joules and seconds, shared out.
@@ -162,7 +159,6 @@ class _Table:
         self, analysis: KernelAnalysis, shares: Attribution, events: Mapping[str, InstructionEvents]
     ) -> None:
         self.analysis, self.shares, self.events = analysis, shares, events
-        self._text: list[str] | None = None
 
     def blocks(self) -> list[_Row]:
         """By basic block of every function."""
@@ -192,12 +188,13 @@ class _Table:
 
     def lines(self) -> list[_Row]:
         """By line of the PTX."""
+        text = self.analysis.module.text.splitlines()
 
         def place(one: Instruction) -> tuple[Hashable, dict[str, Any]]:
             return one.line, {
                 "line": one.line,
                 "source_line": one.location.line if one.location else None,
-                "text": self._line_text(one.line),
+                "text": parts.line_of(text, one.line),
             }
 
         return self._grouped(dict(self._functions()), place)
@@ -247,11 +244,6 @@ class _Table:
                 row.machine += float(events.machine_instructions[at])
                 row.lanes += float(events.active_lanes[at])
         return list(rows.values())
-
-    def _line_text(self, line: int) -> str:
-        if self._text is None:
-            self._text = self.analysis.module.text.splitlines()
-        return self._text[line - 1].strip()[:_MOST_TEXT] if line <= len(self._text) else ""
 
 
 def _ranked(rows: list[_Row], table: _Table, most: int) -> dict[str, Any]:

@@ -146,8 +146,15 @@ class BesideBaselines(OutOfFold):
 
     def take(self, rows: Indices) -> BesideBaselines:
         """What was predicted of the chosen rows, one GPU's say."""
-        others = {name: watts[:, rows] for name, watts in self.others.items()}
-        return replace(super().take(rows), others=others)
+        return replace(
+            self,
+            rows=self.rows.take(rows),
+            predicted_watts=self.predicted_watts[:, rows],
+            baseline_watts=self.baseline_watts[:, rows],
+            outside=self.outside[:, rows],
+            folds=None if self.folds is None else self.folds[:, rows],
+            others={name: watts[:, rows] for name, watts in self.others.items()},
+        )
 
     def other_scores(self) -> dict[Baseline, dict[ScoreName, Spread]]:
         """The same of the further baselines."""
@@ -259,13 +266,18 @@ def folds_of(
     for fold in range(folds):
         train, test = np.flatnonzero(assignment != fold), np.flatnonzero(assignment == fold)
         if protocol == "known":
-            units = rows.units[test]
+            units = units_of(rows)[test]
             cases = (
                 _case(test[units == unit], shots, generator) for unit in np.unique(units).tolist()
             )
             yield Fold(train, tuple(case for case in cases if len(case.test)))
         else:
             yield Fold(train, (Case(NOTHING, test),))
+
+
+def units_of(rows: Rows) -> Indices:
+    """What "a kernel" is to protocols that measure some of its launches, ``[n]``."""
+    return rows.groups if rows.kernels is None else rows.kernels
 
 
 def _one_gpu_out(rows: Rows, seed: int, shots: int) -> Iterator[Fold]:

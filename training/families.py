@@ -15,7 +15,7 @@ import onnx
 from numpy.typing import NDArray
 
 from wattcast.features.errors import ModelError
-from wattcast.models.power.boosted import NATIVE_NAMES, ONNX_NAME
+from wattcast.models.trees import NATIVE_NAMES, ONNX_NAME
 
 OPERATOR = "TreeEnsembleRegressor"
 

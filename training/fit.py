@@ -25,6 +25,7 @@ from wattcast.models.cards import (
     Table,
 )
 from wattcast.models.intervals import IntervalCalibration
+from wattcast.models.store import PACKAGED_ARTIFACTS
 from wattcast.training.checkpoints import Checkpoints, kept
 from wattcast.training.data.cleaning import CleanTable
 from wattcast.training.data_parallel import family_on
@@ -108,7 +109,7 @@ class Evaluation:
 def train(
     gpus: Sequence[str] = tuple(THESIS_FILES),
     families: Sequence[str] = tuple(FAMILIES),
-    out_dir: Path | None = None,
+    out_dir: Path = PACKAGED_ARTIFACTS,
     progress: Progress = print,
     *,
     plan: Plan | None = None,
@@ -121,10 +122,6 @@ def train(
     versions give equal scores to the last printed digit. Raises DataError for missing or
     defective data, ModelError for an unknown family.
     """
-    if out_dir is None:
-        from wattcast.models.store import PACKAGED_ARTIFACTS
-
-        out_dir = PACKAGED_ARTIFACTS
     plan = plan or Plan()
     chosen = [family_on(plan.engine, name) for name in dict.fromkeys(families)]
     if not chosen:

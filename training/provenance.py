@@ -9,20 +9,23 @@ import hashlib
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from statistics import NormalDist
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
+from scipy.stats import rankdata
 
 from wattcast.models.background import BACKGROUND_NAME, Background, Bin, FeatureStatistics
 from wattcast.models.cards import (
     CARD_NAME,
     AnyCard,
+    FeatureFacts,
     Member,
     ModelCard,
     TrainingFacts,
@@ -71,6 +74,30 @@ def average_of(cards: Sequence[ModelCard], out_dir: Path) -> tuple[Member, ...]:
             card_sha256=sha256_of(out_dir / card.folder / CARD_NAME),
         )
         for card in cards
+    )
+
+
+def feature_facts(
+    names: Sequence[str],
+    vectors: Floats,
+    notes: Mapping[str, str] = MappingProxyType({}),
+    known: tuple[Floats, Floats] | None = None,
+) -> tuple[FeatureFacts, ...]:
+    """Range and missing share of each column of vectors ``[n, k]``, with a note by its name.
+    ``known`` are the least and largest value ``[k]`` that a model knows without them."""
+    low, high = np.fmin.reduce(vectors, axis=0), np.fmax.reduce(vectors, axis=0)
+    if known is not None:
+        low, high = np.fmin(low, known[0]), np.fmax(high, known[1])
+    missing = np.isnan(vectors).mean(axis=0)
+    return tuple(
+        FeatureFacts(
+            name=name,
+            minimum=float(low[at]),
+            maximum=float(high[at]),
+            missing_share=float(missing[at]),
+            reproduced_note=notes.get(name, ""),
+        )
+        for at, name in enumerate(names)
     )
 
 
@@ -173,7 +200,7 @@ def _synthetic(
 ) -> tuple[tuple[float, ...], ...]:
     normal = NormalDist()
     filled = np.where(np.isnan(vectors), np.nanmedian(vectors, axis=0), vectors)
-    ranks = np.column_stack([_ranks(column) for column in filled.T])
+    ranks = np.column_stack([rankdata(column) for column in filled.T])
     scores = np.vectorize(normal.inv_cdf)(ranks / (len(filled) + 1))
     scores += 1e-9 * np.random.default_rng(SEED).standard_normal(scores.shape)  # constant columns
     correlation = np.corrcoef(scores, rowvar=False)
@@ -186,13 +213,6 @@ def _synthetic(
         for at, feature in enumerate(statistics)
     ]
     return tuple(tuple(_short(value) for value in point) for point in zip(*columns, strict=True))
-
-
-def _ranks(column: Floats) -> Floats:
-    """Ranks from 1, ties sharing their mean."""
-    _, index, counts = np.unique(column, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return np.asarray((last - (counts - 1) / 2)[index], dtype=np.float64)
 
 
 def _short(value: float | np.floating) -> float:

@@ -7,7 +7,7 @@ mean absolute error of grouped folds, since it is kernels nobody measured that a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -94,24 +94,14 @@ def _errors(
     for fold in range(FOLDS):
         test, train = assignment == fold, assignment != fold
         baseline[test] = np.median(rows.watts[train])
-        first = _task(family, {}, rows, train, test)
+        given = rows.vectors[train], rows.watts[train], rows.vectors[test]
         for at, parameters in enumerate(settings):
-            tasks.append(replace(first, parameters=parameters))
+            tasks.append(FoldTask(family, parameters, *given))
             places.append((at, test))
     for number, watts in engine.map(fit_fold, tasks):
         at, test = places[number]
         predicted[at, test] = watts
     return [mae_watts(rows.watts, each) for each in predicted], mae_watts(rows.watts, baseline)
-
-
-def _task(
-    family: str,
-    parameters: Mapping[str, Any],
-    rows: Rows,
-    train: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    test: np.ndarray[tuple[int], np.dtype[np.bool_]],
-) -> FoldTask:
-    return FoldTask(family, parameters, rows.vectors[train], rows.watts[train], rows.vectors[test])
 
 
 def _suggested(family: str, trial: optuna.Trial) -> dict[str, Any]:

@@ -4,6 +4,14 @@ In order: a call from a web page of another site is refused, the caller's key is
 is limited, the key's scope is compared with the call's, and the caller's share of requests and
 event streams at once is taken. Public calls take no place of others'; `/healthz` and `/readyz` are
 always answered.
+
+Which scope a call needs, and what the OpenAPI document says of it, are told here too. What no rule
+names needs the strictest: a new route cannot be open because somebody forgot it.
+
+    public   liveness, readiness, kinds of problems, documentation of the API
+    read     looking, and predicting (which changes nothing but the record of answers)
+    write    measurements
+    train    everything else that changes something: jobs, models
 """
 
 from __future__ import annotations
@@ -13,22 +21,23 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 from urllib.parse import urlsplit
 
-from fastapi import Request
+from fastapi import FastAPI, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from wattcast.app import problems
 from wattcast.app.api.rates import Load, Shares, TokenBuckets, network_of
-from wattcast.app.api.scopes import LOOKING, scope_needed
 from wattcast.app.logs import log
 from wattcast.app.services import Services
 from wattcast.app.services.analyses import CALLER_NAME
 from wattcast.app.settings import Settings, is_loopback
 from wattcast.app.store.database import StoreError
 from wattcast.app.store.keys import ApiKey
+from wattcast.app.store.keys import Scope as KeyScope
 
 CALLER = "wattcast.caller"
 """Where the ASGI scope holds the ``Caller``."""
@@ -39,6 +48,32 @@ DEFAULT_RATE = 100.0
 _ALWAYS_ANSWERED = frozenset({"/healthz", "/readyz"})
 
 _EVENTS = re.compile(r"/jobs/[^/]+/events")
+
+PUBLIC = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json", "/problems"})
+"""Paths anyone may look at: they tell nothing of what is stored."""
+
+PUBLIC_BELOW = ("/docs/", "/problems/", "/static/")
+
+LOOKING = frozenset({"GET", "HEAD", "OPTIONS"})
+
+PREDICTING = frozenset(
+    {"/predict", "/predict/batch", "/features", "/analyze", "/dvfs", "/sweep", "/cost", "/compare"}
+)
+"""Calls that take a body and change nothing."""
+
+UPLOADING = frozenset({"/measurements", "/measurements/check", "/retrain"})
+"""Calls that take files: their bodies may be larger, and multipart."""
+
+
+def scope_needed(method: str, path: str) -> KeyScope | None:
+    """The scope that a call needs; ``None`` for a public one."""
+    if method in LOOKING:
+        return None if path in PUBLIC or path.startswith(PUBLIC_BELOW) else "read"
+    if method == "POST" and path in PREDICTING:
+        return "read"
+    if path == "/measurements" or path.startswith("/measurements/"):
+        return "write"
+    return "train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,3 +269,50 @@ def _full(shares: Shares, caller: str, setting: str) -> Response:
 def _later(why: str, seconds: float) -> Response:
     headers = {"Retry-After": str(max(1, int(seconds + 0.999)))}
     return problems.response("rate", why, headers=headers)
+
+
+_SCHEME = "apiKey"
+
+
+def describe(app: FastAPI) -> None:
+    """The API's description: every operation with its scope and its refusals, from the rules that
+    are enforced."""
+    refusals = problems.documented("unauthorized", "forbidden", "rate", "busy", "slow-body")
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is not None:
+            return app.openapi_schema
+        made = app.openapi_schema = problems.described(app)
+        made["components"]["securitySchemes"] = {
+            _SCHEME: {
+                "type": "http",
+                "scheme": "bearer",
+                "description": "A key of `wattcast keys create`; needed unless the service "
+                "listens on the loopback only.",
+            }
+        }
+        for path, operations in made["paths"].items():
+            for method, operation in operations.items():
+                scope = scope_needed(method.upper(), path)
+                if scope is None:
+                    continue
+                operation["security"] = [{}, {_SCHEME: []}]
+                operation["x-scope"] = scope
+                statuses = ["401", "403", "429"]
+                if "requestBody" in operation:
+                    statuses.append("408")
+                for status in statuses:
+                    _merge(operation["responses"], status, refusals[int(status)])
+        return made
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _merge(responses: dict[str, Any], status: str, refusal: dict[str, Any]) -> None:
+    """Add a refusal beside what an operation documents for the same status."""
+    there = responses.setdefault(status, {"description": refusal["description"], "content": {}})
+    content = there["content"].setdefault(
+        problems.MEDIA_TYPE, {"schema": refusal["content"][problems.MEDIA_TYPE]["schema"]}
+    )
+    examples = content.setdefault("examples", {})
+    examples |= {**refusal["content"][problems.MEDIA_TYPE]["examples"], **examples}

@@ -15,9 +15,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattcast.app import metrics, problems
-from wattcast.app.api.access import CALLER
+from wattcast.app.api.access import CALLER, UPLOADING
 from wattcast.app.api.rates import Load, Shares
-from wattcast.app.api.scopes import UPLOADING
 from wattcast.app.logs import REQUEST_ID, access, is_json, log
 from wattcast.app.settings import Settings
 
@@ -92,7 +91,7 @@ class Guard:
                 if length is not None and length > limit:
                     why = _too_large(length, limit, setting)
                     await problems.response("too-large", why)(scope, receive, send_with_id)
-                elif length != 0 and not (_is_json(media) or (takes_files and _is_form(media))):
+                elif length != 0 and not _is_taken(media, takes_files):
                     await _unsupported(media, takes_files)(scope, receive, send_with_id)
                 else:
                     body = _Body(scope, receive, self._slow_bodies, self._body_seconds)
@@ -186,15 +185,12 @@ def _too_large(size: int | None, limit: int, setting: str) -> str:
     return f"{what} may have at most {limit} bytes ({setting})"
 
 
-def _is_json(media: bytes) -> bool:
+def _is_taken(media: bytes, takes_files: bool) -> bool:
     kind = media.partition(b";")[0].strip().lower()
-    return kind == b"application/json" or (
-        kind.startswith(b"application/") and kind.endswith(b"+json")
-    )
-
-
-def _is_form(media: bytes) -> bool:
-    return media.partition(b";")[0].strip().lower() == b"multipart/form-data"
+    if kind == b"multipart/form-data":
+        return takes_files
+    json = kind.startswith(b"application/") and kind.endswith(b"+json")
+    return json or kind == b"application/json"
 
 
 def _unsupported(media: bytes, takes_files: bool) -> Response:

@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field
 
 from wattcast.app import metrics, problems
 from wattcast.app.api.route import json_response
-from wattcast.app.services import figures, services_of
+from wattcast.app.services import services_of
 
 router = APIRouter(tags=["service"])
 
@@ -75,7 +75,7 @@ async def get_metrics(request: Request) -> Response:
     """Prometheus' text format: requests, latency, predictions by GPU and basis, jobs, models,
     drift, and more."""
     services = services_of(request)
-    content, media = await run_in_threadpool(lambda: metrics.page(figures.families(services)))
+    content, media = await run_in_threadpool(lambda: metrics.page(metrics.families(services)))
     return Response(content, media_type=media)
 
 

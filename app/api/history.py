@@ -12,9 +12,8 @@ from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
 from wattcast.app import problems
-from wattcast.app.api.route import json_response
+from wattcast.app.api.route import asked, json_response
 from wattcast.app.services import Services, services_of
-from wattcast.app.store.database import asked
 from wattcast.app.store.predictions import Past, latest
 from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
@@ -54,9 +53,7 @@ async def list_predictions(
     before: Annotated[UUID | None, Query(description="The last one of the previous page.")] = None,
 ) -> Response:
     """One page of the predictions of all callers."""
-    engine = services_of(request).database.engine
-    with asked():
-        found = await run_in_threadpool(latest, engine, limit=limit, before=before)
+    found = await asked(request, lambda of: latest(of.database.engine, limit=limit, before=before))
     return json_response([_short(past) for past in found])
 
 

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from functools import partial
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic_core import to_json
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
-from wattcast.app.api.route import json_response
+from wattcast.app.api.route import asked, json_response
 from wattcast.app.services import services_of
 from wattcast.app.services.retrain.messages import JobAnswer
-from wattcast.app.store import database
 from wattcast.app.store.jobs import ENDED, Job, JobEvent, JobStore
 from wattcast.app.store.tables import plain
 from wattcast.features.errors import ServiceError
 
 router = APIRouter(prefix="/jobs", tags=["jobs"])
-
-T = TypeVar("T")
 
 _LOOK_SECONDS = 0.3
 """How often a stream looks for news: one indexed query each."""
@@ -44,7 +39,7 @@ async def list_jobs(
     request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> Response:
     """The latest jobs, in any state."""
-    found = await asked(request, lambda store: store.latest(limit))
+    found = await asked(request, lambda of: of.database.jobs.latest(limit))
     return json_response([job_answer(job) for job in found])
 
 
@@ -101,16 +96,8 @@ async def cancel_job(request: Request, job_id: UUID) -> Response:
     """A waiting job ends at once, a running one within a few seconds and without effect; one that
     has ended stays as it is."""
     actor = actor_of(request)
-    found = await asked(request, lambda store: store.cancel(job_id, actor))
-    if found is None:
-        raise _unknown(job_id)
+    found = await _job(request, job_id, lambda store, one: store.cancel(one, actor))
     return json_response(job_answer(found), 202)
-
-
-async def asked(request: Request, ask: Callable[[JobStore], T]) -> T:
-    """What the store says, asked in a thread. Raises ServiceError ``store``."""
-    with database.asked():
-        return await run_in_threadpool(ask, services_of(request).database.jobs)
 
 
 def job_answer(job: Job) -> dict[str, Any]:
@@ -118,10 +105,12 @@ def job_answer(job: Job) -> dict[str, Any]:
     return plain(job, "actor")
 
 
-async def _job(request: Request, job_id: UUID) -> Job:
-    found = await asked(request, lambda store: store.get(job_id))
+async def _job(
+    request: Request, job_id: UUID, ask: Callable[[JobStore, UUID], Job | None] = JobStore.get
+) -> Job:
+    found = await asked(request, lambda of: ask(of.database.jobs, job_id))
     if found is None:
-        raise _unknown(job_id)
+        raise ServiceError("unknown-job", f"no job {job_id}")
     return found
 
 
@@ -129,19 +118,18 @@ async def _follow(request: Request) -> None:
     """Serve what the registry holds now: who hears that a job is done may count on its effects."""
     champions = services_of(request).champions
     if champions is not None:
-        with database.asked():
-            await run_in_threadpool(champions.refresh)
+        await asked(request, lambda _: champions.refresh())
 
 
-def _unknown(job_id: UUID) -> ServiceError:
-    return ServiceError("unknown-job", f"no job {job_id}")
+async def _events(request: Request, job_id: UUID, after: int) -> list[JobEvent]:
+    return await asked(request, lambda of: of.database.jobs.events(job_id, after))
 
 
 async def _stream(request: Request, job_id: UUID, after: int) -> AsyncIterator[bytes]:
     quiet = 0.0
     while not await request.is_disconnected():
         try:
-            events = await asked(request, partial(JobStore.events, job_id=job_id, after=after))
+            events = await _events(request, job_id, after)
             if any(event.state in ENDED for event in events):
                 await _follow(request)
         except ServiceError:

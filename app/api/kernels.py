@@ -47,18 +47,8 @@ kept = APIRouter(tags=["prediction"])
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-BODY_PROBLEMS = (
-    "json",
-    "too-large",
-    "media-type",
-    "validation",
-    "ptx-syntax",
-    "too-complex",
-    "cuda-compile",
-    "compiler-missing",
-    "kernel",
-    "launch",
-)
+CODE_PROBLEMS = ("ptx-syntax", "too-complex", "cuda-compile", "compiler-missing", "kernel")
+BODY_PROBLEMS = (*problems.JSON_BODY, *CODE_PROBLEMS, "launch")
 KEPT_PROBLEMS = (
     "unknown-prediction",
     "no-explanation",

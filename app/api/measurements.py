@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, TypeVar
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, File, Form, Query, Request, UploadFile
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response, StreamingResponse
 from pydantic import BaseModel, Field, StringConstraints
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
-from wattcast.app.api.route import json_response
+from wattcast.app.api.route import asked, json_response
 from wattcast.app.services import services_of
 from wattcast.app.services.measurements.export import export
 from wattcast.app.services.measurements.rows import Label
 from wattcast.app.services.measurements.upload import UploadOptions
-from wattcast.app.store.database import asked
-from wattcast.app.store.measurements import Batch, MeasurementStore
+from wattcast.app.store import database
+from wattcast.app.store.measurements import Batch
 from wattcast.app.store.tables import plain
 from wattcast.features.errors import ServiceError
 
 router = APIRouter(prefix="/measurements", tags=["measurements"])
 
-T = TypeVar("T")
 Name = Annotated[str, StringConstraints(min_length=1, max_length=64)]
 
 
@@ -114,7 +111,7 @@ async def post_measurements(
     again, in any format, are the same batch. docs/measurements.md lists all columns."""
     services = services_of(request)
     options = UploadOptions(gpu, board, schema_id)
-    with asked(problems.NOT_STORED):
+    with database.asked(problems.NOT_STORED):
         batch, is_new = await services.uploads.run(
             services.readers.store, file.file, options, actor_of(request)
         )
@@ -155,7 +152,11 @@ async def list_measurements(
     before: Annotated[UUID | None, Query(description="The last one of the previous page.")] = None,
 ) -> Response:
     """One page of batches without their rejections."""
-    found = await _from(request, lambda store: store.latest(limit=limit, before=before))
+    found = await asked(
+        request,
+        lambda of: of.database.measurements.latest(limit=limit, before=before),
+        problems.NOT_STORED,
+    )
     return json_response([plain(batch, "rejections") for batch in found])
 
 
@@ -202,19 +203,18 @@ async def delete_batch(request: Request, batch_id: UUID) -> Response:
     """Deletes the rows for good; that it was done, and by whom, stays in the audit log. Models
     that were trained on them stay as they are."""
     actor = actor_of(request)
-    if not await _from(request, lambda store: store.delete(batch_id, actor)):
+    gone = await asked(
+        request, lambda of: of.database.measurements.delete(batch_id, actor), problems.NOT_STORED
+    )
+    if not gone:
         raise _unknown(batch_id)
     return Response(status_code=204)
 
 
-async def _from(request: Request, ask: Callable[[MeasurementStore], T]) -> T:
-    """What the store says, asked in a thread. Raises ServiceError ``store``."""
-    with asked(problems.NOT_STORED):
-        return await run_in_threadpool(ask, services_of(request).database.measurements)
-
-
 async def _batch(request: Request, batch_id: UUID) -> Batch:
-    found = await _from(request, lambda store: store.get(batch_id))
+    found = await asked(
+        request, lambda of: of.database.measurements.get(batch_id), problems.NOT_STORED
+    )
     if found is None:
         raise _unknown(batch_id)
     return found

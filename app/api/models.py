@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
-from wattcast.app.api.route import json_response
-from wattcast.app.services import Services, services_of
+from wattcast.app.api.route import asked, json_response
 from wattcast.app.services.models import registry as service
-from wattcast.app.store.database import asked
 
 router = APIRouter(prefix="/models", tags=["models"])
 
-T = TypeVar("T")
 GpuName = Annotated[str, Path(max_length=64, examples=["tesla-k20"])]
 Target = Annotated[str, Path(max_length=32, examples=["power"])]
 
@@ -101,15 +96,14 @@ class RollbackRequest(BaseModel):
 )
 async def get_registry(request: Request, gpu: GpuName, target: Target) -> Response:
     """Every retrained version is kept, with the gate's verdict on it."""
-    return await _done(request, lambda services: service.registry_of(services, gpu, target))
+    found = await asked(request, lambda of: service.registry_of(of, gpu, target))
+    return json_response(found)
 
 
 @router.post(
     "/{gpu}/{target}/promote",
     response_model=RegistryAnswer,
-    responses=problems.documented(
-        "json", "too-large", "media-type", "validation", "gpu", "model", "store"
-    ),
+    responses=problems.documented(*problems.JSON_BODY, "gpu", "model", "store"),
     summary="Promote a version",
 )
 async def post_promote(
@@ -118,18 +112,16 @@ async def post_promote(
     """Any version, whatever the gate said. All replicas serve it within two seconds."""
     actor = actor_of(request)
     which = body.family, body.schema_id, body.source, body.version
-    return await _done(
-        request,
-        lambda of: service.promote(of, gpu, target, which, body.board, actor, body.why),
+    made = await asked(
+        request, lambda of: service.promote(of, gpu, target, which, body.board, actor, body.why)
     )
+    return json_response(made)
 
 
 @router.post(
     "/{gpu}/{target}/rollback",
     response_model=RegistryAnswer,
-    responses=problems.documented(
-        "json", "no-rollback", "too-large", "media-type", "validation", "gpu", "store"
-    ),
+    responses=problems.documented(*problems.JSON_BODY, "no-rollback", "gpu", "store"),
     summary="Return to the previous champion",
 )
 async def post_rollback(
@@ -137,12 +129,7 @@ async def post_rollback(
 ) -> Response:
     """Undoes the last promotion. Answers are again what they were before it, bit for bit."""
     actor = actor_of(request)
-    return await _done(
-        request,
-        lambda services: service.rollback(services, gpu, target, body.board, actor, body.why),
+    made = await asked(
+        request, lambda of: service.rollback(of, gpu, target, body.board, actor, body.why)
     )
-
-
-async def _done(request: Request, act: Callable[[Services], dict[str, Any]]) -> Response:
-    with asked():
-        return json_response(await run_in_threadpool(act, services_of(request)))
+    return json_response(made)

@@ -1,14 +1,128 @@
-"""The pages under ``/`` and ``/docs`` and the files they load."""
+"""The pages under ``/`` and ``/docs`` and the files they load: rendered, hashed, compressed once.
+
+template -> page            names every file under the hash of all of them
+static/* -> Asset by name   so that a browser may keep what it has for good
+plotly   -> Asset           4.8 MB, read only when a figure asks for it
+swagger  -> Asset by name   1.7 MB, read only when somebody opens /docs
+"""
 
 from __future__ import annotations
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version as version_of
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import PurePosixPath
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from wattcast.app.api.route import json_response
-from wattcast.app.services import pages
+from wattcast.app.settings import installed_version
 from wattcast.features.errors import ServiceError
+from wattcast.predictor.messages import POWER_MODEL_NAMES, TIME_MODEL_NAMES
+
+PLOTLY = "plotly.js"
+"""The bundled script of the installed plotly package, under this name."""
+
+_SWAGGER = ("swagger-ui.css", "swagger-ui-bundle.js")
+"""Files of Swagger UI that the documentation of the API loads, out of the package fastapi-offline
+(MIT; Swagger UI itself is Apache-2.0), which follows Swagger UI's releases."""
+
+_MEDIA = {
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".css": "text/css",
+    ".svg": "image/svg+xml",
+    ".ptx": "text/plain",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file as it is sent; ``zipped`` is the same under gzip."""
+
+    content: bytes
+    zipped: bytes
+    media: str
+    etag: str
+
+    @classmethod
+    def of(cls, content: bytes, name: str) -> Asset:
+        """Hash and compress ``content``, whose kind the ending of ``name`` tells."""
+        etag = f'W/"{hashlib.sha256(content).hexdigest()[:32]}"'
+        media = _MEDIA[PurePosixPath(name).suffix]
+        return cls(content, gzip.compress(content, 6, mtime=0), media, etag)
+
+
+@cache
+def _file(package: str, *path: str) -> Asset:
+    """A file of a package; takes its time for large ones, once."""
+    return _read(files(package).joinpath(*path))
+
+
+def _read(file: Traversable) -> Asset:
+    return Asset.of(file.read_bytes(), file.name)
+
+
+@cache
+def assets() -> dict[str, Asset]:
+    """Our own files by name: modules, style sheets, pictures, and the example's PTX."""
+    static = files("wattcast.app.web").joinpath("static").iterdir()
+    found = [file for file in static if file.is_file()]
+    found.append(files("wattcast.app.demo").joinpath("vector_add.ptx"))
+    return {file.name: _read(file) for file in sorted(found, key=lambda file: file.name)}
+
+
+@cache
+def current_version() -> str:
+    """Hash of everything that the page loads: part of its files' paths."""
+    digest = hashlib.sha256(version_of("plotly").encode())
+    for name, asset in assets().items():
+        digest.update(f"{name} {asset.etag}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def page() -> Asset:
+    """The page under ``/``. It holds nothing of what is stored, so anyone may load it."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("wattcast.app.web"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    modules = [name for name in assets() if name.endswith(".js")]
+    rendered = environment.get_template("page.html.j2").render(
+        static=f"/static/{current_version()}",
+        modules=modules,
+        version=installed_version(),
+        power_models=POWER_MODEL_NAMES,
+        time_models=TIME_MODEL_NAMES,
+    )
+    return Asset.of(rendered.encode(), "page.html")
+
+
+def find(name: str) -> Asset | None:
+    """A file that the page loads; plotly's is what ``plotly.offline.get_plotlyjs`` reads."""
+    if name == PLOTLY:
+        return _file("plotly", "package_data", "plotly.min.js")
+    return assets().get(name)
+
+
+def docs_file(name: str) -> Asset | None:
+    """A file that the page under ``/docs`` loads."""
+    if name == "start.js":
+        return _file("wattcast.app.web", "docs_start.js")
+    return _file("fastapi_offline", "static", name) if name in _SWAGGER else None
+
 
 router = APIRouter(include_in_schema=False)
 
@@ -20,28 +134,28 @@ _FOR_GOOD = "public, max-age=31536000, immutable"
 @router.get("/")
 async def get_page(request: Request) -> Response:
     """The page."""
-    return sent(request, pages.page(), REVALIDATE)
+    return sent(request, page(), REVALIDATE)
 
 
 @router.get("/static/{version}/{name}")
 async def get_file(request: Request, version: str, name: str) -> Response:
     """A file of the page; under an older version, which an open page may name, as it is now."""
-    found = await run_in_threadpool(pages.find, name)
+    found = await run_in_threadpool(find, name)
     if found is None:
         raise ServiceError("not-found", f"the page has no file {name[:100]!r}")
-    return sent(request, found, _FOR_GOOD if version == pages.version() else REVALIDATE)
+    return sent(request, found, _FOR_GOOD if version == current_version() else REVALIDATE)
 
 
 @router.get("/docs")
 async def get_docs(request: Request) -> Response:
     """Swagger UI, all of it served by us, nothing inline."""
-    return sent(request, pages.docs_page(), REVALIDATE)
+    return sent(request, _file("wattcast.app.web", "docs.html"), REVALIDATE)
 
 
 @router.get("/docs/{name}")
 async def get_docs_file(request: Request, name: str) -> Response:
     """A file that it loads."""
-    found = await run_in_threadpool(pages.docs_file, name)
+    found = await run_in_threadpool(docs_file, name)
     if found is None:
         raise ServiceError("not-found", f"the documentation has no file {name[:100]!r}")
     return sent(request, found, REVALIDATE)
@@ -53,7 +167,7 @@ def get_openapi(request: Request) -> Response:
     return json_response(request.app.openapi())
 
 
-def sent(request: Request, asset: pages.Asset, caching: str) -> Response:
+def sent(request: Request, asset: Asset, caching: str) -> Response:
     """A file, compressed where the caller reads that; 304 where it has it already."""
     headers = {"Cache-Control": caching, "ETag": asset.etag, "Vary": "Accept-Encoding"}
     if asset.etag in request.headers.get("if-none-match", ""):

@@ -5,9 +5,10 @@ from __future__ import annotations
 import ipaddress
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
+
+from cachetools import LRUCache
 
 from wattcast.app.settings import Settings
 
@@ -29,21 +30,18 @@ class TokenBuckets:
     ) -> None:
         self._per_second = per_second
         self._burst = float(burst)
-        self._most = most
         self._clock = clock
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(most)
 
     def take(self, caller: str) -> float:
         """Take a token: 0 if there was one, else the seconds until there is."""
         if not self._per_second:
             return 0.0
         now = self._clock()
-        left, since = self._buckets.pop(caller, (self._burst, now))
+        left, since = self._buckets.get(caller, (self._burst, now))
         left = min(self._burst, left + (now - since) * self._per_second)
         taken = left >= 1.0
         self._buckets[caller] = (left - 1.0 if taken else left, now)
-        if len(self._buckets) > self._most:
-            self._buckets.popitem(last=False)
         return 0.0 if taken else (1.0 - left) / self._per_second
 
 
@@ -106,21 +104,18 @@ class FailedKeys:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._most_seconds = most_seconds
-        self._most = most
         self._clock = clock
-        self._failed: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._failed: LRUCache[str, tuple[float, float]] = LRUCache(most)
 
     def wait(self, address: str) -> float:
         """Note a failure: seconds by which its answer is held back."""
         if not self._most_seconds:
             return 0.0
         now = self._clock()
-        count, since = self._failed.pop(address, (0.0, now))
+        count, since = self._failed.get(address, (0.0, now))
         # 64 doublings of a tenth of a second are longer than anybody waits.
         count = min(64.0, max(0.0, count - (now - since) / self.FORGIVEN_SECONDS) + 1.0)
         self._failed[address] = (count, now)
-        if len(self._failed) > self._most:
-            self._failed.popitem(last=False)
         if count <= self.FREE:
             return 0.0
         return min(

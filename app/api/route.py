@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, get_type_hints
+from typing import Any, TypeVar, get_type_hints
 
 from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
@@ -18,7 +18,11 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from wattcast.app import problems
+from wattcast.app.services import Services, services_of
 from wattcast.app.services.analyses import CALLER
+from wattcast.app.store import database
+
+T = TypeVar("T")
 
 _BOM = b"\xef\xbb\xbf"
 
@@ -51,6 +55,16 @@ class JsonRoute(APIRoute):
             return await endpoint(request, message)
 
         return handle
+
+
+async def asked(
+    request: Request,
+    ask: Callable[[Services], T],
+    otherwise: str = "the database does not answer",
+) -> T:
+    """What ``ask`` finds in the database, in a thread. Raises StoreError with ``otherwise``."""
+    with database.asked(otherwise):
+        return await run_in_threadpool(ask, services_of(request))
 
 
 def json_response(content: Any, status: int = 200) -> Response:

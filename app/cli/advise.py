@@ -5,30 +5,23 @@ from __future__ import annotations
 from rich.console import Console
 from rich.text import Text
 
-from wattcast.app.cli.inputs import (
-    AsJson,
-    CoreMhz,
-    KernelOptions,
-    MemoryMhz,
-    clock_request,
-    with_options,
-)
+from wattcast.app.cli import inputs
 from wattcast.app.cli.output import Answer, line, predictor, show, warnings
 from wattcast.models.estimate import quantity
 
 
-@with_options
+@inputs.with_options
 def advise(
-    launch: KernelOptions,
-    core_mhz: CoreMhz = None,
-    memory_mhz: MemoryMhz = None,
-    as_json: AsJson = False,
+    launch: inputs.KernelOptions,
+    core_mhz: inputs.CoreMhz = None,
+    memory_mhz: inputs.MemoryMhz = None,
+    as_json: inputs.AsJson = False,
 ) -> None:
     """Suggest changes to a launch and estimate what each saves."""
     from wattcast.predictor.advise import advise as run
     from wattcast.predictor.messages.predict import PredictRequest
 
-    body = {**launch.body(), "clocks": clock_request(core_mhz, memory_mhz)}
+    body = {**launch.body(), "clocks": inputs.clock_request(core_mhz, memory_mhz)}
     answer = run(predictor(), PredictRequest.model_validate(body))
     show(answer, as_json, _report)
 

@@ -9,14 +9,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from wattcast.app.cli.inputs import (
-    AsJson,
-    Gpus,
-    LaunchOptions,
-    PhysicalOptions,
-    fail,
-    with_options,
-)
+from wattcast.app.cli import inputs
 from wattcast.app.cli.output import console, line, plain_table, predictor, print_json, warnings
 from wattcast.models.estimate import quantity
 
@@ -33,7 +26,7 @@ Percent = Annotated[
 ]
 
 
-@with_options
+@inputs.with_options
 def diff(
     old: Annotated[
         Path, typer.Argument(metavar="OLD", help="PTX or CUDA source before the change.")
@@ -44,24 +37,24 @@ def diff(
             metavar="NEW", help="PTX or CUDA source after it; - reads PTX from standard input."
         ),
     ],
-    gpu: Gpus,
-    launch: LaunchOptions,
+    gpu: inputs.Gpus,
+    launch: inputs.LaunchOptions,
     max_energy: Percent = None,
     max_time: Percent = None,
     max_power: Percent = None,
     *,
-    models: PhysicalOptions,
+    models: inputs.PhysicalOptions,
     markdown: Annotated[
         bool, typer.Option("--markdown", help="Print Markdown for a pull request.")
     ] = False,
-    as_json: AsJson = False,
+    as_json: inputs.AsJson = False,
 ) -> None:
     """Compare old and new code; exit with 3 if a limit is exceeded."""
     from wattcast.predictor.compare import compare
     from wattcast.predictor.messages.compare import CompareRequest
 
     if str(old) == str(new) == "-":
-        fail("only one of OLD and NEW can be standard input", 2)
+        inputs.fail("only one of OLD and NEW can be standard input", 2)
     body: dict[str, Any] = {
         "old": {**launch.request(old), "time_model": models.time_model},
         "new": {**launch.request(new), "time_model": models.time_model},
@@ -90,7 +83,7 @@ def _percent(option: str, text: str | None) -> float | None:
         return None
     found = _PERCENT.fullmatch(text)
     if found is None:
-        fail(f"{option} {text!r}: expected a percentage, as in +5% or -2%", 2)
+        inputs.fail(f"{option} {text!r}: expected a percentage, as in +5% or -2%", 2)
     return float(found[1])
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +9,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from wattcast.app.cli.inputs import AsJson, fail
+from wattcast.app.cli.inputs import AsJson, fail, read_json
 from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
 from wattcast.models.estimate import quantity
 
@@ -38,12 +36,7 @@ def cost(
 
     if (price_per_kwh is None) != (currency is None):
         fail("give --price-per-kwh and --currency together", 2)
-    try:
-        body = json.loads(sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes())
-    except OSError as error:
-        fail(f"{file}: {error.strerror}", 2)
-    except ValueError as error:
-        fail(f"{file}: not JSON: {error}", 2)
+    body = read_json(file)
     if not isinstance(body, dict):
         fail(f"{file}: expected a JSON object, as POST /cost takes it", 2)
     if price_per_kwh is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from dataclasses import asdict
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from wattcast.app.cli.inputs import AsJson, progress
+from wattcast.app.cli.output import console, print_json, rows
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
 
@@ -65,7 +65,7 @@ def fetch(
             continue
         done.append({**asdict(fetched), "path": str(fetched.path)})
     if as_json:
-        print(json.dumps(done, indent=2))
+        print_json(done)
     else:
         for one in done:
             print(f"{one['id']}: {one['how']}, {one['path']}")
@@ -87,12 +87,11 @@ def check(
 
     The exit status is 1 if a table is defective. Missing tables are listed.
     """
-    from wattcast.app.cli import output as report
     from wattcast.training.data.inventory import data_folder, inventory
 
     tables = [asdict(each) for each in inventory(data_folder(folder))]
     if as_json:
-        print(json.dumps(tables, indent=2))
+        print_json(tables)
     else:
         shown = [
             {
@@ -105,7 +104,7 @@ def check(
             for each in tables
         ]
         columns = ("path", "state", "rows", "kept", "sha256", "fingerprint", "dropped", "noted")
-        report.rows(report.console(), shown, columns)
+        rows(console(), shown, columns)
     defective = [each["problem"] for each in tables if each["state"] == "defective"]
     for problem in defective:
         print(f"wattcast: {problem}", file=sys.stderr)
@@ -131,7 +130,7 @@ def pack(
 
     counts = run(recordings, to, attribution)
     if as_json:
-        print(json.dumps({"file": str(to), **counts}, indent=2))
+        print_json({"file": str(to), **counts})
     else:
         print(
             f"{to}: {counts['recordings']} recordings, {counts['configurations']} configurations, "

@@ -9,23 +9,15 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from wattcast.app.cli.inputs import (
-    AsJson,
-    Constraints,
-    KernelOptions,
-    PowerModel,
-    TimeModel,
-    pair_request,
-    with_options,
-)
-from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
+from wattcast.app.cli import inputs
+from wattcast.app.cli.output import Answer, costs, line, plain_table, predictor, show, warnings
 from wattcast.app.cli.predict import megahertz
 from wattcast.models.estimate import quantity
 
 
-@with_options
+@inputs.with_options
 def dvfs(
-    launch: KernelOptions,
+    launch: inputs.KernelOptions,
     clocks: Annotated[
         list[str] | None,
         typer.Option(
@@ -40,10 +32,10 @@ def dvfs(
         str | None, typer.Option(help="Clock pair that ratios refer to. Default: the highest.")
     ] = None,
     *,
-    constraints: Constraints,
-    time_model: TimeModel = "auto",
-    model: PowerModel = "physical",
-    as_json: AsJson = False,
+    constraints: inputs.Constraints,
+    time_model: inputs.TimeModel = "auto",
+    model: inputs.PowerModel = "physical",
+    as_json: inputs.AsJson = False,
 ) -> None:
     """Predict many clocks or power limits, and pick the best.
 
@@ -55,9 +47,9 @@ def dvfs(
     every = None if power_limit else "grid"
     body = {
         **launch.body(),
-        "clocks": [pair_request("--clocks", text) for text in clocks or ()] or every,
+        "clocks": [inputs.pair_request("--clocks", text) for text in clocks or ()] or every,
         "power_limit_watts": power_limit or None,
-        "reference": pair_request("--reference", reference) if reference else None,
+        "reference": inputs.pair_request("--reference", reference) if reference else None,
         "constraints": asdict(constraints),
         "time_model": time_model,
         "model": model,
@@ -72,23 +64,10 @@ def _report(out: Console, answer: Answer) -> None:
         Text.assemble((answer["kernel"]["demangled"], "bold"), " on ", (answer["gpu"], "bold"))
     )
     base = answer["reference"]
-    line(
-        out,
-        f"reference {megahertz(base)}: {quantity(base['time']['seconds'], 's')}, "
-        f"{quantity(base['power']['watts'], 'W')}, {quantity(base['energy']['joules'], 'J')}",
-    )
-    headings = (
-        "core/memory MHz",
-        "limit",
-        "runs at",
-        "time",
-        "power",
-        "energy",
-        "x time",
-        "x power",
-        "x energy",
-    )
-    table = plain_table(*headings, justify="right")
+    line(out, f"reference {megahertz(base)}: {', '.join(costs(base))}")
+    quantities = ("time", "power", "energy")
+    headings = ("core/memory MHz", "limit", "runs at", *quantities)
+    table = plain_table(*headings, *(f"x {name}" for name in quantities), justify="right")
     table.add_column("")
     for point in answer["points"]:
         scale = point["scale"]
@@ -96,10 +75,8 @@ def _report(out: Console, answer: Answer) -> None:
             megahertz(point, unit=False),
             quantity(point["power_limit_watts"], "W"),
             f"{point['runs_at_core_mhz']:g}",
-            quantity(point["time"]["seconds"], "s"),
-            quantity(point["power"]["watts"], "W"),
-            quantity(point["energy"]["joules"], "J"),
-            *(f"{scale[name]:.3f}" for name in ("time", "power", "energy")),
+            *costs(point),
+            *(f"{scale[name]:.3f}" for name in quantities),
             _marks(point),
         )
     out.print(table)

@@ -10,18 +10,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from wattcast.app.cli.inputs import (
-    AsJson,
-    Gpu,
-    Known,
-    LaunchOptions,
-    MaybePtx,
-    ModelOptions,
-    Work,
-    fail,
-    known_request,
-    with_options,
-)
+from wattcast.app.cli import inputs
 from wattcast.app.cli.output import (
     Answer,
     console,
@@ -38,11 +27,11 @@ BAR = 20
 """Characters of the longest bar."""
 
 
-@with_options
+@inputs.with_options
 def explain(
-    gpu: Gpu,
-    launch: LaunchOptions,
-    file: MaybePtx = None,
+    gpu: inputs.Gpu,
+    launch: inputs.LaunchOptions,
+    file: inputs.MaybePtx = None,
     target: Annotated[str, typer.Option(help="What to explain: power or time.")] = "power",
     method: Annotated[
         str, typer.Option(help="Method: shap (exact) or lime (a local linear model).")
@@ -62,11 +51,11 @@ def explain(
         ),
     ] = None,
     chart: Annotated[str, typer.Option(help="Chart in a picture: waterfall or bar.")] = "waterfall",
-    work: Work = None,
-    known: Known = None,
+    work: inputs.Work = None,
+    known: inputs.Known = None,
     *,
-    models: ModelOptions,
-    as_json: AsJson = False,
+    models: inputs.ModelOptions,
+    as_json: inputs.AsJson = False,
 ) -> None:
     """Explain the predicted power or time of a launch, part by part."""
     from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explained
@@ -80,15 +69,15 @@ def explain(
         ("--chart", chart, get_args(ChartKind)),
     ):
         if given not in known_ones:
-            fail(f"{option} {given!r}: expected {' or '.join(known_ones)}", 2)
+            inputs.fail(f"{option} {given!r}: expected {' or '.join(known_ones)}", 2)
     if seeds > MOST_SEEDS:
-        fail(f"--seeds {seeds}: at most {MOST_SEEDS}", 2)
+        inputs.fail(f"--seeds {seeds}: at most {MOST_SEEDS}", 2)
     wanted = _format(picture, output)
     if wanted is not None and as_json:
-        fail("give either --json or --output", 2)
+        inputs.fail("give either --json or --output", 2)
     body = {
         **launch.request_or_work(file, work),
-        "known": known_request(known),
+        "known": inputs.known_request(known),
         "gpu": gpu,
         **models.request(),
     }
@@ -107,11 +96,11 @@ def _format(given: str | None, output: Path | None) -> str | None:
     """Of the picture that is asked for, if one is."""
     if output is None:
         if given is not None:
-            fail("--format needs --output FILE", 2)
+            inputs.fail("--format needs --output FILE", 2)
         return None
     wanted = given or output.suffix.removeprefix(".")
     if wanted not in FORMATS:
-        fail(f"{output}: give --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}", 2)
+        inputs.fail(f"{output}: give --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}", 2)
     return wanted
 
 
@@ -132,7 +121,7 @@ def _write(output: Path, content: bytes) -> None:
     try:
         output.write_bytes(content)
     except OSError as error:
-        fail(f"{output}: {error.strerror}")
+        inputs.fail(f"{output}: {error.strerror}")
 
 
 def _report(out: Console, answer: Answer, prediction: Answer, most: int) -> None:

@@ -89,29 +89,34 @@ def work_request(file: Path | None, text: str | None, grid: str, block: str) -> 
 
 def known_request(file: Path | None) -> list[Any]:
     """``known`` of a request, from a JSON file."""
-    import json
-
-    if file is None:
-        return []
-    try:
-        found = json.loads(file.read_bytes())
-    except OSError as error:
-        fail(f"{file}: {error.strerror}", 2)
-    except ValueError as error:
-        fail(f"{file}: not JSON: {error}", 2)
+    found = [] if file is None else read_json(file)
     if not isinstance(found, list):
         fail(f"{file}: expected a JSON list of measured launches", 2)
     return found
+
+
+def read_json(file: Path) -> Any:
+    """What a JSON file holds; ``-`` is standard input."""
+    import json
+
+    try:
+        return json.loads(_bytes(file))
+    except ValueError as error:
+        fail(f"{file}: not JSON: {error}", 2)
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+    except OSError as error:
+        fail(f"{file}: {error.strerror}", 2)
 
 
 def _read(file: Path) -> str:
     from wattcast.features.cuda import CompileError
     from wattcast.features.errors import PtxError
 
-    try:
-        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
-    except OSError as error:
-        fail(f"{file}: {error.strerror}", 2)
+    data = _bytes(file)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from wattcast.app.cli.inputs import AsJson, fail
+from wattcast.app.cli.output import print_json
 from wattcast.app.settings import Settings
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def create(
     with _store() as store:
         key, token = store.create(name, [s for s in SCOPES if s in scope], _actor())
     if as_json:
-        _print_json({**_row(key), "key": token})
+        print_json({**_row(key), "key": token})
     else:
         print(token)
 
@@ -56,7 +57,7 @@ def list_keys(as_json: AsJson = False) -> None:
     with _store() as store:
         rows = [_row(key) for key in store.all()]
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     for row in rows:
         state = f"revoked {row['revoked']}" if row["revoked"] else "in use"
@@ -88,7 +89,7 @@ def audit(
     with _database() as engine:
         found = entries(engine, limit=limit)
     if as_json:
-        _print_json([asdict(entry) for entry in found])
+        print_json([asdict(entry) for entry in found])
         return
     for entry in found:
         at = entry.at.isoformat(timespec="seconds")
@@ -102,12 +103,6 @@ def _actor() -> str:
     except (KeyError, OSError):  # a container may run under a number without a name
         user = str(os.getuid())
     return f"cli:{user}"[:100]
-
-
-def _print_json(content: object) -> None:
-    from pydantic_core import to_json
-
-    print(to_json(content, indent=2).decode())
 
 
 def _row(key: ApiKey) -> dict[str, Any]:

@@ -148,18 +148,13 @@ def onboard(
         print(json.dumps({**told(made), "files": [str(one) for one in made.files]}, indent=2))
         return
     print(f"{made.gpu.name} is now known as {made.gpu.id}")
-    if made.validation is not None:
-        for found in made.validation.power:
-            scores = made.validation.power_scores(found.protocol)
-            print(
-                f"power, {found.protocol}: {scores['mape_percent']:.1f} % mean error "
-                f"({scores['baseline_mape_percent']:.1f} % without a model)"
-            )
-        if times := made.validation.time_scores():
-            print(
-                f"time: {times['mape_percent']:.1f} % mean error "
-                f"({times['baseline_mape_percent']:.1f} % without a model)"
-            )
+    if (validation := made.validation) is not None:
+        protocols = [found.protocol for found in validation.power]
+        scores = {f"power, {name}": validation.power_scores(name) for name in protocols}
+        for what, one in {**scores, "time": validation.time_scores()}.items():
+            if one:
+                mean, without = one["mape_percent"], one["baseline_mape_percent"]
+                print(f"{what}: {mean:.1f} % mean error ({without:.1f} % without a model)")
     for file in made.files:
         print(file)
 

@@ -9,7 +9,8 @@ from typing import Annotated, Any
 
 import typer
 
-from wattcast.app.cli.inputs import AsJson
+from wattcast.app.cli.inputs import AsJson, fail
+from wattcast.app.cli.output import print_json, rows, show
 from wattcast.app.settings import Settings
 
 models = typer.Typer(help="List, promote or roll back trained models.", invoke_without_command=True)
@@ -31,18 +32,13 @@ def models_default(context: typer.Context, as_json: AsJson = False) -> None:
 @models.command("list")
 def models_list(as_json: AsJson = False) -> None:
     """List trained models and their error on unseen kernels."""
-    from wattcast.app.cli import output as report
-    from wattcast.app.cli.output import console, print_json
     from wattcast.app.services import Services
     from wattcast.predictor import catalog
 
     power = Services(Settings()).power
     found = [catalog.model_summary(card) for card in power.cards()]
-    if as_json:
-        print_json(found)
-    else:
-        columns = ("gpu", "target", "family", "version", "schema", "unseen_kernel_mae_watts")
-        report.rows(console(), found, columns)
+    columns = ("gpu", "target", "family", "version", "schema", "unseen_kernel_mae_watts")
+    show(found, as_json, lambda out, each: rows(out, each, columns))
     for problem in power.problems():
         print(f"wattcast: left out: {problem}", file=sys.stderr)
 
@@ -66,7 +62,6 @@ def models_promote(
     why: Why = "by hand",
 ) -> None:
     """Let a version serve, even if it failed the promotion gate."""
-    from wattcast.app.cli.inputs import fail
     from wattcast.app.services.models import registry
 
     folder, _, number = name.rpartition("/")
@@ -121,7 +116,6 @@ def worker(
 
 def _told(act: Any) -> None:
     """Print what ``act`` answers, with the registry of these settings."""
-    from wattcast.app.cli.output import print_json
     from wattcast.app.services import Services
     from wattcast.app.store.database import open_database
     from wattcast.app.store.repositories import Repositories

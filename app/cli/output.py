@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from wattcast.app.settings import Settings
+from wattcast.models.estimate import quantity
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -58,6 +59,12 @@ def plain_table(*headings: str, justify: Literal["left", "right"] = "left") -> T
     for heading in headings:
         table.add_column(heading, justify=justify)
     return table
+
+
+def costs(of: Answer) -> list[str]:
+    """Time, power and energy of an answer, a point or one side of a comparison."""
+    names = (("time", "seconds", "s"), ("power", "watts", "W"), ("energy", "joules", "J"))
+    return [quantity(of[name][unit], symbol) for name, unit, symbol in names]
 
 
 def line(out: Console, text: str) -> None:

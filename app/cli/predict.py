@@ -8,30 +8,20 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from wattcast.app.cli.inputs import (
-    AsJson,
-    Gpus,
-    Known,
-    LaunchOptions,
-    MaybePtx,
-    ModelOptions,
-    Work,
-    known_request,
-    with_options,
-)
+from wattcast.app.cli import inputs
 from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
 from wattcast.models.estimate import quantity
 
 
-@with_options
+@inputs.with_options
 def predict(
-    gpu: Gpus,
-    launch: LaunchOptions,
-    file: MaybePtx = None,
-    work: Work = None,
-    known: Known = None,
+    gpu: inputs.Gpus,
+    launch: inputs.LaunchOptions,
+    file: inputs.MaybePtx = None,
+    work: inputs.Work = None,
+    known: inputs.Known = None,
     *,
-    models: ModelOptions,
+    models: inputs.ModelOptions,
     board: Annotated[
         str | None, typer.Option(help="Which board, if models are kept per board.")
     ] = None,
@@ -41,7 +31,7 @@ def predict(
     registry: Annotated[
         bool, typer.Option(help="Use the models promoted in the service's database, if any.")
     ] = True,
-    as_json: AsJson = False,
+    as_json: inputs.AsJson = False,
 ) -> None:
     """Predict the power, time and energy of a kernel launch."""
     from wattcast.predictor.messages.predict import PredictRequest
@@ -49,7 +39,7 @@ def predict(
 
     body: dict[str, Any] = {
         **launch.request_or_work(file, work),
-        "known": known_request(known),
+        "known": inputs.known_request(known),
         **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
         **models.request(),
         "board": board,

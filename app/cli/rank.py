@@ -8,16 +8,7 @@ from typing import Annotated, Any, get_args
 import typer
 from rich.text import Text
 
-from wattcast.app.cli.inputs import (
-    CUDA_SUFFIXES,
-    AsJson,
-    CodeOptions,
-    Gpu,
-    PhysicalOptions,
-    Ptx,
-    fail,
-    with_options,
-)
+from wattcast.app.cli import inputs
 from wattcast.app.cli.output import Answer, console, line, plain_table, predictor, print_json
 from wattcast.models.estimate import quantity
 
@@ -27,13 +18,13 @@ Divisors = Annotated[
 ]
 
 
-@with_options
+@inputs.with_options
 def rank(
     tuning: Annotated[
         Path, typer.Argument(metavar="TUNING", help="T4 results or cache file of Kernel Tuner.")
     ],
-    file: Ptx,
-    gpu: Gpu,
+    file: inputs.Ptx,
+    gpu: inputs.Gpu,
     problem_size: Annotated[
         str | None, typer.Option(help="Problem size: 1048576 or 4096x4096. Default: from the file.")
     ] = None,
@@ -43,9 +34,9 @@ def rank(
     by: Annotated[str, typer.Option(help="Rank by energy or time.")] = "energy",
     top: Annotated[int, typer.Option(min=1, help="How many configurations you would run.")] = 10,
     *,
-    code: CodeOptions,
-    models: PhysicalOptions,
-    as_json: AsJson = False,
+    code: inputs.CodeOptions,
+    models: inputs.PhysicalOptions,
+    as_json: inputs.AsJson = False,
 ) -> None:
     """Rank Kernel Tuner configurations before running them.
 
@@ -56,22 +47,22 @@ def rank(
     from wattcast.predictor.tuning_files import read_tuning
 
     if by not in get_args(Objective):
-        fail(f"--by {by!r}: expected energy or time", 2)
+        inputs.fail(f"--by {by!r}: expected energy or time", 2)
     try:
         found = read_tuning(tuning.read_text(encoding="utf-8"))
     except OSError as error:
-        fail(f"{tuning}: {error.strerror}", 2)
+        inputs.fail(f"{tuning}: {error.strerror}", 2)
     except UnicodeDecodeError:
-        fail(f"{tuning}: not UTF-8 text", 2)
+        inputs.fail(f"{tuning}: not UTF-8 text", 2)
     size = _size(problem_size) or found.problem_size
     if size is None:
-        fail("the file does not give the problem size; pass --problem-size", 2)
+        inputs.fail("the file does not give the problem size; pass --problem-size", 2)
     request: dict[str, Any] = {
         **code.of_code(file),
         "gpu": gpu,
         **models.request(),
     }
-    if file.suffix in CUDA_SUFFIXES:
+    if file.suffix in inputs.CUDA_SUFFIXES:
         request["kernel"] = code.kernel or found.kernel
     given = (grid_div_x, grid_div_y, grid_div_z)
     divisors = tuple(
@@ -94,7 +85,7 @@ def _size(text: str | None) -> tuple[int, ...] | None:
     except ValueError:
         parts = ()
     if not 1 <= len(parts) <= 3 or min(parts) < 1:
-        fail(f"--problem-size {text!r}: expected 1 to 3 whole numbers, as in 4096x4096", 2)
+        inputs.fail(f"--problem-size {text!r}: expected 1 to 3 whole numbers, as in 4096x4096", 2)
     return parts
 
 

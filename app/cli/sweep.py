@@ -9,28 +9,18 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from wattcast.app.cli.inputs import (
-    AsJson,
-    Constraints,
-    Gpus,
-    LaunchOptions,
-    PhysicalOptions,
-    Ptx,
-    expected,
-    with_options,
-)
-from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
-from wattcast.models.estimate import quantity
+from wattcast.app.cli import inputs
+from wattcast.app.cli.output import Answer, costs, line, plain_table, predictor, show, warnings
 
 MOST_LINES = 40
 """Points shown to people; --json prints all."""
 
 
-@with_options
+@inputs.with_options
 def sweep(
-    file: Ptx,
-    gpu: Gpus,
-    launch: LaunchOptions,
+    file: inputs.Ptx,
+    gpu: inputs.Gpus,
+    launch: inputs.LaunchOptions,
     blocks: Annotated[
         str | None,
         typer.Option(help="Blocks to try: 64,128 or 16x16,32x8. Default: common sizes."),
@@ -49,9 +39,9 @@ def sweep(
         str | None, typer.Option(help="Register counts per thread to try: 24,32,40.")
     ] = None,
     *,
-    constraints: Constraints,
-    models: PhysicalOptions,
-    as_json: AsJson = False,
+    constraints: inputs.Constraints,
+    models: inputs.PhysicalOptions,
+    as_json: inputs.AsJson = False,
 ) -> None:
     """Predict many launch shapes and GPUs, and pick the best.
 
@@ -77,14 +67,14 @@ def sweep(
 def _shapes(option: str, text: str | None) -> list[list[int]] | None:
     if text is None:
         return None
-    with expected(option, text, "shapes separated by commas, as in 64,128 or 16x16"):
+    with inputs.expected(option, text, "shapes separated by commas, as in 64,128 or 16x16"):
         return [[int(size) for size in shape.split("x")] for shape in text.split(",")]
 
 
 def _numbers(option: str, text: str | None) -> list[int] | None:
     if text is None:
         return None
-    with expected(option, text, "whole numbers separated by commas, as in 24,32"):
+    with inputs.expected(option, text, "whole numbers separated by commas, as in 24,32"):
         return [int(number) for number in text.split(",")]
 
 
@@ -92,26 +82,18 @@ def report(out: Console, answer: Answer) -> None:
     """The cheapest points beside the reference, the best by each objective, what is refused."""
     out.print(Text(answer["kernel"]["demangled"], "bold"))
     base = answer["reference"]
-    line(
-        out,
-        f"reference {_named(base)}: {quantity(base['time']['seconds'], 's')}, "
-        f"{quantity(base['power']['watts'], 'W')}, {quantity(base['energy']['joules'], 'J')}",
-    )
-    table = plain_table()
-    for heading, justify in (
-        ("shape", "left"), ("occupancy", "right"), ("waves", "right"), ("time", "right"),
-        ("power", "right"), ("energy", "right"), ("saved", "right"), ("", "left"),
-    ):  # fmt: skip
-        table.add_column(heading, justify=justify)  # type: ignore[arg-type]
+    line(out, f"reference {_named(base)}: {', '.join(costs(base))}")
+    table = plain_table("shape")
+    for heading in ("occupancy", "waves", "time", "power", "energy", "saved"):
+        table.add_column(heading, justify="right")
+    table.add_column("")
     points = sorted(answer["points"], key=lambda point: point["energy"]["joules"])
     for point in points[:MOST_LINES]:
         table.add_row(
             _named(point),
             f"{point['occupancy']:.0%}",
             f"{point['waves']:g}",
-            quantity(point["time"]["seconds"], "s"),
-            quantity(point["power"]["watts"], "W"),
-            quantity(point["energy"]["joules"], "J"),
+            *costs(point),
             f"{point['energy_saved_percent']:+.1f} %",
             _marks(point),
         )

@@ -23,7 +23,7 @@ from uuid import UUID
 from sqlalchemy.exc import SQLAlchemyError
 
 from wattcast.app.logs import log
-from wattcast.app.settings import Settings
+from wattcast.app.settings import Settings, foreign_environment
 from wattcast.app.store.jobs import ENDED, Claim, JobStore, LeaseLostError
 from wattcast.features.cuda.isolation import Limited
 
@@ -208,9 +208,10 @@ class Worker:
 
 def _child(settings: Settings, claim: Claim) -> Limited:
     environment = {
-        **{name: value for name, value in os.environ.items() if not name.startswith("WATTCAST_")},
+        **foreign_environment(),
         **settings.environment(),
-        **_data_folder(),
+        # The training data's place, which is no setting of the service.
+        **{name: os.environ[name] for name in ("WATTCAST_DATA",) if name in os.environ},
         TOKEN_VARIABLE: claim.token,
         "OMP_NUM_THREADS": "1",
         "OMP_WAIT_POLICY": "PASSIVE",
@@ -223,11 +224,6 @@ def _child(settings: Settings, claim: Claim) -> Limited:
         stdout=subprocess.DEVNULL,
         env=environment,
     )
-
-
-def _data_folder() -> dict[str, str]:
-    """The training data's place, which is no setting of the service."""
-    return {"WATTCAST_DATA": os.environ["WATTCAST_DATA"]} if "WATTCAST_DATA" in os.environ else {}
 
 
 def _stop(child: subprocess.Popen[bytes]) -> None:

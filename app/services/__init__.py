@@ -4,8 +4,6 @@ analyses      threads in which kernels are analysed, with limits
 measurements/ measurements uploaded: read, checked, stored
 models/       versions of models; serving what the registry has promoted
 retrain/      POST /retrain, as a job: rows that count, candidates, what must be beaten, the gate
-figures       what GET /metrics looks up when asked: jobs, models, drift (how unlike training)
-pages         the page's files
 """
 
 from __future__ import annotations

@@ -55,11 +55,8 @@ def record(
     )
 
 
-def entries(engine: Engine, *, limit: int = 100, before: int | None = None) -> list[AuditEntry]:
-    """The latest ``limit`` entries, newest first; ``before`` an entry's id for the page after."""
-    columns = AUDIT_LOG.c
-    query = sa.select(*columns).order_by(columns.id.desc()).limit(limit)
-    if before is not None:
-        query = query.where(columns.id < before)
+def entries(engine: Engine, *, limit: int = 100) -> list[AuditEntry]:
+    """The latest ``limit`` entries, newest first."""
+    query = sa.select(AUDIT_LOG).order_by(AUDIT_LOG.c.id.desc()).limit(limit)
     with engine.connect() as connection:
         return [read(AuditEntry, row) for row in connection.execute(query)]

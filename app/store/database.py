@@ -94,16 +94,18 @@ def open_database(url: str, pool: Pool | None = None) -> Engine:
         else:
             engine = _postgres(address, pool)
         migrate(engine)
-    except StoreError:
+    except (StoreError, SQLAlchemyError, OSError, ImportError) as error:
         if engine is not None:
             engine.dispose()
-        raise
-    except (SQLAlchemyError, OSError, ImportError) as error:
-        if engine is not None:
-            engine.dispose()
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise StoreError(f"cannot open the database {shown}: {reason}") from error
+        if isinstance(error, StoreError):
+            raise
+        raise StoreError(f"cannot open the database {shown}: {_reason(error)}") from error
     return engine
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what the driver says."""
+    return str(getattr(error, "orig", None) or error).splitlines()[0]
 
 
 def _postgres(address: URL, pool: Pool) -> Engine:
@@ -241,8 +243,6 @@ REGISTRY_SINCE = "0004"
 """Migration that brought the registry: an older database has promoted nothing."""
 
 _WITHOUT = "WATTCAST_REGISTRY=off predicts without them"
-_SECONDS = DATABASE_SECONDS
-"""As long as a service waits by default."""
 
 
 class Reading:
@@ -263,9 +263,9 @@ class Reading:
                 self._engine = sa.create_engine(
                     self._address,
                     poolclass=sa.NullPool,
-                    connect_args=connect_arguments(self._address, _SECONDS),
+                    connect_args=connect_arguments(self._address, DATABASE_SECONDS),
                 )
-                be_patient(self._engine, _SECONDS)
+                be_patient(self._engine, DATABASE_SECONDS)
         except (SQLAlchemyError, ImportError) as error:
             raise cannot_read(url, error) from error
         self._checked = False
@@ -297,7 +297,7 @@ class Reading:
             f"file:{quote(str(self._file.absolute()))}?mode=ro",
             uri=True,
             check_same_thread=False,
-            timeout=_SECONDS,
+            timeout=DATABASE_SECONDS,
         )
 
 
@@ -307,5 +307,4 @@ def cannot_read(url: str, error: Exception) -> StoreError:
         shown = make_url(url).render_as_string(hide_password=True)
     except SQLAlchemyError:
         return StoreError("WATTCAST_DATABASE_URL is not an SQLAlchemy URL")
-    reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-    return StoreError(f"cannot ask {shown} for promoted models: {reason}; {_WITHOUT}")
+    return StoreError(f"cannot ask {shown} for promoted models: {_reason(error)}; {_WITHOUT}")

@@ -30,6 +30,7 @@ from wattcast.features.errors import ServiceError
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 STATES: tuple[State, ...] = get_args(State)
 ENDED: tuple[State, ...] = ("done", "failed", "cancelled")
+_QUEUED = {"state": "queued", "stage": "queued", "progress": 0.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +103,7 @@ class JobStore:
         values = {
             "id": job_id,
             "kind": kind,
-            "state": "queued",
-            "stage": "queued",
-            "progress": 0.0,
+            **_QUEUED,
             "request": request,
             "request_sha256": digest,
             "idempotency_key": key,
@@ -234,18 +233,9 @@ class JobStore:
 
     def beat(self, job_id: UUID, token: str, lease_seconds: float) -> bool:
         """Renew a lease; ``True`` if the job is to be cancelled. Raises LeaseLostError."""
-        columns = JOBS.c
-        renew = (
-            sa.update(JOBS)
-            .where(columns.id == job_id, columns.lease_token == token, columns.state == "running")
-            .values(lease_until=database_now() + lease_seconds)
-            .returning(columns.cancel_requested)
-        )
+        until = database_now() + lease_seconds
         with self._engine.begin() as connection:
-            row = connection.execute(renew).one_or_none()
-        if row is None:
-            raise LeaseLostError(job_id)
-        return bool(row.cancel_requested)
+            return self._held(connection, job_id, token, lease_until=until).cancel_requested
 
     def progress(
         self, job_id: UUID, token: str, stage: str, share: float, detail: str = ""
@@ -281,9 +271,7 @@ class JobStore:
                 self._end(connection, job_id, "cancelled", {})
                 return
             values = {
-                "state": "queued",
-                "stage": "queued",
-                "progress": 0.0,
+                **_QUEUED,
                 "lease_token": None,
                 "lease_until": None,
                 "not_before": database_now() + wait_seconds,

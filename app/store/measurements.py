@@ -153,9 +153,9 @@ class MeasurementStore:
             return [_batch(row) for row in connection.execute(query)]
 
     def rows(
-        self, batch_ids: Sequence[UUID], *, gpu: str | None = None, board: str | None = None
+        self, batch_ids: Sequence[UUID], *, gpu: str | None = None
     ) -> Iterator[tuple[UUID, Measurement]]:
-        """Rows of batches, by batch and row, a thousand at a time; of one GPU or board if named."""
+        """Rows of batches, by batch and row, a thousand at a time; of one GPU if named."""
         columns = MEASUREMENTS.c
         query = (
             sa.select(*columns)
@@ -164,8 +164,6 @@ class MeasurementStore:
         )
         if gpu is not None:
             query = query.where(columns.gpu == gpu)
-        if board is not None:
-            query = query.where(columns.board == board)
         with self._engine.connect() as connection:
             streamed = connection.execution_options(yield_per=_ROWS_AT_ONCE).execute(query)
             for row in streamed:

@@ -99,13 +99,20 @@ class Snapshot:
 
     def champion(self, place: Place) -> Version | None:
         """The promoted version of a place itself; ``None``: the packaged default."""
-        found = self.standings.get(place)
-        return None if found is None or found.champion is None else found.champion.version
+        move = self._move(place)
+        return None if move is None else move.version
+
+    def answering(self, place: Place) -> Version | None:
+        """The promoted version of a board, else of the GPU; ``None``: the packaged default."""
+        return self.champion(place) or self.champion(place._replace(board=""))
 
     def move_id(self, place: Place) -> int | None:
         """The promotion that stands at a place."""
-        found = self.standings.get(place)
-        return None if found is None or found.champion is None else found.champion.id
+        move = self._move(place)
+        return None if move is None else move.id
+
+    def _move(self, place: Place) -> Move | None:
+        return self.standings[place].champion if place in self.standings else None
 
 
 class ChampionMovedError(ServiceError):
@@ -278,13 +285,7 @@ def _current(connection: Connection, place: Place) -> int | None:
 
 def _point(connection: Connection, place: Place, **values: int | None) -> None:
     """Set a place's champion or candidate; the registry is locked, so nobody else does."""
-    done = connection.execute(
-        sa.update(MODEL_ALIASES)
-        .where(
-            *(MODEL_ALIASES.c[name] == value for name, value in place._asdict().items()),
-        )
-        .values(values)
-    )
+    done = connection.execute(sa.update(MODEL_ALIASES).filter_by(**place._asdict()).values(values))
     if not done.rowcount:
         connection.execute(sa.insert(MODEL_ALIASES).values(**place._asdict(), **values))
 

@@ -1,1 +1,1 @@
-"""The page: templates, modules of script, style sheets; ``app.services.pages`` reads them."""
+"""The page: templates, modules of script, style sheets; ``app.api.pages`` reads them."""

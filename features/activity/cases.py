@@ -89,7 +89,7 @@ class TrafficFactors(NamedTuple):
     requests: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ScaledTraffic:
     """Global memory traffic of blocks that go on for longer, or end sooner.
 
@@ -128,7 +128,7 @@ class ScaledTraffic:
         """Requests of a block to global memory."""
         return self.traffic.requests_per_block * self.factors.requests
 
-    @property
+    @cached_property
     def streams(self) -> tuple[Stream, ...]:
         """What happens to each buffer."""
         loads, stores, _ = self.factors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import NamedTuple, Protocol
 
@@ -364,42 +364,28 @@ def measure_mix(module: Module, functions: Mapping[str, Counted]) -> dict[str, f
 
 def measure_lines(module: Module, functions: Mapping[str, Counted]) -> tuple[LineActivity, ...]:
     """Activity by source line, the most machine instructions first."""
-    rows: dict[tuple[str | None, int], list[float]] = {}
+    rows: dict[tuple[str | None, int], Floats] = {}
     for name, counts in functions.items():
         body = body_of(module, name)
         machine, _ = machine_code(body).issued(counts)
-        for instruction in body.instructions:
-            place = instruction.location
-            key = (module.files.get(place.file), place.line) if place else (None, instruction.line)
-            at = instruction.position
-            executed = float(counts.warp_executions[at])
-            row = rows.setdefault(key, [0.0] * 7)
-            for index, value in enumerate(
-                (
-                    executed,
-                    float(machine[at]),
-                    float(counts.active_lanes[at]),
-                    float(counts.sectors[at]),
-                    float(counts.requests[at]),
-                    float(counts.shared_transactions[at]),
-                    float(counts.shared_requests[at]),
-                )
-            ):
-                row[index] += value
-    return tuple(_ranked(rows.items()))
-
-
-def _ranked(
-    rows: Iterable[tuple[tuple[str | None, int], list[float]]],
-) -> Iterable[LineActivity]:
-    for (file, line), (ptx, sass, lanes, sectors, requests, transactions, shared) in sorted(
-        rows, key=lambda item: (-item[1][1], item[0][0] or "", item[0][1])
-    ):
+        table = np.stack(
+            [
+                counts.warp_executions, machine, counts.active_lanes, counts.sectors,
+                counts.requests, counts.shared_transactions, counts.shared_requests,
+            ], axis=1,
+        )  # fmt: skip
+        for one in body.instructions:
+            place = one.location
+            key = (module.files.get(place.file), place.line) if place else (None, one.line)
+            rows[key] = rows.get(key, 0.0) + table[one.position]
+    found = []
+    for (file, line), row in rows.items():
+        ptx, sass, lanes, *rest = row.tolist()
         if ptx:
-            fraction = lanes / (WARP_SIZE * ptx)
-            yield LineActivity(
-                file, line, ptx, sass, fraction, sectors, requests, transactions, shared
-            )
+            found.append(LineActivity(file, line, ptx, sass, lanes / (WARP_SIZE * ptx), *rest))
+    return tuple(
+        sorted(found, key=lambda one: (-one.warp_instructions_sass, one.file or "", one.line))
+    )
 
 
 def body_of(module: Module, name: str) -> Body:

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from wattcast.features.activity.counts import Counted, Floats, Integers
-from wattcast.features.attached import Attached
-from wattcast.features.cfg import BasicBlock, ControlFlowGraph, build_cfg
+from wattcast.features.activity.counts import Counted, Floats, Integers, body_of
+from wattcast.features.attached import attached
+from wattcast.features.cfg import BasicBlock, build_cfg
 from wattcast.features.dataflow import block_edges, reads, writes
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.machine_code import machine_code
@@ -42,22 +42,13 @@ class Waiting(NamedTuple):
     barriers: float
 
 
-_blocks: Attached[Body, tuple[Integers, Floats, Floats]] = Attached("waiting")
-
-
 def measure_waiting(module: Module, functions: Mapping[str, Counted]) -> Waiting:
     """Sum the chains of all blocks; ``functions`` maps names to counts by position."""
     total = np.zeros(len(Waiting._fields))
     instructions = loads = 0.0
     for name, counts in functions.items():
-        function = module.function(name)
-        if function is None:
-            raise KeyError(name)
-        body = function.body
-        known = _blocks.get(body)
-        if known is None:
-            known = _blocks.set(body, _chains(body))
-        starts, chains, waits = known
+        body = body_of(module, name)
+        starts, chains, waits = _chains(body)
         executed = counts.warp_executions
         total += executed[starts] @ chains
         instructions += float(executed @ machine_code(body).instructions)
@@ -67,18 +58,19 @@ def measure_waiting(module: Module, functions: Mapping[str, Counted]) -> Waiting
     return found._replace(loads=float(total[Waiting._fields.index("loads")]) / max(loads, 1.0))
 
 
+@attached
 def _chains(body: Body) -> tuple[Integers, Floats, Floats]:
     """First instruction and longest chain of every block that holds any, ``[n]`` and ``[n, 4]``;
     which instructions are loads."""
     cfg = build_cfg(body)
     blocks = [block for block in cfg.blocks if block.start < block.end]
-    chains = [block_chain(body, cfg, block) for block in blocks]
+    chains = [block_chain(body, block) for block in blocks]
     table = np.array(chains, dtype=np.float64).reshape(-1, len(Waiting._fields))
     waits = np.array([waits_for_memory(classify(one.opcode)) for one in body.instructions])
     return np.array([block.start for block in blocks], dtype=np.intp), table, waits * 1.0
 
 
-def block_chain(body: Body, cfg: ControlFlowGraph, block: BasicBlock) -> Waiting:
+def block_chain(body: Body, block: BasicBlock) -> Waiting:
     """The longest chain of one block, run once.
 
     A barrier waits for all before it, and all accesses of memory after it wait for the barrier.

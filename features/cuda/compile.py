@@ -15,15 +15,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
 
+from wattcast.features.cuda import toolchain
 from wattcast.features.cuda.isolation import Finished, Limits, NotIsolatedError, run_limited
-from wattcast.features.cuda.toolchain import (
-    CUDA_TARGETS,
-    find_nvcc,
-    find_nvrtc,
-    include_folders,
-    nvcc_files,
-    nvrtc_files,
-)
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import WattcastError
 
@@ -67,7 +60,7 @@ def compile_cuda(
     include, host code without nvcc, a limit reached), CompilerMissingError, NotIsolatedError, and
     GivenUpError where the machine held it up.
     """
-    nvrtc, nvcc = find_nvrtc(), find_nvcc()
+    nvrtc, nvcc = toolchain.find_nvrtc(), toolchain.find_nvcc()
     if nvrtc is None and nvcc is None:
         raise CompilerMissingError(NO_COMPILER)
     limits = limits or Limits()
@@ -97,23 +90,23 @@ def compile_cuda(
 def _with_nvrtc(
     source: str, capability: tuple[int, int], library: Path, limits: Limits
 ) -> CompiledCuda:
-    target, diagnostics = _target(capability, CUDA_TARGETS, "NVRTC 12.9")
+    target, diagnostics = _target(capability, toolchain.CUDA_TARGETS, "NVRTC 12.9")
     child = str(Path(__file__).with_name("nvrtc_child.py"))
     command = [child, str(library), SOURCE_NAME, OUTPUT_NAME, "--generate-line-info"]
     command += [f"--gpu-architecture=compute_{target}", "--std=c++17"]
-    command += [f"--include-path={folder}" for folder in include_folders()]
-    ptx, done = _compiled(source, command, nvrtc_files(library), limits)
+    command += [f"--include-path={folder}" for folder in toolchain.include_folders()]
+    ptx, done = _compiled(source, command, toolchain.nvrtc_files(library), limits)
     return CompiledCuda(ptx, "nvrtc", target, diagnostics + _remarks(done.stdout))
 
 
 def _with_nvcc(
     source: str, capability: tuple[int, int], nvcc: Path, limits: Limits
 ) -> CompiledCuda:
-    targets = tuple(target for target in CUDA_TARGETS if target >= NVCC_MINIMUM)
+    targets = tuple(target for target in toolchain.CUDA_TARGETS if target >= NVCC_MINIMUM)
     target, diagnostics = _target(capability, targets, "nvcc 13")
     command = [str(nvcc), "-ptx", "-lineinfo", "-std=c++17", f"-arch=compute_{target}"]
     command += [SOURCE_NAME, "-o", OUTPUT_NAME]
-    ptx, done = _compiled(source, command, nvcc_files(nvcc), limits)
+    ptx, done = _compiled(source, command, toolchain.nvcc_files(nvcc), limits)
     return CompiledCuda(ptx, "nvcc", target, diagnostics + _remarks(done.stderr))
 
 

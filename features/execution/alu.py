@@ -6,16 +6,10 @@ from collections.abc import Callable
 
 import numpy as np
 
+from wattcast.features.execution import integer
 from wattcast.features.execution.conversion import conversion
 from wattcast.features.execution.floating import comparison, floating_operation, flush
 from wattcast.features.execution.groups import Group
-from wattcast.features.execution.integer import (
-    Function,
-    Operation,
-    integer_operation,
-    logic3,
-    permute_operation,
-)
 from wattcast.features.execution.operands import (
     CARRY,
     Frame,
@@ -44,14 +38,14 @@ from wattcast.features.integers import UNSIGNED, Lanes
 from wattcast.features.ptx import ir
 
 
-def arithmetic(base: str, modifiers: tuple[str, ...], *, precise: bool) -> Operation | None:
+def arithmetic(base: str, modifiers: tuple[str, ...], *, precise: bool) -> integer.Operation | None:
     """The pure operation of an opcode, whichever family it is of."""
     if base == "cvt":
         return conversion(modifiers, precise=precise)
     if base == "prmt":
-        return permute_operation(modifiers)
+        return integer.permute_operation(modifiers)
     found = floating_operation(base, modifiers, precise=precise)
-    return found or integer_operation(base, modifiers)
+    return found or integer.integer_operation(base, modifiers)
 
 
 # --- setp, set, selp, slct ------------------------------------------------------------------
@@ -60,12 +54,12 @@ _COMPARISONS = frozenset({
     "eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs",
     "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan",
 })  # fmt: skip
-_COMBINE: dict[str, Function] = {
+_COMBINE: dict[str, integer.Function] = {
     "and": np.logical_and, "or": np.logical_or, "xor": np.logical_xor,
 }  # fmt: skip
 
 
-def _compare(modifiers: tuple[str, ...]) -> tuple[Function, DType, Function | None]:
+def _compare(modifiers: tuple[str, ...]) -> tuple[integer.Function, DType, integer.Function | None]:
     name = next((m for m in modifiers if m in _COMPARISONS), None)
     if name is None or modifiers[-1] not in TYPES:
         raise UnsupportedError("comparison")
@@ -90,7 +84,7 @@ def set_predicate(modifiers: tuple[str, ...], items: Items, operands: Operands) 
     first, second = destinations(items[0])
     p = operands.target(first, BOOL)
     if second is None and combine is None:
-        return pure(Operation(function, (dtype, dtype), BOOL), operands, items)
+        return pure(integer.Operation(function, (dtype, dtype), BOOL), operands, items)
     q = operands.target(second, BOOL) if second is not None else None
     third = operands.predicate(items[3]) if combine is not None else None
 
@@ -178,13 +172,13 @@ def select_by_sign(modifiers: tuple[str, ...], items: Items, operands: Operands)
     """slct: ``c >= 0 ? a : b``."""
     dtype = TYPES[modifiers[-2]]
     by = F32 if modifiers[-1] == "f32" else S32
-    return pure(Operation(_by_sign, (dtype, dtype, by), dtype), operands, items)
+    return pure(integer.Operation(_by_sign, (dtype, dtype, by), dtype), operands, items)
 
 
 # --- carries ---------------------------------------------------------------------------------
 
 
-def _product(modifiers: tuple[str, ...], dtype: DType) -> Function:
+def _product(modifiers: tuple[str, ...], dtype: DType) -> integer.Function:
     return Lanes(dtype).high if "hi" in modifiers else np.multiply
 
 
@@ -284,7 +278,7 @@ def move(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handle
 
         return copy_predicate
     dtype = TYPES[kind]
-    return pure(Operation(lambda a: a, (dtype,), dtype), operands, (target, source))
+    return pure(integer.Operation(lambda a: a, (dtype,), dtype), operands, (target, source))
 
 
 CLOCKS = frozenset({"%clock", "%clock64", "%clock_hi", "%globaltimer", "%globaltimer_lo",
@@ -316,10 +310,10 @@ def convert_address(modifiers: tuple[str, ...], items: Items, operands: Operands
     window = np.uint64(WINDOWS.get(space, 0))
     to = "to" in modifiers
     if dtype.itemsize != 8 or not window:
-        return pure(Operation(lambda a: a, (dtype,), dtype), operands, items)
+        return pure(integer.Operation(lambda a: a, (dtype,), dtype), operands, items)
     mask = np.uint64((1 << WINDOW_SHIFT) - 1)
-    function: Function = (lambda a: a & mask) if to else (lambda a: (a & mask) | window)
-    return pure(Operation(function, (U64,), U64), operands, items)
+    function: integer.Function = (lambda a: a & mask) if to else (lambda a: (a & mask) | window)
+    return pure(integer.Operation(function, (U64,), U64), operands, items)
 
 
 def is_space(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
@@ -327,7 +321,7 @@ def is_space(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Ha
     space = modifiers[0].partition("::")[0]
     window = np.uint64(WINDOWS.get(space, 0) >> WINDOW_SHIFT)
     shift = np.uint64(WINDOW_SHIFT)
-    return pure(Operation(lambda a: (a >> shift) == window, (U64,), BOOL), operands, items)
+    return pure(integer.Operation(lambda a: (a >> shift) == window, (U64,), BOOL), operands, items)
 
 
 def logic(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
@@ -335,10 +329,10 @@ def logic(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handl
     table = items[4]
     if not isinstance(table, ir.Immediate):
         raise UnsupportedError("lop3 table")
-    function = logic3(int(table.value) & 0xFF)
+    function = integer.logic3(int(table.value) & 0xFF)
     target = items[0]
     if not isinstance(target, ir.Pair):
-        return pure(Operation(function, (U32,) * 3, U32), operands, items[:4])
+        return pure(integer.Operation(function, (U32,) * 3, U32), operands, items[:4])
     dst, flag = operands.target(target.first, U32), operands.target(target.second, BOOL)
     slots = [operands.source(o, U32) for o in items[1:4]]
     p, negated = operands.predicate(items[5])

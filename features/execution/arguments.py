@@ -26,7 +26,7 @@ from wattcast.features.dataflow import closure
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
 from wattcast.features.execution.program import Program
-from wattcast.features.execution.roles import registers
+from wattcast.features.execution.roles import registers, usage
 from wattcast.features.execution.spaces import (
     GLOBAL_BASE,
     PARAMETER_BASE,
@@ -69,13 +69,13 @@ def _given(launch: Launch, index: int, parameter: ir.Parameter) -> Argument | No
 class _Origins:
     """Which axes and parameters each register is computed from (flow-insensitive)."""
 
-    def __init__(self, program: Program) -> None:
-        linked = program.by_name[program.kernel.name]
+    def __init__(self, kernel: ir.Function) -> None:
+        parameters = {p.name for p in kernel.parameters}
         direct: dict[str, set[str]] = {}
         sources: dict[str, list[str]] = {}
         self.comparisons: list[tuple[set[str], set[str]]] = []
         compared: list[tuple[ir.Operand, ...]] = []
-        for one in linked.body.instructions:
+        for one in kernel.body.instructions:
             base = one.base
             if len(one.operands) < (3 if base == "setp" else 2):
                 continue  # not an instruction: it is reported where it would run
@@ -84,7 +84,7 @@ class _Origins:
                 if (
                     isinstance(address, ir.Address)
                     and isinstance(address.base, ir.Symbol)
-                    and address.base.name in program.parameters
+                    and address.base.name in parameters
                 ):
                     for name in registers(one.operands[:1]):
                         direct.setdefault(name, set()).add(address.base.name)
@@ -135,53 +135,54 @@ def _default_integer(origins: _Origins, parameter: str, launch: Launch) -> int:
     return min(extent["%x"], MOST_ASSUMED)
 
 
-def assumed_integers(program: Program, launch: Launch) -> dict[str, int]:
+def assumed_integers(kernel: ir.Function, launch: Launch) -> dict[str, int]:
     """Values that integer parameters get where the launch gives none, by name."""
-    origins = _origins_of(program)
+    origins = _origins_of(kernel)
     return {
         name: min(_default_integer(origins, name, launch), most)
-        for name, most in _integers(program).items()
+        for name, most in _integers(kernel).items()
     }
 
 
 @attached
-def _integers(program: Program) -> dict[str, int]:
+def _integers(kernel: ir.Function) -> dict[str, int]:
     """Parameters that are integers, with the largest number that each holds."""
-    pointing = {name for name, _ in pointers(program)}
-    each = [(p, TYPES.get(p.type)) for p in program.kernel.parameters if p.name not in pointing]
+    pointing = {name for name, _ in pointers(kernel)}
+    each = [(p, TYPES.get(p.type)) for p in kernel.parameters if p.name not in pointing]
     return {
         parameter.name: (1 << (8 * dtype.itemsize - 1)) - 1
         for parameter, dtype in each
         if dtype is not None and dtype.kind != "f" and dtype.itemsize == parameter.bytes
-        and not _used_as_float(program, parameter.name)
+        and not _used_as_float(kernel, parameter.name)
     }  # fmt: skip
 
 
 @attached
-def _origins_of(program: Program) -> _Origins:
-    return _Origins(program)
+def _origins_of(kernel: ir.Function) -> _Origins:
+    return _Origins(kernel)
 
 
 @attached
-def pointers(program: Program) -> dict[tuple[str, int], bool]:
+def pointers(kernel: ir.Function) -> dict[tuple[str, int], bool]:
     """Parameters (name, byte offset) that hold pointers."""
-    linked = program.by_name[program.kernel.name]
+    names = {p.name for p in kernel.parameters}
+    used = usage(kernel.body)
     found: dict[tuple[str, int], bool] = {}
-    for one in linked.body.instructions:
+    for one in kernel.body.instructions:
         if not one.opcode.startswith("ld.param") or len(one.operands) < 2:
             continue
         address = one.operands[1]
         if not (isinstance(address, ir.Address) and isinstance(address.base, ir.Symbol)):
             continue
         name = address.base.name
-        if name not in program.parameters or not one.opcode.endswith("64"):
+        if name not in names or not one.opcode.endswith("64"):
             continue
         place = address.base.offset + address.offset
         size = 8
         for k, register in enumerate(registers(one.operands[:1])):
-            if register in linked.usage.pointers:
+            if register in used.pointers:
                 found[(name, place + size * k)] = True
-    for parameter in program.kernel.parameters:
+    for parameter in kernel.parameters:
         if parameter.is_pointer:
             found[(parameter.name, 0)] = True
     return found
@@ -209,9 +210,8 @@ def _pack(value: float, parameter: ir.Parameter) -> bytes:
     return (whole & ((1 << bits) - 1)).to_bytes(dtype.itemsize, "little")
 
 
-def _used_as_float(program: Program, name: str) -> bool:
-    linked = program.by_name[program.kernel.name]
-    for one in linked.body.instructions:
+def _used_as_float(kernel: ir.Function, name: str) -> bool:
+    for one in kernel.body.instructions:
         if one.base == "ld" and len(one.operands) > 1:
             address = one.operands[1]
             if (
@@ -222,7 +222,7 @@ def _used_as_float(program: Program, name: str) -> bool:
                 if one.opcode.rpartition(".")[2] in ("f32", "f64", "f16"):
                     return True
                 for register in registers(one.operands[:1]):
-                    if linked.usage.roles.get(register) == "float":
+                    if usage(kernel.body).roles.get(register) == "float":
                         return True
     return False
 
@@ -252,7 +252,7 @@ def bind(
     size = max([program.parameters[p.name] + p.bytes for p in parameters], default=0)
     packed = bytearray(size)
     regions: list[object] = []
-    pointing = pointers(program) if buffers is None else {}
+    pointing = pointers(program.kernel) if buffers is None else {}
     next_base = GLOBAL_BASE
     for index, parameter in enumerate(parameters):
         given = _given(launch, index, parameter)
@@ -293,12 +293,12 @@ def bind(
         if dtype is None or dtype.itemsize != parameter.bytes:
             assume(f"{parameter.name} ({parameter.bytes} bytes by value) is assumed to be zero")
             continue
-        if dtype.kind == "f" or _used_as_float(program, parameter.name):
+        if dtype.kind == "f" or _used_as_float(program.kernel, parameter.name):
             value: float = 1.0
             form = {2: "<e", 4: "<f", 8: "<d"}[dtype.itemsize]
             packed[start : start + parameter.bytes] = struct.pack(form, value)
         else:
-            value = _default_integer(_origins_of(program), parameter.name, launch)
+            value = _default_integer(_origins_of(program.kernel), parameter.name, launch)
             bits = 8 * dtype.itemsize
             value = min(value, (1 << (bits - 1)) - 1)
             packed[start : start + parameter.bytes] = int(value).to_bytes(bits // 8, "little")

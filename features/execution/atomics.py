@@ -11,13 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.execution.access import (
-    LOCAL_WINDOW,
-    SHARED_WINDOW,
-    Site,
-    in_window,
-    private_positions,
-)
+from wattcast.features.execution import access
 from wattcast.features.execution.context import Context, space_of
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.integer import Function
@@ -248,7 +242,7 @@ def build(context: Context, base: str, modifiers: tuple[str, ...], items: Items)
         index = group.index
         for window, part in _by_space(space, where, group):
             chosen = slice(None) if part is group else np.searchsorted(index, part.index)
-            offsets = in_window(where) if space == "generic" else where
+            offsets = access.in_window(where) if space == "generic" else where
             for k in range(lanes):
                 old = _memory(
                     site, window, offsets + dtype.itemsize * k if k else offsets, part, name,
@@ -280,23 +274,23 @@ def build(context: Context, base: str, modifiers: tuple[str, ...], items: Items)
 def _by_space(space: str, where: Offsets, group: Group) -> list[tuple[int, Group]]:
     if space == "generic":
         return by_window(where, group)
-    return [({"shared": SHARED_WINDOW, "local": LOCAL_WINDOW}.get(space, 0), group)]
+    return [({"shared": access.SHARED_WINDOW, "local": access.LOCAL_WINDOW}.get(space, 0), group)]
 
 
 def _memory(
-    site: Site, window: int, where: Offsets, group: Group, name: str, b: Array, c: Array | None,
-    need_old: bool, dtype: DType, *, counted: bool,
+    site: access.Site, window: int, where: Offsets, group: Group, name: str, b: Array,
+    c: Array | None, need_old: bool, dtype: DType, *, counted: bool,
 ) -> Array | None:  # fmt: skip
     machine = group.machine
     tally = machine.tallies[site.number]
     size = dtype.itemsize
     if window:
-        memory = machine.shared if window == SHARED_WINDOW else machine.local
-        if counted and window == SHARED_WINDOW:
+        memory = machine.shared if window == access.SHARED_WINDOW else machine.local
+        if counted and window == access.SHARED_WINDOW:
             tally.count_shared(where, site.width, group)
             if tally.contention is not None:
                 tally.contention.count(where, group, shared=True)
-        positions, inside = private_positions(site, memory, where, group, size)
+        positions, inside = access.private_positions(site, memory, where, group, size)
         positions = positions & ~np.int64(size - 1)
         if inside is not None:
             positions = np.where(inside, positions, memory.origin[group.index])

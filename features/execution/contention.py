@@ -1,7 +1,7 @@
 """Atomics that meet at one address: within a warp, and over the launch.
 
 Lanes of a warp that act on the same address are served one after the other. So are all operations
-of a launch on one address in global memory (``collisions`` finds the hottest one).
+of a launch on one address in global memory (``summary`` finds the hottest one).
 """
 
 from __future__ import annotations

@@ -4,15 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattcast.features.execution.floating import (
-    correct64,
-    directed,
-    flush,
-    saturate,
-    to_bf16_exact,
-    to_odd,
-    two_sum,
-)
+from wattcast.features.execution import floating
 from wattcast.features.execution.integer import Function, Operation
 from wattcast.features.execution.values import (
     F16,
@@ -57,13 +49,13 @@ def float_to_integer(value: Array, dtype: DType, rounding: str = "rzi") -> Array
 def integer_to_float(value: Array, dtype: DType, rounding: str) -> Array:
     """A directed rounding of integers, exact for 64 bits too: by halves that f64 can hold."""
     if value.dtype.itemsize < 8:
-        return directed(value.astype(F64), dtype, rounding)
+        return floating.directed(value.astype(F64), dtype, rounding)
     shift, low = value.dtype.type(32), value.dtype.type(0xFFFFFFFF)
     upper = (value >> shift).astype(F64) * 2.0**32
-    total, error = two_sum(upper, (value & low).astype(F64))
+    total, error = floating.two_sum(upper, (value & low).astype(F64))
     if dtype is F64:
-        return correct64(total, error, rounding)
-    return directed(to_odd(total, error), dtype, rounding)
+        return floating.correct64(total, error, rounding)
+    return floating.directed(floating.to_odd(total, error), dtype, rounding)
 
 
 def clamped(value: Array, dtype: DType) -> Array:
@@ -90,22 +82,22 @@ def _float_to_float(
 
     def apply(value: Array) -> Array:
         if ftz and source == "f32":
-            value = flush(value)
+            value = floating.flush(value)
         exact = (from_bf16(value) if source == "bf16" else value).astype(F64)
         if integral:
             exact = _INTEGRAL[integral](exact)
         if clamp:
-            exact = saturate(exact)
+            exact = floating.saturate(exact)
         if positive:
             exact = np.maximum(exact, 0.0)
         if target == "bf16":
             if rounding == "rz":
                 return (exact.astype(F32).view(U32) >> np.uint32(16)).astype(U16)
-            return to_bf16_exact(exact)
+            return floating.to_bf16_exact(exact)
         if target == "tf32":
             return _tf32(exact)
-        out = directed(exact, TYPES[target], rounding if precise else "rn")
-        return flush(out) if ftz and target == "f32" else out
+        out = floating.directed(exact, TYPES[target], rounding if precise else "rn")
+        return floating.flush(out) if ftz and target == "f32" else out
 
     if source == target and not (integral or clamp or positive or ftz):
         return lambda a: a
@@ -139,7 +131,7 @@ def conversion(modifiers: tuple[str, ...], *, precise: bool) -> Operation | None
     if target in _FLOATS:
         rounding = next((m for m in modifiers if m in ("rz", "rm", "rp")), "rn")
         if target == "bf16":
-            return Operation(lambda a: to_bf16_exact(a.astype(F64)), (held,), U16)
+            return Operation(lambda a: floating.to_bf16_exact(a.astype(F64)), (held,), U16)
         if rounding == "rn" or not precise:
             if target == "f16":
                 return Operation(lambda a: a.astype(F64).astype(F16), (held,), F16)

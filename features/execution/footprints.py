@@ -314,8 +314,9 @@ class _Footprints:
         found = []
         for number in (*self.kinds.loads, *self.kinds.stores):
             unlisted = float(self.extra[:, number].sum())
-            keys = self.batches[0].machine.tallies[number].log.keys
-            if unlisted and keys.size:
+            logs = [batch.machine.tallies[number].log.keys for batch in self.batches]
+            keys = np.concatenate(logs) if unlisted else logs[0][:0]
+            if keys.size:
                 found.append(Listed(distinct(keys & _SECTOR_MASK), 1.0 + unlisted / keys.size))
         return sorted(found, key=lambda listed: listed.factor)
 

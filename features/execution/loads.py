@@ -6,19 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from wattcast.features.execution.access import (
-    LOCAL_WINDOW,
-    SHARED_WINDOW,
-    Site,
-    in_window,
-    read_global,
-    read_private,
-    touch_global,
-    touch_private,
-    windows,
-    write_global,
-    write_private,
-)
+from wattcast.features.execution import access
 from wattcast.features.execution.context import Context, space_of
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.operands import (
@@ -162,11 +150,11 @@ def _split(stored: dict[int, Array], start: int) -> None:
 Read = Callable[[Offsets, Group], list[Array]]
 
 
-def reader(site: Site, dtype: DType, count: int, *, idle: bool = False) -> Read:
+def reader(site: access.Site, dtype: DType, count: int, *, idle: bool = False) -> Read:
     """Reads and counts ``count`` consecutive values in the site's space; ``idle``: only counts."""
     width = dtype.itemsize * count
-    from_global = touch_global if idle else read_global
-    from_private = touch_private if idle else read_private
+    from_global = access.touch_global if idle else access.read_global
+    from_private = access.touch_private if idle else access.read_private
 
     def read_shared(where: Offsets, group: Group) -> list[Array]:
         machine = group.machine
@@ -191,14 +179,20 @@ def reader(site: Site, dtype: DType, count: int, *, idle: bool = False) -> Read:
     def read_generic(where: Offsets, group: Group) -> list[Array]:
         parts = by_window(where, group)
         if len(parts) == 1:
-            return spaces[parts[0][0]](in_window(where), group)
+            return spaces[parts[0][0]](access.in_window(where), group)
         out = [np.zeros(group.machine.count, dtype=dtype) for _ in range(count)]
         for window, part in parts:
-            for total, piece in zip(out, spaces[window](in_window(where), part), strict=True):
+            for total, piece in zip(
+                out, spaces[window](access.in_window(where), part), strict=True
+            ):
                 np.copyto(total, piece, where=part.mask)
         return out
 
-    spaces: dict[int, Read] = {0: read_memory, SHARED_WINDOW: read_shared, LOCAL_WINDOW: read_local}
+    spaces: dict[int, Read] = {
+        0: read_memory,
+        access.SHARED_WINDOW: read_shared,
+        access.LOCAL_WINDOW: read_local,
+    }
     named: dict[str, Read] = {
         "shared": read_shared,
         "local": read_local,
@@ -213,43 +207,40 @@ def reader(site: Site, dtype: DType, count: int, *, idle: bool = False) -> Read:
 Write = Callable[[Offsets, Group, list[Array]], None]
 
 
-def writer(site: Site, width: int) -> Write:
+def writer(site: access.Site, width: int) -> Write:
     """Writes and counts consecutive values in the site's space."""
 
     def write_shared(where: Offsets, group: Group, values: list[Array]) -> None:
         machine = group.machine
         machine.tallies[site.number].count_shared(where, width, group)
-        write_private(site, machine.shared, where, group, values)
+        access.write_private(site, machine.shared, where, group, values)
 
     def write_local(where: Offsets, group: Group, values: list[Array]) -> None:
         machine = group.machine
         machine.tallies[site.number].count_local(where, width, group)
-        write_private(site, machine.local, where, group, values)
+        access.write_private(site, machine.local, where, group, values)
 
     def write_memory(where: Offsets, group: Group, values: list[Array]) -> None:
         tally = group.machine.tallies[site.number]
         tally.count_global(where, group)
-        write_global(site, tally, where, group, values)
+        access.write_global(site, tally, where, group, values)
 
     def write_generic(where: Offsets, group: Group, values: list[Array]) -> None:
         for window, part in by_window(where, group):
-            spaces[window](in_window(where), part, values)
+            spaces[window](access.in_window(where), part, values)
 
     spaces: dict[int, Write] = {
-        0: write_memory, SHARED_WINDOW: write_shared, LOCAL_WINDOW: write_local,
+        0: write_memory, access.SHARED_WINDOW: write_shared, access.LOCAL_WINDOW: write_local,
     }  # fmt: skip
     named: dict[str, Write] = {
-        "shared": write_shared,
-        "local": write_local,
-        "global": write_memory,
-        "generic": write_generic,
-    }
+        "shared": write_shared, "local": write_local, "generic": write_generic,
+    }  # fmt: skip
     return named.get(site.space, write_memory)
 
 
 def by_window(where: Offsets, group: Group) -> list[tuple[int, Group]]:
     """The group's threads by the window their generic addresses lie in."""
-    found = windows(where)
+    found = access.windows(where)
     if found.shape[0] == 1:
         return [(_known(int(found[0])), group)]
     active = found if group.everyone else found[group.index]
@@ -265,7 +256,7 @@ def by_window(where: Offsets, group: Group) -> list[tuple[int, Group]]:
 
 
 def _known(window: int) -> int:
-    return window if window in (SHARED_WINDOW, LOCAL_WINDOW) else 0
+    return window if window in (access.SHARED_WINDOW, access.LOCAL_WINDOW) else 0
 
 
 def load(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
@@ -381,7 +372,7 @@ def copy_async(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
         values = [np.zeros(1, dtype=dtype)] * count
         if copied is not None:
             tally.count_global(where, copied, width)
-            read = read_global(site, tally, where, copied, dtype, count)
+            read = access.read_global(site, tally, where, copied, dtype, count)
             if copied is group:
                 values = read
             else:
@@ -392,6 +383,6 @@ def copy_async(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
             values = [np.where(kept >= 4 * (k + 1), v, dtype.type(0)) for k, v in enumerate(values)]
         target = addresses(frame, to_slot, to_offset)
         machine.tallies[shared.number].count_shared(target, width, group)
-        write_private(shared, machine.shared, target, group, values)
+        access.write_private(shared, machine.shared, target, group, values)
 
     return handler

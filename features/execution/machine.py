@@ -18,21 +18,15 @@ import numpy.typing as npt
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import Effort, checkpoint
-from wattcast.features.execution import control
+from wattcast.features.execution import control, spaces
 from wattcast.features.execution.access import Site
 from wattcast.features.execution.barriers import Barriers
 from wattcast.features.execution.context import FRAME_STEP, Gather, LoopEdge
 from wattcast.features.execution.forced import Override
 from wattcast.features.execution.groups import Counts, CutShortError, Group, Mask
 from wattcast.features.execution.operands import PARAMETERS, Frame
+from wattcast.features.execution.paths import Step
 from wattcast.features.execution.program import Program
-from wattcast.features.execution.rounds import Step
-from wattcast.features.execution.spaces import (
-    GLOBAL_SPACES,
-    PARAMETER_BASE,
-    GlobalMemory,
-    PrivateMemory,
-)
 from wattcast.features.execution.specials import special_values
 from wattcast.features.execution.steady import Steady
 from wattcast.features.execution.tally import COUNTED, Tally
@@ -69,7 +63,7 @@ class Machine:
         program: Program,
         launch: Launch,
         blocks: tuple[int, ...],
-        memory: GlobalMemory,
+        memory: spaces.GlobalMemory,
         parameters: bytes,
         *,
         dynamic_shared_bytes: int,
@@ -99,12 +93,12 @@ class Machine:
             np.arange(self.slots, dtype=np.int64), launch.warps_per_block
         )
         self.shared_bytes = program.shared_bytes + dynamic_shared_bytes
-        self.shared = PrivateMemory(
+        self.shared = spaces.PrivateMemory(
             self.slots,
             self.shared_bytes,
             np.repeat(np.arange(self.slots, dtype=np.int64), self.per_block),
         )
-        self._local: PrivateMemory | None = None
+        self._local: spaces.PrivateMemory | None = None
         self._parameters = np.frombuffer(parameters.ljust(-(-len(parameters) // 8) * 8 + 8, b"\0"),
                                          dtype=np.uint8)  # fmt: skip
         self.run_stats = np.zeros((len(program.runs), 2, self.slots), dtype=np.int64)
@@ -112,7 +106,7 @@ class Machine:
         self.guarded = np.zeros((max(1, len(program.guarded)), self.slots), dtype=np.int64)
         self.counted = np.zeros((len(program.sites), len(COUNTED), self.slots), dtype=np.int64)
         # Shared and local accesses list no sectors.
-        sites = sum(site.space in GLOBAL_SPACES for site in program.sites)
+        sites = sum(site.space in spaces.GLOBAL_SPACES for site in program.sites)
         most = MOST_KEYS if sites <= MANY_SITES else max(LEAST_KEYS, MOST_KEYS // 4 // sites)
         self.tallies = [
             Tally(
@@ -145,12 +139,12 @@ class Machine:
     # --- what handlers ask ---
 
     @property
-    def local(self) -> PrivateMemory:
+    def local(self) -> spaces.PrivateMemory:
         """Local memory of all threads, made when first touched."""
         if self._local is None:
             size = self.program.local_bytes * (self.most_frames if self._recursive else 1)
             limit = max(self.program.local_bytes, 256 * 1024 * 1024 // max(1, self.count))
-            self._local = PrivateMemory(
+            self._local = spaces.PrivateMemory(
                 self.count, min(size, limit), np.arange(self.count, dtype=np.int64)
             )
         return self._local
@@ -222,7 +216,7 @@ class Machine:
                 return np.zeros(1, dtype=kind)
             return piece.copy().view(kind)
         if name.startswith("!address."):
-            return np.array([PARAMETER_BASE + int(name.split(".")[1])], dtype=np.uint64)
+            return np.array([spaces.PARAMETER_BASE + int(name.split(".")[1])], dtype=np.uint64)
         values = special_values(self, name)
         if values is None:
             self.complain("unknown_special_register", f"{name} is not known; read as 0")

@@ -8,27 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattcast.features.execution.access import (
-    SHARED_WINDOW,
-    Site,
-    in_window,
-    read_flat,
-    windows,
-    write_flat,
-)
+from wattcast.features.execution import access, fragments
 from wattcast.features.execution.context import Context, space_of
-from wattcast.features.execution.fragments import (
-    ELEMENTS,
-    Element,
-    Shape,
-    assemble,
-    mma_places,
-    numbers,
-    parse_shape,
-    raw_table,
-    registers_of,
-    wmma_places,
-)
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.loads import addresses
 from wattcast.features.execution.operands import (
@@ -55,7 +36,7 @@ def _gathered(frame: Frame, group: Group, slots: list[int], size: int) -> Array:
     """Bits ``(warps, 32, registers)`` of a fragment."""
     dtype = U64 if size == 8 else U32
     count = group.machine.count
-    return raw_table([spread(as_type(frame[s], dtype), count) for s in slots], size)
+    return fragments.raw_table([spread(as_type(frame[s], dtype), count) for s in slots], size)
 
 
 def _scatter(frame: Frame, group: Group, slots: list[int], bits: Array) -> None:
@@ -89,11 +70,11 @@ def _product(a: Array, b: Array, c: Array, precise: bool) -> Array:
 
 def multiply(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """mma.sync of the m16n8 and m8n8 shapes (not the quad-pair m8n8k4 of Volta)."""
-    shape = parse_shape(modifiers)
-    types = [m for m in modifiers if m in ELEMENTS]
+    shape = fragments.parse_shape(modifiers)
+    types = [m for m in modifiers if m in fragments.ELEMENTS]
     if len(types) < 4 or "sp" in modifiers or any("::" in m or m == "sp" for m in modifiers):
         raise UnsupportedError("sparse or scaled mma")
-    kind_d, kind_a, kind_b, kind_c = (ELEMENTS[t] for t in types[:4])
+    kind_d, kind_a, kind_b, kind_c = (fragments.ELEMENTS[t] for t in types[:4])
     if shape == (8, 8, 4) and kind_a.name == "f16":
         raise UnsupportedError("mma.m8n8k4.f16")
     slots = []
@@ -102,16 +83,16 @@ def multiply(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
     wide = U64 if kind_d.bits == 64 else U32
     outs = [context.operands.target(o, wide) for o in elements(items[0])]
     parts = [
-        mma_places(shape, name, kind.per_register, len(s))
+        fragments.mma_places(shape, name, kind.per_register, len(s))
         for name, kind, s in zip("abc", (kind_a, kind_b, kind_c), slots, strict=True)
     ]
-    result = mma_places(shape, "c", kind_d.per_register, len(outs))
+    result = fragments.mma_places(shape, "c", kind_d.per_register, len(outs))
     precise = context.precise
 
     def handler(frame: Frame, group: Group) -> None:
         matrices = [
-            assemble(
-                numbers(_gathered(frame, group, s, 8 if kind.bits == 64 else 4), kind),
+            fragments.assemble(
+                fragments.numbers(_gathered(frame, group, s, 8 if kind.bits == 64 else 4), kind),
                 places, rows, columns,
             )
             for s, kind, places, rows, columns in (
@@ -121,7 +102,7 @@ def multiply(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
             )
         ]  # fmt: skip
         total = _product(matrices[0], matrices[1], matrices[2], precise)
-        _scatter(frame, group, outs, registers_of(total[:, result[0], result[1]], kind_d))
+        _scatter(frame, group, outs, fragments.registers_of(total[:, result[0], result[1]], kind_d))
 
     return handler
 
@@ -129,14 +110,14 @@ def multiply(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
 # --- wmma --------------------------------------------------------------------------------------
 
 
-def _wmma_element(modifiers: tuple[str, ...]) -> Element:
-    found = [m for m in modifiers if m in ELEMENTS]
+def _wmma_element(modifiers: tuple[str, ...]) -> fragments.Element:
+    found = [m for m in modifiers if m in fragments.ELEMENTS]
     if not found or found[-1] in ("s4", "u4"):
         raise UnsupportedError("wmma type")
-    return ELEMENTS[found[-1]]
+    return fragments.ELEMENTS[found[-1]]
 
 
-def _tile(shape: Shape, which: str) -> tuple[int, int]:
+def _tile(shape: fragments.Shape, which: str) -> tuple[int, int]:
     return {"a": (shape.m, shape.k), "b": (shape.k, shape.n)}.get(which, (shape.m, shape.n))
 
 
@@ -149,7 +130,7 @@ class _Tiles:
     ) -> None:  # fmt: skip
         self.element = _wmma_element(modifiers)
         self.space = space_of(modifiers)
-        self.rows, self.columns = _tile(parse_shape(modifiers), which)
+        self.rows, self.columns = _tile(fragments.parse_shape(modifiers), which)
         self.by_row = "row" in modifiers
         self.size = self.element.bits // 8
         self.count = registers * self.element.per_register
@@ -180,8 +161,8 @@ class _Tiles:
         where = first[:, None] + element * self.size
         shared = self.space == "shared"
         if self.space == "generic":
-            shared = bool((windows(where) == SHARED_WINDOW).all())
-            where = in_window(where)
+            shared = bool((access.windows(where) == access.SHARED_WINDOW).all())
+            where = access.in_window(where)
         return where, shared
 
 
@@ -199,7 +180,7 @@ def load_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Han
         machine = group.machine
         where, shared = tiles.locate(frame, group)
         machine.tallies[tiles.site.number].count_tile(where, tiles.size, shared, group)
-        values = read_flat(tiles.site, machine, where, shared, group, tiles.element.dtype)
+        values = access.read_flat(tiles.site, machine, where, shared, group, tiles.element.dtype)
         wide = U64 if tiles.element.bits == 64 else U32
         if tiles.repeats > 1:
             values = np.tile(values, (1, tiles.repeats))[:, : WARP_SIZE * tiles.count]
@@ -224,17 +205,17 @@ def store_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
         bits = _taking_part(group, _gathered(frame, group, sources, size))
         values = np.ascontiguousarray(bits).view(tiles.element.dtype)
         values = values.reshape(where.shape[0], -1)[:, : tiles.elements]
-        write_flat(tiles.site, machine, where, shared, group, values)
+        access.write_flat(tiles.site, machine, where, shared, group, values)
 
     return handler
 
 
 def multiply_tiles(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """wmma.mma."""
-    shape = parse_shape(modifiers)
-    types = [ELEMENTS[m] for m in modifiers if m in ELEMENTS]
+    shape = fragments.parse_shape(modifiers)
+    types = [fragments.ELEMENTS[m] for m in modifiers if m in fragments.ELEMENTS]
     if len(types) == 2:  # .dtype.ctype: the factors are f16
-        kinds = (types[0], ELEMENTS["f16"], ELEMENTS["f16"], types[1])
+        kinds = (types[0], fragments.ELEMENTS["f16"], fragments.ELEMENTS["f16"], types[1])
     elif len(types) == 4:
         kinds = (types[0], types[1], types[2], types[3])
     else:
@@ -250,13 +231,13 @@ def multiply_tiles(context: Context, modifiers: tuple[str, ...], items: Items) -
         matrices = []
         for which, kind, held, size in zip("abc", kinds[1:], slots, sizes[1:], strict=True):
             rows, columns = _tile(shape, which)
-            values = numbers(_gathered(frame, group, held, size), kind)
-            places = wmma_places(rows, columns, values.shape[-1])
-            matrices.append(assemble(values, places, rows, columns))
+            values = fragments.numbers(_gathered(frame, group, held, size), kind)
+            places = fragments.wmma_places(rows, columns, values.shape[-1])
+            matrices.append(fragments.assemble(values, places, rows, columns))
         total = _product(matrices[0], matrices[1], matrices[2], precise)
         count = len(outs) * kinds[0].per_register
-        row, column = wmma_places(shape.m, shape.n, count)
-        _scatter(frame, group, outs, registers_of(total[:, row, column], kinds[0]))
+        row, column = fragments.wmma_places(shape.m, shape.n, count)
+        _scatter(frame, group, outs, fragments.registers_of(total[:, row, column], kinds[0]))
 
     return handler
 
@@ -291,12 +272,12 @@ def _from_lanes(bits: Array) -> Array:
     return matrices
 
 
-def _row_addresses(site: Site, frame: Frame, slot: int, offset: int, group: Group,
+def _row_addresses(site: access.Site, frame: Frame, slot: int, offset: int, group: Group,
                    count: int) -> Offsets:  # fmt: skip
     """Row addresses ``(warps that take part, 8 * matrices)`` in shared memory."""
     where = spread(addresses(frame, slot, offset), group.machine.count).reshape(-1, WARP_SIZE)
     chosen = _taking_part(group, where)[:, : 8 * count]
-    return in_window(chosen) if site.space == "generic" else chosen
+    return access.in_window(chosen) if site.space == "generic" else chosen
 
 
 def load_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
@@ -312,7 +293,9 @@ def load_matrices(context: Context, modifiers: tuple[str, ...], items: Items) ->
         starts = _row_addresses(site, frame, slot, offset, group, count)
         machine.tallies[site.number].count_matrices(starts, group)
         where = starts[:, :, None] + 2 * np.arange(8)
-        values = read_flat(site, machine, where.reshape(starts.shape[0], -1), True, group, U16)
+        values = access.read_flat(
+            site, machine, where.reshape(starts.shape[0], -1), True, group, U16
+        )
         values = values.reshape(-1, count, 8, 8)
         bits = _to_lanes(values.swapaxes(2, 3) if across else values).swapaxes(1, 2)
         _scatter_part(frame, group, outs, bits)
@@ -337,7 +320,7 @@ def store_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -
         if across:
             values = values.swapaxes(2, 3)
         where = (starts[:, :, None] + 2 * np.arange(8)).reshape(starts.shape[0], -1)
-        write_flat(site, machine, where, True, group, values.reshape(where.shape))
+        access.write_flat(site, machine, where, True, group, values.reshape(where.shape))
 
     return handler
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -9,7 +10,9 @@ import numpy.typing as npt
 
 from wattcast.features.dataflow import writes
 from wattcast.features.execution.context import Linked, LoopEdge, Run
+from wattcast.features.execution.groups import Counts, Group
 from wattcast.features.execution.operands import Frame, Handler
+from wattcast.features.execution.spaces import Offsets
 from wattcast.features.execution.values import BOOL, S64, Array, constant
 from wattcast.features.execution.walks import Walk, gather_slice, plan_walk
 from wattcast.features.integers import UNSIGNED
@@ -17,6 +20,7 @@ from wattcast.features.ptx import ir
 
 if TYPE_CHECKING:
     from wattcast.features.execution.program import Program
+
 
 _ORDERS = frozenset({"eq", "ne", "lt", "le", "gt", "ge", "lo", "ls", "hi", "hs"})
 
@@ -247,3 +251,61 @@ def step_of(a: Array, b: Array, c: Array) -> Array | None:
     later = c.view(raw) - b.view(raw)
     earlier = b.view(raw) - a.view(raw)
     return later if bool((later == earlier).all()) else None
+
+
+# --- rounds of a loop as they were watched: who ran what, and what was counted meanwhile ----------
+
+
+@dataclass(slots=True, eq=False)
+class Step:
+    """One execution of a run: by whom, and which of them took its branch."""
+
+    run: Run
+    group: Group
+    taken: Group | None = None
+
+    def alike(self, other: Step) -> bool:
+        """The same run by the same threads, with the same threads branching."""
+        return (
+            self.run is other.run
+            and same(self.group, other.group)
+            and same(self.taken, other.taken)
+        )
+
+
+def same(one: Group | None, other: Group | None) -> bool:
+    if one is other:
+        return True
+    if one is None or other is None or one.count != other.count:
+        return False
+    return np.array_equal(one.mask, other.mask)
+
+
+Counters = dict[int, list[Counts]]
+
+
+@dataclass(slots=True, eq=False)
+class Watch:
+    """The recent rounds of one loop by one group."""
+
+    group: Group
+    steps: list[Step]
+    rounds: int = 0
+    path: Path | None = None
+    frames: list[Frame] = field(default_factory=list)
+    counters: list[Counters] = field(default_factory=list)
+    run_stats: list[Counts] = field(default_factory=list)
+    guarded: list[Counts] = field(default_factory=list)
+    addresses: list[dict[int, Offsets | None]] = field(default_factory=list)
+    inner: list[dict[int, tuple[Counts, Counts]]] = field(default_factory=list)
+    marks: list[int] = field(default_factory=list)
+    seen: list[dict[int, tuple[tuple[int, int], Counts]]] = field(default_factory=list)
+    """Footprint mark and extra sectors of each access."""
+
+    def matches(self, group: Group, steps: list[Step]) -> bool:
+        """Whether the loop was gone round as before."""
+        return (
+            len(steps) == len(self.steps)
+            and same(self.group, group)
+            and all(a.alike(b) for a, b in zip(steps, self.steps, strict=True))
+        )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import closure, computed_from, definitions, reads, writes
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.execution import control
+from wattcast.features.execution import control, groups
 from wattcast.features.execution.access import Site
 from wattcast.features.execution.context import (
     CallSite,
@@ -27,15 +27,8 @@ from wattcast.features.execution.context import (
     is_barrier,
 )
 from wattcast.features.execution.decode import decode, is_plain
-from wattcast.features.execution.groups import (
-    ACCESS_UNITS,
-    ATOMIC_UNITS,
-    ISSUE_UNITS,
-    MATRIX_UNITS,
-    Group,
-)
 from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
-from wattcast.features.execution.roles import Usage, that_count
+from wattcast.features.execution.roles import that_count, usage
 from wattcast.features.execution.spaces import CODE_BASE, SYMBOL_BASE
 from wattcast.features.execution.values import BOOL, U32, U64, constant
 from wattcast.features.execution.warp import is_collective, member_mask
@@ -99,7 +92,7 @@ class Program:
             cfg = build_cfg(body)
             forest = natural_loops(cfg)
             linked = Linked(
-                len(self.functions), function, body, base, Slots(body), cfg, forest, Usage(body),
+                len(self.functions), function, body, base, Slots(body), cfg, forest, usage(body),
                 len(self.loops),
             )  # fmt: skip
             self.functions.append(linked)
@@ -267,10 +260,10 @@ class Program:
                     handlers.append(handler)
                     run.by_position[context.position] = handler
             run.handlers = tuple(handlers)
-            run.issue_units = carried_out * ISSUE_UNITS
+            run.issue_units = carried_out * groups.ISSUE_UNITS
             run.lane_units = carried_out + sum(map(_units, self.sites[sites:]))
             matrices = sum(one.base in _MATRIX for one in body.instructions[start:end])
-            run.lane_units += matrices * MATRIX_UNITS
+            run.lane_units += matrices * groups.MATRIX_UNITS
             if is_collective(body.instructions[start]):
                 run.gather = _gather(context, body.instructions[start])
             last = body.instructions[end - 1]
@@ -320,12 +313,12 @@ class Program:
         return LoopEdge(linked.first_loop + loop.index, not inside)
 
 
-def _idle(frame: Frame, group: Group) -> None:
+def _idle(frame: Frame, group: groups.Group) -> None:
     """An instruction that is counted, and whose result decides nothing."""
 
 
 def _guarded(handler: Handler, slot: int, negated: bool, row: int) -> Handler:
-    def guarded(frame: Frame, group: Group) -> None:
+    def guarded(frame: Frame, group: groups.Group) -> None:
         predicate = frame[slot]
         part = group.narrowed(predicate if predicate.dtype is BOOL else predicate != 0, negated)
         if part is not None:
@@ -345,7 +338,7 @@ def _gather(context: Context, one: ir.Instruction) -> Gather:
 
 
 def _unsupported(one: ir.Instruction, why: str) -> Handler:
-    def handler(frame: Frame, group: Group) -> None:
+    def handler(frame: Frame, group: groups.Group) -> None:
         group.machine.complain(
             "unsupported_instruction",
             f"{one.opcode} is counted but not executed ({why}); its results keep old values",
@@ -381,4 +374,4 @@ def _layout(parameters: tuple[ir.Parameter, ...]) -> dict[str, int]:
 
 
 def _units(site: Site) -> int:
-    return ATOMIC_UNITS if site.atomic else ACCESS_UNITS
+    return groups.ATOMIC_UNITS if site.atomic else groups.ACCESS_UNITS

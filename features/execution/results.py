@@ -15,15 +15,11 @@ from wattcast.features.memory import Overlap
 from wattcast.features.reuse import Stream
 
 Floats = npt.NDArray[np.float64]
-Counts = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
 class InstructionCounts:
-    """Counts of one function's instructions, indexed by position.
-
-    Arrays ``float64[instructions]`` estimate the whole launch; ``raw`` ones,
-    ``int64[blocks sampled, instructions]``, are what was executed in each sampled block.
+    """Counts of one function's instructions for the whole launch, indexed by position.
 
     ``warp_executions``: a warp's threads at the same place executing it once.
     ``active_lanes``: lanes whose guard is true, summed over warp executions.
@@ -47,16 +43,6 @@ class InstructionCounts:
     constant_transactions: Floats
     l1_millicycles: Floats
     unique_sectors: Floats
-    raw_warp_executions: Counts
-    raw_active_lanes: Counts
-    raw_requests: Counts
-    raw_sectors: Counts
-    raw_local_sectors: Counts
-    raw_shared_requests: Counts
-    raw_shared_transactions: Counts
-    raw_constant_transactions: Counts
-    raw_l1_millicycles: Counts
-    raw_unique_sectors: Counts
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
+from wattcast.features.attached import attached
 from wattcast.features.dataflow import closure, computed_from, definitions, reads, writes
 from wattcast.features.ptx import ir
 
@@ -120,3 +121,9 @@ class Usage:
             elif name in floats:
                 self.roles[name] = "float"
         self.sources = any_step
+
+
+@attached
+def usage(body: ir.Body) -> Usage:
+    """``Usage`` of a body, made once."""
+    return Usage(body)

@@ -14,8 +14,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -183,7 +184,6 @@ def plan_blocks(
     # Small strata first; if there are too many (3-D), the smallest ones join the largest.
     order = sorted(range(len(strata)), key=lambda s: -sizes[s])
     kept = order[: max(1, budget - 3)] if len(order) > budget - 3 else order
-    generator = np.random.default_rng(seed)
     spare = max(0, budget - len(kept))
     shares = dict.fromkeys(kept, 1)
     large = [s for s in kept if sizes[s] > 1]
@@ -196,20 +196,23 @@ def plan_blocks(
             shares[target] += 1
     blocks: list[int] = []
     owner: list[int] = []
+    drawn = _draws(seed, tuple(shares[stratum] for stratum in kept))
     for number, stratum in enumerate(kept):
-        for block in _spread(strata[stratum], shares[stratum], launch, generator):
-            blocks.append(block)
-            owner.append(number)
+        found = _spread(strata[stratum], drawn[number], launch)
+        blocks += found
+        owner += [number] * len(found)
     taken = set(blocks)
     main = [b for b, s in zip(blocks, owner, strict=True) if s == 0]
     main.sort(key=lambda block: _from_centre(block, strata[kept[0]], launch))
-    added = 0
+    added, boxes = 0, [strata[s] for s in kept]
     for block in main:
+        if added == min(spare, 4):
+            break
         for step, axis in ((1, 0), (launch.grid[0], 1)):
             near = block + step
             inside = _position(block, launch)[axis] + 1 < launch.grid[axis]
             if added < min(spare, 4) and inside and near not in taken:
-                where = _stratum(near, [strata[s] for s in kept], launch)
+                where = _stratum(near, boxes, launch)
                 if where is None or sizes[kept[where]] == shares[kept[where]]:
                     continue
                 blocks.append(near)
@@ -247,10 +250,34 @@ def _stratum(
     return None
 
 
+class _Draw(NamedTuple):
+    """Along one axis: where in each part of its first half a block lies (in the middle one at
+    0.5), and with which parts of the axis before they are paired."""
+
+    jitters: tuple[float, ...]
+    order: tuple[int, ...]
+
+
+@lru_cache(maxsize=1024)
+def _draws(seed: int, counts: tuple[int, ...]) -> tuple[tuple[_Draw, _Draw, _Draw], ...]:
+    """What is drawn for strata of so many blocks, whatever their sizes: by axis."""
+    generator = np.random.default_rng(seed)
+
+    def draw(count: int, number: int) -> _Draw:
+        jitters = tuple(float(generator.random()) for _ in range(count // 2))
+        if count % 2:
+            jitters += (0.5,)
+        order = generator.permutation(count).tolist() if number else range(count)
+        return _Draw(jitters, tuple(order))
+
+    return tuple((draw(count, 0), draw(count, 1), draw(count, 2)) for count in counts)
+
+
 def _spread(
-    box: tuple[tuple[int, int], ...], count: int, launch: Launch, generator: np.random.Generator
+    box: tuple[tuple[int, int], ...], drawn: tuple[_Draw, _Draw, _Draw], launch: Launch
 ) -> list[int]:
-    """``count`` different blocks of a box: one from each of ``count`` equal parts of every axis.
+    """Different blocks of a box, as many as are ``drawn``: one from each of as many equal parts of
+    every axis.
 
     Parts of the axes are paired at random, places in them drawn in pairs that mirror each other:
     what grows linearly along an axis (a triangular loop) has its true mean in the sample
@@ -258,16 +285,14 @@ def _spread(
     """
     dims = [hi - lo for lo, hi in box]
     columns: list[list[int]] = []
-    for number, size in enumerate(dims):
+    for size, (jitters, order) in zip(dims, drawn, strict=True):
+        count = len(order)
         along = [0] * count
-        for part in range((count + 1) // 2):
+        for part, jitter in enumerate(jitters):
             mirror = count - 1 - part
-            jitter = 0.5 if mirror == part else float(generator.random())
             along[part] = min(size - 1, int(size * (part + jitter) / count))
             along[mirror] = size - 1 - along[part] if mirror != part else (size - 1) // 2
-        if number:
-            along = [along[place] for place in generator.permutation(count)]
-        columns.append(along)
+        columns.append([along[place] for place in order])
     found: dict[tuple[int, ...], None] = {}
     for place in zip(*columns, strict=True):
         while place in found:  # a small box: the next one that is free

@@ -32,6 +32,8 @@ MOST_PAIRS, MOST_PATTERN = 4, 2048
 """Neighbours, and sectors of each, of which the pattern is looked at."""
 FAR = 8
 """Blocks apart from which two share no line by chance of their place (or half the grid)."""
+FEWEST_JUMPS = 3
+"""Jumps between the sampled blocks, below which blocks that take turns look as if they moved on."""
 PARTS = 1024
 """Parts of a sector that moves are told in: 32 of them are a byte."""
 MOST_OF_ALL = 0.75
@@ -107,8 +109,7 @@ def measure_sharing(
         every = 1 << int(keys.size // MOST_TOUCHES).bit_length()
         line = keys >> SECTORS_PER_LINE_SHIFT & ((1 << KEY_BITS - SECTORS_PER_LINE_SHIFT) - 1)
         chosen &= sampled(line, every - 1)
-    stretch = _stretch(keys, count)
-    keys, slots = keys[chosen], slots[chosen]
+    everything, keys, slots = keys, keys[chosen], slots[chosen]
     units, place = np.unique(keys & ((1 << KEY_BITS) - 1), return_inverse=True)
     if not units.size:
         return Sharing(), Sharing()
@@ -118,6 +119,7 @@ def measure_sharing(
     for listed in partly:
         at = np.minimum(np.searchsorted(listed.sectors, units), listed.sectors.size - 1)
         weights[listed.sectors[at] == units] = listed.factor
+    stretch = _stretch(everything, count, float(weights.mean()))
     line = units >> SECTORS_PER_LINE_SHIFT
     starts = np.flatnonzero(np.r_[True, line[1:] != line[:-1]])
     lines = np.maximum.reduceat(touched, starts, axis=0)
@@ -130,11 +132,11 @@ def measure_sharing(
     )  # fmt: skip
 
 
-def _stretch(keys: Integers, count: int) -> float:
+def _stretch(keys: Integers, count: int, factor: float) -> float:
     """Sectors between the first and the last that anyone touches, as far as blocks fill theirs.
 
     Where many blocks touch dense stretches, and far ones the same by chance, these lie anywhere in
-    between, although few sampled blocks leave gaps.
+    between, although few sampled blocks leave gaps. Each sector stands for ``factor`` like it.
     """
     sectors = keys & ((1 << KEY_BITS) - 1)
     ends = np.searchsorted(keys, np.arange(count + 1) << KEY_BITS)
@@ -142,7 +144,7 @@ def _stretch(keys: Integers, count: int) -> float:
     if not low.size:
         return 0.0
     reach = sectors[high] - sectors[low] + 1
-    dense = float((high - low + 1).sum() / reach.sum())
+    dense = min(1.0, factor * float((high - low + 1).sum() / reach.sum()))
     return dense * float(sectors[high].max() - sectors[low].min() + 1)
 
 
@@ -216,7 +218,9 @@ def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | N
     A matrix walked by columns: eight blocks touch the same sectors and the ninth does not, which
     a few pairs of neighbours do not show. Blocks that touch the same runs of sectors elsewhere
     tell how far a block moves on along each axis (least squares), and each run gains as many new
-    units as its block moves on. ``None`` where blocks move by whole sectors, or beyond their runs.
+    units as its block moves on. So do blocks that stay for a while and then jump, as where a tile's
+    row is a quotient of the block number. ``None`` where blocks move by whole sectors, or beyond
+    their runs.
     """
     unknown: list[_Drift | None] = [None, None]
     slots = places.shape[0]
@@ -235,22 +239,29 @@ def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | N
     design = np.c_[places[alike], np.ones(alike.size)]
     needed = 1 + np.count_nonzero(np.ptp(places, axis=0))
     found, _, rank, _ = np.linalg.lstsq(design, moved, rcond=None)
-    if rank < needed or alike.size <= needed or (np.abs(design @ found - moved) > 1).any():
+    astray = np.abs(design @ found - moved).max()
+    jump = int(np.gcd.reduce(moved.astype(np.int64)))
+    jumps = 1 < astray < jump and FEWEST_JUMPS * jump <= np.ptp(moved)
+    if rank < needed or alike.size <= needed or (astray > 1 and not jumps):
         return unknown
     lines = _runs(
         distinct(keys >> SECTORS_PER_LINE_SHIFT), KEY_BITS - SECTORS_PER_LINE_SHIFT, slots
     )
 
     def drift(step: float, blocks: int) -> _Drift | None:
-        step = round(abs(step) * PARTS) / PARTS
+        step = round(abs(float(step)) * PARTS) / PARTS
         far = step * max(2, min(FAR, blocks // 2))
         runs, units = sectors.count[alike].mean(), sectors.units[alike].mean()
-        if step % 1 == 0 or step * runs >= units:
+        least = jump if jumps else 0.0  # of a run, beyond which neighbours share nothing
+        if (step % 1 == 0 and not jumps) or step >= max(units / runs, least):
             return None
         long = lines.units[alike].mean() / lines.count[alike].mean()
         return _Drift(
-            _shared(units / runs, step, far),
-            _shared(long, step / SECTORS_PER_LINE, far / SECTORS_PER_LINE),
+            _shared(max(units / runs, least), step, far),
+            _shared(
+                max(long, least / SECTORS_PER_LINE),
+                *(moved / SECTORS_PER_LINE for moved in (step, far)),
+            ),
         )
 
     grid = launch.grid
@@ -261,7 +272,8 @@ def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | N
 def _shared(long: float, step: float, far: float) -> _Drifted:
     """What blocks share whose runs are so many units ``long`` on average and move by ``step``; far
     ones by ``far``, but not into the same unit by chance."""
-    return _Drifted(1.0 - min(1.0, step / long), 1.0 - min(1.0, max(1.0, far) / long))
+    near, apart = step / long, max(1.0, far) / long
+    return _Drifted(1.0 - min(1.0, float(near)), 1.0 - min(1.0, float(apart)))
 
 
 def _sharing(

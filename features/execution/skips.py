@@ -11,8 +11,7 @@ from wattcast.features.effort import checkpoint
 from wattcast.features.execution.context import LoopEdge
 from wattcast.features.execution.groups import SLICE_UNITS, Counts, CutShortError, Group
 from wattcast.features.execution.operands import Frame
-from wattcast.features.execution.paths import Branch, Guard, Path, keeps_for, step_of
-from wattcast.features.execution.rounds import Watch, same
+from wattcast.features.execution.paths import Branch, Guard, Path, Watch, keeps_for, same, step_of
 from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
 from wattcast.features.execution.values import BOOL, Array, as_type
 from wattcast.features.execution.walks import walk_on

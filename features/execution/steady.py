@@ -20,8 +20,7 @@ import numpy as np
 from wattcast.features.execution.context import LoopEdge
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.operands import Frame
-from wattcast.features.execution.paths import Path, analyse
-from wattcast.features.execution.rounds import Step, Watch
+from wattcast.features.execution.paths import Path, Step, Watch, analyse
 from wattcast.features.execution.skips import Skip
 
 if TYPE_CHECKING:

@@ -16,28 +16,7 @@ from typing import Generic, TypeVar
 from pydantic import ConfigDict, Field
 
 from wattcast.features.checked import Strict
-from wattcast.features.gpus.sections import (
-    BlockStart,
-    CapabilityFacts,
-    CapabilityId,
-    Chip,
-    Clocks,
-    Cycles,
-    DramQueueing,
-    DriverNames,
-    Fact,
-    GlobalLatency,
-    GpuId,
-    IssueRate,
-    LaunchOverhead,
-    MemorySystem,
-    MemoryTiming,
-    PeakName,
-    Power,
-    PrintedPeak,
-    ThroughputCurve,
-    TimeInterval,
-)
+from wattcast.features.gpus import sections
 
 T = TypeVar("T")
 
@@ -58,7 +37,7 @@ class Row(Generic[T]):
 
     def __get__(self, profile: GpuProfile, owner: type) -> T:
         found = getattr(getattr(profile, self._section), self._key)
-        value: T = found.value if isinstance(found, Fact) else found
+        value: T = found.value if isinstance(found, sections.Fact) else found
         return value
 
 
@@ -72,31 +51,31 @@ class GpuProfile(Strict):
 
     model_config = ConfigDict(ignored_types=(cached_property, Row))
 
-    id: GpuId
+    id: sections.GpuId
     name: str
-    aliases: tuple[GpuId, ...] = ()
-    driver: DriverNames | None = None
+    aliases: tuple[sections.GpuId, ...] = ()
+    driver: sections.DriverNames | None = None
     architecture: str
-    compute_capability: CapabilityId
+    compute_capability: sections.CapabilityId
     notes: tuple[str, ...] = ()
     sources: Mapping[str, str]
-    chip: Chip
-    clocks: Clocks
-    memory: MemorySystem
-    power: Power
-    printed: Mapping[PeakName, PrintedPeak] = Field(default_factory=dict)
-    sm: Mapping[str, Fact[int]] = Field(default_factory=dict)
-    latencies: Mapping[str, Cycles] = Field(default_factory=dict)
-    issue_rates: Mapping[str, IssueRate] = Field(default_factory=dict)
-    global_memory_latency: GlobalLatency | None = None
-    global_memory_throughput: ThroughputCurve | None = None
-    shared_memory_throughput: ThroughputCurve | None = None
-    kernel_launch: LaunchOverhead | None = None
-    block_start: BlockStart | None = None
-    memory_timing: MemoryTiming = Field(default_factory=MemoryTiming)
-    dram_queueing: DramQueueing | None = None
-    time_interval: TimeInterval | None = None
-    capability: CapabilityFacts
+    chip: sections.Chip
+    clocks: sections.Clocks
+    memory: sections.MemorySystem
+    power: sections.Power
+    printed: Mapping[sections.PeakName, sections.PrintedPeak] = Field(default_factory=dict)
+    sm: Mapping[str, sections.Fact[int]] = Field(default_factory=dict)
+    latencies: Mapping[str, sections.Cycles] = Field(default_factory=dict)
+    issue_rates: Mapping[str, sections.IssueRate] = Field(default_factory=dict)
+    global_memory_latency: sections.GlobalLatency | None = None
+    global_memory_throughput: sections.ThroughputCurve | None = None
+    shared_memory_throughput: sections.ThroughputCurve | None = None
+    kernel_launch: sections.LaunchOverhead | None = None
+    block_start: sections.BlockStart | None = None
+    memory_timing: sections.MemoryTiming = Field(default_factory=sections.MemoryTiming)
+    dram_queueing: sections.DramQueueing | None = None
+    time_interval: sections.TimeInterval | None = None
+    capability: sections.CapabilityFacts
 
     # --- chip and clocks --------------------------------------------------------
 
@@ -161,7 +140,6 @@ class GpuProfile(Strict):
 
     # --- limits and units of one SM ----------------------------------------------
 
-    max_threads_per_block = Row[int]("capability", "Threads of a block at most.")
     max_threads_per_sm = Row[int]("capability", "Resident threads of an SM at most.")
     max_warps_per_sm = Row[int]("capability", "Resident warps of an SM at most.")
     max_blocks_per_sm = Row[int](
@@ -173,12 +151,6 @@ class GpuProfile(Strict):
     )
     max_registers_per_thread = Row[int]("capability", "32-bit registers of a thread at most.")
     shared_bytes_per_sm = Row[int]("capability", "Shared memory of an SM at most.")
-    max_shared_bytes_per_block = Row[int](
-        "capability", "Shared memory of a block without opting in (the thesis' shm_b^M)."
-    )
-    max_shared_bytes_per_block_opt_in = Row[int](
-        "capability", "Static and dynamic shared memory of a block after opting in."
-    )
     fp32_lanes = Row[int]("capability", "FP32 lanes of an SM (CUDA cores).")
     fp64_lanes = Row[int]("capability", "FP64 lanes of an SM.")
     int_lanes = Row[int]("capability", "32-bit integer lanes of an SM.")
@@ -193,13 +165,12 @@ class GpuProfile(Strict):
     )
     warp_schedulers = Row[int]("capability", "Warp schedulers of an SM.")
     dispatch_units = Row[int]("capability", "Dispatch units of an SM.")
-    tensor_cores = Row[int]("capability", "Tensor cores of an SM.")
     tensor_fma_per_clock = Row[int](
         "capability",
         "Dense FP16 multiply-adds of an SM's tensor cores in a clock, accumulating in FP32.",
     )
 
-    def peak(self, name: PeakName, core_mhz: float | None = None) -> float:
+    def peak(self, name: sections.PeakName, core_mhz: float | None = None) -> float:
         """Operations a second at ``core_mhz`` (default: the highest clock), a multiply-add
         counted as two: 2 x SMs x lanes x clock. For ``memory`` bytes a second at
         ``memory_mhz``."""

@@ -8,18 +8,8 @@ from typing import NoReturn
 
 from wattcast.features.effort import checkpoint
 from wattcast.features.errors import PtxError
-from wattcast.features.ptx import declarations
+from wattcast.features.ptx import declarations, ir
 from wattcast.features.ptx.declarations import DeclarationError
-from wattcast.features.ptx.ir import (
-    Body,
-    Instruction,
-    Location,
-    Operand,
-    Register,
-    RegisterDeclaration,
-    Variable,
-    excerpt,
-)
 from wattcast.features.ptx.lexing import NAME, Diagnostics, Source
 from wattcast.features.ptx.operands import Names, UnreadableError
 from wattcast.features.ptx.scopes import Scopes
@@ -47,7 +37,7 @@ _NAMES_LISTED = re.compile(NAME)
 _LINE_OR_STATEMENT = re.compile(r"[;\n]")
 _VARIABLE_SPACES = declarations.SPACES - {"reg"}
 _TABLES = frozenset({"pragma", "callprototype", "branchtargets", "calltargets"})
-_NO_OPERANDS: tuple[Operand, ...] = ()
+_NO_OPERANDS: tuple[ir.Operand, ...] = ()
 # These never have an operand: anything after them is a statement that lost its semicolon.
 _ALONE = frozenset({"ret", "ret.uni", "exit", "trap", "brkpt"})
 
@@ -58,8 +48,8 @@ def parse_body(
     end: int,
     line: int,
     began: str,
-    given: tuple[RegisterDeclaration, ...] = (),
-) -> Body:
+    given: tuple[ir.RegisterDeclaration, ...] = (),
+) -> ir.Body:
     """Parse what stands between ``start``, behind the opening brace, and the closing one.
 
     ``line`` is the line of ``start``; ``began`` names the function in messages; ``given``
@@ -87,17 +77,17 @@ class _BodyParser:
         self._offset = start
         self._scopes = Scopes(self._complain)
         self._names: Names = self._scopes.names
-        self._instructions: list[Instruction] = []
-        self._registers: list[RegisterDeclaration] = []
-        self._variables: list[Variable] = []
+        self._instructions: list[ir.Instruction] = []
+        self._registers: list[ir.RegisterDeclaration] = []
+        self._variables: list[ir.Variable] = []
         self._last_label: tuple[int, int] = (-1, -1)  # its number, and the offset behind it
 
-    def declare(self, register: RegisterDeclaration) -> None:
+    def declare(self, register: ir.RegisterDeclaration) -> None:
         """A register of the present block."""
         self._registers.append(self._scopes.declare(register))
         self._names = self._scopes.names
 
-    def parse(self) -> Body:
+    def parse(self) -> ir.Body:
         """Parse all of it. Raises PtxError."""
         clean, end, newline = self._source.clean, self._end, "\n"
         match_statement, count, rfind = _STATEMENT.match, clean.count, clean.rfind
@@ -105,7 +95,7 @@ class _BodyParser:
         append, new = instructions.append, tuple.__new__
         position, counted, line = self._start, self._start, self._line
         line_start = self._source.text.rfind(self._source.newline, 0, position) + 1
-        location: Location | None = None
+        location: ir.Location | None = None
         names, lookup = self._names, self._names.__getitem__
         most_characters = self._source.limits.max_statement_characters
         turns = 0
@@ -119,7 +109,7 @@ class _BodyParser:
                 loc = _LOC.match(clean, position, end)
                 if loc is not None:
                     file, row, column = loc.groups()
-                    location = new(Location, (int(file), int(row), int(column)))
+                    location = new(ir.Location, (int(file), int(row), int(column)))
                     position = loc.end()
                     continue
                 position = self._other(position)
@@ -136,7 +126,7 @@ class _BodyParser:
             if len(rest) > most_characters:
                 self._hold("max_statement_characters", len(rest), "characters in one statement", at)
             if len(opcode) > MOST_OPCODE_CHARACTERS:
-                self._fail(f"{excerpt(opcode)!r} is not an opcode: it is too long", at)
+                self._fail(f"{ir.excerpt(opcode)!r} is not an opcode: it is too long", at)
             if rest and not rest.isspace():
                 try:
                     pieces = rest.split(", ") if ", " in rest else rest.split(",")
@@ -150,12 +140,12 @@ class _BodyParser:
                 operands = _NO_OPERANDS
             if predicate is not None:
                 register = names.get(predicate)
-                if type(register) is not Register:
+                if type(register) is not ir.Register:
                     register = names.name(predicate)
-                predicate = register.name if isinstance(register, Register) else predicate
+                predicate = register.name if isinstance(register, ir.Register) else predicate
             append(
                 new(
-                    Instruction,
+                    ir.Instruction,
                     (
                         len(instructions),
                         line,
@@ -171,12 +161,12 @@ class _BodyParser:
             position = match.end()
         return self._result()
 
-    def _result(self) -> Body:
+    def _result(self) -> ir.Body:
         if self._scopes.depth:
             self._fail("a block '{' inside the body is not closed", self._end)
         self._hold("max_kernel_instructions", len(self._instructions), "instructions", self._end)
         instructions, labels, tables = self._scopes.finish(self._instructions)
-        return Body(
+        return ir.Body(
             instructions=tuple(instructions),
             labels=tuple(labels),
             registers=tuple(self._registers),
@@ -191,11 +181,11 @@ class _BodyParser:
             line, _ = self._tracker.at(position)
             self._source.limits.hold(name, found, f"{what} in {self._began}", line)
 
-    def _operands(self, rest: str, opcode: str) -> tuple[Operand, ...]:
+    def _operands(self, rest: str, opcode: str) -> tuple[ir.Operand, ...]:
         try:
             return self._names.read(rest)
         except UnreadableError as error:
-            self._fail(f"{error} ({excerpt(f'{opcode} {rest}')!r})", self._offset)
+            self._fail(f"{error} ({ir.excerpt(f'{opcode} {rest}')!r})", self._offset)
 
     def _other(self, position: int) -> int:
         """Anything but an instruction; where to go on, or -1 at the end of the body."""
@@ -236,7 +226,7 @@ class _BodyParser:
         clean, end = self._source.clean, self._end
         semicolon = clean.find(";", position, end)
         newline = clean.find("\n", position, semicolon if semicolon >= 0 else end)
-        what = excerpt(clean[position : position + 200].partition("\n")[0])
+        what = ir.excerpt(clean[position : position + 200].partition("\n")[0])
         if semicolon < 0:
             self._fail(f"the statement {what!r} has no semicolon", position)
         if newline >= 0 or "{" in clean[position:semicolon]:
@@ -256,7 +246,7 @@ class _BodyParser:
         if not known:
             # To the end of the line or statement, whichever comes first: lines may be long.
             stop = _LINE_OR_STATEMENT.search(clean, position, end)
-            shown = excerpt(clean[position : position + 200].partition("\n")[0])
+            shown = ir.excerpt(clean[position : position + 200].partition("\n")[0])
             self._complain("unknown_directive", f"directive {shown!r} is not understood")
             if stop is None:
                 return end
@@ -295,7 +285,7 @@ class _BodyParser:
                 self._variables.extend(declarations.variables(text, line))
         except (DeclarationError, UnreadableError) as error:
             lost = "; is a semicolon missing?" if "\n" in text else ""
-            self._fail(f"{error} ({excerpt(text)!r}){lost}", position)
+            self._fail(f"{error} ({ir.excerpt(text)!r}){lost}", position)
         return semicolon + 1
 
     def _line_end(self, position: int) -> int:

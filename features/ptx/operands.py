@@ -10,20 +10,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from wattcast.features.effort import checkpoint
-from wattcast.features.ptx.ir import (
-    Address,
-    Group,
-    Immediate,
-    Negated,
-    Opaque,
-    Operand,
-    Pair,
-    Register,
-    Special,
-    Symbol,
-    Vector,
-    excerpt,
-)
+from wattcast.features.ptx import ir
 from wattcast.features.ptx.lexing import NAME, number
 
 _LONG = 10_000
@@ -72,7 +59,7 @@ Ranges = tuple[tuple[int, str], ...]
 """Lengths of the declarations of one prefix, each with the suffix of its renaming."""
 
 
-class Names(dict[str, Operand]):
+class Names(dict[str, ir.Operand]):
     """Operands read so far, by their text, in one scope of one function.
 
     ``bare`` maps a declared or renamed register to its object; ``ranges`` maps the prefix of
@@ -83,7 +70,7 @@ class Names(dict[str, Operand]):
 
     def __init__(
         self,
-        bare: dict[str, Register],
+        bare: dict[str, ir.Register],
         ranges: dict[str, Ranges],
         complain: Callable[[str, str], None],
     ) -> None:
@@ -92,14 +79,14 @@ class Names(dict[str, Operand]):
         self.ranges = ranges
         self.complain = complain
 
-    def __missing__(self, text: str) -> Operand:
+    def __missing__(self, text: str) -> ir.Operand:
         """Read a simple operand; KeyError tells the caller to take ``read`` instead."""
-        operand: Operand | None
+        operand: ir.Operand | None
         if text[:1] == "%" and text[1:].isalnum() and text.isascii():
             if self.bare or self.ranges or text in SPECIAL_REGISTERS:
                 operand = self.name(text)
             else:
-                operand = tuple.__new__(Register, (text,))
+                operand = tuple.__new__(ir.Register, (text,))
         elif "\n" in text:
             operand = None  # perhaps two statements
         elif text[:1].isspace() or text[-1:].isspace():
@@ -111,7 +98,7 @@ class Names(dict[str, Operand]):
         self[text] = operand
         return operand
 
-    def _simple(self, text: str) -> Operand | None:
+    def _simple(self, text: str) -> ir.Operand | None:
         if _NAME.fullmatch(text):
             return self.name(text)
         match = _ADDRESS.fullmatch(text)
@@ -123,15 +110,15 @@ class Names(dict[str, Operand]):
             name = self.get(base)
             if name is None:
                 name = self[base] = self.name(base)
-            if isinstance(name, (Register, Symbol)):
-                return Address(name, offset)
+            if isinstance(name, (ir.Register, ir.Symbol)):
+                return ir.Address(name, offset)
             return None
         literal = number(text)
         if literal is not None:
             return literal
-        return Special(text) if text in SPECIAL_REGISTERS else None
+        return ir.Special(text) if text in SPECIAL_REGISTERS else None
 
-    def name(self, text: str) -> Register | Special | Symbol | Immediate:
+    def name(self, text: str) -> ir.Register | ir.Special | ir.Symbol | ir.Immediate:
         """What a bare word stands for: register, special register, constant or symbol."""
         if self.bare and (known := self.bare.get(text)) is not None:
             return known
@@ -142,65 +129,65 @@ class Names(dict[str, Operand]):
                     break
                 for length, suffix in self.ranges.get(text[:cut], ()):
                     if int(text[cut:]) < length:
-                        return Register(text + suffix)
+                        return ir.Register(text + suffix)
         if text[0] == "%":
-            return Special(text) if text in SPECIAL_REGISTERS else Register(text)
+            return ir.Special(text) if text in SPECIAL_REGISTERS else ir.Register(text)
         if text == "WARP_SZ":
-            return Immediate(WARP_SZ, text)
-        return Symbol(text)
+            return ir.Immediate(WARP_SZ, text)
+        return ir.Symbol(text)
 
-    def read(self, text: str) -> tuple[Operand, ...]:
+    def read(self, text: str) -> tuple[ir.Operand, ...]:
         """All operands of a statement. Raises UnreadableError for unbalanced brackets."""
         if _NEXT_STATEMENT.search(text):
             raise UnreadableError("a semicolon is missing in this statement")
         return tuple([self._one(piece, 0) for piece in split(text)])
 
-    def _one(self, text: str, nesting: int) -> Operand:
+    def _one(self, text: str, nesting: int) -> ir.Operand:
         known = self.get(text)
         if known is not None:
             return known
         bare = text.strip()
         operand = self._simple(bare) or self._compound(bare, nesting)
         if operand is None:
-            self.complain("unknown_operand", f"operand {excerpt(text)!r} is not understood")
-            return Opaque(bare)
+            self.complain("unknown_operand", f"operand {ir.excerpt(text)!r} is not understood")
+            return ir.Opaque(bare)
         self[text] = operand
         return operand
 
-    def _compound(self, text: str, nesting: int) -> Operand | None:
+    def _compound(self, text: str, nesting: int) -> ir.Operand | None:
         if not text or nesting >= MOST_NESTING:
             return None
         first, last = text[0], text[-1]
         if first == "!":
-            return Negated(self._one(text[1:], nesting + 1))
+            return ir.Negated(self._one(text[1:], nesting + 1))
         if _CLOSING.get(first) == last and _closes_at_end(text):
             inside = text[1:-1]
             parts = split(inside) if inside.strip() else []
             if first == "[":
                 return self._address(parts, nesting)
             elements = tuple([self._one(part, nesting + 1) for part in parts])
-            return Vector(elements) if first == "{" else Group(elements)
+            return ir.Vector(elements) if first == "{" else ir.Group(elements)
         if "|" in text:
             one, _, other = text.partition("|")
-            return Pair(self._one(one, nesting + 1), self._one(other, nesting + 1))
+            return ir.Pair(self._one(one, nesting + 1), self._one(other, nesting + 1))
         match = _OFFSET.fullmatch(text)
         if match and match.group(2):
             offset = _offset(match.group(2), match.group(3))
             name = self.name(match.group(1))
-            if offset is not None and isinstance(name, Symbol):
-                return Symbol(name.name, offset)
+            if offset is not None and isinstance(name, ir.Symbol):
+                return ir.Symbol(name.name, offset)
         match = _SELECTED.fullmatch(text)
         if match:
             name = self.name(match.group(1))
-            if isinstance(name, Register):
+            if isinstance(name, ir.Register):
                 self.complain("selector_ignored", f"{text!r} is read as the whole register")
                 return name
         return None
 
-    def _address(self, parts: list[str], nesting: int) -> Operand | None:
+    def _address(self, parts: list[str], nesting: int) -> ir.Operand | None:
         if not parts:
             return None
-        base: Register | Symbol | None
+        base: ir.Register | ir.Symbol | None
         literal = number(parts[0].strip())
         if literal is not None:
             if not isinstance(literal.value, int):
@@ -212,17 +199,17 @@ class Names(dict[str, Operand]):
             if match is None or found is None:
                 return None
             name = self.name(match.group(1))
-            if not isinstance(name, (Register, Symbol)):
+            if not isinstance(name, (ir.Register, ir.Symbol)):
                 return None
             base, offset = name, found
-        coordinates: list[Operand] = []
+        coordinates: list[ir.Operand] = []
         for part in parts[1:]:
             operand = self._one(part, nesting + 1)
-            if isinstance(operand, Vector):
+            if isinstance(operand, ir.Vector):
                 coordinates.extend(operand.elements)
             else:
                 coordinates.append(operand)
-        return Address(base, offset, tuple(coordinates))
+        return ir.Address(base, offset, tuple(coordinates))
 
 
 class UnreadableError(Exception):

@@ -10,19 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from wattcast.features.ptx.ir import (
-    Address,
-    Group,
-    Instruction,
-    Label,
-    Negated,
-    Operand,
-    Pair,
-    Register,
-    RegisterDeclaration,
-    Symbol,
-    Vector,
-)
+from wattcast.features.ptx import ir
 from wattcast.features.ptx.operands import Names, Ranges
 
 _DIGITS = "0123456789"
@@ -32,14 +20,14 @@ class Scopes:
     """The blocks of one body. ``names`` reads operands as the present block means them."""
 
     def __init__(self, complain: Callable[[str, str], None]) -> None:
-        self._bare: dict[str, Register] = {}
+        self._bare: dict[str, ir.Register] = {}
         self._ranges: dict[str, Ranges] = {}
         self._complain = complain
         self.names = Names(self._bare, self._ranges, complain)
         self._count = 0
         self._current = 0
-        self._stack: list[tuple[int, Names, list[tuple[str, Register | None]], _RangeUndo]] = []
-        self._undo_bare: list[tuple[str, Register | None]] = []
+        self._stack: list[tuple[int, Names, list[tuple[str, ir.Register | None]], _RangeUndo]] = []
+        self._undo_bare: list[tuple[str, ir.Register | None]] = []
         self._undo_ranges: _RangeUndo = []
         self._owner: dict[str, int] = {}  # register name or prefix< -> first scope
         # Names without their trailing digits -> first scope, of ranges and of single names.
@@ -47,7 +35,7 @@ class Scopes:
         self._stems: dict[str, int] = {}
         self._events: list[tuple[int, int]] = []  # (instruction, scope entered or returned to)
         self._parents = [-1]
-        self._labels: list[Label] = []
+        self._labels: list[ir.Label] = []
         self._label_scopes: list[int] = []
         self._tables: list[tuple[str, int, tuple[str, ...]]] = []
 
@@ -80,7 +68,7 @@ class Scopes:
         self._current, self.names, self._undo_bare, self._undo_ranges = self._stack.pop()
         self._events.append((instruction, self._current))
 
-    def declare(self, register: RegisterDeclaration) -> RegisterDeclaration:
+    def declare(self, register: ir.RegisterDeclaration) -> ir.RegisterDeclaration:
         """Note a declaration of the present block; returned with its unique name."""
         _, name, length = register
         is_range = length != 1
@@ -108,12 +96,12 @@ class Scopes:
             self._ranges[name] = ((length, suffix), *(outer or ()))
         else:
             self._undo_bare.append((name, self._bare.get(name)))
-            self._bare[name] = Register(name + suffix)
+            self._bare[name] = ir.Register(name + suffix)
         return register._replace(name=name + suffix)
 
     def label(self, name: str, line: int, target: int) -> int:
         """A label before instruction ``target``; its number."""
-        self._labels.append(Label(name, line, target))
+        self._labels.append(ir.Label(name, line, target))
         self._label_scopes.append(self._current)
         return len(self._labels) - 1
 
@@ -127,8 +115,8 @@ class Scopes:
         self._tables.append((name, self._current, targets))
 
     def finish(
-        self, instructions: list[Instruction]
-    ) -> tuple[list[Instruction], list[Label], dict[str, tuple[str, ...]]]:
+        self, instructions: list[ir.Instruction]
+    ) -> tuple[list[ir.Instruction], list[ir.Label], dict[str, tuple[str, ...]]]:
         """Rename the labels that several blocks share, where they stand and are used."""
         first: dict[str, int] = {}
         renamed: dict[int, dict[str, str]] = {}
@@ -146,10 +134,10 @@ class Scopes:
         return self._rename(instructions, renamed)
 
     def _rename(
-        self, instructions: list[Instruction], renamed: dict[int, dict[str, str]]
-    ) -> tuple[list[Instruction], list[Label], dict[str, tuple[str, ...]]]:
+        self, instructions: list[ir.Instruction], renamed: dict[int, dict[str, str]]
+    ) -> tuple[list[ir.Instruction], list[ir.Label], dict[str, tuple[str, ...]]]:
         known = dict(renamed.get(0, {}))
-        out: list[Instruction] = []
+        out: list[ir.Instruction] = []
         undo: list[list[tuple[str, str | None]]] = []
         tables: dict[int, list[tuple[str, tuple[str, ...]]]] = {}
         for name, scope, targets in self._tables:
@@ -189,21 +177,21 @@ class Scopes:
 _RangeUndo = list[tuple[str, Ranges | None]]
 
 
-def _substitute(names: dict[str, str], operand: Operand) -> Operand:
+def _substitute(names: dict[str, str], operand: ir.Operand) -> ir.Operand:
     """The operand with its symbols renamed; nesting is bounded by the operand reader."""
-    if isinstance(operand, Symbol):
+    if isinstance(operand, ir.Symbol):
         return operand._replace(name=names.get(operand.name, operand.name))
-    if isinstance(operand, (Vector, Group)):
+    if isinstance(operand, (ir.Vector, ir.Group)):
         return operand._replace(elements=_all(names, operand.elements))
-    if isinstance(operand, Pair):
-        return Pair(_substitute(names, operand.first), _substitute(names, operand.second))
-    if isinstance(operand, Negated):
-        return Negated(_substitute(names, operand.operand))
-    if isinstance(operand, Address) and isinstance(operand.base, Symbol):
+    if isinstance(operand, ir.Pair):
+        return ir.Pair(_substitute(names, operand.first), _substitute(names, operand.second))
+    if isinstance(operand, ir.Negated):
+        return ir.Negated(_substitute(names, operand.operand))
+    if isinstance(operand, ir.Address) and isinstance(operand.base, ir.Symbol):
         base = operand.base._replace(name=names.get(operand.base.name, operand.base.name))
         return operand._replace(base=base)
     return operand
 
 
-def _all(names: dict[str, str], operands: Iterable[Operand]) -> tuple[Operand, ...]:
+def _all(names: dict[str, str], operands: Iterable[ir.Operand]) -> tuple[ir.Operand, ...]:
     return tuple(_substitute(names, one) for one in operands)

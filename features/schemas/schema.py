@@ -15,20 +15,9 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import SchemaError
 from wattcast.features.gpus import gpu_ids
 from wattcast.features.launch import Launch
-from wattcast.features.schemas import formulas
+from wattcast.features.schemas import formulas, tables
 from wattcast.features.schemas.counting import PtxCounts
 from wattcast.features.schemas.formulas import Floats, average_latency, misc_inst_sm
-from wattcast.features.schemas.tables import (
-    SCHEMA_IDS,
-    AnyFile,
-    Definition,
-    GpuTable,
-    Rules,
-    SchemaFile,
-    parse_file,
-    read_definition,
-    text_of,
-)
 
 MISSING = float("nan")
 
@@ -68,7 +57,7 @@ class FeatureVector:
             return np.array([self.values[name] for name in self.model_fields], dtype=np.float32)
 
 
-class NamedSchema(Generic[AnyFile]):
+class NamedSchema(Generic[tables.AnyFile]):
     """What every schema has, as its file says.
 
     ``id`` is its name (``alavani2023``), ``title`` one line for people, ``source`` where it comes
@@ -76,7 +65,7 @@ class NamedSchema(Generic[AnyFile]):
     over the whole definition, and a model card carries it.
     """
 
-    def __init__(self, definition: AnyFile) -> None:
+    def __init__(self, definition: tables.AnyFile) -> None:
         self._definition = definition
         self.id = definition.id
         self.version = definition.version
@@ -94,7 +83,7 @@ class NamedSchema(Generic[AnyFile]):
         return tuple(field.name for field in self.fields if field.model_input)
 
 
-class ActivitySchema(NamedSchema[SchemaFile]):
+class ActivitySchema(NamedSchema[tables.SchemaFile]):
     """``activity1``: what a launch physically does. It needs no table, so it covers every GPU
     with a profile; all its fields are model inputs."""
 
@@ -112,18 +101,18 @@ class ActivitySchema(NamedSchema[SchemaFile]):
         return FeatureVector(self.id, gpu_id, values, self.model_fields, diagnostics)
 
 
-class Schema(NamedSchema[Definition]):
+class Schema(NamedSchema[tables.Definition]):
     """The schema of a published data set.
 
     ``rules`` hold for every GPU of the schema; ``gpus`` are those it has a table for.
     """
 
-    def __init__(self, definition: Definition) -> None:
+    def __init__(self, definition: tables.Definition) -> None:
         super().__init__(definition)
         self.rules = definition.rules
         self.gpus = tuple(definition.gpus)
 
-    def table(self, gpu_id: str) -> GpuTable:
+    def table(self, gpu_id: str) -> tables.GpuTable:
         """The schema's constants for a GPU. Raises SchemaError if it does not cover the GPU."""
         table = self._definition.gpus.get(gpu_id)
         if table is None:
@@ -153,7 +142,7 @@ class Schema(NamedSchema[Definition]):
             self.id, table.gpu_id, values, self.model_fields, tuple(facts.diagnostics)
         )
 
-    def _columns(self, table: GpuTable, facts: KernelFacts) -> dict[str, Floats | float]:
+    def _columns(self, table: tables.GpuTable, facts: KernelFacts) -> dict[str, Floats | float]:
         launch, rules = facts.launch, self.rules
         launched = launch_columns(table, rules, launch.blocks, launch.threads_per_block)
         columns: dict[str, Floats | float] = {
@@ -175,7 +164,7 @@ def _given(value: float | None) -> float:
 
 
 def _counted(
-    table: GpuTable, rules: Rules, facts: KernelFacts, waves: float
+    table: tables.GpuTable, rules: tables.Rules, facts: KernelFacts, waves: float
 ) -> dict[str, Floats | float]:
     """Columns of the counters: instructions and latencies per SM, and their averages."""
     counts, static = facts.counts, facts.counts.static
@@ -225,13 +214,13 @@ AnySchema = Schema | ActivitySchema
 @lru_cache(maxsize=1)
 def published_schemas() -> dict[str, Schema]:
     """The schemas of published data sets, by id."""
-    return {schema_id: Schema(read_definition(schema_id)) for schema_id in SCHEMA_IDS}
+    return {schema_id: Schema(tables.read_definition(schema_id)) for schema_id in tables.SCHEMA_IDS}
 
 
 @lru_cache(maxsize=1)
 def activity_schema() -> ActivitySchema:
     """``activity1``."""
-    return ActivitySchema(parse_file(text_of("activity1")))
+    return ActivitySchema(tables.parse_file(tables.text_of("activity1")))
 
 
 def list_schemas() -> tuple[AnySchema, ...]:
@@ -258,7 +247,7 @@ def get_schema(schema_id: str) -> AnySchema:
 
 
 def launch_columns(
-    table: GpuTable, rules: Rules, grid: ArrayLike, block: ArrayLike
+    table: tables.GpuTable, rules: tables.Rules, grid: ArrayLike, block: ArrayLike
 ) -> dict[str, Floats]:
     """Columns that only the launch decides: total_threads, n_warps, simulated_waves (w), waves.
 
@@ -280,7 +269,9 @@ def launch_columns(
     }
 
 
-def derive(table: GpuTable, rules: Rules, columns: Mapping[str, ArrayLike]) -> dict[str, Floats]:
+def derive(
+    table: tables.GpuTable, rules: tables.Rules, columns: Mapping[str, ArrayLike]
+) -> dict[str, Floats]:
     """Columns computed from other columns of the same row, for one GPU.
 
     ``columns`` needs total_threads and the inputs of what is wanted; what its inputs do not
@@ -309,7 +300,7 @@ def derive(table: GpuTable, rules: Rules, columns: Mapping[str, ArrayLike]) -> d
 
 
 def _issue_cycles(
-    table: GpuTable, known: Mapping[str, Floats], total: Floats | None
+    table: tables.GpuTable, known: Mapping[str, Floats], total: Floats | None
 ) -> Floats | None:
     threads, divisor = known["total_threads"], table.issue_divisor
     if table.issue_rule == "cleaned":
@@ -327,7 +318,7 @@ def _issue_cycles(
 
 
 def _cache_penalty(
-    table: GpuTable, rules: Rules, known: Mapping[str, Floats], wtotal: Floats
+    table: tables.GpuTable, rules: tables.Rules, known: Mapping[str, Floats], wtotal: Floats
 ) -> Floats | None:
     latency_name = {
         "average": "avg_glob_lat",
@@ -345,7 +336,7 @@ def _cache_penalty(
     return formulas.cache_penalty(known["total_threads"], count, latency, wtotal, table.l2_bytes)
 
 
-def _penalties(table: GpuTable, known: Mapping[str, Floats]) -> dict[str, Floats]:
+def _penalties(table: tables.GpuTable, known: Mapping[str, Floats]) -> dict[str, Floats]:
     out: dict[str, Floats] = {}
     threads, ghz = known["total_threads"], table.memory_ghz
     if table.global_throughput and ghz and "glob_inst_sm" in known:

@@ -9,11 +9,9 @@ evaluate.py   values of the sampled lanes; arith.py their arithmetic
 accesses.py   sectors and bank conflicts
 journal.py    what the walk found; report.py totals and reasons; results.py their types
 analyse.py    the entrance
-chains.py     dependent chains and instruction-level parallelism of blocks
 """
 
 from wattcast.features.symbolic.analyse import analyse_symbolically, knowable
-from wattcast.features.symbolic.chains import BlockChain, dependent_chains
 from wattcast.features.symbolic.results import (
     AccessInfo,
     BranchInfo,
@@ -25,13 +23,11 @@ from wattcast.features.symbolic.results import (
 
 __all__ = [
     "AccessInfo",
-    "BlockChain",
     "BranchInfo",
     "SampledBlocks",
     "SymbolicCounts",
     "SymbolicResult",
     "TripInfo",
     "analyse_symbolically",
-    "dependent_chains",
     "knowable",
 ]

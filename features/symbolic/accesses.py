@@ -40,8 +40,20 @@ capability 5.x: constant memory)."""
 
 LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 
+MOST_KINDS = 8
+"""Kinds of warps looked at one by one: more are looked at all together, in as much time."""
+
+FAR = LINE_BYTES << 40
+"""The beginning of some line, far from both ends of memory."""
+
 Starts = tuple[tuple[int, float], ...]
 """Places in a line at which warps begin whose lanes lie evenly, and how many of the launch do."""
+
+
+def packed(mask: Mask) -> npt.NDArray[np.uint32]:
+    """Warps of ``[rows, lanes]``, a bit for each lane: ``[rows, warps]``."""
+    found = np.packbits(mask.reshape(-1), bitorder="little").view(np.uint32)
+    return found.reshape(mask.shape[0], -1)
 
 
 class Counting:
@@ -54,7 +66,8 @@ class Counting:
         self.evaluator = evaluator
         self.warp_weights = warp_weights
         self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
-        self.strides: dict[tuple[object, int], tuple[Mask, int | None, Array | None, Starts]] = {}
+        self._packed: tuple[Mask, npt.NDArray[np.uint32]] | None = None
+        self.grounds: dict[tuple[object, ...], Ground] = {}
         self.patterns: dict[tuple[object, ...], Pattern] = {}
 
     def count(self, mask: Mask, context: Context) -> tuple[float, float]:
@@ -63,8 +76,7 @@ class Counting:
         kept = self._counted.get(key)
         if kept is not None and kept[0] is mask and kept[1] is context:
             return kept[2], kept[3]
-        table = mask.reshape(mask.shape[0], -1, WARP_SIZE)
-        lanes = table.sum(axis=2)
+        lanes = np.bitwise_count(self.lanes_of(mask))
         weight = context.weight
         if mask.shape[0] != context.rows:
             weight = weight.sum(keepdims=True)
@@ -73,9 +85,15 @@ class Counting:
         self._counted[key] = (mask, context, warps, total)
         return warps, total
 
+    def lanes_of(self, mask: Mask) -> npt.NDArray[np.uint32]:
+        """Each row's warps, a bit for each of their lanes; kept for the mask asked for last."""
+        if self._packed is None or self._packed[0] is not mask:
+            self._packed = mask, packed(mask)
+        return self._packed[1]
+
     def of_warps(self, mask: Mask, context: Context) -> npt.NDArray[np.float64]:
         """How often each sampled warp comes, over all rows."""
-        here = mask.reshape(mask.shape[0], -1, WARP_SIZE).any(axis=2)
+        here = self.lanes_of(mask) != 0
         weight = context.weight
         if mask.shape[0] != context.rows:
             weight = weight.sum(keepdims=True)
@@ -95,20 +113,22 @@ def measure(walker: Counting, access: Access, context: Context, state: State) ->
         return Touched(access.position, part, requests, 0.0, 0.0, None, None, None)
     passes = access.space in ("shared", "const")
     unit = _unit(access)
+    ground = _ground(walker, access, context, state, unit)
     # Addresses that differ by a whole number of units share sectors and banks alike.
-    key = (access.address, access.offset % unit, access.space, access.width, access.facts.entry)
+    kind = access.facts.opcode if access.facts.entry in TILES else access.facts.entry
+    key = (access.address, access.offset % unit, access.space, access.width, kind)
     kept = walker.patterns.get(key)
-    if kept is None or kept.context is not context or kept.mask is not state.mask:
-        kept = walker.patterns[key] = _pattern(walker, access, context, state)
-    if kept.reason is not None:
+    if kept is None or kept.ground is not ground:
+        kept = walker.patterns[key] = _pattern(walker, access, state, ground)
+    if ground.reason is not None:
         moved = 0.0 if passes else lanes * state.share
         transactions = requests if passes else 0.0
         return Touched(access.position, part, requests, moved, transactions, None, None,
-                       kept.reason)  # fmt: skip
+                       ground.reason)  # fmt: skip
     doubt = None if state.known else Missing("whether it is reached depends on data", 0)
     moved, transactions = (0.0, kept.total) if passes else (kept.total, 0.0)
-    return Touched(access.position, part, requests, moved, transactions, kept.stride,
-                   kept.step, doubt, kept.l1_millicycles)  # fmt: skip
+    return Touched(access.position, part, requests, moved, transactions, ground.stride,
+                   ground.step, doubt, kept.l1_millicycles)  # fmt: skip
 
 
 def _unit(access: Access) -> int:
@@ -121,20 +141,76 @@ def _unit(access: Access) -> int:
 class Pattern(NamedTuple):
     """What one address does for one set of lanes: sectors or transactions over the launch."""
 
-    context: Context
-    mask: Mask
+    ground: Ground
     total: float
-    stride: int | None
-    step: int | None
-    reason: Missing | None
     l1_millicycles: float = 0.0
 
 
-def _pattern(walker: Counting, access: Access, context: Context, state: State) -> Pattern:
+class Ground(NamedTuple):
+    """An address for one set of lanes, whatever offset is added and however much is moved:
+    what shifts it over the iterations and how often, and how lanes lie to each other. ``lead``:
+    elements between the lines of a matrix tile."""
+
+    context: Context
+    mask: Mask
+    base: Array | int
+    phases: list[tuple[int, npt.NDArray[np.float64]]]
+    stride: int | None
+    starts: Array | None
+    begins: Starts
+    step: int | None
+    reason: Missing | None
+    kinds: Kinds | None = None
+    lead: int = 0
+
+
+class Kinds(NamedTuple):
+    """Warps of ``[rows, warps]`` by ``which`` kind they are: where in a line they begin, and which
+    lanes take part (a bit each). Lane n lies ``layout[n]`` (int64) bytes behind the beginning.
+    ``lowest``: the lowest address of all."""
+
+    which: npt.NDArray[np.intp]
+    begins: tuple[tuple[int, int], ...]
+    layout: bytes
+    lowest: int
+
+
+def _kinds(base: Array | int, mask: Mask) -> Kinds | None:
+    """The kinds of an address's warps, if the lanes of all lie to each other in one way."""
+    shape = np.broadcast_shapes(np.shape(base), mask.shape)
+    table = np.broadcast_to(base, shape).reshape(-1, WARP_SIZE)
+    active = np.broadcast_to(mask, shape).reshape(-1, WARP_SIZE)
+    lanes = packed(active)[:, 0]
+    fullest = table[np.bitwise_count(lanes).argmax()]
+    layout = fullest - fullest[0]
+    moved = table - layout
+    begins = moved[np.arange(len(moved)), active.argmax(axis=1)]
+    if ((moved != begins[:, None]) & active).any():
+        return None
+    codes = (begins & (LINE_BYTES - 1)) | (lanes.astype(np.int64) * LINE_BYTES)
+    codes, which = np.unique(codes, return_inverse=True)
+    if codes.size > MOST_KINDS:
+        return None
+    kinds = tuple((code % LINE_BYTES, code // LINE_BYTES) for code in codes.tolist())
+    lowest = int(table.min(where=active, initial=FAR))
+    return Kinds(which.reshape(shape[0], -1), kinds, layout.astype(np.int64).tobytes(), lowest)
+
+
+def _ground(walker: Counting, access: Access, context: Context, state: State, unit: int) -> Ground:
+    """What accesses of one address and unit have in common; found once for each set of lanes."""
+    key = (access.address, unit, access.width > 0, access.stride, access.facts.entry in TILES)
+    kept = walker.grounds.get(key)
+    if kept is None or kept.context is not context or kept.mask is not state.mask:
+        kept = walker.grounds[key] = _grounded(walker, access, context, state, unit)
+    return kept
+
+
+def _grounded(
+    walker: Counting, access: Access, context: Context, state: State, unit: int
+) -> Ground:
     value = walker.evaluator.evaluate(access.address, context)
-    shared = access.space == "shared"
-    unit = _unit(access)
     reason: Missing | None = None
+    phases: list[tuple[int, npt.NDArray[np.float64]]] = []
     address = Val(0, 0, 0)
     if isinstance(value, int | Val):
         address = as_val(value)
@@ -147,7 +223,6 @@ def _pattern(walker: Counting, access: Access, context: Context, state: State) -
         lead = walker.evaluator.evaluate(access.stride, context)
     if reason is None and not isinstance(lead, int):
         reason = Missing("the stride of a matrix tile is not one number", 0)
-    phases: list[tuple[int, npt.NDArray[np.float64]]] = []
     if reason is None:
         found = _phases(context, address, unit)
         if isinstance(found, Missing):
@@ -158,22 +233,30 @@ def _pattern(walker: Counting, access: Access, context: Context, state: State) -
     if reason is None and rows * state.mask.shape[1] * len(phases) > MOST_CELLS:
         reason = Missing("too many iterations differ to look at all", 0)
     if reason is not None or not isinstance(lead, int):
-        return Pattern(context, state.mask, 0.0, None, None, reason)
+        return Ground(context, state.mask, 0, [], None, None, (), None, reason)
+    if access.facts.entry in TILES:
+        step = _step(address, context)
+        return Ground(
+            context, state.mask, address.base, phases, None, None, (), step, None, None, lead
+        )
+    laid = _stride(address.base, state, walker.warp_weights)
+    step, base = _step(address, context), address.base
+    kinds = None if laid[-1] or unit != SECTOR_BYTES else _kinds(base, state.mask)
+    return Ground(context, state.mask, base, phases, *laid, step, None, kinds)
+
+
+def _pattern(walker: Counting, access: Access, state: State, ground: Ground) -> Pattern:
+    _, _, base, phases, stride, starts, begins, _, reason, kinds, lead = ground
+    if reason is not None:
+        return Pattern(ground, 0.0)
     if access.facts.entry in TILES:
         total = 0.0
         for shift, weight in phases:
-            counts = _of_tiles(walker.warp_weights, access, lead, address.base, shift, state)
+            counts = _of_tiles(walker.warp_weights, access, lead, base, shift, state)
             times = weight if weight.size == counts.size else weight.sum(keepdims=True)
             total += float(times @ counts)
-        return Pattern(context, state.mask, total, None, _step(address, context), None)
-    key = (access.address, id(context))
-    known = walker.strides.get(key)
-    if known is None or known[0] is not state.mask:
-        known = walker.strides[key] = (
-            state.mask,
-            *_stride(address.base, state, walker.warp_weights),
-        )
-    _, stride, starts, begins = known
+        return Pattern(ground, total)
+    unit = _unit(access)
     total = cycles = 0.0
     loads = unit == SECTOR_BYTES and access.facts.category in ("load", "copy")
     for shift, weight in phases:
@@ -185,19 +268,26 @@ def _pattern(walker: Counting, access: Access, context: Context, state: State) -
                 total += times * warps * each
                 cycles += times * warps * long if loads else 0.0
             continue
+        shared = access.space == "shared"
         if shared and starts is not None and not ((starts - starts[0, 0]) % unit).any():
             # Moved by whole units a warp meets the same conflicts in other banks.
             one = State(state.mask[:, :WARP_SIZE])
             every = walker.warp_weights.sum(keepdims=True)
-            per_row = _per_row(every, access, address.base[:WARP_SIZE], offset, one)  # type: ignore[index]
+            per_row = _per_row(every, access, base[:WARP_SIZE], offset, one)  # type: ignore[index]
+        elif kinds is not None and kinds.lowest + offset >= 0:
+            told = [
+                _of_kind((begin + offset) % LINE_BYTES, lanes, kinds.layout, access.width)
+                for begin, lanes in kinds.begins
+            ]
+            counts = np.array(told, dtype=np.int64).T[:, kinds.which]
+            per_row = np.stack([part @ walker.warp_weights for part in counts])
         else:
-            per_row = _per_row(walker.warp_weights, access, address.base, offset, state, loads)
+            per_row = _per_row(walker.warp_weights, access, base, offset, state, loads)
         if per_row.shape[1] != weight.shape[0]:
             weight = weight.sum(keepdims=True)
         total += float(weight @ per_row[0])
         cycles += float(weight @ per_row[1])
-    step = _step(address, context)
-    return Pattern(context, state.mask, total, stride, step, None, cycles if loads else 0.0)
+    return Pattern(ground, total, cycles if loads else 0.0)
 
 
 @lru_cache(maxsize=4096)
@@ -207,6 +297,15 @@ def _of_warp(begin: int, stride: int, width: int) -> tuple[int, int]:
     addresses = (begin + stride * np.arange(WARP_SIZE, dtype=np.int64))[None]
     counts, touched = sectors(addresses)
     return int(counts[0]), int(l1_millicycles(addresses, width, None, counts, touched)[0])
+
+
+@lru_cache(maxsize=16384)
+def _of_kind(begin: int, lanes: int, layout: bytes, width: int) -> tuple[int, int]:
+    """The same of a warp of one of ``Kinds``."""
+    addresses = (FAR + begin + np.frombuffer(layout, dtype=np.int64))[None]
+    active = (lanes >> np.arange(WARP_SIZE) & 1).astype(np.bool_)[None]
+    counts, touched = sectors(addresses, active)
+    return int(counts[0]), int(l1_millicycles(addresses, width, active, counts, touched)[0])
 
 
 def _rows(base: Array | int, state: State) -> int:
@@ -324,20 +423,18 @@ def _stride(
     if isinstance(base, int):
         return 0, None, ()
     first = base[0] if base.ndim == 2 else base
-    mask = state.mask[0].reshape(-1, WARP_SIZE)
+    mask = state.mask[0]
     if first.size == 1:
         return 0, None, ()
-    table = first.reshape(-1, WARP_SIZE)
-    both = mask[:, 1:] & mask[:, :-1]
-    whole = both.all()
-    steps = table[:, 1:] - table[:, :-1]
-    steps = steps.ravel() if whole else steps[both]
-    if steps.size == 0 or not (steps == steps[0]).all():
+    both = mask[1:] & mask[:-1]
+    both[WARP_SIZE - 1 :: WARP_SIZE] = False  # neighbours in two warps
+    steps = first[1:] - first[:-1]
+    stride = int(steps[both.argmax()])
+    if not both.any() or ((steps != stride) & both).any():
         return None, None, ()
-    stride = int(steps[0])
-    if not whole or stride < 0 or first is not base or state.mask.shape[0] > 1:
+    if not mask.all() or stride < 0 or first is not base or state.mask.shape[0] > 1:
         return stride, None, ()
-    starts = table[:, 0]
+    starts = first[::WARP_SIZE]
     held = np.bincount(starts & (LINE_BYTES - 1), weights, LINE_BYTES)
     begins = tuple((int(place), float(held[place])) for place in held.nonzero()[0])
     return stride, starts[None], begins

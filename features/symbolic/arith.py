@@ -101,10 +101,12 @@ def _scale(value: Val, factor: int) -> Val:
 
 
 def _sum(a: Val, b: Val, sign: int) -> Val | Missing:
-    terms = dict(a.terms)
-    for loop, factor in b.terms.items():
-        terms[loop] = terms.get(loop, 0) + (factor if sign > 0 else -factor)
-    terms = {k: f for k, f in terms.items() if not (isinstance(f, int) and f == 0)}
+    terms = a.terms
+    if terms or b.terms:
+        added = dict(terms)
+        for loop, factor in b.terms.items():
+            added[loop] = added.get(loop, 0) + (factor if sign > 0 else -factor)
+        terms = {k: f for k, f in added.items() if not (isinstance(f, int) and f == 0)}
     if sign > 0:
         if a.origin and b.origin:
             return Missing("the sum of two unknown addresses", 0)
@@ -123,7 +125,7 @@ def _product(a: Val, b: Val) -> Val | Missing:
         return Missing("a product of loop counters", 0)
     if b.terms:
         a, b = b, a
-    corners = [x * y for x in (a.low, a.high) for y in (b.low, b.high)]
+    corners = a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high
     low, high = max(min(corners), -INFINITE), min(max(corners), INFINITE)
     terms = {loop: factor * b.base for loop, factor in a.terms.items()}
     return Val(a.base * b.base, low, high, terms)
@@ -174,14 +176,14 @@ class Arithmetic:
 
     def apply(self, op: str, bits: int, given: int, args: list[Value]) -> Value:
         """One operation; ``given`` is the width of its operands, ``bits`` of its result."""
-        for arg in args:
-            if isinstance(arg, Missing) and not (op in ("and", "or") and bits == 1):
-                return arg
-        if all(isinstance(arg, int) for arg in args):
+        kinds = {type(arg) for arg in args}
+        if Missing in kinds and not (op in ("and", "or") and bits == 1):
+            return next(arg for arg in args if isinstance(arg, Missing))
+        if Val not in kinds and all(isinstance(arg, int) for arg in args):
             return fold(op, bits, given, tuple(args))  # type: ignore[arg-type]
         if bits == 1 and op in ("and", "or", "xor"):
             return _logic(op, args)
-        if any(isinstance(arg, Test) for arg in args):
+        if Test in kinds:
             return Missing("a condition that changes within the loop", 0)
         values = [as_val(arg) for arg in args]  # type: ignore[arg-type]
         if op in COMPARISONS:

@@ -13,19 +13,7 @@ from wattcast.features.dataflow import NO_DESTINATION
 from wattcast.features.effort import checkpoint
 from wattcast.features.isa import TILES, OpcodeFacts, classify
 from wattcast.features.loops import natural_loops
-from wattcast.features.ptx.ir import (
-    Address,
-    Function,
-    Group,
-    Immediate,
-    Instruction,
-    Module,
-    Negated,
-    Operand,
-    Register,
-    Special,
-    Symbol,
-)
+from wattcast.features.ptx import ir
 from wattcast.features.symbolic.elected import elected
 from wattcast.features.symbolic.scheme import (
     Access,
@@ -48,7 +36,7 @@ written more than once are unknown, so time stays linear in the text."""
 
 
 class _Builder:
-    def __init__(self, module: Module, function: Function) -> None:
+    def __init__(self, module: ir.Module, function: ir.Function) -> None:
         self.module = module
         self.function = function
         body = function.body
@@ -73,7 +61,7 @@ class _Builder:
         self.elected = elected(body)
         self.block = 0
         self.line = 0
-        self.written: dict[Operand, Node] = {}
+        self.written: dict[ir.Operand, Node] = {}
         self.widths = register_bits(body.registers)
 
     # --- which registers need merging ---
@@ -99,19 +87,19 @@ class _Builder:
 
     # --- Source ---
 
-    def value(self, operand: Operand, bits: int) -> Node:
+    def value(self, operand: ir.Operand, bits: int) -> Node:
         graph = self.graph
-        if type(operand) is Register:
+        if type(operand) is ir.Register:
             return self.coerced(self.register(operand.name), bits)
-        if type(operand) is Immediate:
+        if type(operand) is ir.Immediate:
             if isinstance(operand.value, int):
                 return graph.constant(operand.value, bits)
             return graph.unknown("a floating-point value", self.line, bits)
-        if isinstance(operand, Negated):
+        if isinstance(operand, ir.Negated):
             return graph.make("xor", 1, (self.value(operand.operand, 1), graph.constant(1, 1)))
-        if isinstance(operand, Special):
+        if isinstance(operand, ir.Special):
             return self.coerced(self.special(operand.name), bits)
-        if isinstance(operand, Symbol):
+        if isinstance(operand, ir.Symbol):
             if operand.name == "WARP_SZ":
                 return graph.constant(32, bits)
             if operand.name in self.symbols:
@@ -143,7 +131,7 @@ class _Builder:
             return self.graph.make("sext" if signed else "zext", 32, (node,))
         return node
 
-    def define(self, operand: Operand, node: Node) -> None:
+    def define(self, operand: ir.Operand, node: Node) -> None:
         self.written[operand] = node
 
     def register(self, name: str) -> Node:
@@ -318,7 +306,7 @@ class _Builder:
         return merged
 
     def _instruction(
-        self, one: Instruction, accesses: list[Access], guards: list[tuple[int, Node, bool]]
+        self, one: ir.Instruction, accesses: list[Access], guards: list[tuple[int, Node, bool]]
     ) -> None:
         self.line = one.line
         guard = None
@@ -351,7 +339,7 @@ class _Builder:
         if one.position in self.elected:
             node = self._elected(one)
         for name in names:
-            value = self.written.get(Register(name)) if self.written else node
+            value = self.written.get(ir.Register(name)) if self.written else node
             if value is None:
                 reason = reason_of(one, facts)
                 bits = self.widths.get(name.rstrip("0123456789"), 32)
@@ -366,7 +354,7 @@ class _Builder:
                     value = self.graph.make("select", value.bits, (guard, *pair))
             self.carried[name] = value
 
-    def _elected(self, one: Instruction) -> Node:
+    def _elected(self, one: ir.Instruction) -> Node:
         """A value that only one block of the grid finds: the last, for all we know."""
         graph, chosen = self.graph, self.graph.constant(1, 1)
         for axis in "xyz":
@@ -379,31 +367,31 @@ class _Builder:
         values = (graph.constant(yes, bits), graph.constant(no, bits))
         return graph.make("select", bits, (chosen, *values))
 
-    def _pass(self, one: Instruction) -> None:
+    def _pass(self, one: ir.Instruction) -> None:
         """st.param: a value for the next call."""
         place = one.operands[0]
         bits = width(one.opcode.rpartition(".")[2])
-        if isinstance(place, Address) and isinstance(place.base, Symbol) and bits:
+        if isinstance(place, ir.Address) and isinstance(place.base, ir.Symbol) and bits:
             held = self.passed.setdefault(place.base.name, {})
             held[place.offset] = self.value(one.operands[1], bits)
 
-    def _call(self, one: Instruction) -> None:
-        callee = next((o.name for o in one.operands if isinstance(o, Symbol)), None)
-        groups = [o.elements for o in one.operands if isinstance(o, Group)]
-        results = bool(one.operands) and isinstance(one.operands[0], Group)
+    def _call(self, one: ir.Instruction) -> None:
+        callee = next((o.name for o in one.operands if isinstance(o, ir.Symbol)), None)
+        groups = [o.elements for o in one.operands if isinstance(o, ir.Group)]
+        results = bool(one.operands) and isinstance(one.operands[0], ir.Group)
         given = groups[1:] if results else groups
         arguments = tuple(
-            self.passed.pop(o.name, {}) if isinstance(o, Symbol) else {}
+            self.passed.pop(o.name, {}) if isinstance(o, ir.Symbol) else {}
             for o in (given[0] if given else ())
         )
         self.calls.setdefault(self.block, []).append(Call(one.position, callee, arguments))
 
-    def _access(self, one: Instruction, facts: OpcodeFacts, accesses: list[Access]) -> None:
+    def _access(self, one: ir.Instruction, facts: OpcodeFacts, accesses: list[Access]) -> None:
         if facts.category in ("texture", "surface"):
             accesses.append(Access(one.position, self.graph.constant(0, 64), 0, "tex", 4, facts))
         if facts.space in ("param", "tensor", None) and facts.category != "copy":
             return
-        places = [operand for operand in one.operands if isinstance(operand, Address)]
+        places = [operand for operand in one.operands if isinstance(operand, ir.Address)]
         spaces = [facts.space, facts.source_space] if facts.category == "copy" else [facts.space]
         bits = 64 if self.module.address_size == 64 else 32
         for place, space in zip(places, spaces, strict=False):
@@ -411,7 +399,7 @@ class _Builder:
                 continue
             if place.base is None:
                 address, offset = self.graph.constant(place.offset, bits), 0
-            elif isinstance(place.base, Symbol):
+            elif isinstance(place.base, ir.Symbol):
                 if place.base.name in self.parameters:
                     return
                 address, offset = self.value(place.base, bits), place.offset
@@ -425,18 +413,20 @@ class _Builder:
                 offset += address.args[1].value
                 address = address.args[0]
             size = one.operands[2] if facts.category == "copy" and len(one.operands) > 2 else None
-            moved = int(size.value) if isinstance(size, Immediate) else facts.bytes_per_lane
+            moved = int(size.value) if isinstance(size, ir.Immediate) else facts.bytes_per_lane
             tiles = facts.entry in TILES and len(one.operands) > 2
             stride = self.value(one.operands[2], 32) if tiles else None
             accesses.append(Access(one.position, address, offset, space, moved, facts, stride))
 
-    def _ending(self, index: int, one: Instruction) -> Ending:
+    def _ending(self, index: int, one: ir.Instruction) -> Ending:
         block = self.cfg.blocks[index]
         base = one.base
         if base == "brx":
             chooser = self.value(one.operands[0], 32)
             last = one.operands[-1]
-            names = self.body.branch_tables.get(last.name, ()) if isinstance(last, Symbol) else ()
+            names = (
+                self.body.branch_tables.get(last.name, ()) if isinstance(last, ir.Symbol) else ()
+            )
             place = {name: b.index for b in self.cfg.blocks for name in b.labels}
             targets = tuple(place.get(name, -1) for name in names)
             return Ending("switch", targets, chooser, position=one.position)
@@ -491,9 +481,9 @@ class _Builder:
         return None
 
 
-_schemes: Attached[Function, Scheme] = Attached("scheme")
+_schemes: Attached[ir.Function, Scheme] = Attached("scheme")
 
 
-def scheme(module: Module, function: Function) -> Scheme:
+def scheme(module: ir.Module, function: ir.Function) -> Scheme:
     """The values of a function; worked out once. Raises PtxError where it is not PTX."""
     return _schemes.get(function) or _schemes.set(function, _Builder(module, function).build())

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.attached import attached
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.symbolic.arith import (
     Arithmetic,
@@ -141,8 +142,9 @@ class Lanes:
                 return 0
             below = int(np.prod(shape[:place], dtype=np.int64))
             if head == "tid":
-                base = self.thread // below
-                base = base % shape[place] if place < 2 else base
+                inside = np.arange(self.per_block, dtype=np.int64) // below
+                inside = inside % shape[place] if place < 2 else inside
+                base = np.tile(inside, self.blocks.size)
             else:
                 block = self.blocks // below
                 block = block % shape[place] if place < 2 else block
@@ -167,6 +169,18 @@ class Lanes:
         return Missing(f"%{name} is known only at run time", 0)
 
 
+@attached
+def _straight_of(scheme: Scheme) -> frozenset[Node]:
+    """Nodes that no loop's counter and no merging of paths is part of."""
+    found: set[Node] = set()
+    for node in scheme.graph.nodes:  # operands first
+        if node.loops or node.op in ("phi", "exit", "join"):
+            continue
+        if all(arg in found for arg in node.args):
+            found.add(node)
+    return frozenset(found)
+
+
 class Evaluator(Arithmetic):
     """Evaluates nodes of a scheme for sampled lanes. ``argument`` gives parameters' values."""
 
@@ -179,6 +193,7 @@ class Evaluator(Arithmetic):
     ) -> None:
         super().__init__()
         self.scheme = scheme
+        self.straight = _straight_of(scheme)
         self.lanes = lanes
         self.argument = argument
         self.symbols = symbols
@@ -191,6 +206,8 @@ class Evaluator(Arithmetic):
         if node.op == "const":
             value: int = node.value
             return value
+        if node in self.straight:
+            return self._straight(node, context)
         stack = [(node, context)]
         while stack:
             top, where = stack[-1]
@@ -214,12 +231,34 @@ class Evaluator(Arithmetic):
             if waiting:
                 stack.extend(waiting)
                 continue
-            try:
-                home.memo[top] = self._compute(top, home)
-            except OverflowError:
-                home.memo[top] = Missing("the numbers are too large", 0)
+            home.memo[top] = self._computed(top, home)
             stack.pop()
         return context.memo[node]
+
+    def _straight(self, node: Node, context: Context) -> Value:
+        """The value of a node that no loop and no path changes: the function's context holds it."""
+        home = context
+        while home.parent is not None:
+            home = home.parent
+        memo = home.memo
+        stack = [node]
+        while stack:
+            top = stack[-1]
+            waiting = [arg for arg in top.args if arg not in memo]
+            if waiting:
+                stack.extend(waiting)
+                continue
+            if top not in memo:
+                memo[top] = self._computed(top, home)
+            stack.pop()
+        found = context.memo[node] = lifted(memo[node], context, home)
+        return found
+
+    def _computed(self, node: Node, context: Context) -> Value:
+        try:
+            return self._compute(node, context)
+        except OverflowError:
+            return Missing("the numbers are too large", 0)
 
     def _needs(self, node: Node, context: Context) -> list[tuple[Node, Context]]:
         if node.op == "phi":
@@ -242,6 +281,11 @@ class Evaluator(Arithmetic):
 
     def _compute(self, node: Node, context: Context) -> Value:
         op, memo = node.op, context.memo
+        if node.args and op not in ("phi", "exit", "join"):
+            args = [memo[arg] for arg in node.args]
+            if op == "select":
+                return choose(args)
+            return self.apply(op, node.bits, node.args[0].bits, args)
         if op == "const":
             constant: int = node.value
             return constant
@@ -265,12 +309,7 @@ class Evaluator(Arithmetic):
             if there is None:
                 return Missing("a value from a loop whose trip count is not known", 0)
             return there.memo[node.args[0]]
-        if op == "join":
-            return self._join(node, context)
-        args = [memo[arg] for arg in node.args]
-        if op == "select":
-            return choose(args)
-        return self.apply(op, node.bits, node.args[0].bits, args)
+        return self._join(node, context)
 
     def _phi(self, node: Node, context: Context) -> Value:
         phi = self.scheme.phis[node]

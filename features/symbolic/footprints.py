@@ -15,6 +15,7 @@ from itertools import accumulate
 from math import ceil, exp, expm1, gcd, prod
 from operator import mul
 
+from wattcast.features.attached import attached
 from wattcast.features.execution.reuse import DIRECT
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch, PointerHint
@@ -254,6 +255,7 @@ def _apart(sharing: Sharing) -> bool:
     return far < NEGLIGIBLE and sharing.beside < EDGES
 
 
+@attached
 def _others(made: Scheme) -> bool:
     """Whether the kernel asks for memory in ways that no group tells of: textures, the stack."""
     kinds = [classify(one.opcode) for one in made.cfg.body.instructions]
@@ -273,7 +275,7 @@ def _grouped(
     loose: dict[object, Group] = {}
     known: dict[Node, Form | None] = {}
     for block, accesses in enumerate(made.accesses):
-        loops = tuple(reversed(list(made.forest.around(block))))
+        loops = made.forest.around(block)
         for access in accesses:
             at = access.position
             sectors = float(counts.sectors[at])

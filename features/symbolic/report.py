@@ -10,19 +10,10 @@ import numpy as np
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.ptx.ir import Instruction
+from wattcast.features.symbolic import results
+from wattcast.features.symbolic.arith import Missing
 from wattcast.features.symbolic.journal import Guarded, Rounds, Split, Touched, Visit
 from wattcast.features.symbolic.plan import Shape
-from wattcast.features.symbolic.results import (
-    AccessInfo,
-    BranchInfo,
-    Flags,
-    Floats,
-    How,
-    SampledBlocks,
-    SymbolicCounts,
-    SymbolicResult,
-    TripInfo,
-)
 from wattcast.features.symbolic.scheme import Scheme
 from wattcast.features.symbolic.walk import Walker
 from wattcast.features.trips import TripCount
@@ -46,9 +37,9 @@ def _source_line(one: Instruction) -> int | None:
 class _Totals(NamedTuple):
     """One function's journal, added up."""
 
-    counts: SymbolicCounts
-    accesses: tuple[AccessInfo, ...]
-    branches: tuple[BranchInfo, ...]
+    counts: results.SymbolicCounts
+    accesses: tuple[results.AccessInfo, ...]
+    branches: tuple[results.BranchInfo, ...]
     rounds: dict[int, list[Rounds]]
 
 
@@ -56,10 +47,10 @@ def summarise(
     walker: Walker,
     called: Mapping[str, Walker],
     given: tuple[TripCount, ...],
-    sampling: SampledBlocks,
+    sampling: results.SampledBlocks,
     diagnostics: list[Diagnostic],
     complete: bool,
-) -> SymbolicResult:
+) -> results.SymbolicResult:
     """Add up the journals of the kernel and of the functions it calls."""
     scheme = walker.scheme
     kernel = _totals(walker)
@@ -71,7 +62,7 @@ def summarise(
         inner = _loops(other.scheme, other.shape, others[name].rounds, trips)
         warnings += _warnings(inner, others[name].branches, others[name].accesses)
     everything = [kernel.counts, *(other.counts for other in others.values())]
-    return SymbolicResult(
+    return results.SymbolicResult(
         functions={counts.function: counts for counts in everything},
         loops=loops,
         accesses=kernel.accesses,
@@ -83,7 +74,7 @@ def summarise(
     )
 
 
-def _standard_error(walker: Walker, sampling: SampledBlocks) -> float:
+def _standard_error(walker: Walker, sampling: results.SampledBlocks) -> float:
     """Relative standard error of the kernel's warp executions, from one sampled block to others."""
     if sampling.drawn is None:
         return 0.0
@@ -148,8 +139,8 @@ def _totals(walker: Walker) -> _Totals:
 
 
 def _branches(
-    scheme: Scheme, splits: dict[int, list[Split]], lanes: Floats, known: Flags
-) -> tuple[BranchInfo, ...]:
+    scheme: Scheme, splits: dict[int, list[Split]], lanes: results.Floats, known: results.Flags
+) -> tuple[results.BranchInfo, ...]:
     found = []
     for block, ending in enumerate(scheme.endings):
         entries = splits.get(ending.position)
@@ -167,7 +158,7 @@ def _branches(
         reason = next((e.reason for e in entries if e.reason is not None), None)
         condition = text(ending.condition)
         found.append(
-            BranchInfo(
+            results.BranchInfo(
                 one.position, one.line, _source_line(one),
                 f"not {condition}" if ending.negated else condition,
                 yes / whole, yes_warps / most, no_warps / most, reason is None,
@@ -180,16 +171,15 @@ def _branches(
 def _accesses(
     scheme: Scheme,
     touched: dict[int, list[Touched]],
-    warps: Floats,
-    lanes: Floats,
-    known: Flags,
-) -> tuple[SymbolicCounts, tuple[AccessInfo, ...]]:
+    warps: results.Floats,
+    lanes: results.Floats,
+    known: results.Flags,
+) -> tuple[results.SymbolicCounts, tuple[results.AccessInfo, ...]]:
     body = scheme.cfg.body
-    count = len(body.instructions)
-    requests, sectors = np.zeros(count), np.zeros(count)
-    shared_requests, transactions, constants = np.zeros(count), np.zeros(count), np.zeros(count)
-    l1_millicycles = np.zeros(count)
-    sure = known.copy()
+    requests, sectors, shared_requests, transactions, constants, l1_millicycles = (
+        [0.0] * len(body.instructions) for _ in range(6)
+    )
+    sure = known.tolist()
     infos = []
     for accesses in scheme.accesses:
         for number, access in enumerate(accesses):
@@ -203,22 +193,23 @@ def _accesses(
             if not mine:
                 continue
             asked = got = moved = 0.0
+            reason: Missing | None = None
             for entry in mine:
                 asked += entry.requests
                 got += entry.sectors
                 moved += entry.transactions
                 l1_millicycles[position] += entry.l1_millicycles
+                reason = reason or entry.reason
             (shared_requests if access.space == "shared" else requests)[position] += asked
             sectors[position] += got
             (constants if access.space == "const" else transactions)[position] += moved
-            reason = next((e.reason for e in mine if e.reason is not None), None)
             affine = reason is None and bool(known[position])
             if not affine:
                 sure[position] = False
             strides = {entry.stride for entry in mine if entry.requests}
             steps = {entry.per_iteration for entry in mine if entry.requests}
             infos.append(
-                AccessInfo(
+                results.AccessInfo(
                     position, one.opcode, one.line, _source_line(one), access.space, affine,
                     strides.pop() if len(strides) == 1 else None,
                     steps.pop() if len(steps) == 1 else None,
@@ -227,16 +218,17 @@ def _accesses(
                     reason.reason if reason else None, (reason.line or None) if reason else None,
                 )
             )  # fmt: skip
-    counts = SymbolicCounts(
-        scheme.function.name, warps, lanes, requests, sectors, shared_requests, transactions,
-        known, sure, constants, l1_millicycles,
+    counts = results.SymbolicCounts(
+        scheme.function.name, warps, lanes,
+        *map(np.array, (requests, sectors, shared_requests, transactions)),
+        known, np.array(sure, dtype=np.bool_), np.array(constants), np.array(l1_millicycles),
     )  # fmt: skip
     return counts, tuple(infos)
 
 
 def _loops(
     scheme: Scheme, shape: Shape, rounds: dict[int, list[Rounds]], given: tuple[TripCount, ...]
-) -> tuple[TripInfo, ...]:
+) -> tuple[results.TripInfo, ...]:
     found = []
     for loop in scheme.forest.loops:
         entries = rounds.get(loop.index, [])
@@ -249,7 +241,7 @@ def _loops(
         first = any(e.source == loop.header for e in shape.exits[loop.index])
         first = first and loop.header not in latches
         known = given[loop.index]
-        how: How
+        how: results.How
         if reason is not None:
             stand_in = known.how == "given" and any(e.how == "unknown" for e in entries)
             how = "given" if stand_in else "assumed"
@@ -259,7 +251,7 @@ def _loops(
         if any(e.how == "unknown" for e in entries):
             mean = known.count + (1 if first else 0)
         found.append(
-            TripInfo(
+            results.TripInfo(
                 loop.index, loop.label, loop.line, loop.location.line if loop.location else None,
                 how, max(0.0, mean - (1 if first else 0)), mean,
                 min((e.lowest for e in entries), default=0),
@@ -279,9 +271,9 @@ def _constant(shape: Shape, loop: int) -> bool:
 
 
 def _warnings(
-    loops: tuple[TripInfo, ...],
-    branches: tuple[BranchInfo, ...],
-    accesses: tuple[AccessInfo, ...],
+    loops: tuple[results.TripInfo, ...],
+    branches: tuple[results.BranchInfo, ...],
+    accesses: tuple[results.AccessInfo, ...],
 ) -> list[Diagnostic]:
     found = []
     for loop in loops:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +40,7 @@ class SymbolicCounts:
     l1_millicycles: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class TripInfo:
+class TripInfo(NamedTuple):
     """How often a loop is gone round each time it is entered.
 
     ``how``: ``constant`` follows from the text alone, ``inferred`` from launch and arguments;
@@ -73,8 +72,7 @@ class TripInfo:
         return self.how in ("constant", "inferred")
 
 
-@dataclass(frozen=True, slots=True)
-class AccessInfo:
+class AccessInfo(NamedTuple):
     """A memory access (of the launch). ``affine``: its address is known exactly.
 
     ``stride_bytes`` lies between neighbouring lanes, ``step_bytes`` between iterations of the
@@ -98,8 +96,7 @@ class AccessInfo:
     reason_line: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BranchInfo:
+class BranchInfo(NamedTuple):
     """A conditional branch: shares of the warps and lanes that come to it.
 
     A warp that takes both sides counts in ``divergent``. ``known``: the condition is.

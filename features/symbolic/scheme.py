@@ -9,15 +9,7 @@ from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.dataflow import NO_DESTINATION
 from wattcast.features.isa import OpcodeFacts
 from wattcast.features.loops import LoopForest
-from wattcast.features.ptx.ir import (
-    Function,
-    Group,
-    Instruction,
-    Pair,
-    Register,
-    RegisterDeclaration,
-    Vector,
-)
+from wattcast.features.ptx import ir
 from wattcast.features.values import Graph, Node
 
 
@@ -81,7 +73,7 @@ class Phi:
 class Scheme:
     """A function in nodes. ``accesses``, ``guards`` and ``endings`` are by block."""
 
-    function: Function
+    function: ir.Function
     cfg: ControlFlowGraph
     forest: LoopForest
     graph: Graph
@@ -127,7 +119,7 @@ def counted_from(accesses: list[list[Access]], phis: Mapping[Node, Phi]) -> set[
     return found
 
 
-def reason_of(one: Instruction, facts: OpcodeFacts) -> str:
+def reason_of(one: ir.Instruction, facts: OpcodeFacts) -> str:
     """Why the value of an instruction cannot be followed."""
     if facts.accesses_memory:
         return f"loaded from memory ({one.opcode})"
@@ -136,7 +128,7 @@ def reason_of(one: Instruction, facts: OpcodeFacts) -> str:
     return f"computed by {one.opcode}"
 
 
-def register_bits(declarations: tuple[RegisterDeclaration, ...]) -> dict[str, int]:
+def register_bits(declarations: tuple[ir.RegisterDeclaration, ...]) -> dict[str, int]:
     """Width of the registers of each declared name (without its number)."""
     found = {}
     for one in declarations:
@@ -146,25 +138,25 @@ def register_bits(declarations: tuple[RegisterDeclaration, ...]) -> dict[str, in
     return found
 
 
-def destinations(one: Instruction) -> tuple[str, ...]:
+def destinations(one: ir.Instruction) -> tuple[str, ...]:
     """Registers an instruction writes (``features.dataflow.writes``, its common cases first)."""
     operands = one.operands
     if not operands:
         return ()
     first = operands[0]
-    if type(first) is Register:
+    if type(first) is ir.Register:
         base = one.opcode.partition(".")[0]
         if base in NO_DESTINATION and not (base.startswith("bar") and ".red." in one.opcode):
             return ()
         return (first.name,)
-    if isinstance(first, Pair):
+    if isinstance(first, ir.Pair):
         parts = (first.first, first.second)
-        return tuple(part.name for part in parts if isinstance(part, Register))
-    if isinstance(first, Vector | Group):
+        return tuple(part.name for part in parts if isinstance(part, ir.Register))
+    if isinstance(first, ir.Vector | ir.Group):
         base = one.opcode.partition(".")[0]
         if base in NO_DESTINATION and base != "call":
             return ()
         if base == "call" and len(operands) < 2:
             return ()
-        return tuple(part.name for part in first.elements if isinstance(part, Register))
+        return tuple(part.name for part in first.elements if isinstance(part, ir.Register))
     return ()

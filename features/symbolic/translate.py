@@ -54,6 +54,16 @@ def _plain(op: str, bits: int, count: int) -> Translator:
     return make
 
 
+def _of_widths(op: str, bits: int, *widths: int) -> Translator:
+    """An operation whose operands have widths of their own."""
+
+    def make(source: Source, one: Instruction) -> Node:
+        args = tuple(source.value(one.operands[at], each) for at, each in enumerate(widths, 1))
+        return source.graph.make(op, bits, args)
+
+    return make
+
+
 def _signed(type_name: str) -> str:
     return "s" if type_name.startswith("s") else "u"
 
@@ -61,12 +71,7 @@ def _signed(type_name: str) -> str:
 def _shift(parts: list[str]) -> Translator | None:
     bits = width(parts[-1])
     op = parts[0] if parts[0] == "shl" else f"shr.{_signed(parts[-1])}"
-
-    def make(source: Source, one: Instruction) -> Node:
-        args = (source.value(one.operands[1], bits), source.value(one.operands[2], 32))
-        return source.graph.make(op, bits, args)
-
-    return make if bits else None
+    return _of_widths(op, bits, bits, 32) if bits else None
 
 
 def _multiply(parts: list[str]) -> Translator | None:
@@ -263,40 +268,17 @@ def _unary(parts: list[str]) -> Translator | None:
 def _count_bits(parts: list[str]) -> Translator | None:
     """popc and clz: the result has 32 bits whatever the operand."""
     bits = width(parts[-1])
-
-    def make(source: Source, one: Instruction) -> Node:
-        return source.graph.make(parts[0], 32, (source.value(one.operands[1], bits),))
-
-    return make if bits else None
+    return _of_widths(parts[0], 32, bits) if bits else None
 
 
 def _extract(parts: list[str]) -> Translator | None:
     bits = width(parts[-1])
-
-    def make(source: Source, one: Instruction) -> Node:
-        args = (
-            source.value(one.operands[1], bits),
-            source.value(one.operands[2], 32),
-            source.value(one.operands[3], 32),
-        )
-        return source.graph.make(f"bfe.{_signed(parts[-1])}", bits, args)
-
-    return make if bits else None
+    return _of_widths(f"bfe.{_signed(parts[-1])}", bits, bits, 32, 32) if bits else None
 
 
 def _insert(parts: list[str]) -> Translator | None:
     bits = width(parts[-1])
-
-    def make(source: Source, one: Instruction) -> Node:
-        args = (
-            source.value(one.operands[1], bits),
-            source.value(one.operands[2], bits),
-            source.value(one.operands[3], 32),
-            source.value(one.operands[4], 32),
-        )
-        return source.graph.make("bfi", bits, args)
-
-    return make if bits else None
+    return _of_widths("bfi", bits, bits, bits, 32, 32) if bits else None
 
 
 _FACTORIES: dict[str, Callable[[list[str]], Translator | None]] = {

@@ -102,14 +102,14 @@ def _covariance(one: Floats, other: Floats) -> Floats:
     return np.asarray(OFFSET**2 + LOCAL**2 * np.exp(-distance))
 
 
-def corrected(estimate: Estimate, anchor: Anchored, *, at: int = 0) -> Estimate:
-    """An estimate in watts moved to the anchored value, ``seen_kernel``, with its interval.
+def corrected(estimate: Estimate, anchor: Anchored) -> Estimate:
+    """An estimate in watts moved to the first anchored value, ``seen_kernel``, with its interval.
 
     The interval is DEVIATIONS standard deviations either way in ln watts, and never wider than
     the estimate's own: a measured launch takes nothing away from what was known.
     """
-    watts = float(anchor.watts[at])
-    factor = float(np.exp(DEVIATIONS * anchor.log_deviation[at]))
+    watts = float(anchor.watts[0])
+    factor = float(np.exp(DEVIATIONS * anchor.log_deviation[0]))
     return Estimate(
         value=watts,
         low=watts / min(factor, estimate.value / estimate.low),

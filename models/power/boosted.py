@@ -1,7 +1,7 @@
 """Tree power models (XGBoost, CatBoost, their average, extra trees) behind one interface.
 
 Predictions run in ONNX Runtime, which scores one vector an order of magnitude faster than the
-native libraries; those load only for ``native_watts`` and ``shap``. The native file stays the
+native libraries; those load only for ``shap``. The native file stays the
 truth: tests hold both to within 0.001 W of each other.
 """
 
@@ -22,9 +22,7 @@ from wattcast.models.cards import ModelCard
 from wattcast.models.estimate import Basis, Estimate
 from wattcast.models.power import BOOSTED_FAMILIES
 from wattcast.models.store import Artifact
-from wattcast.models.trees import NATIVE_NAMES, ONNX_NAME, Float32s, Float64s, TreeModel
-
-__all__ = ["NATIVE_NAMES", "ONNX_NAME", "BoostedPowerModel"]
+from wattcast.models.trees import Float32s, Float64s, TreeModel
 
 
 class BoostedPowerModel:
@@ -58,11 +56,6 @@ class BoostedPowerModel:
         """Power in watts, ``[n]``, for vectors ``[n, k]``, by ONNX Runtime on one thread."""
         vectors = self._checked(x)
         return self._factor * _mean([single.score(vectors) for single in self._singles])
-
-    def native_watts(self, x: ArrayLike) -> Float64s:
-        """As ``predict_watts``, by the libraries that trained the model."""
-        vectors = self._checked(x)
-        return self._factor * _mean([single.native.score(vectors) for single in self._singles])
 
     def shap(self, x: ArrayLike) -> tuple[float, Float64s]:
         """Exact TreeSHAP (Lundberg et al., 2020): base watts and contributions ``[n, k]``.

@@ -373,13 +373,6 @@ class PhysicalPowerModel:
         estimate = Estimate(breakdown.watts, low, high, self.card.intervals.level, basis)
         return PhysicalPower(estimate, breakdown, activities, outside)
 
-    def decompose(self, work: WorkAtTime, clocks: ClockPair) -> Mapping[str, float]:
-        """Watts of each component (``wattcast.models.power.physical.COMPONENTS``) at ``clocks``.
-
-        They sum to the watts of ``predict``; none is negative.
-        """
-        return predicted_power(self.parameters, self._activities(work, clocks), clocks).components
-
     def scale(self, work: WorkAtTime, clocks: ClockPair, at: WorkAtTime, base: ClockPair) -> float:
         """Power of ``work`` at ``clocks`` over that of the same launch ``at`` the base clocks."""
         there = predicted_power(self.parameters, self._activities(work, clocks), clocks)

@@ -2,8 +2,7 @@
 
     schedule_block   Algorithm 6: a block's data-flow graph on the units of one SM
     schedule_cfg     Algorithm 7: longest path over the blocks, loops multiplied
-    plan_waves       Algorithm 8, lines 2 to 8: threads of a wave and number of waves
-    schedule_kernel  Algorithm 8: waves x the delay of one wave
+    wave_plan        Algorithm 8, lines 2 to 9 and 12: threads of a wave and number of waves
 
 Source: G. Alavani, Prediction of Performance and Power Consumption of GPGPU Applications
 (PhD thesis, BITS Pilani, 2023), section 4.4.4. All times are core clock cycles of one SM.
@@ -15,10 +14,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from wattcast.features.errors import LaunchError
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import Launch
 
 PIPELINE_LATENCY = 1
 """L_pipeline: every further batch adds one cycle (section 4.4.4.2: "perfectly pipelined")."""
@@ -157,74 +157,31 @@ def start_order(schedule: BlockSchedule) -> tuple[int, ...]:
     return tuple(sorted(range(len(schedule.starts)), key=lambda v: (schedule.starts[v], v)))
 
 
-@dataclass(frozen=True, slots=True)
-class FlowGraph:
-    """What Algorithm 7 needs of a control flow graph.
-
-    ``successors[b]`` of block b; ``multipliers[b]`` the product of the trip counts of all loops
-    that hold b (1 outside loops); ``entry`` the first block.
-    """
-
-    successors: tuple[tuple[int, ...], ...]
-    multipliers: tuple[float, ...]
-    entry: int = 0
-
-
-def forward_order(graph: FlowGraph) -> tuple[int, ...]:
-    """Reachable blocks in reverse postorder: topological once retreating edges are removed."""
-    seen = [False] * len(graph.successors)
-    postorder: list[int] = []
-    if not graph.successors:
-        return ()
-    seen[graph.entry] = True
-    stack = [(graph.entry, iter(graph.successors[graph.entry]))]
-    while stack:
-        block, rest = stack[-1]
-        for successor in rest:
-            if not seen[successor]:
-                seen[successor] = True
-                stack.append((successor, iter(graph.successors[successor])))
-                break
-        else:
-            postorder.append(block)
-            stack.pop()
-    return tuple(reversed(postorder))
-
-
 def schedule_cfg(
-    graph: FlowGraph, block_delay: Callable[[int], float], order: Sequence[int] | None = None
+    successors: Sequence[Sequence[int]],
+    multipliers: Sequence[float],
+    order: Sequence[int],
+    block_delay: Callable[[int], float],
 ) -> float:
     """Algorithm 7: longest path from the entry, each block multiplied by its trips, in cycles.
 
-    Back edges are left out of the order (the print says so for its topological sort); of an
-    irreducible graph every retreating edge is. The print multiplies the block that has the
-    back edge; a loop of several blocks repeats all of them, and nested loops multiply. The
-    print returns the delay of the block visited last; with several exits that is the largest
-    of all. ``order`` is ``forward_order(graph)``, if known already.
+    ``multipliers[b]`` is the product of the trip counts of all loops that hold block b, ``order``
+    the reachable blocks, each before its ``successors`` but for back edges: those count as left
+    out (the print says so for its topological sort); of an irreducible graph every retreating
+    edge does. The print multiplies the block that has the back edge; a loop of several blocks
+    repeats all of them, and nested loops multiply. The print returns the delay of the block
+    visited last; with several exits that is the largest of all.
     """
-    order = forward_order(graph) if order is None else order
     position = {block: at for at, block in enumerate(order)}
     arrival = dict.fromkeys(order, 0.0)
     longest = 0.0
     for block in order:
-        finish = arrival[block] + block_delay(block) * graph.multipliers[block]
+        finish = arrival[block] + block_delay(block) * multipliers[block]
         longest = max(longest, finish)
-        for successor in graph.successors[block]:
+        for successor in successors[block]:
             if position[successor] > position[block] and arrival[successor] < finish:
                 arrival[successor] = finish
     return longest
-
-
-class SmLimits(NamedTuple):
-    """What one SM holds at once: threads (nTh_sm^M), blocks (nB^M), 32-bit registers (reg^M)
-    and bytes of shared memory (shm^M); ``sm_count`` is nSM.
-    """
-
-    sm_count: int
-    threads: int
-    blocks: int
-    registers: int
-    shared_bytes: int
 
 
 class WavePlan(NamedTuple):
@@ -235,12 +192,8 @@ class WavePlan(NamedTuple):
     waves: int
 
 
-def plan_waves(
-    limits: SmLimits,
-    blocks: int,
-    threads_per_block: int,
-    registers_per_thread: int,
-    shared_bytes_per_block: int,
+def wave_plan(
+    gpu: GpuProfile, launch: Launch, registers_per_thread: int, shared_bytes_per_block: int
 ) -> WavePlan:
     """Algorithm 8, lines 2 to 9 and 12: how many threads of an SM run at once, how many waves.
 
@@ -256,13 +209,14 @@ def plan_waves(
 
     Raises LaunchError where not even one block fits; ``field`` names what is short.
     """
-    scheduled = max(threads_per_block, -(-blocks * threads_per_block // limits.sm_count))
+    threads_per_block = launch.threads_per_block
+    scheduled = max(threads_per_block, -(-launch.blocks * threads_per_block // gpu.sm_count))
     capacities = {
-        "block": limits.threads // threads_per_block,
-        "grid": limits.blocks,
-        "registers_per_thread": limits.registers
+        "block": gpu.max_threads_per_sm // threads_per_block,
+        "grid": gpu.max_blocks_per_sm,
+        "registers_per_thread": gpu.registers_per_sm
         // max(1, registers_per_thread * threads_per_block),
-        "shared_bytes": limits.shared_bytes // max(1, shared_bytes_per_block),
+        "shared_bytes": gpu.shared_bytes_per_sm // max(1, shared_bytes_per_block),
     }
     field = min(capacities, key=lambda name: capacities[name])
     if capacities[field] < 1:
@@ -273,20 +227,3 @@ def plan_waves(
         )
     per_wave = min(scheduled, capacities[field] * threads_per_block)
     return WavePlan(scheduled, per_wave, -(-scheduled // per_wave))
-
-
-class KernelSchedule(NamedTuple):
-    """``cycles`` is d_kernel; ``wave_cycles`` the delay of one wave."""
-
-    cycles: float
-    wave_cycles: float
-    plan: WavePlan
-
-
-def schedule_kernel(plan: WavePlan, wave_delay: Callable[[int], float]) -> KernelSchedule:
-    """Algorithm 8: the delay of all waves, ``wave_delay(threads)`` being Algorithm 7's.
-
-    Every wave is charged as a full one, the last included (line 10).
-    """
-    wave = wave_delay(plan.threads_per_wave)
-    return KernelSchedule(wave * plan.waves, wave, plan)

@@ -1,8 +1,8 @@
 """A kernel as the scheduler sees it: blocks of operations, each with its unit and latency key.
 
 What is independent of launch and GPU is worked out once per kernel (``KernelCode``); a GPU then
-only fills in numbers. The thesis names the resources (section 4.1: SP, SFU, DPU, LSU, WS) but
-not R_map; here it follows the pipes of ``features/isa.toml``.
+only fills in numbers. ``code.toml`` says which unit (section 4.1 of the thesis: SP, SFU, DPU, LSU,
+WS) and which row of its Table 3.2 an opcode is charged.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import NamedTuple
+from pathlib import Path
+from typing import Literal, NamedTuple
 
 from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.checked import Strict, checked, read_toml
 from wattcast.features.dataflow import block_edges
 from wattcast.features.effort import checkpoint
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.loops import LoopForest
 from wattcast.features.ptx.ir import Body
-from wattcast.models.time.algorithms import FlowGraph, Operation, forward_order
+from wattcast.models.time.algorithms import Operation
 
 MISC = "misc"
 GLOBAL_LOAD = "global_load"
@@ -51,83 +53,35 @@ class Charge(NamedTuple):
     shared_bytes: int = 0
 
 
-_RESOURCE_OF_PIPE: Mapping[str, str] = {
-    "fma": "SP",
-    "fp32": "SP",
-    "fp16": "SP",
-    "int": "SP",
-    "tensor": "SP",  # the thesis' GPUs have none, V100 apart; no latency is measured either
-    "none": "SP",
-    "unknown": "SP",
-    "fp64": "DPU",
-    "sfu": "SFU",
-    "lsu": "LSU",
-    "texture": "LSU",  # section 3.3 leaves textures out; they load through the same path
-    "control": "WS",
-    "sync": "WS",
-}
+class _Tables(Strict):
+    free: frozenset[str]
+    known_misc: frozenset[str]
+    units: Mapping[str, str]
+    rows: Mapping[Literal["float", "int", "any"], Mapping[str, str]]
 
-# Rows of thesis Table 3.2 by opcode. One latency serves every width of a kind of arithmetic,
-# as in the authors' data (docs/schemas.md: "all types").
-_FLOAT_ROWS: Mapping[str, str] = {
-    "add": "add.f32",
-    "sub": "sub.f32",
-    "mul": "mul.f32",
-    "fma": "fma.f32",
-    "mad": "fma.f32",
-    "div": "div.f32",
-    "sqrt": "sqrt.f32",
-    "rsqrt": "sqrt.f32",
-}
-_INTEGER_ROWS: Mapping[str, str] = {
-    "add": "add.s32",
-    "addc": "add.s32",
-    "sub": "sub.s32",
-    "subc": "sub.s32",
-    "mul": "mul.s32",
-    "mul24": "mul.s32",
-    "mad": "mad.s32",
-    "madc": "mad.s32",
-    "mad24": "mad.s32",
-    "div": "div.s32",
-    "rem": "div.s32",
-}
-_ROWS: Mapping[str, str] = {
-    "and": "and.b32",
-    "cvt": "cvt",
-    "cvta": "cvt",
-    "setp": "setp",
-    "set": "setp",
-    "mov": "mov",
-}
 
-# What ends a thread is part of the launch overhead: it was measured with an empty kernel,
-# which is nothing but a `ret` (thesis section 3.4).
-_FREE = frozenset({"ret", "exit"})
-
-# The authors' 2017 tool charges 10 cycles for branches and barriers too, with no table row:
-# nothing to warn about.
-_KNOWN_MISC = frozenset({"bra", "brx", "brx.idx", "bar", "barrier", "membar", "fence", "bar.warp"})
+_FILE = Path(__file__).with_suffix(".toml")
+_TABLES = checked(_Tables, read_toml(_FILE), _FILE.name)
 
 
 @lru_cache(maxsize=65536)
 def charge(opcode: str) -> Charge | None:
     """Unit, latency key and memory accesses of an opcode; ``None`` if it costs nothing."""
     facts = classify(opcode)
-    if facts.entry in _FREE:
+    if facts.entry in _TABLES.free:
         return None
     if facts.category in ("load", "store", "atomic", "copy"):
         return _memory_charge(facts)
-    resource = _RESOURCE_OF_PIPE[facts.pipe]
+    resource = _TABLES.units[facts.pipe]
     if facts.category == "texture":
         return Charge(resource, GLOBAL_LOAD, measured=False)
     if facts.category == "surface":
         stores = facts.entry != "suld"
         return Charge(resource, GLOBAL_STORE if stores else GLOBAL_LOAD, measured=False)
-    rows = _INTEGER_ROWS if kind_of(facts.type) == "int" else _FLOAT_ROWS
-    key = rows.get(facts.entry) or _ROWS.get(facts.entry)
+    rows = _TABLES.rows["int" if kind_of(facts.type) == "int" else "float"]
+    key = rows.get(facts.entry) or _TABLES.rows["any"].get(facts.entry)
     if key is None:
-        return Charge(resource, MISC, measured=facts.entry in _KNOWN_MISC)
+        return Charge(resource, MISC, measured=facts.entry in _TABLES.known_misc)
     return Charge(resource, key, measured=True)
 
 
@@ -198,7 +152,6 @@ class KernelCode:
 
     blocks: tuple[BlockCode, ...]
     successors: tuple[tuple[int, ...], ...]
-    entry: int
     order: tuple[int, ...]
     loop_of: tuple[int, ...]
     loop_parents: tuple[int, ...]
@@ -218,17 +171,15 @@ class KernelCode:
     def of(cls, body: Body, cfg: ControlFlowGraph, loops: LoopForest) -> KernelCode:
         """Work out a kernel's code from its body, control flow graph and natural loops."""
         successors = tuple(tuple(block.successors) for block in cfg.blocks)
-        order = forward_order(FlowGraph(successors, (1.0,) * len(successors), cfg.entry))
         loop_of = [-1] * len(cfg.blocks)
         for loop in loops.loops:
             for member in loop.own_blocks:
                 loop_of[member] = loop.index
-        reachable = frozenset(order)
         unmeasured: dict[str, None] = {}
         calls: list[int] = []
         blocks = []
         for number, block in enumerate(cfg.blocks):
-            if number not in reachable:
+            if number not in cfg.reachable:
                 blocks.append(BlockCode.of((), ()))
                 continue
             checkpoint()
@@ -254,8 +205,7 @@ class KernelCode:
         return cls(
             blocks=tuple(blocks),
             successors=successors,
-            entry=cfg.entry,
-            order=order,
+            order=cfg.reverse_post_order,
             loop_of=tuple(loop_of),
             loop_parents=tuple(-1 if loop.parent is None else loop.parent for loop in loops.loops),
             loop_lines=tuple(loop.line for loop in loops.loops),

@@ -14,10 +14,10 @@ from typing import Literal, NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
+from wattcast.models.time.algorithms import wave_plan
 from wattcast.models.time.base import TimePrediction, summed
 from wattcast.models.time.code import (
     DEFAULT_ACCESS_BYTES,
@@ -27,13 +27,12 @@ from wattcast.models.time.code import (
     KernelCode,
 )
 from wattcast.models.time.penalties import latencies, launch_overhead_seconds, resource_units
-from wattcast.models.time.spread import delay_spread, estimate_within
+from wattcast.models.time.spread import estimate_within, spread
 from wattcast.models.time.work import (
     KernelWork,
     code_diagnostics,
     known_trips,
-    other_cases,
-    wave_plan,
+    span_of_cases,
     work_of,
 )
 
@@ -294,16 +293,12 @@ class DelayTimeModel:
         machine = _Machine(work, gpu, pair, self._parallelism)
         trips, missing = known_trips(work)
         middle = machine.terms(trips, work.registers_per_thread)
-        low = high = middle.seconds
-        for other_trips, registers in other_cases(work, trips):
-            try:
-                seconds = machine.terms(other_trips, registers).seconds
-            except LaunchError:  # so many registers the kernel cannot have: it would not start
-                continue
-            low, high = min(low, seconds), max(high, seconds)
+        low, high = span_of_cases(
+            work, trips, middle.seconds, lambda *case: machine.terms(*case).seconds
+        )
         return TimePrediction(
             family=self.family,
-            estimate=estimate_within(middle.seconds, low, high, delay_spread(gpu.id)),
+            estimate=estimate_within(middle.seconds, low, high, spread(self.family, gpu.id)),
             clocks=pair,
             parts={
                 "schedule": middle.schedule_seconds,
@@ -342,7 +337,7 @@ class _Machine:
         work, gpu = self.work, self.gpu
         launch = work.launch
         multipliers = work.code.multipliers(trips)
-        plan = wave_plan(work, gpu, registers)
+        plan = wave_plan(gpu, launch, registers, work.shared_bytes_per_block)
         resident = -(-plan.threads_per_wave // launch.threads_per_block)
         active = gpu.max_warps_per_sm
         if self.parallelism == "active":

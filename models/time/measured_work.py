@@ -233,10 +233,3 @@ def combined_seconds(parts: Mapping[str, float], constants: WorkConstants | None
     """All parts of one launch by ``p_norm``."""
     norm = (constants or work_schema().constants).norm
     return float(p_norm(np.array(list(parts.values()))[:, None], norm)[0])
-
-
-def physical_seconds(
-    work: Work, gpu: GpuProfile, clocks: ClockPair, constants: WorkConstants | None = None
-) -> float:
-    """The physical estimate alone, on any GPU. Raises as ``unit_seconds``."""
-    return combined_seconds(part_seconds(work, gpu, clocks, constants), constants)

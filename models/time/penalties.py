@@ -15,7 +15,7 @@ Where a GPU has no published number the stand-in is named in a Diagnostic, never
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
@@ -25,7 +25,7 @@ from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.sections import GlobalLatency, LatencyPiece
 from wattcast.features.launch import WARP_SIZE
-from wattcast.models.time.code import GLOBAL_LOAD, GLOBAL_STORE, MISC, Charge
+from wattcast.models.time.code import GLOBAL_LOAD, GLOBAL_STORE, MISC
 
 MISC_LATENCY_CYCLES = 10.0
 """Latency of every opcode outside Table 3.2: what the authors' tool charges on each of its GPUs
@@ -101,32 +101,19 @@ def nondecreasing(pieces: tuple[LatencyPiece, ...]) -> Callable[[float], float]:
     last = pieces[-1]
     if last.slope < 0:
         raise ModelError("a latency that falls for ever has no nondecreasing counterpart")
-    return _Interpolation(threads, fitted, pieces[0], last)
 
-
-class _Interpolation:
-    """Linear between the points of the grid, along the outer pieces beyond its ends."""
-
-    def __init__(
-        self,
-        threads: Sequence[float],
-        values: Sequence[float],
-        first: LatencyPiece,
-        last: LatencyPiece,
-    ) -> None:
-        self._threads, self._values = threads, values
-        self._first, self._last = first, last
-
-    def __call__(self, threads: float) -> float:
-        at = bisect_right(self._threads, threads)
+    def latency(count: float) -> float:
+        """Linear between the points of the grid, along the outer pieces beyond its ends."""
+        at = bisect_right(threads, count)
         if at == 0:
-            beyond = self._first.slope * threads + self._first.constant
-            return min(self._values[0], beyond)
-        if at == len(self._threads):
-            return max(self._values[-1], self._last.slope * threads + self._last.constant)
-        x0, x1 = self._threads[at - 1], self._threads[at]
-        y0, y1 = self._values[at - 1], self._values[at]
-        return y0 + (y1 - y0) * (threads - x0) / (x1 - x0)
+            return min(fitted[0], pieces[0].slope * count + pieces[0].constant)
+        if at == len(threads):
+            return max(fitted[-1], last.slope * count + last.constant)
+        x0, x1 = threads[at - 1], threads[at]
+        y0, y1 = fitted[at - 1], fitted[at]
+        return y0 + (y1 - y0) * (count - x0) / (x1 - x0)
+
+    return latency
 
 
 @lru_cache(maxsize=8)
@@ -163,10 +150,6 @@ class Latencies(NamedTuple):
 
     cycles: dict[str, float]
     diagnostics: tuple[Diagnostic, ...]
-
-    def of(self, charge: Charge) -> float:
-        """Latency of a charge in cycles."""
-        return self.cycles[charge.latency]
 
 
 def latencies(gpu: GpuProfile, threads: int) -> Latencies:

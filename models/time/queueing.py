@@ -1,9 +1,8 @@
-"""Wang and Chu's time model under core and memory clocks: parameters, inputs, max and network form.
+"""Wang and Chu's time model under core and memory clocks: parameters, inputs, network form.
 
     delays(memory, clocks, hit_rate)     latency and service time of a transaction (Eq. 4, 5)
-    max_form(launch, gpu, clocks)        the busiest server decides
-    network_form(launch, gpu, clocks)    servers that also wait for each other
-    queueing_cases.case_form(...)        the published case distinction, corrected
+    network_form(launch, gpu, clocks)    the busiest server, and servers that wait for each other
+    queueing_model.case_form(...)        the published case distinction, corrected
 
 Q. Wang and X. Chu, "GPGPU Performance Estimation with Core and Memory Frequency Scaling",
 ICPADS 2018. The print has errors; docs/frequency.md lists every correction and what each form
@@ -110,7 +109,7 @@ class QueueingLaunch:
 
     ``mlp``: transactions under way between two waits of a warp, infinite if it never waits.
     ``chain_cycles``: dependent instructions and shared accesses of a warp, at their latencies.
-    Without ``mlp`` the max and network forms have no latency floor.
+    Without ``mlp`` there is no latency floor.
     """
 
     instructions: float
@@ -211,7 +210,7 @@ def delays(gpu: QueueingGpu, clocks: ClockPair, hit_rate: float) -> Delays:
     )
 
 
-# --- max form and network form -----------------------------------------------------------------
+# --- network form --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,29 +231,6 @@ class FormTime:
         return self.cycles / (self.core_mhz * 1e6)
 
 
-def max_form(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> FormTime:
-    """rounds x (max(agl_del Aw g, Aw (n_i inst_cycle + n_s + dp_extra)) + dm_lat).
-
-    Memory or the SM decides, whichever has more to do; once per round a latency is not hidden.
-    No less than the chain of one warp (``latency_floor``).
-    """
-    memory = delays(gpu, clocks, launch.hit_rate)
-    rounds = rounds_of(launch, gpu.sm_count)
-    warps = rounds.warps
-    parts = {
-        "sm": warps * _sm_cycles(launch, gpu),
-        "memory": launch.transactions
-        * (
-            warps * gpu.l2_service * launch.hit_rate
-            + _mean_warps(launch, gpu) * memory.dram_service * (1 - launch.hit_rate)
-        ),
-        "latency": _latency_cycles(launch, memory, rounds),
-        "chain": latency_floor(launch, gpu, clocks),
-    }
-    cycles = max(max(parts["sm"], parts["memory"]) + parts["latency"], parts["chain"])
-    return FormTime(cycles, clocks.core_mhz, parts)
-
-
 WARPS_TOGETHER = 8
 """Warps that count as one customer at most: the usual block of the kernels the form was checked
 with. Chosen, not measured; docs/frequency.md says what whole blocks would give."""
@@ -266,22 +242,22 @@ def network_form(
     clocks: ClockPair,
     together: float = WARPS_TOGETHER,
 ) -> FormTime:
-    """The max form's servers as a closed queueing network, its customers the resident blocks.
+    """Servers as a closed queueing network, its customers the resident blocks.
 
     L2 and device memory serve side by side, and so do the texture units. With many customers
-    the busiest server decides, as in the max form; with few, one that waits at a server leaves
+    the busiest server decides (the paper's max form); with few, one that waits at a server leaves
     the others idle, and one alone passes through them one after the other. Warps of a block do
     the same at about the same time, ``together`` of them at most.
     """
     memory = delays(gpu, clocks, launch.hit_rate)
     rounds = rounds_of(launch, gpu.sm_count)
     per_warp = {
-        "sm": _sm_cycles(launch, gpu),
+        "sm": sm_cycles(launch, gpu),
         "texture": launch.texture_cycles,
         "l2": gpu.l2_service * launch.transactions,
         "dram": memory.dram_service * launch.transactions * (1 - launch.hit_rate),
     }
-    mean = _mean_warps(launch, gpu)
+    mean = mean_warps(launch, gpu)
     customers = min(launch.resident_warps, mean) / min(launch.warps_per_block, together)
     queued = closed_network_cycles([mean * each for each in per_warp.values()], customers)
     # Device memory is everyone's, the rest the SM's own: there the busiest has more to do.
@@ -291,7 +267,7 @@ def network_form(
     parts = {
         **servers,
         "overlap": max(0.0, queued - busiest),
-        "latency": _latency_cycles(launch, memory, rounds),
+        "latency": latency_cycles(launch, memory, rounds),
         "chain": latency_floor(launch, gpu, clocks),
     }
     cycles = max(busiest + parts["overlap"] + parts["latency"], parts["chain"])
@@ -335,16 +311,17 @@ def latency_floor(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -
     return rounds_of(launch, gpu.sm_count).rounds * chain
 
 
-def _sm_cycles(launch: QueueingLaunch, gpu: QueueingGpu) -> float:
+def sm_cycles(launch: QueueingLaunch, gpu: QueueingGpu) -> float:
     """What one warp holds its SM: issue, shared memory passes, slower pipes."""
     issue = launch.instructions * gpu.issue_cycles
     return issue + launch.shared_transactions * gpu.shared_service + launch.extra_cycles
 
 
-def _mean_warps(launch: QueueingLaunch, gpu: QueueingGpu) -> float:
+def mean_warps(launch: QueueingLaunch, gpu: QueueingGpu) -> float:
     """All SMs share device memory: what an idle one leaves, the others get."""
     return launch.blocks * launch.warps_per_block / gpu.sm_count
 
 
-def _latency_cycles(launch: QueueingLaunch, memory: Delays, rounds: Rounds) -> float:
+def latency_cycles(launch: QueueingLaunch, memory: Delays, rounds: Rounds) -> float:
+    """Latencies that nothing hides: one a round."""
     return rounds.rounds * memory.dram_latency if launch.transactions else 0.0

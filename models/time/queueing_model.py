@@ -6,21 +6,16 @@ SMs and L2 at the other, and each form says what follows from that.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
 
 from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair, checked, default_clocks
-from wattcast.models.estimate import Basis, Estimate
-from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth
+from wattcast.models.estimate import Estimate
 from wattcast.models.time.base import Floats, Regime, TimePrediction, summed
 from wattcast.models.time.queueing import (
     Delays,
@@ -33,12 +28,13 @@ from wattcast.models.time.queueing import (
     rounds_of,
 )
 from wattcast.models.time.queueing_inputs import gpu_parameters, launch_of
+from wattcast.models.time.spread import estimate_within, spread
 from wattcast.models.time.work import executed_span, work_of
 
 # --- the published case distinction of Wang and Chu's model (Eq. 8 to 21), corrected ----------
 # Which equation holds depends on what a warp does between two global transactions (avr_comp)
-# against what memory takes for one (agl_del, agl_lat). ``Reading`` undoes single corrections, so
-# that what each is worth can be measured; docs/frequency.md gives their reasons.
+# against what memory takes for one (agl_del, agl_lat). docs/frequency.md gives the reasons of the
+# corrections; ``studies.time.queueing_print`` undoes them one by one.
 
 
 Case = Literal[
@@ -50,24 +46,6 @@ Case = Literal[
     "shared, infrequent (17)",
     "shared, intensive (21)",
 ]
-
-
-class Reading(NamedTuple):
-    """Which corrections apply.
-
-    ``saturated_by_other_warps``: (10b) and (12b) exchanged, so that memory is saturated where
-    the other warps' service covers one warp's round trip. ``round_of_active_warps``: Eq. 11
-    serves #Aw warps, not #Wpb. ``latency_of_eq_4``: Eq. 5a takes dm_lat at the clocks rather
-    than that of equal clocks times their ratio.
-    """
-
-    saturated_by_other_warps: bool = True
-    round_of_active_warps: bool = True
-    latency_of_eq_4: bool = True
-
-
-CORRECTED = Reading()
-PRINTED = Reading(False, False, False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +74,7 @@ class CaseTime:
         return self.cycles / (self.core_mhz * 1e6)
 
 
-class _Terms(NamedTuple):
+class Terms(NamedTuple):
     """The paper's symbols: a avr_comp, L agl_lat, Q agl_del, Aw, Wpb, g per warp."""
 
     a: float
@@ -108,15 +86,13 @@ class _Terms(NamedTuple):
     shared_latency: float
 
 
-def case_form(
-    launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair, reading: Reading = CORRECTED
-) -> CaseTime:
+def case_form(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> CaseTime:
     """T_active and T_exec by the case that applies. Raises LaunchError for clocks not above 0.
 
     Shared memory has cases of its own where ``outer_iterations`` and ``inner_iterations`` are
     known. A kernel without global transactions only issues.
     """
-    memory = _memory(launch, gpu, clocks, reading)
+    memory = delays(gpu, clocks, launch.hit_rate)
     rounds = rounds_of(launch, gpu.sm_count)
     issue = gpu.issue_cycles * launch.instructions
     if not launch.transactions:
@@ -128,7 +104,7 @@ def case_form(
             memory,
             clocks.core_mhz,
         )
-    terms = _Terms(
+    terms = Terms(
         issue / launch.transactions,
         memory.latency,
         memory.service,
@@ -139,25 +115,13 @@ def case_form(
     )
     outer, inner = launch.outer_iterations, launch.inner_iterations
     if launch.shared_transactions and outer is not None and inner is not None:
-        case, active = _with_shared(terms, outer, inner)
+        case, active = with_shared(terms, outer, inner)
     else:
-        case, active = _without_shared(terms, reading)
+        case, active = _without_shared(terms)
     return CaseTime(case, active, rounds, terms.a, memory, clocks.core_mhz)
 
 
-def _memory(
-    launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair, reading: Reading
-) -> Delays:
-    found = delays(gpu, clocks, launch.hit_rate)
-    if reading.latency_of_eq_4:
-        return found
-    ratio = clocks.core_mhz / clocks.memory_mhz
-    at_equal_clocks = gpu.latency_core_cycles + gpu.latency_memory_cycles * gpu.ratio_scale
-    latency = gpu.l2_latency * launch.hit_rate + at_equal_clocks * ratio * (1 - launch.hit_rate)
-    return found._replace(latency=latency)
-
-
-def _without_shared(terms: _Terms, reading: Reading) -> tuple[Case, float]:
+def _without_shared(terms: Terms) -> tuple[Case, float]:
     """Eq. 8 to 15. One outer iteration is one transaction, so o is g."""
     a, latency, service, resident = terms.a, terms.latency, terms.service, terms.resident
     outer = terms.transactions
@@ -165,16 +129,14 @@ def _without_shared(terms: _Terms, reading: Reading) -> tuple[Case, float]:
         if a * (resident - 1) >= latency:
             return "compute (9)", a * resident * outer + latency
         return "few warps, long (15)", a * (resident - 1) + (a + latency) * outer
-    covered = service * (resident - 1) >= a + latency
-    if covered == reading.saturated_by_other_warps:
-        served = resident if reading.round_of_active_warps else terms.per_block
-        return "memory (11)", latency + a + service * served * outer
+    if service * (resident - 1) >= a + latency:
+        return "memory (11)", latency + a + service * resident * outer
     # Less than one transaction a warp: that share of the warps waits for a first one.
     first = service * resident * min(outer, 1.0) + latency + a
     return "few warps, short (13)", first + (a + latency) * max(outer - 1, 0.0)
 
 
-def _with_shared(terms: _Terms, outer: float, inner: float) -> tuple[Case, float]:
+def with_shared(terms: Terms, outer: float, inner: float) -> tuple[Case, float]:
     """Eq. 16 to 21; in the paper's equations gld_trans counts one outer iteration."""
     a, latency, service = terms.a, terms.latency, terms.service
     resident, per_block, shared = terms.resident, terms.per_block, terms.shared_latency
@@ -192,10 +154,6 @@ def _with_shared(terms: _Terms, outer: float, inner: float) -> tuple[Case, float
 # --- Wang and Chu's model behind the interface of all time models: ``queueing``, ``queueing-cas
 
 
-LEVEL = 0.9
-SPREAD_FILE = Path(__file__).with_name("queueing_spread.csv")
-ANY_GPU = "any"
-
 _SERVERS: Mapping[str, Regime] = {
     "sm": "compute",
     "texture": "compute",
@@ -212,29 +170,6 @@ _CASES: Mapping[Case, Regime] = {
     "shared, infrequent (17)": "memory",
     "shared, intensive (21)": "compute",
 }
-
-
-@lru_cache(maxsize=64)
-def spread(family: str, gpu_id: str) -> tuple[IntervalWidth, Basis]:
-    """Interval factors at 90 % for a GPU, and what they rest on.
-
-    A GPU with measured times gets its own (``unseen_kernel``: nothing was fitted to them), any
-    other those of all, ``EXTRAPOLATED_WIDENING`` times as wide in logarithms (``extrapolated``).
-    ``queueing_spread.csv`` is made by ``python -m studies queueing --write``.
-    Raises DataError
-    where the file has no factors of the family.
-    """
-    with SPREAD_FILE.open(encoding="utf-8", newline="") as file:
-        found = {row["gpu"]: row for row in csv.DictReader(file) if row["family"] == family}
-    row = found.get(gpu_id) or found.get(ANY_GPU)
-    if row is None:
-        raise DataError(f"{SPREAD_FILE.name} has no factors of {family}", file=SPREAD_FILE.name)
-    width = IntervalWidth(
-        low_factor=float(row["low_factor"]), high_factor=float(row["high_factor"])
-    )
-    if row["gpu"] == gpu_id:
-        return width, "unseen_kernel"
-    return width.widened(EXTRAPOLATED_WIDENING), "extrapolated"
 
 
 class QueueingTimeModel:
@@ -312,15 +247,8 @@ class QueueingCasesTimeModel:
 
 def _estimate(family: str, seconds: float, analysis: KernelAnalysis, gpu: GpuProfile) -> Estimate:
     """The interval also holds what uncertain trip counts would execute."""
-    width, basis = spread(family, gpu.id)
     less, more = executed_span(work_of(analysis))
-    return Estimate(
-        seconds,
-        seconds * less * width.low_factor,
-        seconds * more * width.high_factor,
-        LEVEL,
-        basis,
-    )
+    return estimate_within(seconds, seconds * less, seconds * more, spread(family, gpu.id))
 
 
 def _regime(found: FormTime, start_seconds: float) -> Regime:

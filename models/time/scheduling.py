@@ -10,24 +10,20 @@ lies from measured times: docs/time.md.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair, checked, default_clocks
-from wattcast.models.estimate import Estimate
 from wattcast.models.time.algorithms import (
-    FlowGraph,
     Operation,
     WavePlan,
     schedule_block,
     schedule_cfg,
     schedule_in_order,
-    schedule_kernel,
     start_order,
+    wave_plan,
 )
 from wattcast.models.time.base import TimePrediction, summed
 from wattcast.models.time.code import KernelCode
@@ -41,104 +37,25 @@ from wattcast.models.time.penalties import (
     resource_units,
     shared_penalty_seconds,
 )
-from wattcast.models.time.spread import time_estimate
+from wattcast.models.time.spread import estimate_within, spread
 from wattcast.models.time.work import (
     KernelWork,
     code_diagnostics,
     known_trips,
     memory_counts,
-    other_cases,
-    wave_plan,
+    span_of_cases,
     work_of,
 )
-
-__all__ = [
-    "KEPT_DELAYS",
-    "CycleBreakdown",
-    "KernelWork",
-    "SchedulingTimeModel",
-    "TimeResult",
-    "work_of",
-]
 
 KEPT_DELAYS = 64
 """Block delays kept per kernel, one entry for each latency table and thread count seen."""
 
 
-class CycleBreakdown(NamedTuple):
-    """The terms of equation 4.8 in core clock cycles at the clock predicted for."""
-
-    schedule: float
-    global_penalty: float
-    shared_penalty: float
-    cache_penalty: float
-    launch_overhead: float
-
-    @property
-    def total(self) -> float:
-        """d_total."""
-        return sum(self)
-
-
-@dataclass(frozen=True, slots=True)
-class TimeResult:
-    """``estimate`` in seconds with its interval; ``cycles`` the terms behind it.
+class Costs(NamedTuple):
+    """What one case costs, apart from the clock: cycles that scale with it, seconds that do not.
 
     ``wave_cycles`` is the delay of one wave, ``counts`` the memory accesses of one thread.
     """
-
-    estimate: Estimate
-    cycles: CycleBreakdown
-    plan: WavePlan
-    wave_cycles: float
-    counts: MemoryCounts
-    core_mhz: float
-    diagnostics: tuple[Diagnostic, ...]
-
-    @property
-    def waves(self) -> int:
-        """Waves of Algorithm 8."""
-        return self.plan.waves
-
-
-class SchedulingTimeModel:
-    """The time model of the thesis' section 4.4. Stateless; safe to share between threads."""
-
-    def predict(
-        self, work: KernelWork, gpu: GpuProfile, core_mhz: float | None = None
-    ) -> TimeResult:
-        """Time of a launch on a GPU, at ``core_mhz`` or its default core clock.
-
-        More blocks, more trips or a lower clock never shorten it. Raises ModelError for a GPU
-        without published latencies, LaunchError where no block fits on an SM, for a clock that
-        is not above 0 and for a negative trip count.
-        """
-        clock = gpu.core_mhz if core_mhz is None else core_mhz
-        if not clock > 0:
-            raise LaunchError(f"core_mhz is {clock}; it must be above 0", field="core_mhz")
-        prepared = _Prepared(work, gpu)
-        trips, missing = known_trips(work)
-        middle = prepared.costs(trips, work.registers_per_thread)
-        low = high = middle.seconds(clock)
-        for other_trips, registers in other_cases(work, trips):
-            try:
-                seconds = prepared.costs(other_trips, registers).seconds(clock)
-            except LaunchError:  # so many registers the kernel cannot have: it would not start
-                continue
-            low, high = min(low, seconds), max(high, seconds)
-        return TimeResult(
-            estimate=time_estimate(middle.seconds(clock), low, high, gpu.id),
-            cycles=middle.breakdown(clock),
-            plan=middle.plan,
-            wave_cycles=middle.wave_cycles,
-            counts=middle.counts,
-            core_mhz=clock,
-            diagnostics=(*missing, *code_diagnostics(work.code), *prepared.diagnostics),
-        )
-
-
-class _Costs(NamedTuple):
-    """What one case costs, apart from the clock: cycles that scale with it, seconds that do not."""
 
     schedule_cycles: float
     shared_cycles: float
@@ -149,19 +66,77 @@ class _Costs(NamedTuple):
     wave_cycles: float
     counts: MemoryCounts
 
-    def breakdown(self, core_mhz: float) -> CycleBreakdown:
-        return CycleBreakdown(
-            schedule=self.schedule_cycles,
-            global_penalty=self.global_seconds * core_mhz * 1e6,
-            shared_penalty=self.shared_cycles,
-            cache_penalty=self.cache_cycles,
-            launch_overhead=self.overhead_seconds * core_mhz * 1e6,
-        )
+    def cycles(self, core_mhz: float) -> dict[str, float]:
+        """The terms of equation 4.8 in core clock cycles at a clock."""
+        return {
+            "schedule": self.schedule_cycles,
+            "global_penalty": self.global_seconds * core_mhz * 1e6,
+            "shared_penalty": self.shared_cycles,
+            "cache_penalty": self.cache_cycles,
+            "launch_overhead": self.overhead_seconds * core_mhz * 1e6,
+        }
 
     def seconds(self, core_mhz: float) -> float:
         """Equation 4.9."""
         cycles = self.schedule_cycles + self.shared_cycles + self.cache_cycles
         return cycles / (core_mhz * 1e6) + (self.global_seconds + self.overhead_seconds)
+
+
+class SchedulingTimeModel:
+    """The time model of the thesis' section 4.4. Stateless; safe to share between threads.
+
+    ``parts`` are summands, the terms of equation 4.8: ``schedule``, ``global_penalty``,
+    ``shared_penalty``, ``cache_penalty``, ``launch_overhead``. More blocks, more trips or a lower
+    core clock never shorten a prediction. The memory clock has no place in the equations; another
+    than the default leaves a warning.
+    """
+
+    family = "scheduling"
+    combined = staticmethod(summed)
+
+    def predict(
+        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
+    ) -> TimePrediction:
+        """Time of an analysed launch; see ``TimeModel``."""
+        return self.predict_work(work_of(analysis), gpu, clocks)
+
+    def predict_work(
+        self, work: KernelWork, gpu: GpuProfile, clocks: ClockPair | None = None
+    ) -> TimePrediction:
+        """Time of a launch given as plain numbers.
+
+        Raises ModelError for a GPU without published latencies, LaunchError where no block fits
+        on an SM, for clocks that are not above 0 and for a negative trip count.
+        """
+        pair = checked(clocks or default_clocks(gpu))
+        prepared = _Prepared(work, gpu)
+        trips, missing = known_trips(work)
+        middle = prepared.costs(trips, work.registers_per_thread)
+        seconds = middle.seconds(pair.core_mhz)
+        low, high = span_of_cases(
+            work,
+            trips,
+            seconds,
+            lambda *case: prepared.costs(*case).seconds(pair.core_mhz),
+        )
+        return TimePrediction(
+            family=self.family,
+            estimate=estimate_within(seconds, low, high, spread(self.family, gpu.id)),
+            clocks=pair,
+            parts={
+                name: cycles / pair.core_hz for name, cycles in middle.cycles(pair.core_mhz).items()
+            },
+            diagnostics=(
+                *missing,
+                *code_diagnostics(work.code),
+                *prepared.diagnostics,
+                *_unused_clock(pair, gpu),
+            ),
+        )
+
+    def costs(self, work: KernelWork, gpu: GpuProfile) -> Costs:
+        """What a prediction consists of. Raises as ``predict_work``, but for clocks."""
+        return _Prepared(work, gpu).costs(known_trips(work)[0], work.registers_per_thread)
 
 
 class _Prepared:
@@ -174,23 +149,18 @@ class _Prepared:
         self.units = resource_units(gpu)
         self.diagnostics: tuple[Diagnostic, ...] = ()
         self._numbers = (*self.latencies.cycles.values(), *self.units.values())
-        self._costs: dict[tuple[tuple[float, ...], WavePlan], _Costs] = {}
+        self._costs: dict[tuple[tuple[float, ...], WavePlan], Costs] = {}
 
-    def costs(self, trips: Sequence[float], registers: int) -> _Costs:
+    def costs(self, trips: Sequence[float], registers: int) -> Costs:
         work, gpu, code = self.work, self.gpu, self.work.code
         multipliers = code.multipliers(trips)
-        graph = FlowGraph(code.successors, multipliers, code.entry)
-        plan = wave_plan(work, gpu, registers)
+        plan = wave_plan(gpu, work.launch, registers, work.shared_bytes_per_block)
         # Registers count through the plan alone: most other cases are one already worked out.
         known = self._costs.get((tuple(trips), plan))
         if known is not None:
             return known
-        schedule = schedule_kernel(
-            plan,
-            lambda threads: schedule_cfg(
-                graph, self._block_delays(threads).__getitem__, code.order
-            ),
-        )
+        delays = self._block_delays(plan.threads_per_wave)
+        wave = schedule_cfg(code.successors, multipliers, code.order, delays.__getitem__)
         counts = memory_counts(code, multipliers)
         global_seconds, for_global = global_penalty_seconds(gpu, self.threads, counts)
         shared_seconds, for_shared = shared_penalty_seconds(gpu, self.threads, counts)
@@ -201,8 +171,8 @@ class _Prepared:
             *for_shared,
             *for_overhead,
         )
-        found = _Costs(
-            schedule_cycles=schedule.cycles,
+        found = Costs(
+            schedule_cycles=wave * plan.waves,  # each charged as a full one, the last too
             shared_cycles=shared_seconds * gpu.core_mhz * 1e6,
             cache_cycles=cache_penalty_cycles(
                 gpu, self.threads, counts, self.latencies.cycles["global_load"]
@@ -210,7 +180,7 @@ class _Prepared:
             global_seconds=global_seconds,
             overhead_seconds=overhead_seconds,
             plan=plan,
-            wave_cycles=schedule.wave_cycles,
+            wave_cycles=wave,
             counts=counts,
         )
         self._costs[tuple(trips), plan] = found
@@ -272,39 +242,6 @@ def _orders(
             for operations in _operations(code, full)
         )
     return known
-
-
-# --- the thesis' second time model behind the interface of all time models
-
-
-class ThesisTimeModel:
-    """``SchedulingTimeModel`` as a ``TimeModel``: the same numbers, terms in seconds.
-
-    ``parts`` are summands, the terms of equation 4.8: ``schedule``, ``global_penalty``,
-    ``shared_penalty``, ``cache_penalty``, ``launch_overhead``. The memory clock has no place in
-    its equations; another than the default leaves a warning.
-    """
-
-    family = "scheduling"
-    combined = staticmethod(summed)
-
-    def predict(
-        self, analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair | None = None
-    ) -> TimePrediction:
-        """Time of an analysed launch; see ``TimeModel``.
-
-        Raises ModelError for a GPU without published latencies, LaunchError for clocks that are
-        not above 0.
-        """
-        pair = checked(clocks or default_clocks(gpu))
-        result = SchedulingTimeModel().predict(work_of(analysis), gpu, pair.core_mhz)
-        return TimePrediction(
-            family=self.family,
-            estimate=result.estimate,
-            clocks=pair,
-            parts={name: cycles / pair.core_hz for name, cycles in result.cycles._asdict().items()},
-            diagnostics=(*result.diagnostics, *_unused_clock(pair, gpu)),
-        )
 
 
 def _unused_clock(clocks: ClockPair, gpu: GpuProfile) -> tuple[Diagnostic, ...]:

@@ -1,22 +1,20 @@
-"""How far the thesis' predicted times lie from its measured ones, as an interval.
+"""How far predicted times lie from measured ones, as an interval.
 
-The spread of ln(measured / predicted) over the pairs of the thesis' Tables 4.2 (model 1) and 4.8
-(model 2) is the only published error of these models; it is that of the authors' tools, whose
-readings of the ambiguous steps are not known to be ours. ``studies.time.published`` holds the
-pairs, and ``spread_of`` them gave the factors at 90 % below. A GPU with published times has its
-own (``unseen_kernel``: nothing in the model was fitted to those times); any other gets those of
-all, ``EXTRAPOLATED_WIDENING`` times as wide in logarithms.
+``spread.csv`` holds factors of the models that nothing was fitted in. ``scheduling`` and ``delay``:
+the spread of ln(measured / predicted) over the pairs of the thesis' Tables 4.8 and 4.2
+(``studies.time.published``), the only published error of these models; it is that of the authors'
+tools, whose readings of the ambiguous steps are not known to be ours. ``queueing`` and
+``queueing-cases``: made by ``python -m studies queueing --write``.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import NamedTuple
 
+from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.estimate import Basis, Estimate
 from wattcast.models.intervals import EXTRAPOLATED_WIDENING, IntervalWidth, conformal_factors
@@ -28,40 +26,29 @@ UNCALIBRATED_FACTOR = 4.0
 of a measurement: about the widest side of the published spreads (Tesla M60, model 2: 4.3)."""
 
 
-SPREAD: Mapping[str, IntervalWidth] = MappingProxyType(
-    {
-        "tesla-k20": IntervalWidth(low_factor=0.3335042515916763, high_factor=2.208003785574258),
-        "quadro-k4200": IntervalWidth(
-            low_factor=0.45522243713733074, high_factor=2.1932367149758454
-        ),
-        "tesla-m60": IntervalWidth(low_factor=0.2226536790838489, high_factor=4.262420382165605),
-        "gtx-1050": IntervalWidth(low_factor=0.27254707631318137, high_factor=2.9050867174280874),
-    }
-)
-"""Factors of model 2 on the GPUs of Table 4.8."""
-SPREAD_ELSEWHERE = IntervalWidth(low_factor=0.13972656775266648, high_factor=4.951521293720485)
-DELAY_SPREAD: Mapping[str, IntervalWidth] = MappingProxyType(
-    {"tesla-k20": IntervalWidth(low_factor=0.529126213592233, high_factor=2.977453074927514)}
-)
-"""Factors of model 1, of which Table 4.2 has times on Tesla K20 alone."""
-DELAY_SPREAD_ELSEWHERE = IntervalWidth(low_factor=0.38489202836160147, high_factor=5.13768399529143)
+SPREAD_FILE = Path(__file__).with_name("spread.csv")
+ANY_GPU = "any"
 
 
-def spread(gpu_id: str) -> tuple[IntervalWidth, Basis]:
-    """Factors of model 2 on a GPU, and what they rest on."""
-    return _own_or(SPREAD, gpu_id, SPREAD_ELSEWHERE)
+@lru_cache(maxsize=256)
+def spread(family: str, gpu_id: str) -> tuple[IntervalWidth, Basis]:
+    """Interval factors of a time model at 90 % on a GPU, and what they rest on.
 
-
-def delay_spread(gpu_id: str) -> tuple[IntervalWidth, Basis]:
-    """Factors of model 1 on a GPU, and what they rest on."""
-    return _own_or(DELAY_SPREAD, gpu_id, DELAY_SPREAD_ELSEWHERE)
-
-
-def _own_or(
-    widths: Mapping[str, IntervalWidth], gpu_id: str, elsewhere: IntervalWidth
-) -> tuple[IntervalWidth, Basis]:
-    own = widths.get(gpu_id)
-    return (elsewhere, "extrapolated") if own is None else (own, "unseen_kernel")
+    A GPU with measured times has its own (``unseen_kernel``: nothing in the model was fitted to
+    them); any other gets those of all, ``EXTRAPOLATED_WIDENING`` times as wide in logarithms
+    (``extrapolated``). Raises DataError where the file has no factors of the family.
+    """
+    with SPREAD_FILE.open(encoding="utf-8", newline="") as file:
+        found = {row["gpu"]: row for row in csv.DictReader(file) if row["family"] == family}
+    row = found.get(gpu_id) or found.get(ANY_GPU)
+    if row is None:
+        raise DataError(f"{SPREAD_FILE.name} has no factors of {family}", file=SPREAD_FILE.name)
+    width = IntervalWidth(
+        low_factor=float(row["low_factor"]), high_factor=float(row["high_factor"])
+    )
+    if row["gpu"] == gpu_id:
+        return width, "unseen_kernel"
+    return width.widened(EXTRAPOLATED_WIDENING), "extrapolated"
 
 
 def estimate_within(
@@ -77,11 +64,6 @@ def estimate_within(
         LEVEL,
         basis,
     )
-
-
-def time_estimate(seconds: float, low_seconds: float, high_seconds: float, gpu_id: str) -> Estimate:
-    """``estimate_within`` the spread of model 2 on a GPU."""
-    return estimate_within(seconds, low_seconds, high_seconds, spread(gpu_id))
 
 
 def uncalibrated_estimate(seconds: float, low_seconds: float, high_seconds: float) -> Estimate:

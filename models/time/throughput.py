@@ -20,10 +20,10 @@ from typing import NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second, checked, default_clocks
+from wattcast.models.time.algorithms import wave_plan
 from wattcast.models.time.base import Regime, TimePrediction, largest
 from wattcast.models.time.code import GLOBAL_LOAD, GLOBAL_STORE
 from wattcast.models.time.delay import issue_rate
@@ -33,8 +33,7 @@ from wattcast.models.time.work import (
     KernelWork,
     code_diagnostics,
     known_trips,
-    other_cases,
-    wave_plan,
+    span_of_cases,
     work_of,
 )
 
@@ -85,8 +84,8 @@ class WarpMix(NamedTuple):
 
 
 class Throughput(NamedTuple):
-    """Per SM and core cycle: memory, arithmetic and all (IPC) warp instructions, and ``warps``
-    the ones resident. ``parts`` are the seconds of the launch by each limit alone.
+    """Per SM and core cycle: memory and arithmetic warp instructions, and ``warps`` the
+    ones resident. ``parts`` are the seconds of the launch by each limit alone.
     """
 
     warps: int
@@ -94,11 +93,6 @@ class Throughput(NamedTuple):
     arithmetic: float
     seconds: float
     parts: dict[str, float]
-
-    @property
-    def ipc(self) -> float:
-        """Warp instructions of an SM a core cycle."""
-        return self.memory + self.arithmetic
 
 
 def sm_throughput(warps: float, mix: WarpMix) -> tuple[float, float]:
@@ -143,13 +137,12 @@ class VolkovTimeModel:
         pair = checked(clocks or default_clocks(gpu))
         trips, missing = known_trips(work)
         middle = throughput(work, gpu, pair, trips, work.registers_per_thread)
-        low = high = middle.seconds
-        for other_trips, registers in other_cases(work, trips):
-            try:
-                seconds = throughput(work, gpu, pair, other_trips, registers).seconds
-            except LaunchError:  # so many registers the kernel cannot have: it would not start
-                continue
-            low, high = min(low, seconds), max(high, seconds)
+        low, high = span_of_cases(
+            work,
+            trips,
+            middle.seconds,
+            lambda *case: throughput(work, gpu, pair, *case).seconds,
+        )
         bound = max(middle.parts, key=lambda name: middle.parts[name])
         return TimePrediction(
             family=self.family,
@@ -176,7 +169,7 @@ def throughput(
     """Throughput of an SM and seconds of a launch: the warps of the busiest SM at its rate."""
     launch = work.launch
     mix = warp_mix(work, gpu, clocks, trips)
-    plan = wave_plan(work, gpu, registers_per_thread)
+    plan = wave_plan(gpu, launch, registers_per_thread, work.shared_bytes_per_block)
     resident = -(-plan.threads_per_wave // launch.threads_per_block)
     warps = min(gpu.max_warps_per_sm, resident * launch.warps_per_block)
     of_sm = -(-launch.blocks // gpu.sm_count) * launch.warps_per_block

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from wattcast.features.attached import Attached
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
-from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
 from wattcast.features.ptx.ir import Function
-from wattcast.models.time.algorithms import SmLimits, WavePlan, plan_waves
 from wattcast.models.time.code import KernelCode
 from wattcast.models.time.penalties import MemoryCounts
 
@@ -62,27 +60,6 @@ def work_of(analysis: KernelAnalysis) -> KernelWork:
     )
 
 
-def wave_plan(work: KernelWork, gpu: GpuProfile, registers_per_thread: int) -> WavePlan:
-    """Threads of a wave and number of waves (Algorithm 8, lines 2 to 9) on a GPU.
-
-    Raises LaunchError where not one block fits on an SM.
-    """
-    limits = SmLimits(
-        gpu.sm_count,
-        gpu.max_threads_per_sm,
-        gpu.max_blocks_per_sm,
-        gpu.registers_per_sm,
-        gpu.shared_bytes_per_sm,
-    )
-    return plan_waves(
-        limits,
-        work.launch.blocks,
-        work.launch.threads_per_block,
-        registers_per_thread,
-        work.shared_bytes_per_block,
-    )
-
-
 def memory_counts(code: KernelCode, multipliers: Sequence[float]) -> MemoryCounts:
     """nGM and nShM of one thread: every block reached, as Algorithms 4 and 6 visit every block."""
     totals = [0.0, 0.0, 0.0, 0.0]
@@ -120,6 +97,22 @@ def other_cases(work: KernelWork, trips: tuple[float, ...]) -> list[tuple[tuple[
     cases = [(end, count) for end in dict.fromkeys(ends) for count in sorted(registers)]
     cases.remove((trips, work.registers_per_thread))
     return cases
+
+
+def span_of_cases(
+    work: KernelWork,
+    trips: tuple[float, ...],
+    likely: float,
+    seconds: Callable[[tuple[float, ...], int], float],
+) -> tuple[float, float]:
+    """Least and most ``seconds`` of ``likely`` and of all other cases of trips and registers."""
+    found = [likely]
+    for other_trips, registers in other_cases(work, trips):
+        try:
+            found.append(seconds(other_trips, registers))
+        except LaunchError:  # so many registers the kernel cannot have: it would not start
+            continue
+    return min(found), max(found)
 
 
 def executed_span(work: KernelWork) -> tuple[float, float]:

@@ -139,18 +139,6 @@ class WorkTimeModel:
             regime=_REGIMES.get(max(PARTS, key=lambda name: parts[name]), "latency"),
         )
 
-    def seconds(self, works: Sequence[Work], gpu: GpuProfile) -> Float64s:
-        """Predicted seconds, ``[n]``, at the clocks measured at. Raises as ``predict``."""
-        clocks = self.measured_clocks
-        norm = work_schema().constants.norm
-        parts = work_parts(works, gpu, clocks)
-        physical = p_norm(parts, norm)
-        if gpu.id != self.card.gpu or not works:
-            return physical
-        self._check(gpu)
-        vectors = work_inputs(works, parts, norm)
-        return np.asarray(physical * np.exp(log_factors(self.trees, vectors)))
-
     def warm_up(self) -> None:
         """Create the ONNX session now rather than at the first prediction."""
         _ = self.trees.session

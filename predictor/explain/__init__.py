@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from wattcast.features.errors import ModelError, ServiceError
 from wattcast.models.explain import (
-    LimeExplanation,
     Stability,
     explain_lime,
     explain_shap,
@@ -26,7 +25,6 @@ from wattcast.models.explain import (
 from wattcast.models.explain_time import (
     ON_TOP,
     Combine,
-    TermWeights,
     combine_of,
     lime_terms,
     shapley_values,
@@ -163,7 +161,9 @@ def lime_of(
 ) -> dict[str, Any]:
     """``LimeExplanation``: the same for the same prediction, because its seeds are fixed."""
     runs, agreed = _seeded(
-        lambda seed: explain_lime(model, inputs, seed=seed), _weights_by_feature, seeds
+        lambda seed: explain_lime(model, inputs, seed=seed),
+        lambda run: {part.feature: part.watts for part in run.weights},
+        seeds,
     )
     found, schema = runs[0], model.card.feature_schema.id
     factor, seconds = _factor(answer, found.prediction_watts), seconds_of(answer)
@@ -196,25 +196,11 @@ def _lime_of_components(
         total: NDArray[np.float64] = components["idle"] + np.sum(list(given.values()), axis=0)
         return total
 
-    found, agreed = _lime_terms(terms, combine, seeds)
-    return {
-        "method": "lime",
-        "target": "power",
-        "model": reference,
-        "prediction_watts": sum(components.values()),
-        "intercept_watts": found.intercept,
-        "local_prediction_watts": found.local_prediction,
-        **members(found, "r_squared", "samples", "seed"),
-        "stability": _stability(agreed),
-        "contributions": [
-            {
-                **_watts(name, None, watts, seconds),
-                "condition": f"{name} at work" if terms[name] else f"{name} unused",
-                "spread": _spread(agreed, name),
-            }
-            for name, watts in _largest_first(found.weights)
-        ],
-    }
+    def told(name: str, watts: float) -> dict[str, Any]:
+        return _watts(name, None, watts, seconds)
+
+    prediction = sum(components.values())
+    return _lime_of_terms("power", reference, prediction, terms, combine, seeds, told)
 
 
 def _watts(
@@ -247,25 +233,11 @@ def _time(
     reference = {"family": timing["family"]}
     if method == "shap":
         return _shap_of_time(reference, parts, combine, seconds)
-    found, agreed = _lime_terms(parts, combine, seeds)
-    return {
-        "method": "lime",
-        "target": "time",
-        "model": reference,
-        "prediction_seconds": seconds,
-        "intercept_seconds": found.intercept,
-        "local_prediction_seconds": found.local_prediction,
-        **members(found, "r_squared", "samples", "seed"),
-        "stability": _stability(agreed),
-        "contributions": [
-            {
-                **_seconds(name, parts[name], weight),
-                "condition": f"{name} counts" if parts[name] else f"{name} unused",
-                "spread": _spread(agreed, name),
-            }
-            for name, weight in _largest_first(found.weights)
-        ],
-    }
+
+    def told(name: str, weight: float) -> dict[str, Any]:
+        return _seconds(name, parts[name], weight)
+
+    return _lime_of_terms("time", reference, seconds, parts, combine, seeds, told)
 
 
 def _shap_of_time(
@@ -294,9 +266,8 @@ def _shap_of_time(
 
 
 def _seconds(name: str, value: float, seconds: float) -> dict[str, Any]:
-    """``app.explain_messages.TimeContribution``; its value are seconds if it were alone."""
-    meaning = meaning_of(name, "time")
-    return {**_explained(name, value, meaning), "seconds": seconds}
+    """``wattcast.predictor.messages.explain.TimeContribution``."""
+    return {**_explained(name, value, meaning_of(name, "time")), "seconds": seconds}
 
 
 def _explained(name: str, value: float | None, meaning: Meaning) -> dict[str, Any]:
@@ -307,13 +278,38 @@ def _explained(name: str, value: float | None, meaning: Meaning) -> dict[str, An
 # --- LIME over seeds -----------------------------------------------------------------------
 
 
-def _lime_terms(
-    terms: Mapping[str, float], combine: Combine, seeds: int
-) -> tuple[TermWeights, Stability | None]:
+def _lime_of_terms(
+    target: Target,
+    reference: dict[str, Any],
+    prediction: float,
+    terms: Mapping[str, float],
+    combine: Combine,
+    seeds: int,
+    told: Callable[[str, float], dict[str, Any]],
+) -> dict[str, Any]:
     runs, agreed = _seeded(
         lambda seed: lime_terms(terms, combine, seed=seed), lambda run: run.weights, seeds
     )
-    return runs[0], agreed
+    found = runs[0]
+    unit, works = ("watts", "at work") if target == "power" else ("seconds", "counts")
+    return {
+        "method": "lime",
+        "target": target,
+        "model": reference,
+        f"prediction_{unit}": prediction,
+        f"intercept_{unit}": found.intercept,
+        f"local_prediction_{unit}": found.local_prediction,
+        **members(found, "r_squared", "samples", "seed"),
+        "stability": _stability(agreed),
+        "contributions": [
+            {
+                **told(name, weight),
+                "condition": f"{name} {works if terms[name] else 'unused'}",
+                "spread": _spread(agreed, name),
+            }
+            for name, weight in _largest_first(found.weights)
+        ],
+    }
 
 
 def _seeded(
@@ -323,15 +319,10 @@ def _seeded(
     return runs, stability([weights(run) for run in runs]) if seeds > 1 else None
 
 
-def _weights_by_feature(found: LimeExplanation) -> dict[str, float]:
-    return {part.feature: part.watts for part in found.weights}
-
-
 def _stability(found: Stability | None) -> dict[str, Any] | None:
     """``wattcast.predictor.messages.explain.LimeStability``."""
-    if found is None:
-        return None
-    return members(found, "seeds", "top", "selection", "sign_agreement")
+    names = ("seeds", "top", "selection", "sign_agreement")
+    return None if found is None else members(found, *names)
 
 
 def _spread(found: Stability | None, name: str, factor: float = 1.0) -> float | None:

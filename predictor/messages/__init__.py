@@ -100,11 +100,13 @@ def examples(request: str) -> ConfigDict:
     return ConfigDict(json_schema_extra={"examples": _examples()[request]})
 
 
-class _Message(BaseModel):
+class Message(BaseModel):
+    """A request or a part of one: what it does not name is refused."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class PointerArgument(_Message):
+class PointerArgument(Message):
     """What a pointer argument points to."""
 
     elements: Annotated[int, Field(strict=True, ge=1, le=MAX_INTEGER)] | None = Field(
@@ -126,7 +128,7 @@ class PointerArgument(_Message):
         return self
 
 
-class LaunchRequest(_Message):
+class LaunchRequest(Message):
     """How the kernel is started; missing dimensions are 1."""
 
     grid: Dimension | Dimensions = Field(
@@ -160,7 +162,7 @@ class LaunchRequest(_Message):
         return Launch.of(self.grid, self.block, self.dynamic_shared_bytes, hints)
 
 
-class KernelCode(_Message):
+class KernelCode(Message):
     """A kernel and how it is analysed, whatever its launch.
 
     Exactly one of its ``sources`` is given.
@@ -232,7 +234,7 @@ class KernelRequest(KernelCode):
     launch: LaunchRequest
 
 
-class Clocks(_Message):
+class Clocks(Message):
     """A core and a memory clock; one that is not given is the GPU's default."""
 
     core_mhz: Megahertz | None = None
@@ -244,7 +246,7 @@ class Clocks(_Message):
         return ClockPair(self.core_mhz or default.core_mhz, self.memory_mhz or default.memory_mhz)
 
 
-class KnownRequest(_Message):
+class KnownRequest(Message):
     """A measured launch of the same kernel on the same GPU."""
 
     launch: LaunchRequest
@@ -269,7 +271,7 @@ class KnownRequest(_Message):
         return self
 
 
-class TimingChoice(_Message):
+class TimingChoice(Message):
     """By which model time is told."""
 
     time_model: TimeModelChoice = Field(
@@ -283,7 +285,9 @@ class KernelTiming(TimingChoice, KernelRequest):
     """A kernel whose time is asked for, and by which model."""
 
 
-class _Interval(BaseModel):
+class Interval(BaseModel):
+    """How sure an answer is of a quantity."""
+
     low: float = Field(description="Lower end of the interval.")
     high: float = Field(description="Upper end of the interval.")
     level: float = Field(description="Nominal coverage of [low, high], 0 to 1.")

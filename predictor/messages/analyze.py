@@ -8,31 +8,18 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from wattcast.predictor.messages import (
-    Compiled,
-    Coverage,
-    KernelName,
-    KernelParameter,
-    KernelRequest,
-    LoopTrips,
-    Name,
-    Need,
-    Occupancy,
-    Registers,
-    WarningLine,
-    examples,
-)
+from wattcast.predictor import messages as shared
 
 
-class AnalyzeRequest(KernelRequest):
+class AnalyzeRequest(shared.KernelRequest):
     """Body of ``POST /analyze``."""
 
-    model_config = examples("AnalyzeRequest")
+    model_config = shared.examples("AnalyzeRequest")
 
-    gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
+    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
 
 
-class AnalyzedArgument(KernelParameter):
+class AnalyzedArgument(shared.KernelParameter):
     """A parameter of the kernel and what the request says of it."""
 
     given: int | float | dict[str, int | float | str | None] | None = Field(
@@ -53,7 +40,7 @@ class AnalyzedLaunch(BaseModel):
     arguments: list[AnalyzedArgument]
 
 
-class AnalyzedOccupancy(Occupancy):
+class AnalyzedOccupancy(shared.Occupancy):
     """Occupancy with every limit, and the rounds in which the grid passes through the GPU."""
 
     limits: dict[str, int] = Field(description="Blocks per SM that each limiter alone allows.")
@@ -72,7 +59,7 @@ class ObservedTrips(BaseModel):
     extrapolated: bool = Field(description="Iterations that repeat or were cut off.")
 
 
-class AnalyzedLoop(LoopTrips):
+class AnalyzedLoop(shared.LoopTrips):
     """One natural loop."""
 
     depth: int = Field(description="1 for an outermost loop.")
@@ -146,10 +133,9 @@ class Sampling(BaseModel):
     effort: int = Field(description="Work executed, in instructions times lanes.")
 
 
-_FILE = Path(__file__).with_name("analyze_example.json")
-EXAMPLE: dict[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
-
-
+EXAMPLE: dict[str, Any] = json.loads(
+    Path(__file__).with_name("analyze_example.json").read_text(encoding="utf-8")
+)
 """What the service answers to the first example of ``AnalyzeRequest``; lists show one row."""
 
 
@@ -159,12 +145,12 @@ class AnalyzeAnswer(BaseModel):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE]})
 
     gpu: str
-    kernel: KernelName
-    compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
+    kernel: shared.KernelName
+    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
     launch: AnalyzedLaunch
     how: Literal["executed", "symbolic"] = Field(description="Where the activity comes from.")
     occupancy: AnalyzedOccupancy
-    registers: Registers
+    registers: shared.Registers
     loops: list[AnalyzedLoop]
     mix: dict[str, float] = Field(description="Warp instructions by opcode class, largest first.")
     blocks: list[AnalyzedBlock] = Field(description="Basic blocks in text order.")
@@ -172,8 +158,8 @@ class AnalyzeAnswer(BaseModel):
     activity: list[Quantity] = Field(description="The quantities of schema `activity1`.")
     lines: list[AnalyzedLine] = Field(description="The most machine instructions first.")
     sampling: Sampling | None = Field(None, description="Null if nothing was executed.")
-    needs: list[Need] = Field(
+    needs: list[shared.Need] = Field(
         default_factory=list, description="Arguments to give first, the most important one first."
     )
-    coverage: Coverage
-    warnings: list[WarningLine]
+    coverage: shared.Coverage
+    warnings: list[shared.WarningLine]

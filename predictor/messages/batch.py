@@ -7,46 +7,30 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field
 
 from wattcast.features.analysis import Mode
-from wattcast.predictor.messages import (
-    Clocks,
-    ClocksAnswer,
-    Compiled,
-    Coverage,
-    KernelCode,
-    KernelName,
-    LaunchRequest,
-    ModelChoice,
-    ModelReference,
-    Name,
-    Need,
-    PowerLimit,
-    TimingChoice,
-    WarningLine,
-    examples,
-)
+from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.predict import Energy, Power, Time
 
 MOST_LAUNCHES = 10_000
 """Launches of one request."""
 
 
-class BatchRequest(TimingChoice, KernelCode):
+class BatchRequest(shared.TimingChoice, shared.KernelCode):
     """Body of ``POST /predict/batch``."""
 
-    model_config = examples("BatchRequest")
+    model_config = shared.examples("BatchRequest")
 
-    gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
-    launches: Annotated[list[LaunchRequest], Field(min_length=1, max_length=MOST_LAUNCHES)]
+    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    launches: Annotated[list[shared.LaunchRequest], Field(min_length=1, max_length=MOST_LAUNCHES)]
     analysis: Mode = Field(
         "symbolic",
         description="How trip counts and activity are found out. `symbolic` takes about a "
         "millisecond a launch; `auto` and `executed` run sampled blocks of each one.",
     )
-    clocks: Clocks | None = Field(
+    clocks: shared.Clocks | None = Field(
         None, description="Clocks to predict for. Default: the GPU's own."
     )
-    power_limit_watts: PowerLimit = None
-    model: ModelChoice = "auto"
+    power_limit_watts: shared.PowerLimit = None
+    model: shared.ModelChoice = "auto"
     board: str | None = Field(None, max_length=64)
 
 
@@ -67,7 +51,7 @@ class BatchPrediction(BaseModel):
     regime: Literal["compute", "memory", "latency", "launch"] | None = None
     occupancy: float | None = None
     waves: float | None = None
-    coverage: Coverage | None = None
+    coverage: shared.Coverage | None = None
     warnings: list[str] = Field(
         default_factory=list, description="Codes; the answer explains each once."
     )
@@ -80,15 +64,15 @@ class BatchAnswer(BaseModel):
     """Answer of ``POST /predict/batch``. Nothing of it is stored."""
 
     gpu: str
-    kernel: KernelName
-    compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
-    clocks: ClocksAnswer
-    model: ModelReference | None
+    kernel: shared.KernelName
+    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
+    clocks: shared.ClocksAnswer
+    model: shared.ModelReference | None
     time_model: str | None
     analysis: Mode
     predictions: list[BatchPrediction] = Field(
         description="One for each launch, in the order of the request."
     )
     failed: int = Field(description="How many of them have a problem instead.")
-    needs: list[Need] = Field(description="Arguments that launches lack, each once.")
-    warnings: list[WarningLine] = Field(description="The first of each code.")
+    needs: list[shared.Need] = Field(description="Arguments that launches lack, each once.")
+    warnings: list[shared.WarningLine] = Field(description="The first of each code.")

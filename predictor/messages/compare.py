@@ -7,19 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from wattcast.predictor.messages import (
-    Clocks,
-    ClocksAnswer,
-    KernelName,
-    KernelTiming,
-    ModelChoice,
-    ModelReference,
-    Name,
-    PowerLimit,
-    WarningLine,
-    _Message,
-    examples,
-)
+from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.predict import Energy, Power, Time
 
 MOST_KERNELS = 64
@@ -28,11 +16,11 @@ MOST_KERNELS = 64
 Percent = Annotated[float, Field(gt=-100, le=1e6, allow_inf_nan=False)]
 
 
-class ComparedCode(KernelTiming):
+class ComparedCode(shared.KernelTiming):
     """One side of a comparison."""
 
 
-class Limits(_Message):
+class Limits(shared.Message):
     """How much more the new code may take, in percent of the old; below 0 it has to take less."""
 
     max_energy_percent: Percent | None = None
@@ -40,19 +28,19 @@ class Limits(_Message):
     max_power_percent: Percent | None = None
 
 
-class CompareRequest(_Message):
+class CompareRequest(shared.Message):
     """Body of ``POST /compare``. What ``old`` and ``new`` have in common may stand beside them:
     ``launch``, ``loops``, ``kernel`` and every other member of a request about a kernel."""
 
-    model_config = examples("CompareRequest")
+    model_config = shared.examples("CompareRequest")
 
     old: ComparedCode
     new: ComparedCode
-    gpu: Name | None = Field(None, description="GPU id or alias; or give `gpus`.")
-    gpus: Annotated[list[Name], Field(min_length=1)] | None = None
-    clocks: Clocks | None = None
-    power_limit_watts: PowerLimit = None
-    model: ModelChoice = "physical"
+    gpu: shared.Name | None = Field(None, description="GPU id or alias; or give `gpus`.")
+    gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = None
+    clocks: shared.Clocks | None = None
+    power_limit_watts: shared.PowerLimit = None
+    model: shared.ModelChoice = "physical"
     limits: Limits = Limits()
 
     @model_validator(mode="before")
@@ -61,7 +49,7 @@ class CompareRequest(_Message):
         """Members of a kernel's request beside ``old`` and ``new`` are those of both."""
         if not isinstance(given, Mapping):
             return given
-        names = set(KernelTiming.model_fields) - set(KernelTiming.sources())
+        names = set(shared.KernelTiming.model_fields) - set(shared.KernelTiming.sources())
         common = {name: given[name] for name in names & set(given)}
         sides = {
             name: {**common, **given[name]}
@@ -80,7 +68,7 @@ class CompareRequest(_Message):
 class Measured(BaseModel):
     """What one side takes."""
 
-    kernel: KernelName
+    kernel: shared.KernelName
     power: Power
     time: Time
     energy: Energy
@@ -98,8 +86,8 @@ class Comparison(BaseModel):
     """One kernel on one GPU."""
 
     gpu: str
-    clocks: ClocksAnswer
-    model: ModelReference
+    clocks: shared.ClocksAnswer
+    model: shared.ModelReference
     old: Measured
     new: Measured
     change: Change
@@ -116,8 +104,8 @@ class CompareAnswer(BaseModel):
     """Answer of ``POST /compare``: kernels in the order of the new code, each on every GPU."""
 
     comparisons: list[Comparison]
-    added: list[KernelName] = Field(description="Kernels of the new code only.")
-    removed: list[KernelName] = Field(description="Kernels of the old code only.")
+    added: list[shared.KernelName] = Field(description="Kernels of the new code only.")
+    removed: list[shared.KernelName] = Field(description="Kernels of the old code only.")
     passed: bool = Field(description="No limit is exceeded.")
     markdown: str = Field(description="The same as a Markdown table, for a pull request.")
-    warnings: list[WarningLine] = Field(description="Those of the new code.")
+    warnings: list[shared.WarningLine] = Field(description="Those of the new code.")

@@ -8,17 +8,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field, StringConstraints, model_validator
 
-from wattcast.predictor.messages import (
-    MAX_INTEGER,
-    Clocks,
-    KernelName,
-    KernelTiming,
-    ModelChoice,
-    Name,
-    WarningLine,
-    _Message,
-    examples,
-)
+from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.predict import Energy, Power, Time
 
 MOST_KERNELS = 256
@@ -27,13 +17,13 @@ MOST_KERNELS = 256
 Amount = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 
 
-class ApplicationKernel(KernelTiming):
+class ApplicationKernel(shared.KernelTiming):
     """One kernel of an application and how often it is launched so."""
 
-    launches: int = Field(strict=True, ge=1, le=MAX_INTEGER)
+    launches: int = Field(strict=True, ge=1, le=shared.MAX_INTEGER)
 
 
-class Tariff(_Message):
+class Tariff(shared.Message):
     """What electricity costs."""
 
     price_per_kwh: Amount
@@ -42,16 +32,16 @@ class Tariff(_Message):
     )
 
 
-class CostRequest(_Message):
+class CostRequest(shared.Message):
     """Body of ``POST /cost``. ``ptx`` or ``cuda`` is what kernels without their own are in."""
 
-    model_config = examples("CostRequest")
+    model_config = shared.examples("CostRequest")
 
     ptx: str | None = None
     cuda: str | None = None
-    gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
-    clocks: Clocks | None = None
-    model: ModelChoice = "auto"
+    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    clocks: shared.Clocks | None = None
+    model: shared.ModelChoice = "auto"
     kernels: Annotated[list[ApplicationKernel], Field(min_length=1, max_length=MOST_KERNELS)]
     tariff: Tariff | None = Field(None, description="Without it, the price is null.")
     grams_co2_per_kwh: Amount | None = Field(
@@ -80,7 +70,7 @@ class KernelCost(BaseModel):
     """One kernel: of one launch, and of all its launches."""
 
     prediction_id: UUID = Field(description="For GET /explain and its hotspots.")
-    kernel: KernelName
+    kernel: shared.KernelName
     launches: int
     power: Power
     time: Time = Field(description="Of one launch.")
@@ -120,4 +110,4 @@ class CostAnswer(BaseModel):
     kwh: float
     price: Price | None = Field(description="Null without a tariff.")
     co2: Carbon | None = Field(description="Null without a carbon intensity.")
-    warnings: list[WarningLine]
+    warnings: list[shared.WarningLine]

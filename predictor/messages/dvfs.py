@@ -6,24 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from wattcast.predictor.messages import (
-    Clocks,
-    ClocksAnswer,
-    Compiled,
-    KernelName,
-    KernelTiming,
-    LoopTrips,
-    Megahertz,
-    ModelChoice,
-    ModelReference,
-    Name,
-    Occupancy,
-    PowerLimit,
-    Registers,
-    WarningLine,
-    _Message,
-    examples,
-)
+from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.predict import Energy, Power, Time
 
 MOST_PAIRS = 4096
@@ -31,19 +14,19 @@ MOST_PAIRS = 4096
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Steps = Annotated[
-    tuple[Megahertz, Megahertz, Megahertz],
+    tuple[shared.Megahertz, shared.Megahertz, shared.Megahertz],
     Field(description="Lowest, highest and step, in MHz.", examples=[[700, 1380, 85]]),
 ]
 
 
-class ClockRange(_Message):
+class ClockRange(shared.Message):
     """Every core clock of one range with every memory clock of another."""
 
     core: Steps
     memory: Steps | None = Field(None, description="Default: only the GPU's default clock.")
 
 
-class ConstraintsRequest(_Message):
+class ConstraintsRequest(shared.Message):
     """What an operating point must keep to."""
 
     max_slowdown: Annotated[
@@ -54,23 +37,23 @@ class ConstraintsRequest(_Message):
     deadline_seconds: Positive | None = None
 
 
-class DvfsRequest(KernelTiming):
+class DvfsRequest(shared.KernelTiming):
     """Body of ``POST /dvfs``."""
 
-    model_config = examples("DvfsRequest")
+    model_config = shared.examples("DvfsRequest")
 
-    gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
-    clocks: Clocks | list[Clocks] | ClockRange | Literal["grid"] | None = Field(
+    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    clocks: shared.Clocks | list[shared.Clocks] | ClockRange | Literal["grid"] | None = Field(
         None,
         description="One pair, a list of pairs, a range, or `grid`: every pair the GPU's profile "
         "lists. The default clocks alone where not given.",
     )
-    reference: Clocks | None = Field(
+    reference: shared.Clocks | None = Field(
         None, description="Clock pair that ratios refer to. Default: the GPU's highest."
     )
-    power_limit_watts: PowerLimit | Annotated[list[Positive], Field(min_length=1)] = None
+    power_limit_watts: shared.PowerLimit | Annotated[list[Positive], Field(min_length=1)] = None
     constraints: ConstraintsRequest = ConstraintsRequest()
-    model: ModelChoice = "physical"
+    model: shared.ModelChoice = "physical"
 
     def limits(self) -> tuple[float | None, ...]:
         """The power limits asked for, each once; ``None`` is the board's own."""
@@ -95,7 +78,7 @@ class Scale(BaseModel):
     energy: float
 
 
-class OperatingLimit(ClocksAnswer):
+class OperatingLimit(shared.ClocksAnswer):
     """A clock pair and a power limit."""
 
     power_limit_watts: float
@@ -148,9 +131,9 @@ class Assumptions(BaseModel):
 
     trip_counts_guessed: bool
     activity: Literal["executed", "symbolic"]
-    occupancy: Occupancy
-    registers: Registers
-    trip_counts: list[LoopTrips]
+    occupancy: shared.Occupancy
+    registers: shared.Registers
+    trip_counts: list[shared.LoopTrips]
     voltage_curve: Literal["fitted", "typical"] = Field(
         description="`fitted` to this GPU's measurements, or `typical` of other GPUs."
     )
@@ -162,12 +145,12 @@ class DvfsAnswer(BaseModel):
     """Answer of ``POST /dvfs``. Points are sorted by core clock, memory clock and limit."""
 
     gpu: str
-    kernel: KernelName
-    compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
-    model: ModelReference
+    kernel: shared.KernelName
+    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
+    model: shared.ModelReference
     reference: Reference
     points: list[OperatingPoint]
     pareto: list[OperatingLimit] = Field(description="The Pareto set, the fastest first.")
     best: Best
     assumptions: Assumptions
-    warnings: list[WarningLine]
+    warnings: list[shared.WarningLine]

@@ -4,26 +4,16 @@ from __future__ import annotations
 
 from pydantic import BaseModel, Field
 
-from wattcast.predictor.messages import (
-    Compiled,
-    KernelName,
-    KernelRequest,
-    LoopTrips,
-    Name,
-    Occupancy,
-    Registers,
-    WarningLine,
-    examples,
-)
+from wattcast.predictor import messages as shared
 
 
-class FeaturesRequest(KernelRequest):
+class FeaturesRequest(shared.KernelRequest):
     """Body of ``POST /features``."""
 
-    model_config = examples("FeaturesRequest")
+    model_config = shared.examples("FeaturesRequest")
 
-    gpu: Name = Field(description="GPU id or alias; see GET /gpus.")
-    schema_id: Name = Field(
+    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    schema_id: shared.Name = Field(
         "alavani2023", alias="schema", description="Feature schema; see GET /schemas."
     )
 
@@ -44,10 +34,10 @@ class FeaturesAnswer(BaseModel):
 
     schema_id: str = Field(alias="schema")
     gpu: str
-    kernel: KernelName
-    compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
+    kernel: shared.KernelName
+    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
     features: list[FeatureValue]
-    occupancy: Occupancy
-    registers: Registers
-    trip_counts: list[LoopTrips]
-    warnings: list[WarningLine]
+    occupancy: shared.Occupancy
+    registers: shared.Registers
+    trip_counts: list[shared.LoopTrips]
+    warnings: list[shared.WarningLine]

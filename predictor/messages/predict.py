@@ -8,39 +8,19 @@ from uuid import UUID
 from pydantic import BaseModel, Field, model_validator
 
 from wattcast.models.time.measured_work import Runtime
-from wattcast.predictor.messages import (
-    Clocks,
-    ClocksAnswer,
-    Compiled,
-    Count,
-    Coverage,
-    KernelName,
-    KernelTiming,
-    KnownRequest,
-    LoopTrips,
-    ModelChoice,
-    ModelReference,
-    Name,
-    Need,
-    Occupancy,
-    PowerLimit,
-    Registers,
-    TimeModel,
-    WarningLine,
-    _Interval,
-    _Message,
-    examples,
-)
+from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.explain import ShapExplanation
 
 
-class WorkRequest(_Message):
+class WorkRequest(shared.Message):
     """What a profiler counted of one launch, over all its threads: instead of its PTX."""
 
-    dram_bytes: Count = Field(description="Read and written between L2 and device memory.")
-    int_ops: Count = Field(description="Thread-level integer instructions.")
-    flops_sp: Count = Field(0.0, description="Single precision; a fused multiply-add is two.")
-    flops_dp: Count = Field(0.0, description="Double precision.")
+    dram_bytes: shared.Count = Field(description="Read and written between L2 and device memory.")
+    int_ops: shared.Count = Field(description="Thread-level integer instructions.")
+    flops_sp: shared.Count = Field(
+        0.0, description="Single precision; a fused multiply-add is two."
+    )
+    flops_dp: shared.Count = Field(0.0, description="Double precision.")
     runtime: Runtime = Field("unknown", description="How the kernel was compiled, if known.")
 
 
@@ -64,28 +44,28 @@ def _default(name: str) -> object:
     return PredictRequest.model_fields[name].get_default(call_default_factory=True)
 
 
-class PredictRequest(KernelTiming):
+class PredictRequest(shared.KernelTiming):
     """Body of ``POST /predict``. Exactly one of ``gpu`` and ``gpus`` is given."""
 
-    model_config = examples("PredictRequest")
+    model_config = shared.examples("PredictRequest")
 
     work: WorkRequest | None = Field(
         None, description="Measured work of the launch; or give `ptx` or `cuda`."
     )
-    known: Annotated[list[KnownRequest], Field(max_length=64)] = Field(
-        default_factory=list[KnownRequest],
+    known: Annotated[list[shared.KnownRequest], Field(max_length=64)] = Field(
+        default_factory=list[shared.KnownRequest],
         description="Measured launches of this kernel. They correct the predicted time and power, "
         "and more so the more similar they are.",
     )
-    gpu: Name | None = Field(None, description="GPU id or alias; see GET /gpus.")
-    gpus: Annotated[list[Name], Field(min_length=1)] | None = Field(
+    gpu: shared.Name | None = Field(None, description="GPU id or alias; see GET /gpus.")
+    gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = Field(
         None, description="Several GPUs; the answer then has one prediction for each."
     )
-    clocks: Clocks | None = Field(
+    clocks: shared.Clocks | None = Field(
         None, description="Clocks to predict for. Default: the GPU's own."
     )
-    power_limit_watts: PowerLimit = None
-    model: ModelChoice = Field(
+    power_limit_watts: shared.PowerLimit = None
+    model: shared.ModelChoice = Field(
         "auto",
         description="Power model: `auto` is the promoted one, else the one that, by its card, does "
         "best on kernels left out of training.",
@@ -127,19 +107,19 @@ class PredictRequest(KernelTiming):
         return self
 
 
-class Power(_Interval):
+class Power(shared.Interval):
     """Mean power while the kernel runs."""
 
     watts: float
 
 
-class Time(_Interval):
+class Time(shared.Interval):
     """Duration of the launch."""
 
     seconds: float
 
 
-class Energy(_Interval):
+class Energy(shared.Interval):
     """Power times time of the same answer."""
 
     joules: float
@@ -150,32 +130,34 @@ class PredictAnswer(BaseModel):
 
     id: UUID = Field(description="For GET /explain and GET /predictions/{id}.")
     gpu: str
-    kernel: KernelName | None = Field(description="Null for measured work.")
-    compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
-    clocks: ClocksAnswer = Field(description="Those the board runs at, under its power limit.")
+    kernel: shared.KernelName | None = Field(description="Null for measured work.")
+    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
+    clocks: shared.ClocksAnswer = Field(
+        description="Those the board runs at, under its power limit."
+    )
     power_limit_watts: float | None = Field(None, description="Null if no model tells the power.")
     power: Power | None = Field(description="Null if no model can answer; see the warnings.")
     time: Time | None = Field(description="Null if no time model applies.")
     energy: Energy | None
-    model: ModelReference | None
+    model: shared.ModelReference | None
     components: dict[str, float] | None = Field(
         None, description="Watts by component of the GPU (physical models); they sum to the power."
     )
-    time_model: TimeModel | None
+    time_model: shared.TimeModel | None
     features: dict[str, float | None] = Field(
         description="The power model's schema; null: missing."
     )
     schema_id: str | None = Field(alias="schema", description="Feature schema of ``features``.")
-    occupancy: Occupancy | None = Field(description="Null for measured work.")
-    registers: Registers | None = Field(description="Null for measured work.")
-    trip_counts: list[LoopTrips]
-    needs: list[Need] = Field(
+    occupancy: shared.Occupancy | None = Field(description="Null for measured work.")
+    registers: shared.Registers | None = Field(description="Null for measured work.")
+    trip_counts: list[shared.LoopTrips]
+    needs: list[shared.Need] = Field(
         default_factory=list, description="Arguments to give first, the most important one first."
     )
-    coverage: Coverage | None = Field(
+    coverage: shared.Coverage | None = Field(
         None, description="Null where nothing rests on counts of activity."
     )
-    warnings: list[WarningLine]
+    warnings: list[shared.WarningLine]
     explanation: ShapExplanation | None = None
 
 

@@ -6,42 +6,28 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, Field, model_validator
 
-from wattcast.predictor.messages import (
-    Clocks,
-    ClocksAnswer,
-    Compiled,
-    Dimension,
-    Dimensions,
-    KernelName,
-    KernelTiming,
-    ModelChoice,
-    ModelReference,
-    Name,
-    PowerLimit,
-    WarningLine,
-    examples,
-)
+from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.dvfs import ConstraintsRequest
 from wattcast.predictor.messages.predict import Energy, Power, Time
 
 MOST_POINTS = 1024
 """Shapes of one sweep, over all GPUs."""
 
+Shapes = Annotated[list[shared.Dimension | shared.Dimensions], Field(min_length=1)]
 RegisterCount = Annotated[int, Field(strict=True, ge=1, le=255)]
 
 
-class SweepRequest(KernelTiming):
+class SweepRequest(shared.KernelTiming):
     """Body of ``POST /sweep``. ``launch`` is the reference: every shape does its work."""
 
-    model_config = examples("SweepRequest")
+    model_config = shared.examples("SweepRequest")
 
-    gpu: Name | None = Field(None, description="GPU id or alias; or give `gpus`.")
-    gpus: Annotated[list[Name], Field(min_length=1)] | None = None
-    blocks: Annotated[list[Dimension | Dimensions], Field(min_length=1)] | None = Field(
-        None,
-        description="Blocks to try. Default: common sizes with as many axes as the launch.",
+    gpu: shared.Name | None = Field(None, description="GPU id or alias; or give `gpus`.")
+    gpus: Annotated[list[shared.Name], Field(min_length=1)] | None = None
+    blocks: Shapes | None = Field(
+        None, description="Blocks to try. Default: common sizes with as many axes as the launch."
     )
-    grids: Annotated[list[Dimension | Dimensions], Field(min_length=1)] | None = Field(
+    grids: Shapes | None = Field(
         None,
         description="Grids to try with every block; without them each block gets the smallest "
         "grid that covers the threads of the launch along every axis.",
@@ -54,10 +40,10 @@ class SweepRequest(KernelTiming):
     registers: Annotated[list[RegisterCount], Field(min_length=1)] | None = Field(
         None, description="Registers per thread to try, as `-maxrregcount` sets them."
     )
-    clocks: Clocks | None = None
-    power_limit_watts: PowerLimit = None
+    clocks: shared.Clocks | None = None
+    power_limit_watts: shared.PowerLimit = None
     constraints: ConstraintsRequest = ConstraintsRequest()
-    model: ModelChoice = "physical"
+    model: shared.ModelChoice = "physical"
 
     @model_validator(mode="after")
     def _one_kind_of_gpu(self) -> SweepRequest:
@@ -138,8 +124,8 @@ class SweepModel(BaseModel):
     """What answered for one GPU."""
 
     gpu: str
-    clocks: ClocksAnswer
-    model: ModelReference
+    clocks: shared.ClocksAnswer
+    model: shared.ModelReference
     time_model: str
     analysis: Literal["symbolic", "executed"] = Field(
         description="`auto` works shapes out symbolically where that agrees with executing the "
@@ -150,12 +136,12 @@ class SweepModel(BaseModel):
 class SweepAnswer(BaseModel):
     """Answer of ``POST /sweep``. Points are in the order of GPUs, blocks, grids, registers."""
 
-    kernel: KernelName
-    compiled: Compiled | None = Field(None, description="Null if the request had PTX.")
+    kernel: shared.KernelName
+    compiled: shared.Compiled | None = Field(None, description="Null if the request had PTX.")
     models: list[SweepModel]
     reference: SweepReference
     points: list[SweepPoint]
     infeasible: list[InfeasibleShape]
     pareto: list[Shape] = Field(description="The Pareto set of time and energy, the fastest first.")
     best: BestShapes
-    warnings: list[WarningLine]
+    warnings: list[shared.WarningLine]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
 from functools import wraps
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.directives import fixed_block
 from wattcast.features.effort import giving_up
 from wattcast.features.errors import LaunchError, ServiceError, WattcastError
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.occupancy import fixed_block
 from wattcast.features.ptx.ir import Function
 from wattcast.models.estimate import Estimate
 from wattcast.models.time.base import TimePrediction
@@ -32,6 +32,9 @@ MOST_LINES = 5
 P = ParamSpec("P")
 R = TypeVar("R", bound=KernelRequest)
 T = TypeVar("T")
+
+MOST_TEXT = 200
+"""Characters of a PTX line that are shown."""
 
 MOST_WARNINGS = 200
 """Warnings of one answer; hostile PTX could bring one for every line."""
@@ -56,8 +59,8 @@ def analysed(
     function = module.kernel(request.kernel)
     launch = request.launch.launch()
     if launch.arguments:
-        kernels = source.cuda.kernels if source.cuda is not None else ()
-        launch = replace(launch, arguments=by_position(function, launch.arguments, kernels))
+        given = by_position(function, launch.arguments, source.kernels)
+        launch = replace(launch, arguments=given)
     effort = effort_of(predictor.settings, request)
     ptxas = ptxas and predictor.settings.ptxas == "auto" and request.registers_per_thread is None
     ptxas = ptxas and predictor.sources.may_compile
@@ -225,8 +228,7 @@ def coverage(analysis: KernelAnalysis) -> dict[str, Any]:
 
 def needs(source: Source, analysis: KernelAnalysis) -> list[dict[str, Any]]:
     """``predictor.messages.Need``: arguments to give first, by their C names where known."""
-    kernels = source.cuda.kernels if source.cuda is not None else ()
-    names = c_names(analysis.function, kernels)
+    names = c_names(analysis.function, source.kernels)
     return [
         {**asdict(need), "argument": names[need.position] or need.argument}
         for need in analysis.needs
@@ -246,7 +248,12 @@ def time_model(found: TimePrediction | None) -> dict[str, Any] | None:
 
 def compiled(source: Source) -> dict[str, Any] | None:
     """``wattcast.predictor.messages.Compiled``; ``None`` where the request brought PTX."""
-    return source.cuda.answer() if source.cuda is not None else None
+    if source.cuda is None:
+        return None
+    return {
+        **members(source.cuda.compiled, "compiler", "target"),
+        "source_sha256": source.cuda.sha256,
+    }
 
 
 def warnings(
@@ -277,6 +284,22 @@ def warnings(
 def plain_warnings(*groups: Iterable[Diagnostic]) -> list[dict[str, Any]]:
     """The same where there is no kernel: few, and none has a line."""
     return _each_once(groups, {})
+
+
+def left_out(what: str, count: int, most: int) -> list[Diagnostic]:
+    """What to warn of where an answer lists only the first ``most`` of ``count``."""
+    more = count - most
+    return [Diagnostic("more_rows", f"{more} more {what} are not listed")] if more > 0 else []
+
+
+def line_of(text: Sequence[str], line: int) -> str:
+    """A line of the PTX as answers show it: its first characters."""
+    return text[line - 1].strip()[:MOST_TEXT] if line <= len(text) else ""
+
+
+def distinct(warnings: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Warnings of several answers, each once."""
+    return list({tuple(warning.values()): warning for warning in warnings}.values())
 
 
 def _each_once(

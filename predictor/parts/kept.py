@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from cachetools import LRUCache
@@ -53,11 +54,9 @@ Place = tuple[int, Hashable]
 
 class _Entry(NamedTuple):
     value: Any
-    weigh: Callable[[Any], int]
+    room: Kept[Any, Any]
     bytes: int
-    grows: bool
     beside: Place | None
-    rings: float = 1.0
 
 
 class _Latest(LRUCache[Place, _Entry]):
@@ -78,9 +77,13 @@ class _Latest(LRUCache[Place, _Entry]):
 
     def popitem(self) -> tuple[Place, _Entry]:
         key, entry = super().popitem()
-        if entry.grows:
-            self.dropped_bytes += int(entry.rings * entry.bytes)
+        self.dropped(entry)
         return key, entry
+
+    def dropped(self, entry: _Entry) -> None:
+        """Count an entry that went."""
+        if entry.room.grows:
+            self.dropped_bytes += int(entry.room.rings * entry.bytes)
 
 
 class Memory:
@@ -122,25 +125,16 @@ class Memory:
             found = self._kept.get(key)
             return None if found is None else found.value
 
-    def _put(
-        self,
-        key: Place,
-        value: V,
-        weigh: Callable[[V], int],
-        *,
-        grows: bool,
-        beside: Place | None = None,
-        rings: float = 1.0,
-    ) -> None:
+    def _put(self, room: Kept[Any, V], key: Place, value: V, beside: Place | None) -> None:
         with self._lock:
             for each in tuple(self._growing):
                 entry = self._kept.get(each)
                 if entry is None:
                     self._growing.remove(each)
-                elif (weight := ENTRY_BYTES + entry.weigh(entry.value)) != entry.bytes:
+                elif (weight := ENTRY_BYTES + entry.room.weigh(entry.value)) != entry.bytes:
                     self._keep(each, entry._replace(bytes=weight))
-            self._keep(key, _Entry(value, weigh, ENTRY_BYTES + weigh(value), grows, beside, rings))
-            if grows and key in self._kept:
+            self._keep(key, _Entry(value, room, ENTRY_BYTES + room.weigh(value), beside))
+            if room.grows and key in self._kept:
                 self._growing.append(key)
             rings = max(_COLLECTED_SHARE * self._kept.maxsize, _COLLECTED_BYTES)
             collect = self._kept.dropped_bytes > rings
@@ -171,8 +165,7 @@ class Memory:
             return
         for follower in followers:
             self._kept.pop(follower, None)
-        if entry.grows:
-            self._kept.dropped_bytes += int(entry.rings * entry.bytes)
+        self._kept.dropped(entry)
 
 
 def _return_free_memory() -> None:
@@ -181,28 +174,21 @@ def _return_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
+@dataclass(eq=False, slots=True)
 class Kept(Generic[K, V]):
-    """A room of a ``Memory``. Safe from any thread.
+    """A room of a ``Memory``, as ``Memory.room`` makes it. Safe from any thread.
 
     Who asks for what another thread is making waits for it, so nothing is made twice at once.
     An error is raised to everyone who waits, and not kept.
     """
 
-    def __init__(
-        self,
-        memory: Memory,
-        number: int,
-        weigh: Callable[[V], int],
-        grows: bool,
-        rings: float,
-    ) -> None:
-        self._memory = memory
-        self._number = number
-        self._weigh = weigh
-        self._grows = grows
-        self._rings = rings
-        self._making: dict[K, Future[V]] = {}
-        self._lock = threading.Lock()
+    _memory: Memory
+    _number: int
+    weigh: Callable[[V], int]
+    grows: bool
+    rings: float
+    _making: dict[K, Future[V]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def get(self, key: K) -> V | None:
         """What is kept under ``key``."""
@@ -212,14 +198,7 @@ class Kept(Generic[K, V]):
     def put(self, key: K, value: V, beside: Place | None = None) -> None:
         """Keep ``value``, unless it is larger than the whole memory.
         ``beside``: what it refers to without weighing it; once that goes, so does ``value``."""
-        self._memory._put(
-            (self._number, key),
-            value,
-            self._weigh,
-            grows=self._grows,
-            beside=beside,
-            rings=self._rings,
-        )
+        self._memory._put(self, (self._number, key), value, beside)
 
     def place(self, key: K) -> Place:
         """Where ``key`` is kept, for what is kept beside it."""

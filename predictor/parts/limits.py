@@ -15,8 +15,8 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.estimate import Estimate
 from wattcast.models.power.limit import HELD_BACK, checked_limit, clocks_within, held_back
 from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.registry import DEFAULT, get_time_model
 from wattcast.predictor.messages import ModelChoice, TimeModelChoice
-from wattcast.predictor.parts.timing import timed
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 
 if TYPE_CHECKING:
@@ -65,6 +65,32 @@ def board_limit(card: ModelCard | None, gpu: GpuProfile) -> float:
     """Watts that the board keeps to as it ships, or those it was measured at where that is more."""
     measured = 0.0 if card is None or card.gpu != gpu.id else card.training.power_maximum_watts
     return measured if measured > gpu.tdp_watts * (1.0 + READING) else gpu.tdp_watts
+
+
+def timed(
+    predictor: Predictor,
+    choice: TimeModelChoice,
+    analysis: KernelAnalysis,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    board: str = "",
+) -> tuple[TimePrediction | None, Sequence[Diagnostic]]:
+    """Time of a launch by the model chosen, and what to warn of.
+
+    ``auto`` is the default model, corrected where a correction of the board, or of the GPU, was
+    promoted; a model that is named answers as it is. Raises ModelError where that model cannot
+    answer for the GPU.
+    """
+    model = get_time_model(DEFAULT if choice == "auto" else choice)
+    try:
+        found = model.predict(analysis, gpu, clocks)
+    except AnalysisError as error:
+        return None, (Diagnostic("no_time_model", error.detail),)
+    correction = predictor.power.times(gpu.id, board) if choice == "auto" else None
+    if correction is not None:
+        found = correction.corrected(found, gpu)
+    notes = predictor.power.stands_in("time", gpu.id, board, choice)
+    return found, (*found.diagnostics, *notes)
 
 
 def cost_at(

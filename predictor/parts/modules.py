@@ -107,6 +107,8 @@ class ModuleCache:
 def _free(module: Module) -> None:
     for function in module.functions:
         detach(function)
+        if "body" in vars(function):  # asked for as an attribute it would be parsed now
+            detach(function.body)
 
 
 def _held_bytes(known: KnownModule) -> int:

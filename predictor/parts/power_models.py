@@ -71,7 +71,7 @@ class PowerModels:
         self._store = ArtifactStore((PACKAGED_ARTIFACTS, home / "artifacts"))
         self._lock = threading.RLock()
         self._cards: tuple[ModelCard, ...] | None = None
-        self._models: dict[tuple[str, str, str, str, int], BoostedPowerModel] = {}
+        self._models: dict[Name, BoostedPowerModel] = {}
         self._defaults: dict[str, ModelCard | None] = {}
         self._chosen: dict[tuple[str, str], BoostedPowerModel] = {}
         self._physical: dict[tuple[str, str], PhysicalPowerModel] = {}
@@ -127,10 +127,10 @@ class PowerModels:
         if champion is not None and choice in ("auto", champion.card.family):
             if isinstance(champion, BoostedPowerModel):
                 return champion
-            return self._physical_of(champion, gpu)
+            return self._physical_of(gpu, champion)
         if choice == "physical" or (choice == "auto" and self._physical_is_default(gpu.id)):
-            return self._packaged_physical(gpu)
-        return self._packaged(gpu.id, choice) or self._packaged_physical(gpu)
+            return self._physical_of(gpu)
+        return self._packaged(gpu.id, choice) or self._physical_of(gpu)
 
     def cards(self) -> tuple[ModelCard, ...]:
         """Cards of all artifacts that pass their checks, retrained ones too."""
@@ -222,13 +222,8 @@ class PowerModels:
     def _default(self, gpu: str) -> ModelCard | None:
         """The card of a GPU's own model that answers without a promotion; ``None`` if none is."""
         if gpu not in self._defaults:
-            physical = [
-                card
-                for card in self.base_cards()
-                if (card.gpu, card.target, card.family) == (gpu, TARGET, PHYSICAL)
-            ]
             # Of equals the first: a boosted one.
-            cards = [*self._newest(gpu), *physical]
+            cards = [*self._newest(gpu), *self._own_physical(gpu)]
             self._defaults[gpu] = min(cards, key=unseen_error_percent, default=None)
         return self._defaults[gpu]
 
@@ -250,33 +245,29 @@ class PowerModels:
         Raises ModelError where not even the pooled one passes its checks.
         """
         champion = self.promoted(gpu.id)
-        if champion is None or isinstance(champion, BoostedPowerModel):
-            return self._packaged_physical(gpu)
-        return self._physical_of(champion, gpu)
+        return self._physical_of(gpu, None if isinstance(champion, BoostedPowerModel) else champion)
 
-    def _packaged_physical(self, gpu: GpuProfile) -> PhysicalPowerModel:
-        return self._kept_physical("", gpu, lambda: self.physical_artifact(gpu.id))
-
-    def _physical_of(self, artifact: Artifact[ModelCard], gpu: GpuProfile) -> PhysicalPowerModel:
-        return self._kept_physical(artifact.card.folder.as_posix(), gpu, lambda: artifact)
-
-    def _kept_physical(
-        self, which: str, gpu: GpuProfile, find: Callable[[], Artifact[ModelCard]]
+    def _physical_of(
+        self, gpu: GpuProfile, champion: Artifact[ModelCard] | None = None
     ) -> PhysicalPowerModel:
+        """The model of a champion, else the packaged one."""
+        which = "" if champion is None else champion.card.folder.as_posix()
         known = self._physical.get((gpu.id, which))
         if known is not None and known.gpu is gpu:
             return known
         with self._lock:
-            model = self._physical[gpu.id, which] = PhysicalPowerModel(find(), gpu)
-            return model
+            made = PhysicalPowerModel(champion or self.physical_artifact(gpu.id), gpu)
+            self._physical[gpu.id, which] = made
+            return made
 
     def physical_artifact(self, gpu: str) -> Artifact[ModelCard]:
         """The packaged physical model of a GPU, its own or the pooled one. Raises ModelError."""
-        fitted = any(
-            (card.gpu, card.target, card.family) == (gpu, TARGET, PHYSICAL)
-            for card in self.base_cards()
-        )
-        return self._store.find(gpu if fitted else POOLED, TARGET, PHYSICAL, PHYSICAL_SCHEMA)
+        owner = gpu if self._own_physical(gpu) else POOLED
+        return self._store.find(owner, TARGET, PHYSICAL, PHYSICAL_SCHEMA)
+
+    def _own_physical(self, gpu: str) -> list[ModelCard]:
+        wanted = gpu, TARGET, PHYSICAL
+        return [c for c in self.base_cards() if (c.gpu, c.target, c.family) == wanted]
 
     def referenced(self, reference: dict[str, Any]) -> BoostedPowerModel:
         """The very model that a stored prediction names. Raises ModelError if it is gone."""
@@ -300,8 +291,7 @@ class PowerModels:
                 model.warm_up()
 
     def _load(self, card: ModelCard) -> BoostedPowerModel:
-        schema = card.feature_schema.id
-        key = (card.gpu, card.family, schema, card.source, card.version)
+        key = _name(card)
         with self._lock:
             if key not in self._models:
                 self._models[key] = BoostedPowerModel(self.artifact(card))
@@ -341,15 +331,13 @@ def _name(card: Card) -> Name:
 
 def reference_of(card: Card) -> dict[str, Any]:
     """``wattcast.predictor.messages.ModelReference`` of a card."""
-    schema = card.feature_schema.id
     return {
         "family": card.family,
         "version": card.version,
-        "schema": schema,
+        "schema": card.feature_schema.id,
         "source": card.source,
         "gpu": card.gpu,
         "target": card.target,
         "members": [{"family": m.family, "version": m.version} for m in card.members],
-        "card": f"/models/{card.gpu}/{card.target}/{card.family}-{schema}-{card.source}"
-        f"/{card.version}",
+        "card": f"/models/{card.folder.as_posix()}",
     }

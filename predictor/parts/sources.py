@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wattcast.features.cuda import CompiledCuda, CompileError, compile_cuda
 from wattcast.features.cuda.isolation import Limits as ChildLimits
@@ -35,14 +35,6 @@ class CudaSource:
         """Its kernels with the names of their parameters."""
         return kernel_names(self.text)
 
-    def answer(self) -> dict[str, Any]:
-        """``wattcast.predictor.messages.Compiled``."""
-        return {
-            "compiler": self.compiled.compiler,
-            "target": self.compiled.target,
-            "source_sha256": self.sha256,
-        }
-
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -50,6 +42,11 @@ class Source:
 
     known: KnownModule
     cuda: CudaSource | None = None
+
+    @property
+    def kernels(self) -> tuple[KernelNames, ...]:
+        """Kernels of the CUDA source with the C names of their parameters."""
+        return () if self.cuda is None else self.cuda.kernels
 
 
 NOT_ISOLATED = "the kernel offers neither namespaces nor Landlock with seccomp"

@@ -7,7 +7,7 @@ physical   activities at the predicted time: any GPU, any clocks
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -95,9 +95,8 @@ def _physical(
     time_seconds: float | None,
 ) -> Watts:
     try:
-        factor = _handed_on(analysis, gpu, clocks, time_seconds)
-        work = _work(analysis, gpu, clocks, factor)
-        found = model.predict(work, clocks, _cases(analysis, gpu, clocks, factor))
+        own, *others = _at_time(analysis, gpu, clocks, time_seconds)
+        found = model.predict(own, clocks, others)
         vector = analysis.vector(ACTIVITY_SCHEMA)
     except AnalysisError as error:
         why = Diagnostic("power_not_predicted", error.detail)
@@ -141,32 +140,16 @@ def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Dia
     return tuple(notes)
 
 
-def _handed_on(
+def _at_time(
     analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, time_seconds: float | None
-) -> float:
-    """The duration answered over the bottleneck model's: the factor of every case's duration."""
-    if time_seconds is None:
-        return 1.0
-    return time_seconds / predicted_seconds(
-        analysis.activity, gpu, clocks, more=beside(analysis.extras)
-    )
-
-
-def _work(
-    analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, factor: float
-) -> WorkAtTime:
-    activity, more = analysis.activity, beside(analysis.extras)
-    return WorkAtTime(activity, factor * predicted_seconds(activity, gpu, clocks, more=more), more)
-
-
-def _cases(
-    analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, factor: float
-) -> Sequence[WorkAtTime]:
-    """The launch at the other ends of what is uncertain."""
-    more = beside(analysis.extras)
+) -> list[WorkAtTime]:
+    """The launch in the time that is answered, and at the other ends of what is uncertain: the
+    bottleneck model's durations times what the answer is over that of the launch."""
+    cases, more = (analysis.activity, *analysis.activity_cases), beside(analysis.extras)
+    seconds = [predicted_seconds(case, gpu, clocks, more=more) for case in cases]
+    factor = 1.0 if time_seconds is None else time_seconds / seconds[0]
     return [
-        WorkAtTime(case, factor * predicted_seconds(case, gpu, clocks, more=more), more)
-        for case in analysis.activity_cases
+        WorkAtTime(case, factor * each, more) for case, each in zip(cases, seconds, strict=True)
     ]
 
 
@@ -224,19 +207,23 @@ def _at_other_clocks(
     estimate = found.estimate
     assert estimate is not None
     try:
-        factor = _handed_on(analysis, gpu, clocks, time_seconds)
-        there = _work(analysis, gpu, clocks, factor)
-        here = _work(analysis, gpu, base, factor)
+        activity, more = analysis.activity, beside(analysis.extras)
+        own = predicted_seconds(activity, gpu, clocks, more=more)
+        factor = 1.0 if time_seconds is None else time_seconds / own
+        there = WorkAtTime(activity, factor * own, more)
+        here = replace(
+            there, time_seconds=factor * predicted_seconds(activity, gpu, base, more=more)
+        )
         ratio = physical.scale(there, clocks, here, base)
     except AnalysisError as error:
         why = Diagnostic("power_not_scaled", error.detail)
         return replace(found, estimate=None, diagnostics=(*found.diagnostics, why))
-    scaled = Estimate(
-        estimate.value * ratio,
-        estimate.low * ratio,
-        estimate.high * ratio,
-        estimate.level,
-        weaker(estimate.basis, "extrapolated"),
+    scaled = replace(
+        estimate,
+        value=estimate.value * ratio,
+        low=estimate.low * ratio,
+        high=estimate.high * ratio,
+        basis=weaker(estimate.basis, "extrapolated"),
     )
     note = Diagnostic(
         "power_scaled",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
-from wattcast.models.estimate import Estimate, energy, weaker
+from wattcast.models.estimate import energy, weaker
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.activities import work_activities
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
@@ -80,7 +81,10 @@ def predict_work(
             duration,
             Watts(
                 card=model.card,
-                estimate=_never_measured(found.estimate),
+                # No power has been measured beside measured work.
+                estimate=replace(
+                    found.estimate, basis=weaker(found.estimate.basis, "extrapolated")
+                ),
                 components=found.breakdown.components,
                 diagnostics=physical_notes(model, found),
             ),
@@ -130,17 +134,6 @@ def predict_work(
     return answer
 
 
-def _never_measured(estimate: Estimate) -> Estimate:
-    """No power has been measured beside measured work: at best the interval is extrapolated."""
-    return Estimate(
-        estimate.value,
-        estimate.low,
-        estimate.high,
-        estimate.level,
-        weaker(estimate.basis, "extrapolated"),
-    )
-
-
 def _record(answer: Mapping[str, Any], request: PredictRequest) -> PredictionRecord:
     return PredictionRecord(
         id=UUID(answer["id"]),
@@ -152,5 +145,4 @@ def _record(answer: Mapping[str, Any], request: PredictRequest) -> PredictionRec
         result=to_json(answer, inf_nan_mode="null"),
         vectors="{}",
         models=to_json(answer["model"]).decode(),
-        ptx=None,
     )

@@ -261,7 +261,7 @@ class SimulatedRunner:
                 l2_bytes=profile.l2_bytes,
                 memory_bytes=profile.memory_bytes or 2**34,
                 max_threads_per_sm=profile.max_threads_per_sm,
-                shared_bytes_per_block=profile.max_shared_bytes_per_block,
+                shared_bytes_per_block=profile.capability.max_shared_bytes_per_block,
                 core_mhz=profile.max_core_mhz,
             ),
             driver_version="simulated",

@@ -27,9 +27,10 @@ from studies.onboarding.simulated_nvml import SimulatedNvml
 from wattcast.features.activity.memory import GLOBAL_L1_SINCE
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.sections import BlockStart, Fact, LaunchOverhead
+from wattcast.models.time.bottleneck import DEPENDENT_CYCLES, L1_BYTES_PER_CLOCK
 from wattcast.training.card_tables import table
 from wattcast.training.measure.nvml import Nvml
-from wattcast.training.measure.protocol import TIMED_ONLY, Settings
+from wattcast.training.measure.protocol import Settings
 from wattcast.training.measure.recording import Recording, read_recording
 from wattcast.training.measure.run import Campaign, Machine, Request, prepare
 from wattcast.training.onboard.run import Onboarded, onboard
@@ -87,12 +88,15 @@ NO_COUNTER = Faults(not_supported=frozenset({"DeviceGetTotalEnergyConsumption"})
 def truth(gpu: str, *, blocks_after: bool = False) -> Truth:
     """A board of a profile's size whose rates are none of the profile's."""
     base = load_gpu(gpu)
+    # From 7.0 on the time model serves loads by banks and lines, at L1's full rate.
+    rated = base.compute_capability.partition(".")[0] in DEPENDENT_CYCLES
+    near = 97.0 if rated else float(L1_BYTES_PER_CLOCK)
     timing = {
         "l1_latency": Fact(value=LATENCIES["l1"], unit="cycle", source="truth"),
         "l2_latency": Fact(value=LATENCIES["l2"], unit="cycle", source="truth"),
         "dram_latency": Fact(value=LATENCIES["dram"], unit="cycle", source="truth"),
         "shared_latency": Fact(value=LATENCIES["shared"], unit="cycle", source="truth"),
-        "l1_bytes_per_clock": Fact(value=97.0, unit="byte/cycle", source="truth"),
+        "l1_bytes_per_clock": Fact(value=near, unit="byte/cycle", source="truth"),
         "l2_bytes_per_clock": Fact(value=27.0 * base.sm_count, unit="byte/cycle", source="truth"),
     }
     share = Fact(value=0.81, unit="share", source="truth")
@@ -260,11 +264,7 @@ def report(campaign: Campaign, recording: Recording, made: Onboarded, board: Sim
         told = ", ".join(f"{name} {errors[name]:.1f} %" for name in worst)
         print(f"worst of {len(errors)} by {target}: {told}")
     unresolved = [one for one in recording.configurations if one.result.unresolved]
-    timed = [
-        one
-        for one in recording.configurations
-        if one.workload.probe is not None and one.workload.probe.kind in TIMED_ONLY
-    ]
+    timed = [one for one in recording.configurations if one.workload.timed_only]
     widths = [
         one.result.power_ci_watts / one.result.power_watts
         for one in recording.configurations

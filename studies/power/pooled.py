@@ -26,13 +26,9 @@ from numpy.typing import NDArray
 from studies.power.forests import SETTINGS, Forest, as_booster, grow
 from wattcast.features.gpus import load_gpu
 from wattcast.models.cards import FeatureFacts, ModelCard, Table
-from wattcast.models.power.boosted import (
-    LAUNCH_FEATURES,
-    NATIVE_NAMES,
-    ONNX_NAME,
-    launch_features,
-)
+from wattcast.models.power.boosted import LAUNCH_FEATURES, launch_features
 from wattcast.models.store import PACKAGED_ARTIFACTS
+from wattcast.models.trees import NATIVE_NAMES, ONNX_NAME
 from wattcast.training.card_tables import score_table, summary_table
 from wattcast.training.checkpoints import Checkpoints, kept
 from wattcast.training.evaluation.protocols import ASSIGNMENTS

@@ -1,7 +1,7 @@
 """How near Wang and Chu's model comes to times measured over core and memory clocks.
 
     python -m studies queueing            tables, as Markdown
-    python -m studies queueing --write    and queueing_spread.csv, for the intervals
+    python -m studies queueing --write    and spread.csv, for the intervals
 
 Counters come from each kernel's reference pair of clocks alone, and nothing is fitted: predicted
 times of all pairs follow from them and the GPU's profile. The data are those of the paper's
@@ -26,24 +26,17 @@ from numpy.typing import NDArray
 from studies.data.activity_tables import ACTIVITY_GPUS, MeasuredProgram
 from studies.time.bottleneck_errors import TimeErrors, summary, time_errors
 from studies.time.queueing_counters import counters_to_inputs
+from studies.time.queueing_print import CORRECTED, PRINTED, Reading, max_form, read_case_form
 from wattcast.features.errors import DataError, WattcastError
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.intervals import conformal_factors
-from wattcast.models.time.queueing import QueueingGpu, QueueingLaunch, max_form, network_form
+from wattcast.models.time.queueing import QueueingGpu, QueueingLaunch, network_form
 from wattcast.models.time.queueing_inputs import (
     gpu_parameters,
     launch_of_activity,
 )
-from wattcast.models.time.queueing_model import (
-    ANY_GPU,
-    CORRECTED,
-    LEVEL,
-    PRINTED,
-    SPREAD_FILE,
-    Reading,
-    case_form,
-)
+from wattcast.models.time.spread import ANY_GPU, LEVEL, SPREAD_FILE
 from wattcast.training.card_tables import table
 from wattcast.training.data.datasets import data_root
 
@@ -108,7 +101,7 @@ class Form:
 
 
 def _case(reading: Reading) -> Callable[[QueueingLaunch, QueueingGpu, ClockPair], float]:
-    return lambda launch, gpu, clocks: case_form(launch, gpu, clocks, reading).cycles
+    return lambda launch, gpu, clocks: read_case_form(launch, gpu, clocks, reading).cycles
 
 
 def _max(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> float:
@@ -366,13 +359,18 @@ def _factors(gpu: str, family: str, errors: Sequence[LogErrors]) -> Factors:
 
 
 def write_factors(factors: Iterable[Factors], path: Path = SPREAD_FILE) -> None:
-    """Write the table that ``wattcast.models.time.queueing_model`` reads."""
+    """Put ``FAMILIES`` into the table that ``wattcast.models.time.spread`` reads."""
+    others: list[dict[str, str]] = []
+    if path.exists():
+        with path.open(encoding="utf-8", newline="") as file:
+            others = [row for row in csv.DictReader(file) if row["family"] not in FAMILIES]
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(Factors._fields)
         for each in factors:
             width = (f"{each.low_factor:.3f}", f"{each.high_factor:.3f}")
             writer.writerow((each.gpu, each.family, *width, each.groups, each.rows))
+        writer.writerows(row.values() for row in others)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -26,7 +26,7 @@ from wattcast.features.errors import ModelError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
-from wattcast.models.time.registry import time_models
+from wattcast.models.time.registry import TIME_MODELS, get_time_model
 
 Floats = NDArray[np.float64]
 
@@ -287,7 +287,7 @@ def _differences(second: Mapping[str, Mapping[str, DwarfError]]) -> str:
 
 
 def _kernels_section() -> Section:
-    families = list(time_models())
+    families = list(TIME_MODELS)
     rows = []
     for kernel in TIMED:
         analysis = _analysed(kernel)
@@ -327,7 +327,7 @@ def _analysed(kernel: TimedKernel) -> KernelAnalysis:
 
 def _predicted(family: str, analysis: KernelAnalysis, kernel: TimedKernel) -> str:
     try:
-        seconds = time_models()[family].predict(analysis, analysis.gpu).estimate.value
+        seconds = get_time_model(family).predict(analysis, analysis.gpu).estimate.value
     except ModelError:
         return "-"
     return f"{seconds * 1e6:,.2f} ({seconds * 1e6 / kernel.measured_us:.2f})"

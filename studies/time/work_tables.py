@@ -131,7 +131,8 @@ def score_packaged(path: Path) -> str:
     """How the packaged model does on a table of launches, those it was trained on among them."""
     launches = read_launches(path)
     model = work_time_model(ArtifactStore(kind=TimeCard), GPU)
-    predicted = model.seconds([launch.work for launch in launches], load_gpu(GPU))
+    gpu, clocks = load_gpu(GPU), model.measured_clocks
+    predicted = np.array([model.predict(one.work, gpu, clocks).estimate.value for one in launches])
     measured = np.array([launch.seconds for launch in launches])
     scores = time_scores(measured, predicted, groups_of(launches, lambda one: one.program))
     return markdown(

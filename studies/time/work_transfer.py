@@ -18,7 +18,7 @@ from wattcast.features.launch import Launch
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.calibration import TimeIntervals
-from wattcast.models.time.measured_work import Work, physical_seconds
+from wattcast.models.time.measured_work import Work, combined_seconds, part_seconds
 from wattcast.training.card_tables import table
 
 COUNTERS = (
@@ -69,7 +69,8 @@ def _line(data: DataSet, frame: pd.DataFrame, intervals: TimeIntervals) -> list[
     errors, inside = [], []
     for _, row in frame.iterrows():
         clocks = ClockPair(float(row["core_mhz"]), float(row["mem_mhz"]))
-        seconds = physical_seconds(work_of_counters(row, data.file), gpu, clocks)
+        work = work_of_counters(row, data.file)
+        seconds = combined_seconds(part_seconds(work, gpu, clocks))
         measured = float(row["time_ms"]) * 1e-3
         estimate = intervals.estimate(seconds, "uncalibrated")
         errors.append(np.log(seconds / measured))

@@ -13,7 +13,7 @@ from fastapi.routing import iter_route_contexts
 from tests.app.conftest import settings_at
 from tests.app.databases import KINDS, database
 from tests.app.live import running
-from wattcast.app.api.scopes import PUBLIC, PUBLIC_BELOW, scope_needed
+from wattcast.app.api.access import PUBLIC, PUBLIC_BELOW, scope_needed
 from wattcast.app.main import create_app
 from wattcast.app.settings import Settings
 from wattcast.app.store.audit import entries

@@ -131,7 +131,7 @@ def test_forbidden_includes_name_their_line(client: httpx.Client) -> None:
 def test_host_code_without_nvcc_names_its_line(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wattcast.features.cuda.compile.find_nvcc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvcc", lambda: None)
     members = problem(client.post("/predict", json=body(WITH_HOST_CODE)), 422, "cuda-compile")
     assert members["line"] == 5
     assert "main()" in members["detail"]
@@ -140,8 +140,8 @@ def test_host_code_without_nvcc_names_its_line(
 def test_no_compiler_says_how_to_get_one(
     client: httpx.Client, vector_add: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wattcast.features.cuda.compile.find_nvcc", lambda: None)
-    monkeypatch.setattr("wattcast.features.cuda.compile.find_nvrtc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvcc", lambda: None)
+    monkeypatch.setattr("wattcast.features.cuda.toolchain.find_nvrtc", lambda: None)
     source = EXAMPLE_CUDA + "// nobody compiled this before\n"
     for path in ("/predict", "/features", "/analyze"):
         members = problem(client.post(path, json=body(source)), 501, "compiler-missing")

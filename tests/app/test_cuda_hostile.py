@@ -119,23 +119,23 @@ def tell_apart(send: Send, home: Path, member: str, source: str) -> None:
     assert answers[0] == answers[1]
 
 
+def every(one_of: int) -> list[Any]:
+    """Sources under each isolation: one of so many here, the others among the slow tests."""
+    return [
+        pytest.param(held, name, marks=[pytest.mark.slow] * (at % one_of > 0))
+        for held in _HELD
+        for at, name in enumerate(SOURCES)
+    ]
+
+
 @pytest.mark.skipif(_COMPILERS[NVRTC] is None, reason="the extra cuda (NVRTC) is not installed")
-@pytest.mark.parametrize("name", SOURCES)
-def test_nvrtc_tells_nothing(send: Send, home: Path, name: str) -> None:
+@pytest.mark.parametrize(("mode", "name"), every(4), indirect=["mode"])  # a quarter second each
+def test_nvrtc_tells_nothing(send: Send, home: Path, mode: Mode, name: str) -> None:
     tell_apart(send, home, "cuda", SOURCES[name])
 
 
 @pytest.mark.skipif(_COMPILERS[NVCC] is None, reason="no nvcc on this machine")
-@pytest.mark.parametrize(
-    ("mode", "name"),
-    [
-        # nvcc takes half a second: a quarter of the sources here, the rest among the slow tests
-        pytest.param(held, name, marks=[pytest.mark.slow] * (at % 4 > 0))
-        for held in _HELD
-        for at, name in enumerate(SOURCES)
-    ],
-    indirect=["mode"],
-)
+@pytest.mark.parametrize(("mode", "name"), every(16), indirect=["mode"])  # 1.4 s each
 def test_nvcc_tells_nothing(send: Send, home: Path, mode: Mode, name: str) -> None:
     tell_apart(send, home, "cuda", SOURCES[name] + HOST)
 

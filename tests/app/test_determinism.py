@@ -61,12 +61,10 @@ def test_answers_are_the_same_byte_for_byte() -> None:
     compare(FEW, beside=2, answers=3 * len(FEW))
 
 
-@pytest.mark.slow
 def test_answers_about_every_fixture_are_the_same_byte_for_byte() -> None:
     compare(tuple(kernel.name for kernel in KERNELS), beside=4, answers=3 * len(KERNELS))
 
 
-@pytest.mark.slow
 def test_answers_about_public_programs_are_the_same_byte_for_byte() -> None:
     try:
         count = len(programs())

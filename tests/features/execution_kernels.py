@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
-from wattcast.features.execution import ExactMemory, ExecutionResult, execute
+from wattcast.features.execution import ExactMemory, ExecutionResult, SamplingPlan, execute
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
@@ -56,9 +59,25 @@ def counts_of(result: ExecutionResult, body_position: int) -> tuple[int, int]:
     """Warp executions and active lanes of the instruction at a position of ``k``."""
     counts = result.functions["k"]
     return (
-        int(counts.raw_warp_executions[:, body_position].sum()),
-        int(counts.raw_active_lanes[:, body_position].sum()),
+        int(counts.warp_executions[body_position]),
+        int(counts.active_lanes[body_position]),
     )
+
+
+@contextmanager
+def counted_by_block() -> Iterator[list[np.ndarray]]:
+    """What every sampled block executed, ``int64[blocks, counts, instructions]`` for each function
+    of each execution: warp executions, active lanes, ..., distinct sectors."""
+    found: list[np.ndarray] = []
+    estimate = SamplingPlan.estimate
+
+    def noted(plan: SamplingPlan, per_block: np.ndarray) -> np.ndarray:
+        if per_block.ndim == 3:
+            found.append(per_block)
+        return estimate(plan, per_block)
+
+    with patch.object(SamplingPlan, "estimate", noted):
+        yield found
 
 
 def of_class(module: Module, counts: Any, opcode_class: str) -> dict[str, float]:

@@ -6,6 +6,7 @@ reference interpreter. The analysis executes its usual sample of blocks.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +73,7 @@ class Compared(NamedTuple):
     symbols: float | None
 
 
+@cache
 def compare(name: str) -> Compared:
     """Play one launch, and tell what passes the caches."""
     entry, shape = CASES[name]
@@ -141,9 +143,11 @@ def table(rows: list[Errors]) -> str:
 
 @pytest.fixture(scope="module")
 def compared() -> dict[str, Compared]:
+    """Every launch: half a minute of one core, so that what asks for it is slow."""
     return {name: compare(name) for name in CASES}
 
 
+@pytest.mark.slow
 def test_reuse_distances_tell_what_passes_the_caches(
     compared: dict[str, Compared],
 ) -> None:
@@ -160,12 +164,13 @@ def test_reuse_distances_tell_what_passes_the_caches(
 @pytest.mark.parametrize(
     "name", ["copy", "saxpy", "strided", "transpose_padded", "reduce_shuffle", "unrolled"]
 )
-def test_streams_are_exact(name: str, compared: dict[str, Compared]) -> None:
-    for row in compared[name].errors:
+def test_streams_are_exact(name: str) -> None:
+    for row in compare(name).errors:
         assert row.new == pytest.approx((0, 0), abs=0.02)
         assert row.symbols is None or row.symbols == pytest.approx((0, 0), abs=0.02)
 
 
+@pytest.mark.slow
 def test_footprints_are_what_all_blocks_touch(
     compared: dict[str, Compared],
 ) -> None:
@@ -174,6 +179,7 @@ def test_footprints_are_what_all_blocks_touch(
     assert errors.max() < 0.1
 
 
+@pytest.mark.slow
 def test_where_nothing_is_run_the_caches_hold_what_an_execution_tells(
     compared: dict[str, Compared],
 ) -> None:
@@ -183,3 +189,21 @@ def test_where_nothing_is_run_the_caches_hold_what_an_execution_tells(
     assert [one.symbols for one in known] == pytest.approx([0.0] * len(known), abs=1e-9)
     for row in (row for one in known for row in one.errors):
         assert row.symbols == pytest.approx(row.new, abs=0.01), row
+
+
+@pytest.mark.parametrize("depth", [256, 2048])
+def test_tiles_whose_row_and_column_are_quotient_and_rest(depth: int) -> None:
+    """16 blocks after another share a row of tiles and the next 16 none of it; every 16th block
+    has the same columns. Of the deeper matrices most iterations are skipped."""
+    size = 2048
+    kernel = next(k for k in KERNELS if k.name == "wmma_matmul")
+    module = read_module(ptx_path(kernel.source, TARGET).read_text())
+    sizes: dict[str, Argument] = {"3": size, "4": size, "5": depth}
+    launch = Launch.of((size // 16) ** 2 // 8, 256, arguments=sizes)
+    found = execute(module.kernel(kernel.entry), module, launch, effort=None).memory
+    operands = {each.name: each for each in found.streams if each.unique_load_sectors}
+    assert len(operands) == 2
+    for each in operands.values():
+        assert each.distinct_sectors == pytest.approx(size * depth * 2 / 32, rel=0.03)
+    row = operands[f"{kernel.entry}_param_1"].sharing
+    assert row.beside == pytest.approx(15 / 16, abs=0.01)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from wattcast.features.analysis import analyse
-from wattcast.features.directives import fixed_block
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
+from wattcast.features.occupancy import fixed_block
 from wattcast.features.ptx import read_module
 
 HEADER = ".version 8.0\n.target sm_90\n.address_size 64\n"

@@ -143,10 +143,10 @@ def test_both_interpreters_agree(body: str, block: int) -> None:
     counts = result.functions["k"]
     for one in wanted.per_instruction:
         found = (
-            counts.raw_warp_executions[:, one.index].sum(),
-            counts.raw_active_lanes[:, one.index].sum(),
-            counts.raw_sectors[:, one.index].sum(),
-            counts.raw_shared_transactions[:, one.index].sum(),
+            counts.warp_executions[one.index],
+            counts.active_lanes[one.index],
+            counts.sectors[one.index],
+            counts.shared_transactions[one.index],
         )
         expected = (one.warp_executions, one.active_lanes, one.sectors, one.shared_transactions)
         assert found == expected, f"{one.opcode} in line {one.line}"

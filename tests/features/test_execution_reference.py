@@ -73,10 +73,10 @@ def test_counts_and_memory_equal_the_reference(kernel: FixtureKernel, target: st
             counts = result.functions[one.function]
             place = one.index
             found = (
-                counts.raw_warp_executions[:, place].sum(),
-                counts.raw_active_lanes[:, place].sum(),
-                counts.raw_sectors[:, place].sum(),
-                counts.raw_shared_transactions[:, place].sum(),
+                counts.warp_executions[place],
+                counts.active_lanes[place],
+                counts.sectors[place],
+                counts.shared_transactions[place],
             )
             expected = (
                 one.warp_executions, one.active_lanes, one.sectors, one.shared_transactions,

@@ -7,13 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.features.execution_kernels import run
+from tests.features.execution_kernels import counted_by_block, run
 from wattcast.features.execution import ExecutionResult
-
-COUNTS = (
-    "warp_executions", "active_lanes", "requests", "sectors", "shared_requests",
-    "shared_transactions", "constant_transactions", "unique_sectors",
-)  # fmt: skip
 
 # Bodies with a loop of n iterations (or of a number that depends on the thread).
 UNIFORM = {
@@ -71,15 +66,11 @@ def both(body: str, n: int, **options: Any) -> tuple[ExecutionResult, ExecutionR
 
 @pytest.mark.parametrize("name", UNIFORM)
 def test_counts_equal_full_execution(name: str) -> None:
-    quick, full = both(UNIFORM[name], 1200)
+    with counted_by_block() as counted:
+        quick, full = both(UNIFORM[name], 1200)
     assert quick.loops[0].extrapolated
     assert not any(loop.extrapolated for loop in full.loops)
-    for count in COUNTS:
-        np.testing.assert_array_equal(
-            getattr(quick.functions["k"], f"raw_{count}"),
-            getattr(full.functions["k"], f"raw_{count}"),
-            err_msg=count,
-        )
+    np.testing.assert_array_equal(*counted)
     assert [(x.mean, x.lowest, x.highest, x.entries) for x in quick.loops] == [
         (x.mean, x.lowest, x.highest, x.entries) for x in full.loops
     ]
@@ -104,10 +95,11 @@ AGAIN = """
 @pytest.mark.parametrize(("body", "each"), [(WRAPPED, 16 * 8), (AGAIN, 40 * 8)])
 def test_what_comes_round_again_leaves_no_new_sectors(body: str, each: int) -> None:
     """Offsets that wrap, each block's at another time, and a buffer passed through again."""
-    quick, full = both(body, 1200)
+    with counted_by_block() as counted:
+        quick, full = both(body, 1200)
     assert any(loop.extrapolated for loop in quick.loops)
-    for result in (quick, full):
-        assert result.functions["k"].raw_unique_sectors.max(axis=1).tolist() == [each] * 6
+    for by_block in counted:
+        assert by_block[:, -1].max(axis=1).tolist() == [each] * 6
     before, after = (
         (r.memory.footprint_sectors, r.memory.streams[0].distinct_lines) for r in (full, quick)
     )
@@ -120,12 +112,9 @@ def test_lanes_that_leave_one_after_another() -> None:
         $loop: ld.global.f32 %f1, [%rd3]; add.u64 %rd3, %rd3, 32; add.u32 %r6, %r6, 1;
         setp.lt.u32 %p1, %r6, %r10; @%p1 bra $loop;
         st.global.u32 [%rd3], %r6;"""
-    quick, full = both(body, 300)
-    for count in ("warp_executions", "active_lanes"):
-        np.testing.assert_array_equal(
-            getattr(quick.functions["k"], f"raw_{count}"),
-            getattr(full.functions["k"], f"raw_{count}"),
-        )
+    with counted_by_block() as counted:
+        quick, full = both(body, 300)
+    np.testing.assert_array_equal(*(by_block[:, :2] for by_block in counted))
     assert quick.loops[0].highest == full.loops[0].highest == 300 + 5 * 383
     assert quick.functions["k"].sectors.sum() == pytest.approx(
         full.functions["k"].sectors.sum(), rel=0.02

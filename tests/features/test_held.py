@@ -15,7 +15,7 @@ from wattcast.features.held import analysis_bytes, module_bytes
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
-from wattcast.models.time.registry import get_time_model, time_models
+from wattcast.models.time.registry import TIME_MODELS, get_time_model
 
 PTX = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
 V100 = load_gpu("tesla-v100")
@@ -91,7 +91,7 @@ def test_nothing_outlives_its_module() -> None:
             module = read_module(path.read_text(encoding="utf-8"))
             try:
                 found = analysed(module, mode)
-                for family in time_models():
+                for family in TIME_MODELS:
                     get_time_model(family).predict(found, V100)
             except Exception as error:
                 del error

@@ -15,12 +15,13 @@ import pytest
 
 from tests.fixtures.hostile_ptx import CASES, REGISTERS, SHAPES, STORE, kernel
 from wattcast.features.analysis import analyse, statics
+from wattcast.features.dataflow import dependent_chains
 from wattcast.features.effort import DEFAULT_LIMITS, Clock, SizeLimits, giving_up
 from wattcast.features.errors import GivenUpError, PtxError, TooComplexError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
-from wattcast.features.symbolic import analyse_symbolically, dependent_chains
+from wattcast.features.symbolic import analyse_symbolically
 from wattcast.models.time.code import KernelCode
 
 LAUNCH = Launch.of(4, 64)

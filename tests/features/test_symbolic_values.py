@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from benchmarks.ptx_text import kernel as synthetic
 from tests.features.execution_kernels import FIRST, kernel
 from wattcast.features.cfg import build_cfg
+from wattcast.features.dataflow import dependent_chains
 from wattcast.features.integers import COMPARISONS, Whole, fold, fold_lanes, operations, wrap
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
-from wattcast.features.symbolic import SymbolicResult, analyse_symbolically, dependent_chains
+from wattcast.features.symbolic import SymbolicResult, analyse_symbolically
 from wattcast.features.symbolic.arith import Arithmetic, Val, limits
 from wattcast.features.values import Graph, affine, describe
 

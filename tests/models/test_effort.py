@@ -5,14 +5,16 @@ The kernels are in ``fixtures/ptx/effort``; every case here was once answered wr
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.app.conftest import settings_at
-from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.analysis import KernelAnalysis, Mode, analyse
 from wattcast.features.counted import REPEATED_ERROR
 from wattcast.features.diagnostics import CUT_SHORT
 from wattcast.features.effort import giving_up
@@ -39,6 +41,22 @@ def found(
     return analyse(MODULE, kernel, launch, GPU, **options)
 
 
+LAUNCHES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
+    "dot_rows": (128, 256, {"3": 8192, "4": 2048}),
+    "causal": ((256, 32), 64, {"3": 256}),
+    "product": ((128, 128), (32, 32), {"3": 4096}),
+    "last_block_sums": (8192, 256, {"3": 1 << 26}),
+    "windows": ((2048, 64), 256, {"2": 2048 * 256, "3": 1024, "4": 4}),
+}
+"""Grid, block and arguments of launches too long to run whole."""
+
+
+@cache
+def whole(kernel: str, analysis: Mode = "auto") -> KernelAnalysis:
+    """One analysis of a long launch for all tests that only look at it."""
+    return found(kernel, *LAUNCHES[kernel], analysis=analysis)
+
+
 def executed(analysis: KernelAnalysis) -> float:
     return analysis.activity.values()["warp_instructions_ptx"]
 
@@ -50,9 +68,8 @@ def dram(analysis: KernelAnalysis) -> float:
 
 
 @pytest.mark.parametrize("analysis", ["executed", "symbolic"])
-def test_skipped_rounds_of_an_outer_loop_leave_all_their_traffic(analysis: str) -> None:
-    made = found("dot_rows", 128, 256, {"3": 65536, "4": 4096}, analysis=analysis)
-    assert dram(made) == pytest.approx(2 * 65536 * 4096 * 4, rel=0.02)
+def test_skipped_rounds_of_an_outer_loop_leave_all_their_traffic(analysis: Mode) -> None:
+    assert dram(whole("dot_rows", analysis)) == pytest.approx(2 * 8192 * 2048 * 4, rel=0.02)
 
 
 @pytest.mark.parametrize("analysis", ["executed", "symbolic"])
@@ -104,8 +121,7 @@ def test_a_loop_as_long_as_the_blocks_number_has_its_true_mean(analysis: str, bl
 
 def test_windows_that_few_blocks_clip_are_not_clipped_for_all() -> None:
     samples, channels, step, rows = 2048 * 256, 1024, 4, 64
-    made = found("windows", (2048, rows), 256, {"2": samples, "3": channels, "4": step},
-                 analysis="executed")  # fmt: skip
+    made = whole("windows", "executed")
     true = sum(
         -(-max(0, samples - row * step * channel) // 32)
         for row in range(rows)
@@ -125,10 +141,10 @@ def test_the_budget_alone_decides_where_an_execution_ends() -> None:
 
 
 def test_a_request_is_given_up_and_leaves_nothing_behind() -> None:
-    made = found("dot_rows", 128, 256, {"3": 65536, "4": 4096}, analysis="executed")
+    made = found("dot_rows", *LAUNCHES["dot_rows"], analysis="executed")
     with giving_up(0), pytest.raises(GivenUpError):
         _ = made.activity
-    assert dram(made) == pytest.approx(2 * 65536 * 4096 * 4, rel=0.02)
+    assert dram(made) == pytest.approx(2 * 8192 * 2048 * 4, rel=0.02)
 
 
 @pytest.mark.parametrize("key", ["line", "default"])
@@ -155,27 +171,16 @@ def test_a_label_is_one_loop_of_the_ptx() -> None:
     assert made.trip_counts[1].count in (3, 32)
 
 
-@pytest.mark.parametrize(
-    ("kernel", "grid", "block", "given"),
-    [
-        ("dot_rows", 128, 256, {"3": 65536, "4": 4096}),
-        ("causal", (256, 32), 64, {"3": 256}),
-        ("product", (128, 128), (32, 32), {"3": 4096}),
-        ("last_block_sums", 8192, 256, {"3": 1 << 26}),
-        ("windows", (2048, 64), 256, {"2": 2048 * 256, "3": 1024, "4": 4}),
-    ],
-)
-def test_a_small_budget_answers_as_a_large_one_within_what_it_says(
-    kernel: str, grid: Any, block: Any, given: dict[str, Any]
-) -> None:
-    whole = found(kernel, grid, block, given)
-    cut = found(kernel, grid, block, given, effort=5_000_000)
-    assert whole.executed.sampling.completed
+@pytest.mark.parametrize("kernel", LAUNCHES)
+def test_a_small_budget_answers_as_a_large_one_within_what_it_says(kernel: str) -> None:
+    full = whole(kernel)
+    cut = found(kernel, *LAUNCHES[kernel], effort=5_000_000)
+    assert full.executed.sampling.completed
     assert CUT_SHORT in {said.code for said in cut.executed.diagnostics}
-    assert executed(cut) == pytest.approx(executed(whole), rel=0.1)
-    assert dram(cut) == pytest.approx(dram(whole), rel=0.2)
+    assert executed(cut) == pytest.approx(executed(full), rel=0.1)
+    assert dram(cut) == pytest.approx(dram(full), rel=0.2)
     model = get_time_model("bottleneck")
-    told, true = model.predict(cut, GPU).estimate, model.predict(whole, GPU).estimate
+    told, true = model.predict(cut, GPU).estimate, model.predict(full, GPU).estimate
     assert told.low < true.value < told.high
     shares = cut.coverage
     total = shares.executed + shares.extrapolated + shares.worked_out + shares.assumed
@@ -183,8 +188,7 @@ def test_a_small_budget_answers_as_a_large_one_within_what_it_says(
 
 
 def test_what_is_extrapolated_widens_the_interval() -> None:
-    made = found("windows", (2048, 64), 256, {"2": 2048 * 256, "3": 1024, "4": 4})
-    exact = found("dot_rows", 128, 256, {"3": 65536, "4": 4096})
+    made, exact = whole("windows"), whole("dot_rows")
     assert made.coverage.extrapolated > 0.1
     assert made.coverage.error > exact.coverage.error == REPEATED_ERROR
     model = get_time_model("bottleneck")
@@ -202,6 +206,7 @@ def test_trips_that_are_given_are_not_extrapolated() -> None:
 
 def intervals(analysis: KernelAnalysis, error: float, home: Path) -> list[float]:
     """Widths high / low of power and time where counts are known to ``error``."""
+    analysis = copy(analysis)
     vars(analysis)["coverage"] = replace(analysis.coverage, error=error)
     clocks = default_clocks(GPU)
     power = predicted_watts(Predictor(settings_at(home)), "auto", analysis, GPU, clocks).estimate
@@ -213,7 +218,7 @@ def intervals(analysis: KernelAnalysis, error: float, home: Path) -> list[float]
 
 def test_what_counts_leave_open_is_in_every_interval(tmp_path: Path) -> None:
     """Time grows with everything counted, power with what moves: less than time, never more."""
-    made = found("dot_rows", 128, 256, {"3": 65536, "4": 4096}, analysis="executed")
+    made = whole("dot_rows", "executed")
     certain, open_ = intervals(made, 0.0, tmp_path), intervals(made, 0.2, tmp_path)
     power, time, both = (b / a for a, b in zip(certain, open_, strict=True))
     assert time == pytest.approx(1.2**2)
@@ -222,9 +227,9 @@ def test_what_counts_leave_open_is_in_every_interval(tmp_path: Path) -> None:
 
 
 def test_iterations_taken_from_others_leave_a_stated_error() -> None:
-    arguments = {"3": 65536, "4": 4096}
-    taken = found("dot_rows", 128, 256, arguments, analysis="executed")
-    run = found("dot_rows", 128, 256, arguments, analysis="executed", extrapolate=False, effort=4e9)
+    taken = whole("dot_rows", "executed")
+    run = found("dot_rows", *LAUNCHES["dot_rows"], analysis="executed", extrapolate=False,
+                effort=4e9)  # fmt: skip
     assert taken.coverage.error > run.coverage.error == 0
 
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import wattcast.models.time.measured_work as work_schema_module
+from tests.models.time_works import physical_seconds
 from wattcast.features.errors import ClockError, LaunchError
 from wattcast.features.gpus import list_gpus, load_gpu
 from wattcast.features.launch import Launch
@@ -24,7 +25,6 @@ from wattcast.models.time.measured_work import (
     combined_seconds,
     p_norm,
     part_seconds,
-    physical_seconds,
     unit_seconds,
     work_schema,
 )

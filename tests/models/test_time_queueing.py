@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from studies.time.queueing_print import max_form
 from wattcast.features.errors import LaunchError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
@@ -19,7 +20,6 @@ from wattcast.models.time.queueing import (
     QueueingLaunch,
     closed_network_cycles,
     delays,
-    max_form,
     network_form,
     portable_service_cycles,
     rounds_of,

@@ -15,11 +15,12 @@ from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.time import queueing_model
+from wattcast.models.time import spread as spread_module
 from wattcast.models.time.queueing import network_form
 from wattcast.models.time.queueing_inputs import gpu_parameters, launch_of
-from wattcast.models.time.queueing_model import QueueingCasesTimeModel, QueueingTimeModel, spread
+from wattcast.models.time.queueing_model import QueueingCasesTimeModel, QueueingTimeModel
 from wattcast.models.time.registry import get_time_model
+from wattcast.models.time.spread import spread
 
 GTX_980 = load_gpu("gtx-980")
 SERVERS = ("sm", "texture", "l2", "dram")
@@ -117,9 +118,9 @@ def test_guessed_trip_counts_widen_the_interval() -> None:
 def test_no_factors_of_a_family_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    empty = tmp_path / "queueing_spread.csv"
+    empty = tmp_path / "spread.csv"
     empty.write_text("gpu,family,low_factor,high_factor,groups,rows\n", encoding="utf-8")
-    monkeypatch.setattr(queueing_model, "SPREAD_FILE", empty)
+    monkeypatch.setattr(spread_module, "SPREAD_FILE", empty)
     with pytest.raises(DataError, match="no factors of nothing"):
         spread("nothing", "gtx-980")
 

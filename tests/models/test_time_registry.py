@@ -14,8 +14,8 @@ from wattcast.features.errors import LaunchError, ModelError
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks
-from wattcast.models.time.registry import get_time_model, time_models
-from wattcast.models.time.scheduling import SchedulingTimeModel, ThesisTimeModel, work_of
+from wattcast.models.time.registry import TIME_MODELS, get_time_model
+from wattcast.models.time.scheduling import SchedulingTimeModel, work_of
 
 CLASSIC = ("delay", "scheduling", "roofline", "volkov")
 
@@ -30,25 +30,20 @@ def analysis() -> KernelAnalysis:
 
 
 def test_the_classic_models_are_there() -> None:
-    models = time_models()
-    assert set(CLASSIC) <= set(models)
-    assert len(models) == len(list(models))
-    assert "delay" in models
-    assert "oracle" not in models
+    assert set(CLASSIC) <= set(TIME_MODELS)
+    assert "oracle" not in TIME_MODELS
 
 
 def test_an_unknown_name_lists_the_known_ones() -> None:
     with pytest.raises(ModelError, match=r"'oracle'.*delay, .*volkov") as caught:
         get_time_model("oracle")
-    assert caught.value.context["known"] == sorted(time_models())
-    with pytest.raises(KeyError):
-        time_models()["oracle"]
+    assert caught.value.context["known"] == sorted(TIME_MODELS)
 
 
 def test_a_model_is_built_once_and_when_asked_for() -> None:
-    assert get_time_model("delay") is time_models()["delay"]
+    assert get_time_model("delay") is get_time_model("delay")
     code = (
-        "import sys, wattcast.models.time.registry as r; r.time_models(); "
+        "import sys, wattcast.models.time.registry as r; list(r.TIME_MODELS); "
         "before = 'wattcast.models.time.roofline' in sys.modules; r.get_time_model('roofline'); "
         "print(before, 'wattcast.models.time.roofline' in sys.modules)"
     )
@@ -56,7 +51,7 @@ def test_a_model_is_built_once_and_when_asked_for() -> None:
     assert done.stdout.split() == ["False", "True"]
 
 
-@pytest.mark.parametrize("name", list(time_models()))
+@pytest.mark.parametrize("name", list(TIME_MODELS))
 def test_every_model_keeps_the_interface(name: str, analysis: KernelAnalysis) -> None:
     model = get_time_model(name)
     assert model.family == name
@@ -79,21 +74,22 @@ def test_every_model_keeps_the_interface(name: str, analysis: KernelAnalysis) ->
 def test_the_second_model_of_the_thesis_is_the_same_behind_the_interface(
     analysis: KernelAnalysis,
 ) -> None:
-    prediction = ThesisTimeModel().predict(analysis, K20)
-    result = SchedulingTimeModel().predict(work_of(analysis), K20)
+    model = SchedulingTimeModel()
+    prediction = model.predict(analysis, K20)
+    result, costs = model.predict_work(work_of(analysis), K20), model.costs(work_of(analysis), K20)
     assert prediction.estimate == result.estimate
     assert prediction.diagnostics == result.diagnostics
     assert sum(prediction.parts.values()) == pytest.approx(result.estimate.value, rel=1e-12)
     assert prediction.parts["shared_penalty"] == pytest.approx(
-        result.cycles.shared_penalty / 706e6, rel=1e-12
+        costs.shared_cycles / 706e6, rel=1e-12
     )
 
 
 def test_it_says_that_it_does_not_know_the_memory_clock(analysis: KernelAnalysis) -> None:
     other = ClockPair(640, 1300)
-    prediction = ThesisTimeModel().predict(analysis, K20, other)
-    assert (
-        prediction.estimate == SchedulingTimeModel().predict(work_of(analysis), K20, 640).estimate
-    )
+    prediction = SchedulingTimeModel().predict(analysis, K20, other)
+    same_core = SchedulingTimeModel().predict(analysis, K20, ClockPair(640, K20.memory_mhz))
+    assert prediction.estimate == same_core.estimate
+    assert prediction.diagnostics[:-1] == same_core.diagnostics
     assert prediction.diagnostics[-1].code == "memory_clock_unused"
     assert "2600 MHz" in prediction.diagnostics[-1].detail

@@ -32,7 +32,8 @@ from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.gpus.sections import LatencyPiece
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
-from wattcast.models.time.algorithms import FlowGraph, Operation, schedule_block, schedule_cfg
+from wattcast.models.clocks import ClockPair
+from wattcast.models.time.algorithms import Operation, schedule_block, schedule_cfg
 from wattcast.models.time.code import charge
 from wattcast.models.time.penalties import (
     MemoryCounts,
@@ -43,14 +44,19 @@ from wattcast.models.time.penalties import (
     resource_units,
     shared_penalty_seconds,
 )
-from wattcast.models.time.scheduling import KernelWork, SchedulingTimeModel, TimeResult, work_of
+from wattcast.models.time.scheduling import Costs, KernelWork, SchedulingTimeModel, work_of
 from wattcast.models.time.spread import spread
 
 MODEL = SchedulingTimeModel()
 
 
-def microseconds(result: TimeResult) -> float:
-    return result.estimate.value * 1e6
+def microseconds(work: KernelWork) -> float:
+    return MODEL.predict_work(work, K20).estimate.value * 1e6
+
+
+def core_cycles(costs: Costs, gpu: GpuProfile = K20) -> dict[str, float]:
+    """At the default core clock."""
+    return costs.cycles(gpu.core_mhz)
 
 
 # --- golden values -------------------------------------------------------------------------
@@ -59,12 +65,13 @@ def microseconds(result: TimeResult) -> float:
 @pytest.mark.parametrize("gpu_id", ALL_GPUS)
 def test_zero_work_leaves_the_launch_overhead(gpu_id: str) -> None:
     """196 x 256 threads: 0.00002 x 50176 + 1.4489 us, the line printed for Tesla K20."""
-    result = MODEL.predict(
-        replace(VECTOR_ADD, code=code_of("empty.ptx"), launch=Launch.of(196, 256)), load_gpu(gpu_id)
-    )
-    assert microseconds(result) == pytest.approx(0.00002 * 50176 + 1.4489, abs=1e-9)
-    assert result.cycles.schedule == 0
-    assert result.cycles.total == pytest.approx(result.cycles.launch_overhead)
+    gpu = load_gpu(gpu_id)
+    work = replace(VECTOR_ADD, code=code_of("empty.ptx"), launch=Launch.of(196, 256))
+    seconds = MODEL.predict_work(work, gpu).estimate.value
+    assert seconds * 1e6 == pytest.approx(0.00002 * 50176 + 1.4489, abs=1e-9)
+    cycles = core_cycles(MODEL.costs(work, gpu), gpu)
+    assert cycles["schedule"] == 0
+    assert sum(cycles.values()) == pytest.approx(cycles["launch_overhead"])
 
 
 def test_every_term_of_a_small_kernel_by_hand() -> None:
@@ -82,30 +89,31 @@ def test_every_term_of_a_small_kernel_by_hand() -> None:
         ),
         Launch.of(13, 256),
     )
-    result = MODEL.predict(work, K20)
+    result, costs = MODEL.predict_work(work, K20), MODEL.costs(work, K20)
+    cycles = core_cycles(costs)
     throughput = 76363.8 * (1.04 - 2.718281828459045 ** (-0.00021342 * 208))
-    assert result.cycles.schedule == pytest.approx(606, abs=1e-9)
-    assert result.cycles.global_penalty == pytest.approx(104 * 8 / throughput * 706, rel=1e-12)
-    assert result.cycles.cache_penalty == pytest.approx(3328 * 8 / 1310720 * 291, rel=1e-12)
-    assert result.cycles.launch_overhead == pytest.approx((0.00002 * 3328 + 1.4489) * 706)
-    assert result.cycles.shared_penalty == 0
-    assert result.estimate.value == pytest.approx(result.cycles.total / 706e6, rel=1e-12)
-    assert result.waves == 1
+    assert cycles["schedule"] == pytest.approx(606, abs=1e-9)
+    assert cycles["global_penalty"] == pytest.approx(104 * 8 / throughput * 706, rel=1e-12)
+    assert cycles["cache_penalty"] == pytest.approx(3328 * 8 / 1310720 * 291, rel=1e-12)
+    assert cycles["launch_overhead"] == pytest.approx((0.00002 * 3328 + 1.4489) * 706)
+    assert cycles["shared_penalty"] == 0
+    assert result.estimate.value == pytest.approx(sum(cycles.values()) / 706e6, rel=1e-12)
+    assert costs.plan.waves == 1
     assert result.diagnostics == ()
 
 
 def test_loops_multiply_schedule_and_counts() -> None:
-    result = MODEL.predict(MATMUL, K20)
+    result = MODEL.costs(MATMUL, K20)
     # 32 tiles: 2 global loads each and one store; 2 shared stores and 64 shared loads each
     assert result.counts.global_accesses == 2 * 32 + 1
     assert result.counts.shared_accesses == 66 * 32
     assert result.counts.global_bytes == 4 * result.counts.global_accesses
-    once = MODEL.predict(replace(MATMUL, trip_counts=(1,)), K20)
-    twice = MODEL.predict(replace(MATMUL, trip_counts=(2,)), K20)
-    per_trip = twice.cycles.schedule - once.cycles.schedule
-    assert result.cycles.schedule == pytest.approx(once.cycles.schedule + 31 * per_trip)
+    once = MODEL.costs(replace(MATMUL, trip_counts=(1,)), K20)
+    twice = MODEL.costs(replace(MATMUL, trip_counts=(2,)), K20)
+    per_trip = twice.schedule_cycles - once.schedule_cycles
+    assert result.schedule_cycles == pytest.approx(once.schedule_cycles + 31 * per_trip)
     # 1024 x 1024 / 13 = 80659.7 threads per SM, 2048 at once
-    assert result.waves == 40
+    assert result.plan.waves == 40
 
 
 def test_the_printed_steps_that_keep_vector_add_from_its_measured_time() -> None:
@@ -115,14 +123,14 @@ def test_the_printed_steps_that_keep_vector_add_from_its_measured_time() -> None
     its whole latency (Algorithm 6, lines 9 to 12), once per wave (Algorithm 8, line 11), are
     already more than twice the measured time.
     """
-    result = MODEL.predict(VECTOR_ADD, K20)
-    assert result.waves == 2
+    estimate, waves = MODEL.predict_work(VECTOR_ADD, K20).estimate, 2
+    assert MODEL.costs(VECTOR_ADD, K20).plan.waves == waves
     load_cycles = latencies(K20, 50176).cycles["global_load"] + (2048 / 32 - 1)
     overhead_us = 0.00002 * 50176 + 1.4489
-    unavoidable_us = overhead_us + result.waves * 3 * load_cycles / K20.core_mhz
+    unavoidable_us = overhead_us + waves * 3 * load_cycles / K20.core_mhz
     assert unavoidable_us > 2 * MEASURED_VECTOR_ADD_US
-    assert unavoidable_us > 0.75 * microseconds(result)
-    assert result.estimate.low * 1e6 <= MEASURED_VECTOR_ADD_US <= result.estimate.high * 1e6
+    assert unavoidable_us > 0.75 * microseconds(VECTOR_ADD)
+    assert estimate.low * 1e6 <= MEASURED_VECTOR_ADD_US <= estimate.high * 1e6
 
 
 def test_the_printed_step_that_keeps_the_matmul_from_its_measured_time() -> None:
@@ -132,13 +140,13 @@ def test_the_printed_step_that_keeps_the_matmul_from_its_measured_time() -> None
     after the other: 64 of them in 32 tiles and 40 waves take 12.8 ms of the 15.5. Held for the
     63 + 1 cycles in which its batches issue, they would take 7.4 ms.
     """
-    result = MODEL.predict(MATMUL, K20)
+    estimate, predicted_us = MODEL.predict_work(MATMUL, K20).estimate, microseconds(MATMUL)
     serial_us = 40 * 32 * 64 * (47 + 63) / K20.core_mhz
     issue_us = 40 * 32 * 64 * 64 / K20.core_mhz
-    assert serial_us > 0.8 * microseconds(result)
-    assert microseconds(result) / MEASURED_MATMUL_US == pytest.approx(2.22, abs=0.05)
-    assert (microseconds(result) - serial_us + issue_us) / MEASURED_MATMUL_US < 2
-    assert result.estimate.low * 1e6 <= MEASURED_MATMUL_US <= result.estimate.high * 1e6
+    assert serial_us > 0.8 * predicted_us
+    assert predicted_us / MEASURED_MATMUL_US == pytest.approx(2.22, abs=0.05)
+    assert (predicted_us - serial_us + issue_us) / MEASURED_MATMUL_US < 2
+    assert estimate.low * 1e6 <= MEASURED_MATMUL_US <= estimate.high * 1e6
 
 
 @pytest.mark.parametrize("gpu_id", ALL_GPUS)
@@ -151,12 +159,12 @@ def test_the_fixed_order_is_algorithm_6_on_real_kernels(
     own, in text order, at each launch's own latencies."""
     gpu = load_gpu(gpu_id)
     launch = Launch.of(blocks, work.launch.threads_per_block)
-    result = MODEL.predict(replace(work, launch=launch), gpu)
+    result = MODEL.costs(replace(work, launch=launch), gpu)
     known, units = latencies(gpu, launch.threads), resource_units(gpu)
     delays = [
         schedule_block(
             [
-                Operation(known.of(cost), cost.resource, before)
+                Operation(known.cycles[cost.latency], cost.resource, before)
                 for cost, before in zip(block.charges, block.predecessors, strict=True)
             ],
             result.plan.threads_per_wave,
@@ -164,8 +172,9 @@ def test_the_fixed_order_is_algorithm_6_on_real_kernels(
         ).delay
         for block in work.code.blocks
     ]
-    graph = FlowGraph(work.code.successors, work.code.multipliers(work.trip_counts))
-    assert result.wave_cycles == pytest.approx(schedule_cfg(graph, delays.__getitem__))
+    multipliers = work.code.multipliers(work.trip_counts)
+    wave = schedule_cfg(work.code.successors, multipliers, work.code.order, delays.__getitem__)
+    assert result.wave_cycles == pytest.approx(wave)
 
 
 # --- monotone ------------------------------------------------------------------------------
@@ -175,7 +184,10 @@ def test_the_fixed_order_is_algorithm_6_on_real_kernels(
 def test_more_blocks_never_shorten_it(work: KernelWork, gpu: GpuProfile, more: int) -> None:
     blocks, threads = work.launch.blocks, work.launch.threads_per_block
     larger = replace(work, launch=Launch.of(blocks + more, threads))
-    assert MODEL.predict(larger, gpu).estimate.value >= MODEL.predict(work, gpu).estimate.value
+    assert (
+        MODEL.predict_work(larger, gpu).estimate.value
+        >= MODEL.predict_work(work, gpu).estimate.value
+    )
 
 
 @given(works, gpus, st.integers(0, 1), st.floats(0, 500))
@@ -184,26 +196,28 @@ def test_more_trips_never_shorten_it(
 ) -> None:
     trips = list(work.trip_counts)
     trips[loop] += more
-    longer = MODEL.predict(replace(work, trip_counts=tuple(trips)), gpu).estimate.value
-    assert longer >= MODEL.predict(work, gpu).estimate.value
+    longer = MODEL.predict_work(replace(work, trip_counts=tuple(trips)), gpu).estimate.value
+    assert longer >= MODEL.predict_work(work, gpu).estimate.value
 
 
 @given(works, gpus, st.floats(100, 2000), st.floats(0.05, 1.0))
 def test_a_lower_clock_never_shortens_it(
     work: KernelWork, gpu: GpuProfile, clock: float, share: float
 ) -> None:
-    slower = MODEL.predict(work, gpu, clock * share).estimate.value
-    assert slower >= MODEL.predict(work, gpu, clock).estimate.value
+    fast, slow = (ClockPair(core_mhz, gpu.memory_mhz) for core_mhz in (clock, clock * share))
+    slower = MODEL.predict_work(work, gpu, slow).estimate.value
+    assert slower >= MODEL.predict_work(work, gpu, fast).estimate.value
 
 
 @given(works, gpus)
 def test_a_prediction_is_finite_and_inside_its_interval(work: KernelWork, gpu: GpuProfile) -> None:
-    result = MODEL.predict(work, gpu)
+    result = MODEL.predict_work(work, gpu)
     estimate = result.estimate
     assert 0 < estimate.low < estimate.value < estimate.high
     assert isfinite(estimate.high)
-    assert result.cycles.total == pytest.approx(estimate.value * gpu.core_mhz * 1e6)
-    assert all(term >= 0 for term in result.cycles)
+    cycles = core_cycles(MODEL.costs(work, gpu), gpu).values()
+    assert sum(cycles) == pytest.approx(estimate.value * gpu.core_mhz * 1e6)
+    assert all(term >= 0 for term in cycles)
 
 
 # --- latencies, units, penalties -------------------------------------------------------------
@@ -311,7 +325,7 @@ def test_a_vanishing_share_of_an_access_costs_next_to_nothing() -> None:
 
 def test_every_stand_in_is_reported() -> None:
     def codes_of(gpu_id: str) -> list[str]:
-        return [d.code for d in MODEL.predict(MATMUL, load_gpu(gpu_id)).diagnostics]
+        return [d.code for d in MODEL.predict_work(MATMUL, load_gpu(gpu_id)).diagnostics]
 
     assert codes_of("tesla-k20") == ["latency_assumed"]  # shl: no measured latency
     assert "launch_overhead_assumed" in codes_of("tesla-m60")
@@ -320,10 +334,10 @@ def test_every_stand_in_is_reported() -> None:
 
 
 def test_missing_trips_unknown_opcodes_and_calls_are_reported() -> None:
-    result = MODEL.predict(replace(MATMUL, trip_counts=()), K20)
+    result = MODEL.predict_work(replace(MATMUL, trip_counts=()), K20)
     assert [d.code for d in result.diagnostics].count("trip_count_assumed") == 1
     code = body("frobnicate.f32 %f1, %f2;\ncall.uni helper;\nret;")
-    found = MODEL.predict(KernelWork(code, Launch.of(1, 32)), K20).diagnostics
+    found = MODEL.predict_work(KernelWork(code, Launch.of(1, 32)), K20).diagnostics
     unknown = next(d for d in found if d.code == "latency_assumed")
     assert "frobnicate.f32" in unknown.detail
     assert next(d for d in found if d.code == "call_not_timed").line == 11
@@ -338,43 +352,47 @@ def test_an_analysed_launch_is_taken_with_its_guesses() -> None:
     work = work_of(given)
     assert work.shared_bytes_per_block == 2 * 32 * 32 * 4
     assert work.trip_counts == (32.0,)
-    assert MODEL.predict(work, K20).estimate == MODEL.predict(MATMUL, K20).estimate
+    assert MODEL.predict_work(work, K20).estimate == MODEL.predict_work(MATMUL, K20).estimate
     assert work_of(given).code is work.code  # the text is worked out once
     guessed = analyse(module, module.kernel(), launch, K20)
     assert guessed.trips_assumed
-    wide, narrow = (MODEL.predict(work_of(a), K20).estimate for a in (guessed, given))
+    wide, narrow = (MODEL.predict_work(work_of(a), K20).estimate for a in (guessed, given))
     assert wide.high / wide.low > 10 * narrow.high / narrow.low
 
 
 def test_uncertain_trips_and_registers_widen_the_interval() -> None:
-    sure = MODEL.predict(MATMUL, K20).estimate
-    trips = MODEL.predict(replace(MATMUL, trip_ranges=((1.0, 1000.0),)), K20).estimate
+    sure = MODEL.predict_work(MATMUL, K20).estimate
+    trips = MODEL.predict_work(replace(MATMUL, trip_ranges=((1.0, 1000.0),)), K20).estimate
     assert trips.value == sure.value
     assert trips.low < sure.low
     assert trips.high > 20 * sure.high
     # 65 registers x 1024 threads do not fit: such a kernel would not start, so it is no case
-    registers = MODEL.predict(replace(MATMUL, register_range=(24, 65)), K20).estimate
+    registers = MODEL.predict_work(replace(MATMUL, register_range=(24, 65)), K20).estimate
     assert registers.high == sure.high
-    fewer_blocks = MODEL.predict(replace(MATMUL, register_range=(24, 64)), K20).estimate
+    fewer_blocks = MODEL.predict_work(replace(MATMUL, register_range=(24, 64)), K20).estimate
     assert fewer_blocks.high > sure.high
 
 
 @pytest.mark.parametrize(("clock", "trips"), [(0.0, (32,)), (-5.0, (32,)), (None, (-1,))])
 def test_clocks_and_trips_that_cannot_be(clock: float | None, trips: tuple[float]) -> None:
     with pytest.raises(LaunchError, match=r"core_mhz|trip count"):
-        MODEL.predict(replace(MATMUL, trip_counts=trips), K20, clock)
+        MODEL.predict_work(
+            replace(MATMUL, trip_counts=trips),
+            K20,
+            None if clock is None else ClockPair(clock, K20.memory_mhz),
+        )
 
 
 def test_a_gpu_without_latencies_and_a_block_without_room() -> None:
     bare = K20.model_copy(update={"latencies": {}, "id": "bare"})
     bare.__dict__.pop("latency_cycles", None)
     with pytest.raises(ModelError, match="bare"):
-        MODEL.predict(VECTOR_ADD, bare)
+        MODEL.predict_work(VECTOR_ADD, bare)
     unknown = K20.model_copy(update={"global_memory_latency": None, "id": "unknown"})
     with pytest.raises(ModelError, match="unknown"):
-        MODEL.predict(VECTOR_ADD, unknown)
+        MODEL.predict_work(VECTOR_ADD, unknown)
     with pytest.raises(LaunchError):
-        MODEL.predict(replace(MATMUL, registers_per_thread=65), K20)
+        MODEL.predict_work(replace(MATMUL, registers_per_thread=65), K20)
 
 
 # --- the published spread ----------------------------------------------------------------------
@@ -397,7 +415,7 @@ def test_the_pairs_give_the_published_mean_error(gpu_id: str, mape: float) -> No
 
 @pytest.mark.parametrize("gpu_id", GPUS)
 def test_the_spread_of_a_gpu_holds_nine_in_ten_of_its_pairs(gpu_id: str) -> None:
-    width, basis = spread(gpu_id)
+    width, basis = spread("scheduling", gpu_id)
     pairs = [pair for pair in published_pairs() if pair.gpu == gpu_id]
     inside = [
         width.low_factor <= pair.actual_us / pair.predicted_us * (1 + 1e-12)
@@ -410,14 +428,14 @@ def test_the_spread_of_a_gpu_holds_nine_in_ten_of_its_pairs(gpu_id: str) -> None
 
 def test_the_factors_are_those_of_the_pairs() -> None:
     for gpu_id in (*GPUS, "tesla-v100"):
-        assert spread(gpu_id) == spread_of(published_pairs(), gpu_id)
+        assert spread("scheduling", gpu_id) == spread_of(published_pairs(), gpu_id)
 
 
 def test_a_gpu_without_times_gets_a_wider_and_weaker_interval() -> None:
-    width, basis = spread("tesla-v100")
+    width, basis = spread("scheduling", "tesla-v100")
     assert basis == "extrapolated"
     for gpu_id in GPUS:
-        own, _ = spread(gpu_id)
+        own, _ = spread("scheduling", gpu_id)
         assert width.low_factor < own.low_factor
         assert width.high_factor > own.high_factor
 

@@ -91,7 +91,7 @@ def test_few_warps_wait_for_each_latency() -> None:
     found = of(SMALL)
     assert found.warps == 8
     assert found.seconds == pytest.approx(591 / 706e6)
-    assert found.ipc == pytest.approx(24 / 591)
+    assert found.memory + found.arithmetic == pytest.approx(24 / 591)
     assert MODEL.predict_work(SMALL, K20).regime == "latency"
 
 
@@ -132,7 +132,7 @@ def test_the_time_is_that_of_the_tightest_limit(work: KernelWork, gpu: GpuProfil
     """The throughput formula and the four limits in seconds are two ways to say the same."""
     found = of(work, gpu)
     assert found.seconds == pytest.approx(max(found.parts.values()), rel=1e-9)
-    assert found.ipc <= gpu.warp_schedulers * (1 + 1e-12)
+    assert found.memory + found.arithmetic <= gpu.warp_schedulers * (1 + 1e-12)
     assert isfinite(found.seconds)
 
 

@@ -8,13 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.models.time_works import physical_seconds
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.models.clocks import ClockPair
 from wattcast.models.store import ArtifactStore
 from wattcast.models.time.calibration import TimeCard
-from wattcast.models.time.measured_work import PARTS, Runtime, Work, physical_seconds, work_schema
+from wattcast.models.time.measured_work import PARTS, Runtime, Work, work_schema
 from wattcast.models.time.work_model import (
     REFERENCE_GPU,
     WorkTimeModel,
@@ -57,7 +58,6 @@ def test_onnx_scores_as_the_native_model(model: WorkTimeModel) -> None:
 def test_a_stream_at_the_measured_clocks(model: WorkTimeModel) -> None:
     work, clocks = saxpy(), model.measured_clocks
     found = model.predict(work, RTX_3080, clocks)
-    assert found.estimate.value == pytest.approx(model.seconds([work], RTX_3080)[0])
     assert found.estimate.basis == "unseen_kernel"
     assert found.regime == "memory"
     # It cannot beat the bandwidth, and a stream reaches most of it.
@@ -68,16 +68,10 @@ def test_a_stream_at_the_measured_clocks(model: WorkTimeModel) -> None:
     )
 
 
-def test_many_at_once_are_as_one_by_one(model: WorkTimeModel) -> None:
-    works = [saxpy(runtime, blocks) for runtime in ("cuda", "openmp") for blocks in (1, 99, 10**6)]
-    each = [model.predict(one, RTX_3080, model.measured_clocks).estimate.value for one in works]
-    assert model.seconds(works, RTX_3080) == pytest.approx(each)
-    assert model.seconds([], RTX_3080).shape == (0,)
-
-
 def test_an_unknown_runtime_lies_between_the_known_ones(model: WorkTimeModel) -> None:
-    cuda, openmp, unknown = model.seconds(
-        [saxpy(runtime, 512) for runtime in ("cuda", "openmp", "unknown")], RTX_3080
+    cuda, openmp, unknown = (
+        model.predict(saxpy(runtime, 512), RTX_3080, model.measured_clocks).estimate.value
+        for runtime in ("cuda", "openmp", "unknown")
     )
     assert cuda != openmp
     assert unknown == pytest.approx(sqrt(cuda * openmp), rel=1e-6)

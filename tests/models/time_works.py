@@ -8,11 +8,13 @@ from pathlib import Path
 from hypothesis import strategies as st
 
 from wattcast.features.cfg import build_cfg
-from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import read_module
+from wattcast.models.clocks import ClockPair
 from wattcast.models.time.code import BlockCode, KernelCode, charge
+from wattcast.models.time.measured_work import Work, combined_seconds, part_seconds
 from wattcast.models.time.work import KernelWork
 
 KERNELS = Path(__file__).parents[1] / "fixtures" / "kernels" / "time"
@@ -81,7 +83,6 @@ def codes(draw: st.DrawFn) -> KernelCode:
     return KernelCode(
         blocks=tuple(made),
         successors=tuple(successors),
-        entry=0,
         order=tuple(range(count)),
         loop_of=tuple(draw(st.integers(-1, 1)) for _ in range(count)),
         loop_parents=(-1, 0),
@@ -102,3 +103,8 @@ works = st.builds(
     shared_bytes_per_block=st.sampled_from([0, 1024, 8192, 30_000]),
 )
 gpus = st.sampled_from(ALL_GPUS).map(load_gpu)
+
+
+def physical_seconds(work: Work, gpu: GpuProfile, clocks: ClockPair) -> float:
+    """The physical estimate of measured work alone."""
+    return combined_seconds(part_seconds(work, gpu, clocks))

@@ -25,12 +25,12 @@ from studies.time.queueing_errors import (
     static_table,
     write_factors,
 )
+from studies.time.queueing_print import max_form
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
-from wattcast.models.time.queueing import max_form
 from wattcast.models.time.queueing_inputs import gpu_parameters
-from wattcast.models.time.queueing_model import ANY_GPU, SPREAD_FILE
+from wattcast.models.time.spread import ANY_GPU, SPREAD_FILE
 from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(
@@ -113,6 +113,14 @@ def test_factors_are_written_as_the_models_read_them(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8") == (
         "gpu,family,low_factor,high_factor,groups,rows\ngtx-980,queueing,0.500,2.250,3,40\n"
     )
+    other = "any,delay,0.25,4.0,2,3\n"
+    with path.open("a", encoding="utf-8") as file:
+        file.write(other)
+    write_factors([Factors("gtx-980", "queueing", 0.25, 2.0, 3, 40)], path)
+    assert path.read_text(encoding="utf-8").splitlines()[1:] == [
+        "gtx-980,queueing,0.250,2.000,3,40",
+        other.strip(),
+    ]
 
 
 def test_without_data_the_command_says_so(
@@ -182,7 +190,8 @@ def test_estimated_activities_do_nearly_as_well_as_counters() -> None:
 @needs_data
 def test_the_shipped_factors_are_those_of_the_data() -> None:
     with SPREAD_FILE.open(encoding="utf-8", newline="") as file:
-        shipped = {(row["gpu"], row["family"]): row for row in csv.DictReader(file)}
+        rows = [row for row in csv.DictReader(file) if row["family"] in queueing.FAMILIES]
+    shipped = {(row["gpu"], row["family"]): row for row in rows}
     found = interval_factors()
     assert {(each.gpu, each.family) for each in found} == set(shipped)
     assert (ANY_GPU, "queueing") in shipped

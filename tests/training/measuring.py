@@ -17,7 +17,7 @@ from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.gpus.sections import BlockStart, Fact, LaunchOverhead
 from wattcast.training.measure.nvml import Nvml
 from wattcast.training.measure.protocol import Settings
-from wattcast.training.measure.run import plan, run_campaign, session
+from wattcast.training.measure.run import Campaign, Machine, plan
 from wattcast.training.measure.workload import Board, Buffer, Probe, Role, Workload
 
 BODY = {
@@ -277,17 +277,28 @@ NO_COUNTER = Faults(not_supported=frozenset({"DeviceGetTotalEnergyConsumption"})
 """A driver without the energy counter: power by samples alone."""
 
 
+def campaign(
+    gpu: SimulatedGpu, workloads: Sequence[Workload], settings: Settings, label: str = ""
+) -> Campaign:
+    """Workloads on a simulated board; ``label`` tells clocks that are held apart."""
+    runner, module = parts(gpu)
+    nvml = Nvml(module)
+    planned, _ = plan(workloads, (7, 0), 2**34, label=label)
+    return Campaign(
+        Machine(runner, nvml, gpu, "simulated"),
+        nvml.sensor(gpu, runner.pci_bus()),
+        runner.device(),
+        tuple(planned),
+        settings=settings,
+    )
+
+
 def record(
     gpu: SimulatedGpu, path: Path, workloads: Sequence[Workload], label: str = ""
 ) -> SimulatedRunner:
-    """Measure workloads into a recording; ``label`` tells clocks that are held apart."""
-    runner, module = parts(gpu)
-    sensor = Nvml(module).sensor(gpu)
-    settings = Settings(poll_seconds=0.02)
-    planned, _ = plan(workloads, (7, 0), 2**34, label=label)
-    head = session(runner, runner.device(), "simulated", settings)
-    run_campaign(path, head, planned, runner, sensor, sensor.traits, gpu, settings)
-    return runner
+    """Measure workloads into a recording."""
+    campaign(gpu, workloads, Settings(poll_seconds=0.02), label).run(path)
+    return SimulatedRunner(gpu)
 
 
 def parts(gpu: SimulatedGpu) -> tuple[SimulatedRunner, SimulatedNvml]:

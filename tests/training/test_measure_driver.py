@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from wattcast.training.measure.driver import CudaRunner, fillings
 from wattcast.training.measure.lines import SensorTraits
 from wattcast.training.measure.protocol import Settings
 from wattcast.training.measure.recording import read_recording
-from wattcast.training.measure.run import Outcome, plan, run_campaign, session
+from wattcast.training.measure.run import Campaign, Outcome, plan
 from wattcast.training.measure.workload import Buffer, Probe, Scalar
 
 OK = SimpleNamespace(name="CUDA_SUCCESS")
@@ -198,7 +199,9 @@ def test_a_kernel_that_breaks_the_context_is_not_blamed_on_those_after_it(
 ) -> None:
     books = books_with_graphs()
     runner = CudaRunner(module=books)
-    sensor = SimpleNamespace(read=lambda: Reading(0.0), told=lambda: ())
+    sensor = SimpleNamespace(
+        read=lambda: Reading(0.0), told=lambda: (), held=nullcontext, traits=SensorTraits()
+    )
     path = tmp_path / "recording.jsonl"
     probe = Probe(kind="launch", target="launch", operations=1)
     planned, _ = plan(
@@ -206,12 +209,12 @@ def test_a_kernel_that_breaks_the_context_is_not_blamed_on_those_after_it(
         (7, 0),
         2**34,
     )
+    machine: Any = SimpleNamespace(runner=runner, clock=SystemClock(), provenance="measured")
     settings = Settings(timing_seconds=0.0)
-    head = session(runner, runner.device(), "measured", settings)
 
     def campaign() -> Outcome:
-        return run_campaign(
-            path, head, planned, runner, sensor, SensorTraits(), SystemClock(), settings
+        return Campaign(machine, sensor, runner.device(), tuple(planned), settings=settings).run(
+            path
         )
 
     books.failing[function] = "CUDA_ERROR_ILLEGAL_ADDRESS"

@@ -27,7 +27,13 @@ TINY = Board(
     core_mhz=1e-3,  # so slow that every loop turns but a few times
 )
 GPU = load_gpu("h200-sxm5")
-MICRO = micro(TINY)
+PASCAL = [
+    one
+    for one in micro(TINY.model_copy(update={"compute_capability": (6, 1)}))
+    if "_nc" in one.kernel
+]
+"""What a board has of its own whose L1 holds only what ``ld.global.nc`` reads."""
+MICRO = [*micro(TINY), *PASCAL]
 MINE = [path for path in sources() if path.stem in MODULES]
 
 

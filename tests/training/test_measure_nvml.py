@@ -8,12 +8,13 @@ import pytest
 
 from studies.onboarding.simulated import Faults, SimulatedGpu
 from studies.onboarding.simulated_nvml import SimulatedNvml
+from tests.training import measuring
 from tests.training.measuring import board, energy, parts
 from wattcast.training.measure.device import GpuLostError, MeasureError
 from wattcast.training.measure.nvml import Nvml, reason_names
 from wattcast.training.measure.protocol import Settings
 from wattcast.training.measure.recording import Recording, read_recording
-from wattcast.training.measure.run import Outcome, plan, run_campaign, session
+from wattcast.training.measure.run import Outcome
 from wattcast.training.measure.workload import Workload
 
 SETTINGS = Settings()
@@ -27,11 +28,7 @@ def kernels() -> list[Workload]:
 
 def campaign(gpu: SimulatedGpu, path: Path, settings: Settings = SETTINGS) -> Outcome:
     """Measure two kernels."""
-    runner, module = parts(gpu)
-    sensor = Nvml(module).sensor(gpu, runner.pci_bus())
-    planned, _ = plan(kernels(), (7, 0), 2**34)
-    head = session(runner, runner.device(), "simulated", settings)
-    return run_campaign(path, head, planned, runner, sensor, sensor.traits, gpu, settings)
+    return measuring.campaign(gpu, kernels(), settings).run(path)
 
 
 def measured(tmp_path: Path, faults: Faults, **truth: object) -> Recording:
@@ -61,14 +58,11 @@ def test_a_power_is_that_of_the_board(tmp_path: Path) -> None:
 
 def test_a_kernel_of_microseconds_keeps_the_board_busy_between_two_looks(tmp_path: Path) -> None:
     gpu = board()
-    runner, module = parts(gpu)
-    sensor = Nvml(module).sensor(gpu)
+    runner, _ = parts(gpu)
     settings = Settings(poll_seconds=0.02)  # as slow as the sensors of some drivers answer
     short = energy("alu", ["alu"] * 4, trips=1, blocks=80)
-    planned, _ = plan([short], (7, 0), 2**34)
-    head = session(runner, runner.device(), "simulated", settings)
     path = tmp_path / "recording.jsonl"
-    run_campaign(path, head, planned, runner, sensor, sensor.traits, gpu, settings)
+    measuring.campaign(gpu, [short], settings).run(path)
     (one,) = read_recording(path).configurations
     seconds, watts = runner.truth_of(short)
     assert seconds < 4e-6

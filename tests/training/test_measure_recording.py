@@ -9,7 +9,7 @@ import json
 import re
 import zipfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,15 +17,15 @@ import jsonschema_rs
 import pytest
 
 from studies.onboarding.simulated import SimulatedGpu
-from tests.training.measuring import board, energy, parts, true_profile
+from tests.training import measuring
+from tests.training.measuring import board, energy, true_profile
 from wattcast.features.errors import DataError
 from wattcast.training.measure.importers import from_tuning, from_zeus, write_imported
 from wattcast.training.measure.lines import SCHEMA_FILE, Configuration, schema
-from wattcast.training.measure.nvml import Nvml
 from wattcast.training.measure.pack import pack
 from wattcast.training.measure.protocol import Settings, measure
 from wattcast.training.measure.recording import read_recording
-from wattcast.training.measure.run import plan, planned_seconds, run_campaign, session
+from wattcast.training.measure.run import plan, planned_seconds
 from wattcast.training.measure.workload import Workload
 
 SETTINGS = Settings(poll_seconds=0.02)
@@ -38,11 +38,7 @@ def kernels() -> list[Workload]:
 
 
 def campaign(gpu: SimulatedGpu, path: Path) -> None:
-    runner, module = parts(gpu)
-    sensor = Nvml(module).sensor(gpu)
-    planned, _ = plan(kernels(), (7, 0), 2**34)
-    head = session(runner, runner.device(), "simulated", SETTINGS)
-    run_campaign(path, head, planned, runner, sensor, sensor.traits, gpu, SETTINGS)
+    measuring.campaign(gpu, kernels(), SETTINGS).run(path)
 
 
 @pytest.fixture(scope="module")
@@ -209,12 +205,10 @@ def test_another_board_is_not_mixed_in(whole: Path, tmp_path: Path) -> None:
     path = tmp_path / "recording.jsonl"
     path.write_bytes(whole.read_bytes())
     gpu = board()
-    runner, module = parts(gpu)
-    runner._label = "another"
-    head = session(runner, runner.device(), "simulated", SETTINGS)
-    sensor = Nvml(module).sensor(gpu)
+    other = measuring.campaign(gpu, [], SETTINGS)
+    other = replace(other, device=other.device.model_copy(update={"label": "another"}))
     with pytest.raises(DataError, match="of another device"):
-        run_campaign(path, head, [], runner, sensor, sensor.traits, gpu, SETTINGS)
+        other.run(path)
 
 
 def test_a_plan_skips_with_a_note_and_says_how_long() -> None:

@@ -10,7 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.ensemble import ExtraTreesRegressor
 
-from studies.evaluation import BASELINES, WITH_SHOTS, AnyProtocol, evaluate, folds_of, nearest_watts
+from studies.evaluation import (
+    BASELINES,
+    WITH_SHOTS,
+    AnyProtocol,
+    evaluate,
+    folds_of,
+    nearest_watts,
+    units_of,
+)
 from wattcast.training.evaluation.splits import Fit, Floats, Indices, Predict, Rows, joined, plain
 
 PROTOCOLS: tuple[AnyProtocol, ...] = ("random", "grouped", "family", "gpu", "new_gpu", "known")
@@ -69,7 +77,7 @@ def test_a_protocol_keeps_its_sides_apart(seed: int, protocol: AnyProtocol, shot
                 if protocol in ("gpu", "new_gpu"):
                     assert not shared(rows.gpus[train], rows.gpus[either])
             if protocol == "known":
-                assert len({*rows.units[known].tolist(), *rows.units[test].tolist()}) == 1
+                assert len(set(units_of(rows)[np.concatenate([known, test])].tolist())) == 1
             if protocol == "new_gpu":
                 assert len({*rows.gpus[known].tolist(), *rows.gpus[test].tolist()}) == 1
     assert tested.max() == 1
@@ -78,10 +86,10 @@ def test_a_protocol_keeps_its_sides_apart(seed: int, protocol: AnyProtocol, shot
     if protocol == "new_gpu":
         assert len(tested) - tested.sum() == 3 * shots
     if protocol == "known":
-        sizes = np.bincount(rows.units)[rows.units]
+        sizes = np.bincount(units_of(rows))[units_of(rows)]
         np.testing.assert_array_equal(
-            np.bincount(rows.units, weights=tested),
-            np.maximum(np.bincount(rows.units) - shots, 0),
+            np.bincount(units_of(rows), weights=tested),
+            np.maximum(np.bincount(units_of(rows)) - shots, 0),
         )
         assert not tested[sizes <= shots].any()
 
@@ -192,4 +200,4 @@ def test_taken_hidden_and_joined_rows_keep_their_labels() -> None:
     bare = joined([rows, replace(rows, families=None, gpus=None)])
     assert bare.families is None
     assert bare.gpus is None
-    np.testing.assert_array_equal(replace(rows, kernels=None).units, rows.groups)
+    np.testing.assert_array_equal(units_of(replace(rows, kernels=None)), rows.groups)

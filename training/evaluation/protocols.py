@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,17 +83,6 @@ class OutOfFold:
         """How widths are to grow with the prediction, by the scores of cross-conformal ones."""
         known = [(one, folds) for one, folds, _ in self.by_assignment(self.predicted_watts)]
         return best_exponent(known, level, exponents, floor_watts)
-
-    def take(self, rows: Indices) -> Self:
-        """What was predicted of the chosen rows, one GPU's say."""
-        return replace(
-            self,
-            rows=self.rows.take(rows),
-            predicted_watts=self.predicted_watts[:, rows],
-            baseline_watts=self.baseline_watts[:, rows],
-            outside=self.outside[:, rows],
-            folds=None if self.folds is None else self.folds[:, rows],
-        )
 
     def residuals(self) -> Residuals:
         """All assignments' tested predictions in one list, for interval calibration."""

@@ -65,7 +65,7 @@ def median_ape_percent(measured: Floats, predicted: Floats) -> float:
 
 def kernel_macro_mape_percent(measured: Floats, predicted: Floats, groups: ArrayLike) -> float:
     """MAPE of every kernel group, averaged: a kernel counts the same however often it was run."""
-    return float(np.mean(_per_group(ape_percent(measured, predicted), groups)))
+    return float(np.mean(group_means(ape_percent(measured, predicted), groups)))
 
 
 def point_scores(measured: Floats, predicted: Floats, groups: ArrayLike) -> dict[ScoreName, float]:
@@ -149,7 +149,8 @@ def spread_of(each: Sequence[dict[Name, float]]) -> dict[Name, Spread]:
     }
 
 
-def _per_group(values: Floats, groups: ArrayLike) -> Floats:
+def group_means(values: Floats, groups: ArrayLike) -> Floats:
+    """Mean value of each group, in the order of the groups' numbers."""
     _, index = np.unique(np.asarray(groups), return_inverse=True)
     return np.asarray(np.bincount(index, weights=values) / np.bincount(index))
 

@@ -67,11 +67,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.watts)
 
-    @property
-    def units(self) -> Indices:
-        """What "a kernel" is to protocols that measure some of its launches, ``[n]``."""
-        return self.groups if self.kernels is None else self.kernels
-
     def take(self, rows: Indices) -> Rows:
         """The chosen rows; group numbers stay as they are."""
         labels = {name: getattr(self, name) for name in _LABELS}

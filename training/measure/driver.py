@@ -258,7 +258,9 @@ class CudaLoaded:
         events = [call("cuEventCreate", cuda.CUevent_flags.CU_EVENT_DEFAULT) for _ in range(2)]
         call("cuEventRecord", events[0], self._stream)
         whole, rest = divmod(launches, _MOST_GRAPH_NODES)
-        graph = self._graph(_MOST_GRAPH_NODES) if whole and not self._launch_probe else None
+        # Launch overhead is that of launches, not of graph nodes.
+        alone = not whole or self._workload.kind == "launch"
+        graph = None if alone else self._graph(_MOST_GRAPH_NODES)
         if graph is None:
             rest, whole = launches, 0
         for _ in range(whole):
@@ -298,12 +300,6 @@ class CudaLoaded:
         if self._stream is not None:
             cuda.cuStreamDestroy(self._stream)
         self._graphs, self._buffers, self._batches, self._stream = {}, [], [], None
-
-    @property
-    def _launch_probe(self) -> bool:
-        """Launch overhead is that of launches, not of graph nodes."""
-        probe = self._workload.probe
-        return probe is not None and probe.kind == "launch"
 
     def _reached(self, event: Any) -> bool:
         (error,) = self._runner.cuda.cuEventQuery(event)

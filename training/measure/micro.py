@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
+from wattcast.features.activity.memory import READ_ONLY_L1
 from wattcast.features.checked import PositiveInt, Strict, checked, read_toml
 from wattcast.training.measure.workload import (
     Board,
@@ -111,6 +112,9 @@ class Maker:
     def __init__(self, board: Board) -> None:
         self.board = board
         self.full_warps = board.max_threads_per_sm // 32
+        major, minor = board.compute_capability
+        self.through_l1 = "nc" if f"{major}.{minor}".startswith(READ_ONLY_L1) else "ca"
+        """What ``ld.global`` is followed by where L1 is to answer."""
 
     def turns(self, cycles: float) -> int:
         """Turns of a loop whose turn takes about so many cycles."""
@@ -277,8 +281,8 @@ CHASES = (
     *(("cg", 4096, 2**20 * m) for m in (1, 64, 512)),
     *(("cg", 2**21 + 128, 2**20 * m) for m in (64, 512)),
 )
-"""Cache operator, stride and footprint in bytes. Strides over 2 MiB take a page a step (the extra
-128 bytes keep them from falling into one set)."""
+"""Cache operator (``ca`` stands for ``Maker.through_l1``), stride and footprint in bytes. Strides
+over 2 MiB take a page a step (the extra 128 bytes keep them from falling into one set)."""
 
 
 def _size(value: int) -> str:
@@ -308,10 +312,9 @@ def chases(make: Maker) -> Iterator[Workload]:
             elements=max(steps, 1) * stride // 8, element="u64", fill="chase", stride_bytes=stride
         )
         given = (out(1, "u64"), ring, count(turns))
-        said = f"one thread, {steps} places {stride} bytes apart, through ld.global.{operator}"
-        yield make.latency(
-            target, f"chase_{operator}", given, 16, turns, said, name=name, threads=1
-        )
+        loads = make.through_l1 if operator == "ca" else operator
+        said = f"one thread, {steps} places {stride} bytes apart, through ld.global.{loads}"
+        yield make.latency(target, f"chase_{loads}", given, 16, turns, said, name=name, threads=1)
 
 
 def throughputs(make: Maker) -> Iterator[Workload]:

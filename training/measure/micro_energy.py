@@ -43,6 +43,7 @@ def streams(make: Maker) -> Iterator[Workload]:
         blocks, threads = make.shape(make.full_warps)
         whole = 16 * blocks * threads
         if level == "l1":
+            kernel = f"read_{make.through_l1}"
             footprint, first, step = 16 * SLOTS, 0, 0
             turns = make.turns(4 * 16 * blocks // make.board.sm_count * threads / 64)
         else:

@@ -8,8 +8,9 @@ pass a module of their own.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 from wattcast.training.measure.device import Clock, GpuLostError, MeasureError, Reading
@@ -324,54 +325,39 @@ class NvmlSensor:
         """
         nvml, handle = self._nvml, self._handle
         undo: list[Callable[[], Any]] = []
+        problems: list[str] = []
         try:
-            if core_mhz is not None:
-                self._set(
-                    "the core clock",
-                    lambda: nvml.nvmlDeviceSetGpuLockedClocks(handle, int(core_mhz), int(core_mhz)),
-                )
-                undo.append(lambda: nvml.nvmlDeviceResetGpuLockedClocks(handle))
-            if memory_mhz is not None:
-                whole = int(memory_mhz)
-                self._set(
-                    "the memory clock",
-                    lambda: nvml.nvmlDeviceSetMemoryLockedClocks(handle, whole, whole),
-                )
-                undo.append(lambda: nvml.nvmlDeviceResetMemoryLockedClocks(handle))
+            for what, kind, mhz in (
+                ("the core clock", "Gpu", core_mhz),
+                ("the memory clock", "Memory", memory_mhz),
+            ):
+                if mhz is not None:
+                    self._call(what, f"nvmlDeviceSet{kind}LockedClocks", int(mhz), int(mhz))
+                    undo.append(
+                        partial(getattr(nvml, f"nvmlDeviceReset{kind}LockedClocks"), handle)
+                    )
             if power_limit_watts is not None:
-                before = self._set(
-                    "the power limit", lambda: nvml.nvmlDeviceGetPowerManagementLimit(handle)
-                )
-                self._set(
-                    "the power limit",
-                    lambda: nvml.nvmlDeviceSetPowerManagementLimit(
-                        handle, int(power_limit_watts * 1e3)
-                    ),
-                )
-                undo.append(lambda: nvml.nvmlDeviceSetPowerManagementLimit(handle, before))
+                what, change = "the power limit", "nvmlDeviceSetPowerManagementLimit"
+                before = self._call(what, "nvmlDeviceGetPowerManagementLimit")
+                self._call(what, change, int(power_limit_watts * 1e3))
+                undo.append(partial(getattr(nvml, change), handle, before))
             yield
         finally:
-            problems = list(_undone(reversed(undo), nvml.NVMLError))
+            for step in reversed(undo):
+                try:
+                    step()
+                except nvml.NVMLError as error:
+                    problems.append(str(error))
         if problems:
             raise MeasureError(f"clocks or limit could not be set back: {'; '.join(problems)}")
 
-    def _set(self, what: str, change: Callable[[], Any]) -> Any:
+    def _call(self, what: str, name: str, *arguments: int) -> Any:
         try:
-            return change()
+            return getattr(self._nvml, name)(self._handle, *arguments)
         except self._nvml.NVMLError as error:
             raise MeasureError(f"{what} cannot be held: {_why(self._nvml, error)}") from error
         except AttributeError as error:
             raise MeasureError(f"{what} cannot be held: unknown to these bindings") from error
-
-
-def _undone(
-    steps: Sequence[Callable[[], Any]] | Iterator[Any], kind: type[Exception]
-) -> Iterator[str]:
-    for step in steps:
-        try:
-            step()
-        except kind as error:
-            yield str(error)
 
 
 def _start_problem(nvml: Any, error: Any) -> str:

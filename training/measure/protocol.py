@@ -15,7 +15,7 @@ Clocks and limits are never touched here (``nvml.NvmlSensor.held``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from statistics import fmean, median
 
 from wattcast.training.measure.device import Batch, Clock, Loaded, Reading, Runner, Sensor
@@ -64,10 +64,6 @@ class Settings:
     power_ci_share: float = 0.01
     clock_share: float = 0.02
     timing_seconds: float = 0.1
-
-    def told(self) -> dict[str, float | int | str | bool | None]:
-        """The settings as a recording holds them."""
-        return dict(asdict(self))
 
 
 DEPTH = 3
@@ -128,10 +124,6 @@ def batch_size(observer: Observer, loaded: Loaded, settings: Settings) -> int:
         if wanted <= 2 * launches:
             return wanted
         launches = min(wanted, 8 * launches)
-
-
-TIMED_ONLY = frozenset({"latency", "throughput", "launch"})
-"""Probes whose power is not asked for."""
 
 
 def behaviour(
@@ -198,39 +190,33 @@ def measure(
         loaded.close()
 
 
+@dataclass
 class _Measurement:
-    def __init__(
-        self,
-        loaded: Loaded,
-        sensor: Sensor,
-        traits: SensorTraits,
-        clock: Clock,
-        workload: Workload,
-        pattern: Pattern,
-        settings: Settings,
-    ) -> None:
-        self.observer, self.sensor = Observer(loaded, sensor, clock, settings.poll_seconds), sensor
-        self.loaded, self.traits, self.settings = loaded, traits, settings
-        self.workload, self.pattern, self.clock = workload, pattern, clock
-        self.begin = clock.now()
-        self.reasons: list[Reason] = []
-        self.notes: list[str] = []
-        self.windows: list[Window] = []
-        self.warm_up = 0.0
-        self.idle_watts: float | None = None
-        self.steady_from = 0
+    loaded: Loaded
+    sensor: Sensor
+    traits: SensorTraits
+    clock: Clock
+    workload: Workload
+    pattern: Pattern
+    settings: Settings
+    reasons: list[Reason] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    windows: list[Window] = field(default_factory=list)
+    warm_up: float = 0.0
+    idle_watts: float | None = None
+    steady_from: int = 0
+
+    def __post_init__(self) -> None:
+        poll = self.settings.poll_seconds
+        self.observer = Observer(self.loaded, self.sensor, self.clock, poll)
+        self.begin = self.clock.now()
 
     def run(self, key: str) -> Configuration:
-        probe = self.workload.probe
-        if probe is not None and probe.kind in TIMED_ONLY:
-            launches = batch_size(self.observer, self.loaded, self.settings)
-            self._timed(launches)
-        elif self.traits.power is None:
-            launches = batch_size(self.observer, self.loaded, self.settings)
-            self._timed(launches)
-            self.reasons.append("no_power_sensor")
-        else:
+        if not self.workload.timed_only and self.traits.power is not None:
             self._watched()
+        else:
+            self._timed(batch_size(self.observer, self.loaded, self.settings))
+            self.reasons += () if self.workload.timed_only else ("no_power_sensor",)
         batches = self.observer.batches[self.steady_from :]
         return Configuration(
             key=key,
@@ -299,11 +285,7 @@ class _Measurement:
 
     def _noise(self, begin: float, end: float) -> float:
         """Standard error of a stretch's mean from its own updates, in watts."""
-        values = [
-            one.power_watts
-            for one in self.observer.readings
-            if begin <= one.at_seconds <= end and one.power_watts is not None
-        ]
+        values = self._watts(begin, end)
         spread = half_width(sorted(set(values))) if values else None
         return (spread or 0.0) / 2
 
@@ -339,12 +321,13 @@ class _Measurement:
         )
 
     def _mean_power(self, start: float, end: float) -> float | None:
-        values = [
-            one.power_watts
-            for one in self.observer.readings
-            if start <= one.at_seconds <= end and one.power_watts is not None
-        ]
+        values = self._watts(start, end)
         return fmean(values) if values else None
+
+    def _watts(self, start: float, end: float) -> list[float]:
+        readings = self.observer.readings
+        between = (one.power_watts for one in readings if start <= one.at_seconds <= end)
+        return [watts for watts in between if watts is not None]
 
     # --- result ------------------------------------------------------------------------------
 

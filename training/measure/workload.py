@@ -135,6 +135,16 @@ class Described(Part):
     description: str = ""
 
     @property
+    def kind(self) -> str | None:
+        """The kind of its probe; ``None`` for an application."""
+        return None if self.probe is None else self.probe.kind
+
+    @property
+    def timed_only(self) -> bool:
+        """Whether its power is not asked for."""
+        return self.kind in ("latency", "throughput", "launch")
+
+    @property
     def varied(self) -> bool:
         """Whether data patterns make a difference to any buffer."""
         return any(isinstance(a, Buffer) and a.fill == "varied" for a in self.arguments)

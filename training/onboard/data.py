@@ -7,7 +7,7 @@ What is told is a mapping of the names of ``told.toml`` (numbers in the unit giv
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -151,11 +151,7 @@ def told_data(
     if "driver" in (memory["bus_bits"]["source"], clocks["memory_mhz"]["source"]):
         width = memory["bus_bits"]["value"] / 8
         memory["bandwidth_bytes_per_second"] = fact(width * rate, "byte/s", "driver")
-    used = set(used_sources(data))
-    data["sources"] = {
-        name: text for name, text in {**data["sources"], "driver": source}.items() if name in used
-    }
-    return data
+    return with_used_sources({**data, "sources": {**data["sources"], "driver": source}})
 
 
 def _pair(capability: str) -> tuple[int, ...]:
@@ -222,25 +218,25 @@ def known_base(told: Mapping[str, Any]) -> GpuProfile | None:
 
 def profile_of(data: Mapping[str, Any]) -> GpuProfile:
     """The profile of the data so far, to analyse with."""
-    used = set(used_sources(data))
-    sources = {name: text for name, text in data["sources"].items() if name in used}
     with TemporaryDirectory() as folder:
-        return loaded({**data, "sources": sources}, Path(folder))
+        return loaded(with_used_sources(data), Path(folder))
 
 
-def used_sources(node: Any, top: bool = True) -> list[str]:
-    """Names of ``[sources]`` that the data refer to."""
-    found: list[str] = []
+def with_used_sources(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The data with those ``[sources]`` alone that they refer to."""
+    used = set(_sources({name: part for name, part in data.items() if name != "sources"}))
+    sources = {name: text for name, text in data["sources"].items() if name in used}
+    return {**data, "sources": sources}
+
+
+def _sources(node: Any) -> Iterator[str]:
     if isinstance(node, Mapping):
-        for name, value in node.items():
-            if name == "source" and not top:
-                found.append(str(value))
-            elif not (top and name == "sources"):
-                found += used_sources(value, top=False)
-    elif isinstance(node, Sequence) and not isinstance(node, str):
+        if "source" in node:
+            yield str(node["source"])
+        node = list(node.values())
+    if isinstance(node, list | tuple):
         for value in node:
-            found += used_sources(value, top=False)
-    return found
+            yield from _sources(value)
 
 
 def to_toml(data: Mapping[str, Any]) -> str:

@@ -137,7 +137,8 @@ def markdown(made: Onboarded, recording: Recording) -> str:
         ),
     ]
     if made.power is not None:
-        errors = made.power.error_share
+        errors = {name: f"{error:.1%}" for name, error in made.power.error_share.items()}
+        errors |= dict.fromkeys(made.power.unresolved, "not resolved")
         parts += [
             "## Energy of events",
             f"Idle {made.power.parameters.idle_watts:.1f} W; running at all "
@@ -146,11 +147,7 @@ def markdown(made: Onboarded, recording: Recording) -> str:
             table(
                 ("event", "pJ", "standard error"),
                 [
-                    (
-                        name,
-                        f"{value:.4g}",
-                        f"{errors[name]:.1%}" if name in errors else "pooled, or 0",
-                    )
+                    (name, f"{value:.4g}", errors.get(name, "pooled, or 0"))
                     for name, value in made.picojoules.items()
                     if name != "active_watts"
                 ],

@@ -7,16 +7,17 @@ without one the driver's facts are. docs/measuring.md tells how each number foll
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, prod
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
+from scipy.optimize import brentq, least_squares
 
 from wattcast.features.activity import Activity
+from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.errors import WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -24,7 +25,7 @@ from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair
 from wattcast.models.time.bottleneck import (
     CONSTANTS,
-    Beside,
+    LATENCY,
     beside,
     combined_seconds,
     dram_bytes,
@@ -40,7 +41,7 @@ from wattcast.training.onboard.data import (
     driver_data,
     fact,
     profile_of,
-    used_sources,
+    with_used_sources,
 )
 
 PEAK_SHARE = 0.95
@@ -108,9 +109,7 @@ def fit_profile(recording: Recording, gpu: str | None = None) -> FittedProfile:
     fit.latencies()
     fit.throughputs()
     fit.bandwidths()
-    data["sources"] = {
-        name: text for name, text in data["sources"].items() if name in set(used_sources(data))
-    }
+    fitted.data = with_used_sources(data)
     return fitted
 
 
@@ -138,12 +137,8 @@ class _Fit:
                 del clocks["base_core_mhz"]
         idle = self.recording.sensor.idle_watts
         if idle is None:
-            known_idle = [
-                one.result.idle_watts
-                for one in self.recording.configurations
-                if one.result.idle_watts is not None
-            ]
-            idle = min(known_idle, default=None)
+            seen = [one.result.idle_watts for one in self.recording.configurations]
+            idle = min((watts for watts in seen if watts is not None), default=None)
         if idle is None:
             self.fitted.notes.append("idle power was not measured")
         elif idle < self.data["power"]["tdp_watts"]["value"]:
@@ -185,14 +180,10 @@ class _Fit:
         for _, one, seconds in self._probes("launch"):
             blocks, threads = prod(one.workload.grid), prod(one.workload.block)
             others: dict[str, float] = {}
-            workload = self.recording.workload(one)
-            if workload is not None:
-                try:
-                    activity = executed(workload, gpu, one.pattern).activity
-                    others = resource_seconds(activity, gpu, self._pair(one))
-                    del others["blocks"]
-                except WattcastError as error:
-                    self.fitted.notes.append(f"{one.key}: not analysed: {error}")
+            analysis = self._analysed(one, gpu)
+            if analysis is not None:
+                others = resource_seconds(analysis.activity, gpu, self._pair(one))
+                del others["blocks"]
             found.append(_EmptyKernel(blocks, threads, seconds, self._hz(one), others))
         return found
 
@@ -263,13 +254,9 @@ class _Fit:
     def bandwidths(self) -> None:
         """Rates under which the time model takes as long as the fastest stream did.
         Near caches first: a stream from device memory passes them."""
-        ways: dict[str, Callable[[], None]] = {
-            "l1": lambda: self._rate("l1", "l1_bytes_per_clock", per_sm=True),
-            "l2": lambda: self._rate("l2", "l2_bytes_per_clock", per_sm=False),
-            "dram": self._streaming,
-        }
-        for way in ways.values():
-            way()
+        self._rate("l1", "l1_bytes_per_clock", per_sm=True)
+        self._rate("l2", "l2_bytes_per_clock", per_sm=False)
+        self._streaming()
 
     def _rate(self, target: str, name: str, *, per_sm: bool) -> None:
         rates = []
@@ -306,27 +293,29 @@ class _Fit:
         gpu = profile_of(self.data)
         found = []
         for probe, one, seconds in self._probes("bandwidth"):
-            workload = self.recording.workload(one)
-            if probe.target != target or workload is None:
-                continue
-            try:
-                analysis = executed(workload, gpu, one.pattern)
-                activity, more = analysis.activity, beside(analysis.extras)
-            except WattcastError as error:
-                self.fitted.notes.append(f"{one.key}: not analysed: {error}")
-                continue
-            busy = self._busy(seconds)
-            found.append(
-                (_own_seconds(activity, more, gpu, self._pair(one), target, busy), activity, one)
-            )
+            analysis = self._analysed(one, gpu) if probe.target == target else None
+            if analysis is not None:
+                more, pair = beside(analysis.extras), self._pair(one)
+                resources = resource_seconds(analysis.activity, gpu, pair, more=more)
+                own = _own_seconds(resources, target, self._busy(seconds))
+                found.append((own, analysis.activity, one))
         return found
+
+    def _analysed(self, one: Configuration, gpu: GpuProfile) -> KernelAnalysis | None:
+        """What a configuration executes, if its code is known."""
+        workload = self.recording.workload(one)
+        try:
+            return None if workload is None else executed(workload, gpu, one.pattern)
+        except WattcastError as error:
+            self.fitted.notes.append(f"{one.key}: not analysed: {error}")
+            return None
 
     def _probes(self, kind: str) -> list[tuple[Probe, Configuration, float]]:
         return [
             (one.workload.probe, one, one.result.time_seconds)
             for one in self.recording.configurations
             if one.workload.probe is not None
-            and one.workload.probe.kind == kind
+            and one.workload.kind == kind
             and one.result.time_seconds is not None
         ]
 
@@ -394,11 +383,10 @@ def _cycles(points: list[tuple[float, float]]) -> float:
     return float(np.median(cycles / operations))
 
 
-def _own_seconds(
-    activity: Activity, more: Beside, gpu: GpuProfile, clocks: ClockPair, name: str, busy: float
-) -> float:
-    norm = CONSTANTS.overlap_norm
-    resources = resource_seconds(activity, gpu, clocks, more=more)
-    others = sum((s / busy) ** norm for n, s in resources.items() if n not in (name, "latency"))
-    # Where others alone explain the time, the stream did not bound it: its own is at most that.
-    return busy * float(max(1 - others, 0.125) ** (1 / norm))
+def _own_seconds(resources: Mapping[str, float], name: str, busy: float) -> float:
+    def beyond(own: float) -> float:
+        return combined_seconds({**resources, LATENCY: 0.0, name: own}) - busy
+
+    # Where others explain more of the time, the stream did not bound it.
+    least = busy / 2
+    return least if beyond(least) >= 0 else float(brentq(beyond, least, busy))

@@ -14,6 +14,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,10 @@ def told(made: Onboarded) -> dict[str, Any]:
             "picojoules": {k: v for k, v in made.picojoules.items() if k != "active_watts"},
             "active_watts": made.picojoules["active_watts"],
             "idle_watts": made.power.parameters.idle_watts,
-            "error_share": dict(made.power.error_share),
+            "error_share": {
+                name: error if isfinite(error) else None
+                for name, error in made.power.error_share.items()
+            },
             "residual_percent": made.power.residual_percent,
         },
         "validation": None if validation is None else validation.told(),

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from wattcast.features.errors import ModelError
-from wattcast.models.cards import BoardFacts, FeatureFacts, Member, ModelCard, TrainingFacts
+from wattcast.models.cards import BoardFacts, Member, ModelCard, TrainingFacts
 from wattcast.training.data_parallel import family_on, is_spread
 from wattcast.training.engine import Engine
 from wattcast.training.evaluation.splits import Rows
@@ -24,6 +24,7 @@ from wattcast.training.families import SEED, Family, Floats, get_family, library
 from wattcast.training.provenance import (
     average_of,
     code_revision,
+    feature_facts,
     today,
     training_facts,
     write_artifact,
@@ -38,7 +39,7 @@ from wattcast.training.retrain.inputs import (
     known_range,
     knows_base,
 )
-from wattcast.training.retrain.upload_folds import Judged, Plan
+from wattcast.training.retrain.upload_folds import Judged
 
 MORE_TREES: Mapping[str, int] = MappingProxyType({"xgboost": 100, "catboost": 60})
 """Trees added to a model that is continued: a fifth of what its family starts with (thesis
@@ -133,7 +134,6 @@ class Made:
     uploads: Uploads
     base: Base | None
     champion: Champion | None
-    plan: Plan
     factor: float
 
     def write(self, out_dir: Path, family: str, found: Judged, model: Any) -> ModelCard:
@@ -185,7 +185,11 @@ class Made:
             source=SOURCE,
             version=order.version,
             feature_schema=order.schema,
-            features=self._features(),
+            features=feature_facts(
+                order.features,
+                self._fitted().vectors,
+                known=known_range(self.base, self.champion, order),
+            ),
             training=self._facts(continued),
             sources=tuple(dict.fromkeys(sources)),
             hyperparameters=dict(parameters),
@@ -222,23 +226,6 @@ class Made:
             np.concatenate([base.vectors, rows.vectors]),
             np.concatenate([base.watts, rows.watts]),
             np.concatenate([base.groups, rows.groups + base.groups.max() + 1]),
-        )
-
-    def _features(self) -> tuple[FeatureFacts, ...]:
-        vectors = self._fitted().vectors
-        low, high = np.fmin.reduce(vectors, axis=0), np.fmax.reduce(vectors, axis=0)
-        missing = np.isnan(vectors).mean(axis=0)
-        known = known_range(self.base, self.champion, self.order)
-        if known is not None:
-            low, high = np.fmin(low, known[0]), np.fmax(high, known[1])
-        return tuple(
-            FeatureFacts(
-                name=name,
-                minimum=float(low[at]),
-                maximum=float(high[at]),
-                missing_share=float(missing[at]),
-            )
-            for at, name in enumerate(self.order.features)
         )
 
     def _facts(self, continued: ModelCard | None) -> TrainingFacts:

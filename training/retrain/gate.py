@@ -26,6 +26,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
+from wattcast.training.evaluation.scores import group_means
+
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
 
@@ -127,12 +129,6 @@ def log_error(measured: Floats, predicted: Floats) -> Floats:
     return np.where(predicted > 0, error, np.inf)
 
 
-def error_by_group(errors: Floats, groups: Indices) -> Floats:
-    """Mean error of each group, in the order of the groups' numbers."""
-    _, index = np.unique(groups, return_inverse=True)
-    return np.asarray(np.bincount(index, weights=errors) / np.bincount(index), dtype=np.float64)
-
-
 def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
     """The verdict on a candidate. Raises ValueError where what was measured is not positive."""
     if not np.all(holdout.measured > 0):
@@ -200,7 +196,7 @@ def compare(holdout: HoldOut, name: str, predicted: Floats, alpha: float) -> Com
 def _errors(measured: Floats, predicted: Floats, groups: Indices) -> tuple[Floats, int]:
     """Error of each group, each row's at most ``WORST_ERROR``, and the rows without any."""
     errors = log_error(measured, predicted)
-    by_group = error_by_group(np.minimum(errors, WORST_ERROR), groups)
+    by_group = group_means(np.minimum(errors, WORST_ERROR), groups)
     return by_group, int(np.count_nonzero(~np.isfinite(errors)))
 
 

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import ModelCard, SchemaReference, Source
-from wattcast.models.power.boosted import NATIVE_NAMES, BoostedPowerModel
+from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import AnyCard, Artifact
+from wattcast.models.trees import NATIVE_NAMES
 from wattcast.training.evaluation.splits import Floats, Rows
 from wattcast.training.retrain.gate import HoldOut, OldRows, Policy, Verdict, judge
 
@@ -50,8 +51,22 @@ class Uploads:
         """The verdict on a calibration. All but ``notes`` are predictions ``[n]``: of the candidate
         and the baseline with kernels left out, of what answers now, of the ``final`` fit, and of
         the board's calibration before, if there was one."""
-        rows, new, old = self.rows, self.new, ~self.new
-        holdout = HoldOut(
+        rows, old = self.rows, ~self.new
+        before = None
+        if champion is not None and old.any():
+            before = OldRows(rows.watts[old], rows.groups[old], final[old], champion[old])
+        return judge(self.hold_out(candidate, baseline, opponents, notes), before, policy)
+
+    def hold_out(
+        self,
+        candidate: Floats,
+        baseline: Floats,
+        opponents: Mapping[str, Floats],
+        notes: tuple[str, ...],
+    ) -> HoldOut:
+        """The new rows, with predictions ``[n]`` of all rows as ``judged`` takes them."""
+        rows, new = self.rows, self.new
+        return HoldOut(
             measured=rows.watts[new],
             groups=rows.groups[new],
             candidate=candidate[new],
@@ -59,10 +74,6 @@ class Uploads:
             opponents={name: values[new] for name, values in opponents.items()},
             notes=notes,
         )
-        before = None
-        if champion is not None and old.any():
-            before = OldRows(rows.watts[old], rows.groups[old], final[old], champion[old])
-        return judge(holdout, before, policy)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import numpy as np
 
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.cards import FeatureFacts, Spread
+from wattcast.models.cards import Spread
 from wattcast.models.intervals import Residuals, calibrate
 from wattcast.models.time.calibration import (
     FAMILY,
@@ -38,7 +38,13 @@ from wattcast.models.time.spread import interval_of
 from wattcast.training.evaluation.scores import time_scores
 from wattcast.training.evaluation.splits import Floats, Indices, Rows
 from wattcast.training.families import library_versions
-from wattcast.training.provenance import code_revision, fingerprint, today, write_parameters
+from wattcast.training.provenance import (
+    code_revision,
+    feature_facts,
+    fingerprint,
+    today,
+    write_parameters,
+)
 from wattcast.training.retrain.inputs import SOURCE, Order, Retrained, Uploads
 from wattcast.training.retrain.upload_folds import LEVEL, Plan, Ways, fold_plan
 
@@ -135,15 +141,7 @@ class _Card:
             source=SOURCE,
             version=order.version,
             feature_schema=order.schema,
-            features=tuple(
-                FeatureFacts(
-                    name=name,
-                    minimum=float(rows.vectors[:, at].min()),
-                    maximum=float(rows.vectors[:, at].max()),
-                    missing_share=0.0,
-                )
-                for at, name in enumerate(FEATURES)
-            ),
+            features=feature_facts(FEATURES, rows.vectors),
             training=TimeTrainingFacts(
                 rows=len(rows),
                 kernels=kernels,
@@ -184,7 +182,6 @@ class _Card:
         found = calibrate(
             grouped=grouped, random=random, outside=self.plan.outside, floor_watts=0.0, level=LEVEL
         )
-
         return TimeIntervals(
             level=LEVEL,
             unseen_kernel=TimeWidth.of(found.unseen_kernel),

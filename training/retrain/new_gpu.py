@@ -18,14 +18,20 @@ from pathlib import Path
 import numpy as np
 
 from wattcast.features.errors import DataError
-from wattcast.models.cards import BoardFacts, FeatureFacts, ModelCard
+from wattcast.models.cards import BoardFacts, ModelCard
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import CLOCKS, PARAMETERS_NAME, PhysicalParameters
 from wattcast.models.power.recalibration import design, refitted, weights_of
 from wattcast.training.evaluation.splits import Floats, Indices
 from wattcast.training.families import library_versions
-from wattcast.training.provenance import code_revision, today, training_facts, write_parameters
+from wattcast.training.provenance import (
+    code_revision,
+    feature_facts,
+    today,
+    training_facts,
+    write_parameters,
+)
 from wattcast.training.retrain.inputs import SOURCE, Order, Retrained, Uploads
 from wattcast.training.retrain.upload_folds import Judged, Ways, fold_plan, judged
 
@@ -153,7 +159,7 @@ def _blended(one: PhysicalParameters, other: PhysicalParameters) -> PhysicalPara
 
 def _card(order: Order, uploads: Uploads, start: Start, way: str, found: Judged) -> ModelCard:
     rows = uploads.rows
-    low, high = rows.vectors.min(axis=0), rows.vectors.max(axis=0)
+    notes = {name: "MHz" if name in CLOCKS else _NOTE for name in COLUMNS}
     return ModelCard(
         gpu=order.gpu,
         target="power",
@@ -161,16 +167,7 @@ def _card(order: Order, uploads: Uploads, start: Start, way: str, found: Judged)
         source=SOURCE,
         version=order.version,
         feature_schema=order.schema,
-        features=tuple(
-            FeatureFacts(
-                name=name,
-                minimum=float(low[at]),
-                maximum=float(high[at]),
-                missing_share=0.0,
-                reproduced_note="MHz" if name in CLOCKS else _NOTE,
-            )
-            for at, name in enumerate(COLUMNS)
-        ),
+        features=feature_facts(COLUMNS, rows.vectors, notes),
         training=training_facts(rows.vectors, rows.watts, [str(g) for g in rows.groups]),
         sources=tuple(dict.fromkeys((*start.card.sources, *uploads.sources))),
         hyperparameters={

@@ -30,7 +30,7 @@ from wattcast.training.engine import Engine, InProcess
 from wattcast.training.evaluation.splits import Floats, Rows
 from wattcast.training.families import get_family
 from wattcast.training.retrain.artifacts import FitTask, Made, fit, fit_predict_all
-from wattcast.training.retrain.gate import CHAMPION, HoldOut, OldRows, judge
+from wattcast.training.retrain.gate import CHAMPION, OldRows, judge
 from wattcast.training.retrain.inputs import (
     Base,
     Champion,
@@ -40,7 +40,13 @@ from wattcast.training.retrain.inputs import (
     known_range,
     knows_base,
 )
-from wattcast.training.retrain.upload_folds import Judged, Plan, UploadFold, fold_plan, judged
+from wattcast.training.retrain.upload_folds import (
+    PROTOCOLS,
+    Plan,
+    UploadFold,
+    fold_plan,
+    judged,
+)
 
 Progress = Callable[[str, float], None]
 """Told the stage and the share of all work done."""
@@ -86,7 +92,7 @@ def retrain(
         )
         for family in order.families
     }
-    made = Made(order, uploads, base, champion, plan, factor)
+    made = Made(order, uploads, base, champion, factor)
     cards = [
         made.write(out_dir, family, singles[family], models[family]) for family in order.families
     ]
@@ -99,9 +105,12 @@ def retrain(
     predicted = factor * np.mean(
         [get_family(name).predict(model, rows.vectors) for name, model in models.items()], axis=0
     )
+    against = dict(opponents or {})
+    if champion is not None:
+        against = {CHAMPION: champion.model.predict_watts(rows.vectors), **against}
     verdict = judge(
-        _hold_out(uploads, champion, both, opponents or {}, notes),
-        _old_rows(uploads, base, champion, predicted, factor, models),
+        uploads.hold_out(both.grouped_watts, both.baseline_watts, against, notes),
+        _old_rows(uploads, base, champion, predicted, models),
         order.policy,
     )
     return Retrained(tuple(cards), cards[-1], verdict)
@@ -160,9 +169,9 @@ def _fitted_folds(
     checkpoints: Checkpoints,
     progress: Progress,
 ) -> dict[str, Floats]:
-    """Out-of-fold watts ``[protocols, n]`` of every family, in the order of ``plan.protocols``."""
+    """Out-of-fold watts ``[protocols, n]`` of every family, in the order of ``PROTOCOLS``."""
     rows = plan.rows
-    found = {family: np.full((len(plan.protocols), len(rows)), np.nan) for family in starts}
+    found = {family: np.full((len(PROTOCOLS), len(rows)), np.nan) for family in starts}
     wanted: list[tuple[str, UploadFold, FitTask]] = []
     for fold in plan.folds:
         for family, start in starts.items():
@@ -185,34 +194,11 @@ def _fitted_folds(
     return found
 
 
-def _hold_out(
-    uploads: Uploads,
-    champion: Champion | None,
-    found: Judged,
-    opponents: Mapping[str, Floats],
-    notes: tuple[str, ...],
-) -> HoldOut:
-    new = uploads.new
-    rows = uploads.rows
-    against = {name: watts[new] for name, watts in opponents.items()}
-    if champion is not None:
-        against = {CHAMPION: champion.model.predict_watts(rows.vectors)[new], **against}
-    return HoldOut(
-        measured=rows.watts[new],
-        groups=rows.groups[new],
-        candidate=found.grouped_watts[new],
-        baseline=found.baseline_watts[new],
-        opponents=against,
-        notes=notes,
-    )
-
-
 def _old_rows(
     uploads: Uploads,
     base: Base | None,
     champion: Champion | None,
     predicted: Floats,
-    factor: float,
     models: Mapping[str, Any],
 ) -> OldRows | None:
     """Rows that candidate and champion were trained on: earlier uploads of the board, base rows.

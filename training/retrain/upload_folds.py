@@ -14,7 +14,8 @@ import numpy as np
 
 from wattcast.models.cards import ProtocolScores
 from wattcast.models.intervals import IntervalCalibration, Residuals, calibrate
-from wattcast.training.evaluation.scores import point_scores, spread_of
+from wattcast.training.evaluation.protocols import outside_range
+from wattcast.training.evaluation.scores import group_means, point_scores, spread_of
 from wattcast.training.evaluation.splits import (
     FOLDS,
     Floats,
@@ -23,7 +24,7 @@ from wattcast.training.evaluation.splits import (
     Rows,
     fold_assignment,
 )
-from wattcast.training.retrain.gate import error_by_group, log_error
+from wattcast.training.retrain.gate import log_error
 
 Fitted = TypeVar("Fitted")
 
@@ -49,7 +50,7 @@ class Ways(Generic[Fitted]):
 
     def out_of_fold(self, plan: Plan) -> Floats:
         """Predictions ``[protocols, n]``, the choice of each fold made on its training rows."""
-        found = np.full((len(plan.protocols), len(self.rows)), np.nan)
+        found = np.full((len(PROTOCOLS), len(self.rows)), np.nan)
         for fold in plan.folds:
             _, fitted = self.fitted(fold.train)
             found[fold.protocol, fold.test] = self.predict(fitted, fold.test)
@@ -67,7 +68,7 @@ class Ways(Generic[Fitted]):
             for number in np.unique(fold):
                 test = fold == number
                 predicted[test] = self.predict(fit(train[~test]), train[test])
-            error = error_by_group(log_error(rows.watts, predicted), rows.groups).mean()
+            error = group_means(log_error(rows.watts, predicted), rows.groups).mean()
             if not chosen or error < (1 - MARGIN) * least:
                 chosen, least = name, error
         return chosen
@@ -129,7 +130,6 @@ class Plan:
     outside: np.ndarray[tuple[int], np.dtype[np.bool_]]
     factor: float
     count: int
-    protocols: tuple[Protocol, ...] = PROTOCOLS
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,8 @@ def fold_plan(rows: Rows, reference: Floats | None, known: tuple[Floats, Floats]
             baseline[at, test] = np.median(rows.watts[train])
             folds.append(UploadFold(at, train, test, _factor(rows.take(train), reference, train)))
             if protocol == "grouped":
-                outside[test] = _beyond(rows.vectors[train], rows.vectors[test], known)
+                seen = np.vstack([rows.vectors[train], *(known or ())])
+                outside[test] = outside_range(seen, rows.vectors[test])
     everything = np.arange(len(rows))
     return Plan(rows, tuple(folds), baseline, outside, _factor(rows, reference, everything), count)
 
@@ -197,12 +198,3 @@ def _factor(rows: Rows, reference: Floats | None, at: Indices) -> float:
     if reference is None:
         return 1.0
     return board_factor(rows.watts, reference[at], rows.groups)
-
-
-def _beyond(
-    train: Floats, test: Floats, known: tuple[Floats, Floats] | None
-) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    low, high = np.fmin.reduce(train, axis=0), np.fmax.reduce(train, axis=0)
-    if known is not None:
-        low, high = np.fmin(low, known[0]), np.fmax(high, known[1])
-    return np.asarray(((test < low) | (test > high)).any(axis=1))

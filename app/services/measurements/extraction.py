@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,8 +14,8 @@ from typing import IO, TYPE_CHECKING, Any
 from pydantic_core import from_json, to_json
 
 from wattcast.app.logs import configure, log
-from wattcast.app.services.measurements.tables import late
-from wattcast.app.settings import Settings
+from wattcast.app.services.measurements.tables import in_time
+from wattcast.app.settings import Settings, foreign_environment
 from wattcast.app.store.measurements import Rejection
 from wattcast.features.cuda.isolation import Limited
 from wattcast.features.errors import (
@@ -72,8 +71,7 @@ def extract_all(
         yield from _elsewhere(services, launches, until)
         return
     for launch in launches:
-        if time.monotonic() > until:
-            raise late()
+        in_time(until)
         yield extract(services, launch)
 
 
@@ -113,10 +111,6 @@ def _elsewhere(
     services: Services, launches: Sequence[Launch], until: float
 ) -> Iterator[Extracted | Rejection]:
     """The same in a process of its own (``serve``), which is killed when time is over."""
-    # What it inherits is what it needs: no address of a database, no secret of another.
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith("WATTCAST_")
-    }
     with tempfile.TemporaryFile() as asked, tempfile.TemporaryFile() as errors:
         _write(services, launches, asked)
         asked.seek(0)
@@ -126,13 +120,13 @@ def _elsewhere(
             stdin=asked,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env=environment,
+            # What it inherits is what it needs: no address of a database, no secret of another.
+            env=foreign_environment(),
         ) as child:
             assert child.stdout is not None
             for _ in launches:
                 line = child.stdout.readline()
-                if time.monotonic() > until:
-                    raise late()
+                in_time(until)
                 if not line:
                     errors.seek(0)
                     said = errors.read(10_000).decode("utf-8", "replace")

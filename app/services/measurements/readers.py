@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict
 from shutil import copyfileobj
 from typing import IO, TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ from wattcast.app.services.measurements.upload import (
     counted,
     store_upload,
 )
-from wattcast.app.settings import Settings
+from wattcast.app.settings import Settings, foreign_environment
 from wattcast.app.store.measurements import Batch
 from wattcast.features.cuda.isolation import Limited
 from wattcast.features.errors import GivenUpError, ServiceError
@@ -152,14 +153,13 @@ class _Reader:
     """One process; used by one thread at a time."""
 
     def __init__(self, settings: Settings) -> None:
-        kept = {k: v for k, v in os.environ.items() if not k.startswith("WATTCAST_")}
         # A session of its own: Ctrl-C is for the service, which then sees to its readers.
         self._process = Limited(
             [sys.executable, "-P", "-m", "wattcast.app.services.measurements"],
             {"niceness": NICENESS},
             stdin=subprocess.PIPE,  # closes with this process: the reader's sign to end
             stdout=subprocess.PIPE,
-            env={**kept, **settings.environment(), "OMP_NUM_THREADS": "1"},
+            env={**foreign_environment(), **settings.environment(), "OMP_NUM_THREADS": "1"},
         )
 
     def ask(self, order: Mapping[str, Any], file: IO[bytes], seconds: float) -> dict[str, Any]:
@@ -208,8 +208,6 @@ class _Reader:
         code = self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
-                try:
+                with suppress(OSError):  # what was left in its buffer finds no reader
                     pipe.close()
-                except OSError:
-                    continue  # what was left in its buffer finds no reader
         return code

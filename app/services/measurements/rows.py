@@ -31,6 +31,7 @@ from wattcast.features.plausible import check_measured
 from wattcast.features.schemas import AnySchema
 from wattcast.predictor.messages import TripCount
 from wattcast.predictor.messages.analyze import AnalyzeRequest
+from wattcast.predictor.parts import members
 
 TAKEN = "taken, but "
 """Begins the reason of a row that is told among the rejected ones and counts as accepted."""
@@ -147,21 +148,10 @@ class PtxRow(Measured):
 
     def request(self, ptx: str) -> AnalyzeRequest:
         """The same as a request about the kernel. Raises pydantic.ValidationError."""
+        launch = members(self, "grid", "block", "dynamic_shared_bytes", "arguments")
+        told = members(self, "gpu", "loops", "registers_per_thread", "static_shared_bytes")
         return AnalyzeRequest.model_validate(
-            {
-                "ptx": ptx,
-                "gpu": self.gpu,
-                "kernel": self.kernel or None,
-                "launch": {
-                    "grid": self.grid,
-                    "block": self.block,
-                    "dynamic_shared_bytes": self.dynamic_shared_bytes,
-                    "arguments": self.arguments,
-                },
-                "loops": self.loops,
-                "registers_per_thread": self.registers_per_thread,
-                "static_shared_bytes": self.static_shared_bytes,
-            }
+            {**told, "ptx": ptx, "kernel": self.kernel or None, "launch": launch}
         )
 
 

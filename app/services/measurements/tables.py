@@ -176,9 +176,14 @@ class _Counted:
                 f"the rows of the Parquet file take more than {self._limits.output_bytes} bytes "
                 "(WATTCAST_MAX_UNPACKED_BYTES)",
             )
-        if time.monotonic() > self._limits.until:
-            raise late()
+        in_time(self._limits.until)
         return line
+
+
+def in_time(until: float) -> None:
+    """Raises ServiceError ``time-limit`` once the clock (monotonic) shows ``until``."""
+    if time.monotonic() > until:
+        raise late()
 
 
 def late() -> ServiceError:

@@ -22,7 +22,7 @@ from wattcast.app.services.measurements.rows import (
     group_of,
     rejections,
 )
-from wattcast.app.services.measurements.tables import RawRow, TableLimits, late, read_rows
+from wattcast.app.services.measurements.tables import RawRow, TableLimits, in_time, read_rows
 from wattcast.app.services.measurements.unpack import Limits, unpacked
 from wattcast.app.store.measurements import Batch, Form, Measurement, NewBatch, Rejection
 from wattcast.features.errors import ClockError, DataError, GpuError
@@ -30,6 +30,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import get_schema
 from wattcast.models.clocks import admitted
 from wattcast.predictor.messages import Clocks
+from wattcast.predictor.parts import members
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
@@ -167,7 +168,7 @@ def _with_features(
 ) -> None:
     names = frozenset(columns.names)
     for raw in rows:
-        _in_time(until)
+        in_time(until)
         rest = {name: value for name, value in raw.cells.items() if name not in names}
         row = _checked(FeatureRow, services, replace(raw, cells=rest), options, reading)
         if row is None:
@@ -193,7 +194,7 @@ def _with_ptx(
     """Rows with references to PTX; the answer is the texts that were used, by SHA-256."""
     checked: list[tuple[int, PtxRow]] = []
     for raw in rows:
-        _in_time(until)
+        in_time(until)
         row = _checked(PtxRow, services, raw, options, reading)
         if row is not None:
             checked.append((raw.number, row))
@@ -241,14 +242,12 @@ def _stored(services: Services, named: Sequence[str], known: dict[str, str]) -> 
 
 def _launched(services: Services, launch: Launch, row: PtxRow, found: Extracted) -> Measurement:
     request = launch.request
-    started: dict[str, Any] = request.launch.model_dump(mode="json")
-    started["grid"], started["block"] = row.grid, row.block
-    more = {
-        "loops": dict(request.loops) or None,
-        "registers_per_thread": request.registers_per_thread,
-        "static_shared_bytes": request.static_shared_bytes,
+    given = {"loops", "registers_per_thread", "static_shared_bytes"}
+    started: dict[str, Any] = {
+        **request.launch.model_dump(mode="json"),
+        **{"grid": row.grid, "block": row.block},
+        **request.model_dump(mode="json", include=given, exclude_defaults=True),
     }
-    started |= {name: value for name, value in more.items() if value is not None}
     gpu = services.gpus.load(row.gpu)
     made = _measurement(launch.number, row, gpu, found.kernel, found.demangled, dict(found.vectors))
     return replace(made, ptx_sha256=launch.sha256, launch=started)
@@ -298,17 +297,12 @@ def _measurement(
     return Measurement(
         row=number,
         gpu=gpu.id,
-        board=row.board,
         kernel=kernel,
         kernel_group=row.kernel_group or group_of(readable),
         ptx_sha256=None,
         launch=None,
-        core_mhz=row.core_mhz,
-        memory_mhz=row.memory_mhz,
-        power_watts=row.power_watts,
-        time_seconds=row.time_seconds,
-        repeats=row.repeats,
         vectors=vectors,
+        **members(row, "board", "core_mhz", "memory_mhz", "power_watts", "time_seconds", "repeats"),
     )
 
 
@@ -328,8 +322,3 @@ def _content_hash(form: Form, schemas: Mapping[str, str], rows: Sequence[Measure
 
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _in_time(until: float) -> None:
-    if time.monotonic() > until:
-        raise late()

@@ -32,7 +32,7 @@ from wattcast.predictor.parts.power_models import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 PACKAGED: Origin = "packaged"
 TIME = "time"
@@ -58,13 +58,11 @@ class Champions:
         registry: RegistryStore,
         artifacts: RegistryArtifacts,
         poll_seconds: float = 0.5,
-        told: Callable[[Snapshot], None] | None = None,
     ) -> None:
         self._power = power
         self._registry = registry
         self._artifacts = artifacts
         self._poll_seconds = poll_seconds
-        self._told = told
         self._opened: dict[int, Champion] = {}
         self._times: dict[int, CorrectedTimes] = {}
         self._cards: dict[int, tuple[Name, ModelCard]] = {}
@@ -119,11 +117,8 @@ class Champions:
             self._generation = snapshot.generation
             self._retry_at = time.monotonic() + RETRY_SECONDS
             self._tell(before)
-        if not changed:
-            return
-        if self._told is not None:
-            self._told(snapshot)
-        log().info("serving champions", generation=snapshot.generation)
+        if changed:
+            log().info("serving champions", generation=snapshot.generation)
 
     def _tell(self, before: Mapping[tuple[str, str, str], Missing]) -> None:
         """Log what cannot be loaded any more, or can again."""
@@ -216,9 +211,8 @@ class Champions:
 
     def _retrained(self, snapshot: Snapshot) -> dict[Name, ModelCard]:
         for version in snapshot.versions:
-            if version.origin == PACKAGED or version.name.target != TARGET:
-                continue
-            if version.id in self._cards:
+            packaged = version.origin == PACKAGED or version.name.target != TARGET
+            if packaged or version.id in self._cards:
                 continue
             try:
                 self._cards[version.id] = version.name, self.artifact(version).card

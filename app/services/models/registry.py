@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
+from wattcast.app.services.models.artifacts import RegistryArtifacts, folder_of, name_of
 from wattcast.app.services.models.champions import PACKAGED, TIME, open_version
 from wattcast.app.store.registry import Move, NewVersion, Place, Snapshot, Version
 from wattcast.features.errors import ModelError
@@ -135,8 +135,7 @@ def _told(version: Version) -> dict[str, Any]:
         "board": version.board,
         "origin": version.origin,
         "created": version.created.isoformat(),
-        "card": f"/models/{name.gpu}/{name.target}/{name.family}-{name.schema_id}-{name.source}"
-        f"/{name.version}",
+        "card": f"/models/{folder_of(name).as_posix()}",
         "job": str(version.job_id) if version.job_id else None,
         "promoted": verdict.get("promoted"),
         "reasons": list(verdict.get("reasons", ())),

@@ -146,9 +146,9 @@ class _Run:
         names = [self._adopt(outcome) for outcome in outcomes]
         self._finish(snapshot, list(zip(outcomes, names, strict=True)))
 
-    def tell(self, stage: str, share: float, detail: str = "") -> None:
+    def tell(self, stage: str, share: float) -> None:
         """Tell the job's progress. Raises LeaseLostError where it is ours no more."""
-        self.data.jobs.progress(self.job.id, self.token, stage, round(share, 4), detail)
+        self.data.jobs.progress(self.job.id, self.token, stage, round(share, 4))
 
     def _outcome(self, snapshot: Snapshot, number: int) -> Outcome:
         """Candidate and verdict of one target."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
 from wattcast.app.services.models.champions import open_version
-from wattcast.app.services.retrain.candidate_rows import Rest, vectors_of
+from wattcast.app.services.retrain.candidate_rows import Rest, complete, vectors_of
 from wattcast.app.services.retrain.launches import Launches, MeasuredAt
 from wattcast.app.services.retrain.messages import Mode, RetrainRequest
 from wattcast.app.store.measurements import Measurement
@@ -106,7 +106,7 @@ class Outcome:
             "watts_factor": card.watts_factor if isinstance(card, ModelCard) else None,
             "verdict": self.retrained.verdict.model_dump(mode="json"),
             "scores": [scores.model_dump(mode="json") for scores in card.scores],
-            "left_out": self.rest.reasons,
+            "left_out": self.rest,
         }
 
 
@@ -119,11 +119,10 @@ def serving(
     power: PowerModels, artifacts: RegistryArtifacts, snapshot: Snapshot, place: Place
 ) -> Artifact[ModelCard]:
     """The power model that answers by default for a board now. Raises ModelError."""
-    for board in dict.fromkeys((place.board, "")):
-        version = snapshot.champion(place._replace(board=board))
-        if version is not None:
-            return open_version(power, artifacts, version)
-    return power.default_artifact(place.gpu)
+    version = snapshot.answering(place)
+    if version is None:
+        return power.default_artifact(place.gpu)
+    return open_version(power, artifacts, version)
 
 
 @dataclass(frozen=True)
@@ -186,8 +185,7 @@ def boosted_watts(model: BoostedPowerModel, rows: Sequence[Measurement], gpu: Gp
     if not having:
         return found
     vectors = vectors_of([rows[at] for at in having], schema, card.feature_names, gpu)
-    may_miss = np.array([feature.missing_share > 0 for feature in card.features])
-    whole = ~(np.isnan(vectors) & ~may_miss).any(axis=1)
+    whole = complete(card, vectors)
     if whole.any():
         found[np.array(having)[whole]] = model.predict_watts(vectors[whole])
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -16,7 +16,7 @@ from wattcast.app.store.measurements import Batch, Measurement, MeasurementStore
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import get_schema
-from wattcast.models.cards import SchemaReference, Source
+from wattcast.models.cards import ModelCard, SchemaReference, Source
 from wattcast.models.clocks import default_clocks
 from wattcast.models.power.boosted import launch_features
 from wattcast.models.power.physical import SAME_CLOCK
@@ -31,11 +31,8 @@ PREFERRED_SCHEMA = "alavani2023"
 FindRows = Callable[[Sequence[UUID]], Iterator[tuple[UUID, Measurement]]]
 
 
-@dataclass
-class Rest:
-    """Rows that do not train, counted by reason."""
-
-    reasons: Counter[str] = field(default_factory=Counter)
+Rest = Counter[str]
+"""Rows that do not train, counted by reason."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +63,7 @@ class Together:
 
     def where(self, reasons: Sequence[str | None], rest: Rest) -> Together:
         """Those without a reason against them."""
-        rest.reasons.update(reason for reason in reasons if reason is not None)
+        rest.update(reason for reason in reasons if reason is not None)
         kept = [row for row, why in zip(self.rows, reasons, strict=True) if why is None]
         return replace(self, rows=kept)
 
@@ -210,7 +207,7 @@ def _usable(
         if why is None:
             rows.append((batch, row))
         else:
-            rest.reasons[why] += 1
+            rest[why] += 1
     return rows
 
 
@@ -223,10 +220,8 @@ def _unusable(row: Measurement, wanted: Wanted, schema: str) -> str | None:
         return f"no features of {schema}"
     if wanted.any_clocks:
         return None
-    at, usual = (
-        Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(wanted.gpu),
-        default_clocks(wanted.gpu),
-    )
+    at = Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(wanted.gpu)
+    usual = default_clocks(wanted.gpu)
     if any(abs(a / b - 1) > SAME_CLOCK for a, b in zip(at, usual, strict=True)):
         return "measured at other clocks than the models answer for"
     return None
@@ -242,10 +237,15 @@ def _gaps(
     """What is wrong with rows that have a gap where the champion was trained on rows without."""
     if not rows:
         return []
-    may_miss = np.array([feature.missing_share > 0 for feature in champion.card.features])
-    vectors = vectors_of(rows, schema, inputs, gpu)
-    whole = ~(np.isnan(vectors) & ~may_miss).any(axis=1)
+    whole = complete(champion.card, vectors_of(rows, schema, inputs, gpu))
     return [None if one else "a feature is missing" for one in whole]
+
+
+def complete(card: ModelCard, vectors: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which of the inputs ``[n, k]`` have no gap where the model was trained on rows without."""
+    may_miss = np.array([feature.missing_share > 0 for feature in card.features])
+    whole: NDArray[np.bool_] = ~(np.isnan(vectors) & ~may_miss).any(axis=1)
+    return whole
 
 
 def vectors_of(
@@ -273,5 +273,5 @@ def _source(batch: Batch) -> Source:
 
 def nothing_left(gpu: GpuProfile, rest: Rest) -> DataError:
     """The error of a retraining whose rows all fall away, with the reasons."""
-    why = ", ".join(f"{count} {reason}" for reason, count in sorted(rest.reasons.items()))
+    why = ", ".join(f"{count} {reason}" for reason, count in sorted(rest.items()))
     return DataError(f"no measurement of {gpu.id} is left to train on ({why or 'there are none'})")

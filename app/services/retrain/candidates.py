@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from wattcast.app.services.models.champions import TIME
 from wattcast.app.services.retrain.attempt import (
@@ -65,9 +64,8 @@ def retrain_power(attempt: Attempt) -> Outcome:
     place = Place(gpu.id, found.board, TARGET)
     answering = serving(attempt.services.power, attempt.artifacts, attempt.snapshot, place)
     champion = _champion(attempt, answering, place, found.schema_id)
-    board = None if champion is None else champion.card.board
-    trained_on = board.batches if board is not None and board.label == place.board else ()
-    together = found.with_earlier(trained_on, measurements, attempt.rows, rest)
+    known = _trained_on(None if champion is None else champion.card.board, place)
+    together = found.with_earlier(known, measurements, attempt.rows, rest)
     uploads, measured = found.boosted(champion, together, rest)
     beside = None
     if champion is None or answering.card != champion.card:
@@ -121,9 +119,6 @@ def _families(attempt: Attempt, champion: Champion | None) -> tuple[str, ...]:
         singles = champion.artifact.members or (champion.artifact,)
         return tuple(single.card.family for single in singles)
     return ("xgboost", "catboost")
-
-
-Floats = NDArray[np.float64]
 
 
 def calibrate_power(attempt: Attempt) -> Outcome:
@@ -225,10 +220,7 @@ def _trained_on(board: BoardFacts | TimeBoard | None, place: Place) -> Sequence[
 
 def _correction(attempt: Attempt, place: Place) -> CorrectedTimes | None:
     """What corrects the times of a board now."""
-    for board in dict.fromkeys((place.board, "")):
-        version = attempt.snapshot.champion(place._replace(board=board))
-        if version is not None:
-            return CorrectedTimes(
-                attempt.artifacts.open_correction(version.name, version.card_sha256)
-            )
-    return None
+    version = attempt.snapshot.answering(place)
+    if version is None:
+        return None
+    return CorrectedTimes(attempt.artifacts.open_correction(version.name, version.card_sha256))

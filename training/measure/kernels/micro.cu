@@ -98,6 +98,7 @@ SHARED(st_shared_i4, I4(ST_SHARED))
         reached[THREAD] = at - (unsigned long long)ring; \
     }
 CHASE(chase_ca, "ld.global.ca.u64")
+CHASE(chase_nc, "ld.global.nc.u64")
 CHASE(chase_cg, "ld.global.cg.u64")
 
 // ---- Streams of 16 bytes a thread. Offsets wrap at the footprint (mask: its bytes less 1).
@@ -132,6 +133,7 @@ CHASE(chase_cg, "ld.global.cg.u64")
     "fma.rn.f32 %4, v0, v1, %4;\n\tfma.rn.f32 %5, v1, v2, %5;\n\t" \
     "fma.rn.f32 %6, v2, v3, %6;\n\tfma.rn.f32 %7, v3, v0, %7;\n\t"
 STREAM(read_ca, LOAD("ca"), "")
+STREAM(read_nc, LOAD("nc"), "")
 STREAM(read_cg, LOAD("cg"), "")
 STREAM(read_fma4, LOAD("cg"), FMA4)
 STREAM(read_fma16, LOAD("cg"), R4(FMA4))

@@ -229,10 +229,7 @@ class _Builder:
             for name in destinations(one):
                 if name in self.multiple:
                     for loop in self.forest.around(self.cfg.block_of[one.position]):
-                        names = found.setdefault(loop, set())
-                        if name in names:
-                            break
-                        names.add(name)
+                        found.setdefault(loop, set()).add(name)
         return found
 
     def _entering(

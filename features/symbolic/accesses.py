@@ -252,9 +252,9 @@ def _pattern(walker: Counting, access: Access, state: State, ground: Ground) -> 
     if access.facts.entry in TILES:
         total = 0.0
         for shift, weight in phases:
-            counts = _of_tiles(walker.warp_weights, access, lead, base, shift, state)
-            times = weight if weight.size == counts.size else weight.sum(keepdims=True)
-            total += float(times @ counts)
+            rows = _of_tiles(walker.warp_weights, access, lead, base, shift, state)
+            times = weight if weight.size == rows.size else weight.sum(keepdims=True)
+            total += float(times @ rows)
         return Pattern(ground, total)
     unit = _unit(access)
     total = cycles = 0.0

@@ -51,7 +51,8 @@ class LoopTrips:
 
     ``back_edges`` counts coming round again (``mean`` less one per entry). ``entries`` are
     thread entries of the whole launch. ``extrapolated``: iterations were skipped because
-    they repeat, or cut off where the budget ended.
+    they repeat, or cut off where the budget ended. ``rough``: what they touched of memory is a
+    guess, as accesses do not move by whole sectors, or not evenly.
     """
 
     function: str
@@ -63,6 +64,7 @@ class LoopTrips:
     highest: int
     entries: float
     extrapolated: bool
+    rough: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
 from wattcast.features.execution.values import BOOL, Array, as_type
 from wattcast.features.execution.walks import walk_on
 from wattcast.features.integers import UNSIGNED
-from wattcast.features.memory import KEY_BITS, SECTOR_SHIFT, per_slot
+from wattcast.features.memory import KEY_BITS, SECTOR_BYTES, SECTOR_SHIFT, per_slot
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
@@ -288,6 +288,10 @@ class Skip:
         if stride == 0 or keys is None or both is None or not keys.size:
             return
         tally.extra += iterations * (tally.extra - extra)
+        held = self.machine.trips.counts[self.edge.loop]
+        far = stride is not None and abs(stride) > SECTOR_BYTES and stride % SECTOR_BYTES != 0
+        if held is not None and (stride is None or far or stride != self._stride(number, 1)):
+            held.rough = True
         if stride is None:  # lanes go different ways: as many new sectors as in the last round
             if self.watch.addresses[-1][number] is not None:
                 tally.extra += iterations * per_slot(
@@ -317,9 +321,9 @@ class Skip:
             last = per_slot(slots, tally.extra.size) if reached == listed else 0
             tally.extra += np.maximum(0, fresh * (moves - reached) - last)
 
-    def _stride(self, number: int) -> int | None:
-        """By how many bytes all lanes' addresses moved in the last iteration."""
-        _, earlier, later = (a[number] for a in self.watch.addresses)
+    def _stride(self, number: int, last: int = 2) -> int | None:
+        """By how many bytes all lanes' addresses moved in the ``last`` of three iterations."""
+        earlier, later = (a[number] for a in self.watch.addresses[last - 1 : last + 1])
         if earlier is None or later is None or earlier.shape != later.shape:
             return None
         moved = later - earlier

@@ -212,7 +212,7 @@ def _loops(program: Program, batches: list[Ran], plan: SamplingPlan) -> tuple[Lo
         entries = np.zeros(blocks, dtype=np.int64)
         rounds = np.zeros(blocks, dtype=np.int64)
         lowest, highest = np.iinfo(np.int64).max, 0
-        extrapolated = False
+        extrapolated = rough = False
         for batch in batches:
             count = batch.machine.trips.counts[number]
             if count is None:
@@ -222,6 +222,7 @@ def _loops(program: Program, batches: list[Ran], plan: SamplingPlan) -> tuple[Lo
             rounds[batch.first : batch.first + count.rounds.size] = count.rounds
             lowest, highest = min(lowest, count.lowest), max(highest, count.highest)
             extrapolated |= count.extrapolated or not batch.machine.finished
+            rough |= count.rough
         entered = plan.total(entries)
         if not entered:
             continue
@@ -229,6 +230,7 @@ def _loops(program: Program, batches: list[Ran], plan: SamplingPlan) -> tuple[Lo
             LoopTrips(
                 linked.function.name, loop.index, loop.label, loop.line,
                 plan.total(rounds) / entered, int(lowest), int(highest), entered, extrapolated,
+                rough,
             )
         )  # fmt: skip
     return tuple(found)

@@ -24,7 +24,9 @@ class LoopCount:
     ``current`` counts the present entry, per thread (none once all have left and it is settled).
     """
 
-    __slots__ = ("current", "entries", "extrapolated", "frames", "highest", "lowest", "rounds")
+    __slots__ = (
+        "current", "entries", "extrapolated", "frames", "highest", "lowest", "rough", "rounds",
+    )  # fmt: skip
 
     def __init__(self, slots: int) -> None:
         self.current = np.zeros(0, dtype=np.int64)
@@ -32,7 +34,7 @@ class LoopCount:
         self.rounds = np.zeros(slots, dtype=np.int64)  # header executions by threads
         self.lowest = _NONE
         self.highest = 0
-        self.extrapolated = False
+        self.extrapolated = self.rough = False
         self.frames: list[Frame] = []  # registers at the last two rounds
 
     def settle(self, chosen: np.ndarray[tuple[int], np.dtype[np.bool_]] | None) -> None:

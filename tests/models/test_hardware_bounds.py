@@ -155,3 +155,17 @@ def test_twice_the_work_takes_twice_the_time_and_no_less_energy(
     small, large = (seconds_and_joules(predictor, each) for each in (one, two))
     assert large[1] >= small[1]
     assert 1.8 < large[0] / small[0] < 2.2, (factor, one.activity.footprint_bytes / GPU.l2_bytes)
+
+
+def test_an_interpreter_whose_program_symbols_do_not_know_says_so() -> None:
+    """Every warp is taken to go into every case of its switch, 3.5 times what one trip runs:
+    all of that is assumed, and the interval holds what an execution finds."""
+    kernel = BY_NAME["virtual_machine"]
+    told = analysed(kernel, kernel.large, "symbolic")
+    ran = analysed(kernel, kernel.large, "executed")
+    assert told.coverage.assumed > 0.99
+    assert ran.coverage.assumed == 0
+    model = get_time_model("bottleneck")
+    said, true = (model.predict(each, GPU).estimate for each in (told, ran))
+    assert said.low < true.value < said.high
+    assert said.high / said.low > 50 * true.high / true.low

@@ -322,7 +322,7 @@ class Skip:
             tally.extra += np.maximum(0, fresh * (moves - reached) - last)
 
     def _stride(self, number: int, at: int = 2) -> int | None:
-        """By how many bytes all lanes' addresses moved in the last (2) or an earlier one of three iterations."""
+        """By how many bytes all lanes' addresses moved in the last (2) or an earlier iteration."""
         earlier, later = (a[number] for a in self.watch.addresses[at - 1 : at + 1])
         if earlier is None or later is None or earlier.shape != later.shape:
             return None

@@ -282,11 +282,13 @@ class _Builder:
         if len(environments) == 1:
             return dict(first)
         merged: dict[str, Node] = {}
-        names = dict.fromkeys(name for e in environments for name in e)
+        names: dict[str, Node] = {}
+        for environment in environments:
+            names |= environment
         for name in names:
             values = [e.get(name) for e in environments]
             known = [v for v in values if v is not None]
-            if all(v is known[0] for v in known):
+            if known.count(known[0]) == len(known):  # nodes are equal where they are one
                 merged[name] = known[0]
                 continue
             bits = known[0].bits

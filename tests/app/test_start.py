@@ -27,6 +27,19 @@ def test_heavy_libraries_wait_until_they_are_needed(entry: str) -> None:
     assert done.stdout.split() == []
 
 
+LATE = (
+    *("wattcast.features.execution", "wattcast.predictor.messages", "wattcast.predictor.explain"),
+    *("itanium_demangler", "importlib.metadata"),
+    "pydantic.plugin._loader",  # loaded with the first validator that is built
+)
+
+
+def test_what_a_prediction_uses_is_loaded_by_the_prediction() -> None:
+    code = f"import wattcast, sys; wattcast.predict; print({set(LATE)!r} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
 EXTRAS = (
     *("fastapi", "starlette", "sqlalchemy", "alembic", "uvicorn", "httpx", "jinja2", "plotly"),
     *("prometheus_client", "pyarrow", "multipart", "threadpoolctl", "scipy", "networkx"),

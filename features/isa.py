@@ -259,6 +259,18 @@ def _shape(modifiers: list[str]) -> tuple[int, int, int] | None:
     return None
 
 
+TILES = frozenset({"wmma.load", "wmma.store"})
+"""Instructions that move a matrix tile, whose layout in memory is told (PTX ISA 9.0, 9.7.14.4)."""
+
+
+def tile_lines(facts: OpcodeFacts) -> tuple[int, int]:
+    """Lines of a tile of ``TILES``, and elements that lie side by side in each."""
+    parts = facts.opcode.split(".")
+    m, n, k = _shape(parts) or (0, 0, 0)
+    rows, columns = {"a": (m, k), "b": (k, n)}.get(parts[2], (m, n))
+    return (rows, columns) if "row" in parts else (columns, rows)
+
+
 def _bytes(facts: OpcodeFacts, modifiers: list[str]) -> int:
     """Bytes one lane moves; the 32 lanes of a warp share a matrix fragment equally."""
     shape = _shape(modifiers)
@@ -267,7 +279,7 @@ def _bytes(facts: OpcodeFacts, modifiers: list[str]) -> int:
         rows, columns, _ = shape or (8, 8, 1)
         bits = 16 if (rows, columns) == (8, 8) else 8
         return rows * columns * bits * _number(modifiers, r"x(\d+)") // 8 // 32
-    if facts.entry in ("wmma.load", "wmma.store"):
+    if facts.entry in TILES:
         m, n, k = shape or (0, 0, 0)
         elements = {"a": m * k, "b": k * n}.get(modifiers[0] if modifiers else "", m * n)
         return elements * facts.bits // 8 // 32

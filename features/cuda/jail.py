@@ -366,7 +366,7 @@ def _limit(policy: Policy) -> None:
             beyond = name == resource.RLIMIT_CPU and most != hard
             resource.setrlimit(name, (most, most + beyond))
     # It outlives exec; 0: none.
-    signal.alarm(policy.get("clock_seconds", policy.get("seconds", 0)))
+    signal.alarm(policy.get("clock_seconds") or policy.get("seconds") or 0)
     os.nice(policy.get("niceness", 0))
 
 

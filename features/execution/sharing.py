@@ -201,7 +201,7 @@ class _Runs(NamedTuple):
     """Runs of adjacent units: where they begin, and by slot how many runs and units there are."""
 
     begins: Integers
-    count: Integers
+    runs: Integers
     units: Integers
 
 
@@ -228,8 +228,8 @@ def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | N
     sectors = _runs(keys, KEY_BITS, slots)
     if not keys.size:
         return unknown
-    usual = int(np.bincount(sectors.count[sectors.count > 0]).argmax())
-    alike = np.flatnonzero(sectors.count == usual)
+    usual = int(np.bincount(sectors.runs[sectors.runs > 0]).argmax())
+    alike = np.flatnonzero(sectors.runs == usual)
     first = np.searchsorted(sectors.begins, alike << KEY_BITS)
     runs = sectors.begins[first[:, None] + np.arange(min(usual, MOST_PATTERN))]
     low = runs[:, 0] & ((1 << KEY_BITS) - 1)
@@ -251,11 +251,11 @@ def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | N
     def drift(step: float, blocks: int) -> _Drift | None:
         step = round(abs(float(step)) * PARTS) / PARTS
         far = step * max(2, min(FAR, blocks // 2))
-        runs, units = sectors.count[alike].mean(), sectors.units[alike].mean()
+        runs, units = sectors.runs[alike].mean(), sectors.units[alike].mean()
         least = jump if jumps else 0.0  # of a run, beyond which neighbours share nothing
         if (step % 1 == 0 and not jumps) or step >= max(units / runs, least):
             return None
-        long = lines.units[alike].mean() / lines.count[alike].mean()
+        long = lines.units[alike].mean() / lines.runs[alike].mean()
         return _Drift(
             _shared(max(units / runs, least), step, far),
             _shared(

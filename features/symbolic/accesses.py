@@ -9,17 +9,19 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from wattcast.features.isa import TILES, tile_lines
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import (
     SECTOR_BYTES,
     SECTOR_SHIFT,
     SECTORS_PER_LINE,
+    bank_conflicts,
     distinct_per_row,
     l1_millicycles,
     sectors,
     shared_transactions,
 )
-from wattcast.features.symbolic.arith import Array, Missing, Val, as_val
+from wattcast.features.symbolic.arith import Array, Missing, Val, Value, as_val
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State
 from wattcast.features.symbolic.journal import Touched
 from wattcast.features.symbolic.scheme import Access
@@ -113,7 +115,8 @@ def measure(walker: Counting, access: Access, context: Context, state: State) ->
     unit = _unit(access)
     ground = _ground(walker, access, context, state, unit)
     # Addresses that differ by a whole number of units share sectors and banks alike.
-    key = (access.address, access.offset % unit, access.space, access.width, access.facts.entry)
+    kind = access.facts.opcode if access.facts.entry in TILES else access.facts.entry
+    key = (access.address, access.offset % unit, access.space, access.width, kind)
     kept = walker.patterns.get(key)
     if kept is None or kept.ground is not ground:
         kept = walker.patterns[key] = _pattern(walker, access, state, ground)
@@ -145,7 +148,8 @@ class Pattern(NamedTuple):
 
 class Ground(NamedTuple):
     """An address for one set of lanes, whatever offset is added and however much is moved:
-    what shifts it over the iterations and how often, and how lanes lie to each other."""
+    what shifts it over the iterations and how often, and how lanes lie to each other. ``lead``:
+    elements between the lines of a matrix tile."""
 
     context: Context
     mask: Mask
@@ -157,6 +161,7 @@ class Ground(NamedTuple):
     step: int | None
     reason: Missing | None
     kinds: Kinds | None = None
+    lead: int = 0
 
 
 class Kinds(NamedTuple):
@@ -193,7 +198,7 @@ def _kinds(base: Array | int, mask: Mask) -> Kinds | None:
 
 def _ground(walker: Counting, access: Access, context: Context, state: State, unit: int) -> Ground:
     """What accesses of one address and unit have in common; found once for each set of lanes."""
-    key = (access.address, unit, access.width > 0, access.facts.entry.startswith("wmma"))
+    key = (access.address, unit, access.width > 0, access.stride, access.facts.entry in TILES)
     kept = walker.grounds.get(key)
     if kept is None or kept.context is not context or kept.mask is not state.mask:
         kept = walker.grounds[key] = _grounded(walker, access, context, state, unit)
@@ -213,8 +218,11 @@ def _grounded(
         reason = value if isinstance(value, Missing) else Missing("a condition as address", 0)
     if reason is None and access.width <= 0:
         reason = Missing("the size of the access is not known", 0)
-    if reason is None and access.facts.entry.startswith("wmma"):
-        reason = Missing("the layout of matrix fragments is not documented", 0)
+    lead: Value = tile_lines(access.facts)[1] if access.facts.entry in TILES else 0
+    if access.stride is not None:
+        lead = walker.evaluator.evaluate(access.stride, context)
+    if reason is None and not isinstance(lead, int):
+        reason = Missing("the stride of a matrix tile is not one number", 0)
     if reason is None:
         found = _phases(context, address, unit)
         if isinstance(found, Missing):
@@ -224,8 +232,13 @@ def _grounded(
     rows = _rows(address.base, state)
     if reason is None and rows * state.mask.shape[1] * len(phases) > MOST_CELLS:
         reason = Missing("too many iterations differ to look at all", 0)
-    if reason is not None:
+    if reason is not None or not isinstance(lead, int):
         return Ground(context, state.mask, 0, [], None, None, (), None, reason)
+    if access.facts.entry in TILES:
+        step = _step(address, context)
+        return Ground(
+            context, state.mask, address.base, phases, None, None, (), step, None, None, lead
+        )
     laid = _stride(address.base, state, walker.warp_weights)
     step, base = _step(address, context), address.base
     kinds = None if laid[-1] or unit != SECTOR_BYTES else _kinds(base, state.mask)
@@ -233,9 +246,16 @@ def _grounded(
 
 
 def _pattern(walker: Counting, access: Access, state: State, ground: Ground) -> Pattern:
-    _, _, base, phases, stride, starts, begins, _, reason, kinds = ground
+    _, _, base, phases, stride, starts, begins, _, reason, kinds, lead = ground
     if reason is not None:
         return Pattern(ground, 0.0)
+    if access.facts.entry in TILES:
+        total = 0.0
+        for shift, weight in phases:
+            rows = _of_tiles(walker.warp_weights, access, lead, base, shift, state)
+            times = weight if weight.size == rows.size else weight.sum(keepdims=True)
+            total += float(times @ rows)
+        return Pattern(ground, total)
     unit = _unit(access)
     total = cycles = 0.0
     loads = unit == SECTOR_BYTES and access.facts.category in ("load", "copy")
@@ -323,6 +343,23 @@ def _per_row(
         )
     found = counts.reshape(shape[0], -1) @ weights
     return np.stack([found, np.zeros_like(found)])
+
+
+def _of_tiles(
+    weights: npt.NDArray[np.float64], access: Access, lead: int, base: Array | int, shift: int,
+    state: State,
+) -> npt.NDArray[np.float64]:  # fmt: skip
+    """Sectors of each row's matrix tiles, or the conflict degree of all of a tile, weighted over
+    the sampled warps; a warp's first lane tells where its tile lies."""
+    shape = np.broadcast_shapes(state.mask.shape, np.shape(base))
+    active = np.broadcast_to(state.mask, shape).reshape(-1, WARP_SIZE).any(axis=1)
+    first = np.broadcast_to(base, shape).reshape(-1, WARP_SIZE)[:, :1] + access.offset + shift
+    lines, long = tile_lines(access.facts)
+    elements = (np.arange(lines)[:, None] * lead + np.arange(long)).ravel()
+    where = first + elements * (access.facts.bits // 8)
+    counts = bank_conflicts(where) if access.space == "shared" else sectors(where)[0]
+    found: npt.NDArray[np.float64] = (counts * active).reshape(shape[0], -1) @ weights
+    return found
 
 
 def _distinct(units: Array, active: Mask) -> Array:

@@ -11,7 +11,7 @@ from wattcast.features.attached import Attached
 from wattcast.features.cfg import build_cfg
 from wattcast.features.dataflow import NO_DESTINATION
 from wattcast.features.effort import checkpoint
-from wattcast.features.isa import OpcodeFacts, classify
+from wattcast.features.isa import TILES, OpcodeFacts, classify
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import ir
 from wattcast.features.symbolic.elected import elected
@@ -228,13 +228,8 @@ class _Builder:
         for one in self.body.instructions:
             for name in destinations(one):
                 if name in self.multiple:
-                    loop: int | None = self.forest.innermost[self.cfg.block_of[one.position]]
-                    while loop is not None and loop >= 0:
-                        names = found.setdefault(loop, set())
-                        if name in names:
-                            break
-                        names.add(name)
-                        loop = self.forest.loops[loop].parent
+                    for loop in self.forest.around(self.cfg.block_of[one.position]):
+                        found.setdefault(loop, set()).add(name)
         return found
 
     def _entering(
@@ -378,7 +373,7 @@ class _Builder:
             held[place.offset] = self.value(one.operands[1], bits)
 
     def _call(self, one: ir.Instruction) -> None:
-        names = [o.name for o in one.operands if isinstance(o, ir.Symbol)]
+        callee = next((o.name for o in one.operands if isinstance(o, ir.Symbol)), None)
         groups = [o.elements for o in one.operands if isinstance(o, ir.Group)]
         results = bool(one.operands) and isinstance(one.operands[0], ir.Group)
         given = groups[1:] if results else groups
@@ -386,7 +381,6 @@ class _Builder:
             self.passed.pop(o.name, {}) if isinstance(o, ir.Symbol) else {}
             for o in (given[0] if given else ())
         )
-        callee = names[0] if names else None
         self.calls.setdefault(self.block, []).append(Call(one.position, callee, arguments))
 
     def _access(self, one: ir.Instruction, facts: OpcodeFacts, accesses: list[Access]) -> None:
@@ -396,10 +390,10 @@ class _Builder:
             return
         places = [operand for operand in one.operands if isinstance(operand, ir.Address)]
         spaces = [facts.space, facts.source_space] if facts.category == "copy" else [facts.space]
+        bits = 64 if self.module.address_size == 64 else 32
         for place, space in zip(places, spaces, strict=False):
             if space is None:
                 continue
-            bits = 64 if self.module.address_size == 64 else 32
             if place.base is None:
                 address, offset = self.graph.constant(place.offset, bits), 0
             elif isinstance(place.base, ir.Symbol):
@@ -417,7 +411,9 @@ class _Builder:
                 address = address.args[0]
             size = one.operands[2] if facts.category == "copy" and len(one.operands) > 2 else None
             moved = int(size.value) if isinstance(size, ir.Immediate) else facts.bytes_per_lane
-            accesses.append(Access(one.position, address, offset, space, moved, facts))
+            tiles = facts.entry in TILES and len(one.operands) > 2
+            stride = self.value(one.operands[2], 32) if tiles else None
+            accesses.append(Access(one.position, address, offset, space, moved, facts, stride))
 
     def _ending(self, index: int, one: ir.Instruction) -> Ending:
         block = self.cfg.blocks[index]

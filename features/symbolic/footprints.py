@@ -24,7 +24,7 @@ from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.reuse import ReuseCurve, Sharing, Stream, patch
 from wattcast.features.symbolic.analyse import Arguments
 from wattcast.features.symbolic.build import scheme
-from wattcast.features.symbolic.forms import Form, form_of, pointer_of
+from wattcast.features.symbolic.forms import Form, form_of, in_lines, pointer_of
 from wattcast.features.symbolic.results import SymbolicResult
 from wattcast.features.symbolic.sample import Forms
 from wattcast.features.symbolic.scheme import Access, Scheme
@@ -272,7 +272,7 @@ def _grouped(
     trips = {loop.loop: max(1.0, loop.count) for loop in result.loops}
     loop_of = {phi.node: loop for loop, phis in made.loop_phis.items() for phi in phis}
     found: dict[object, Group] = {}
-    loose: list[Group] = []
+    loose: dict[object, Group] = {}
     known: dict[Node, Form | None] = {}
     for block, accesses in enumerate(made.accesses):
         loops = made.forest.around(block)
@@ -285,19 +285,19 @@ def _grouped(
                 continue
             if access.address not in known:
                 known[access.address] = form_of(access.address, forms, trips, loop_of)
-            form = known[access.address]
+            form, width = in_lines(known[access.address], access, forms)
             if form is None:
                 origin = pointer_of(access.address, made)
-                group = Group(Form(origin, 0, (), (0, 0, 0), False), access.width, loops)
-                loose.append(group)
+                nothing = Form(origin, 0, (), (0, 0, 0), False)
+                group = loose.setdefault((origin, width), Group(nothing, width, loops))
             else:
-                key = form._replace(offset=0), loops, access.width
-                group = found.get(key) or found.setdefault(key, Group(form, access.width, loops))
+                key = form._replace(offset=0), loops, width
+                group = found.setdefault(key, Group(form, width, loops))
                 group.offsets.add(form.offset + access.offset)
             _add(group, access, made, sectors)
             group.requests += float(counts.requests[at])
             group.places.append(at)
-    return list(found.values()), loose
+    return list(found.values()), list(loose.values())
 
 
 def _add(group: Group, access: Access, made: Scheme, sectors: float) -> None:

@@ -7,8 +7,9 @@ from math import gcd
 from typing import NamedTuple
 
 from wattcast.features.integers import fold
+from wattcast.features.isa import TILES, tile_lines
 from wattcast.features.symbolic.sample import Forms, IrregularError
-from wattcast.features.symbolic.scheme import Scheme
+from wattcast.features.symbolic.scheme import Access, Scheme
 from wattcast.features.values import Node, affine
 
 _CHOICES = frozenset({"min.s", "max.s", "min.u", "max.u", "select", "join"})
@@ -101,6 +102,20 @@ def _form(
             else:
                 raise IrregularError
     raise IrregularError
+
+
+def in_lines(form: Form | None, access: Access, forms: Forms) -> tuple[Form | None, int]:
+    """The form of an access, and the bytes side by side in it; if it has none, those of an element.
+
+    What a lane moves, or a line of a matrix tile.
+    """
+    if access.facts.entry not in TILES:
+        return form, access.width
+    (lines, long), size = tile_lines(access.facts), access.facts.bits // 8
+    lead = long if access.stride is None else _constant(access.stride, forms)
+    if form is None or lead is None:
+        return None, size
+    return form._replace(dims=(*form.dims, Dim(lead * size, lines))), long * size
 
 
 def _steps(node: Node, forms: Forms, everywhere: bool = False) -> range | None:

@@ -15,7 +15,10 @@ from wattcast.features.values import Graph, Node
 
 @dataclass(slots=True)
 class Access:
-    """A memory instruction: where its address comes from. ``offset`` bytes are added to it."""
+    """A memory instruction: where its address comes from. ``offset`` bytes are added to it.
+
+    ``stride``: elements between the lines of a matrix tile; ``None``: as many as a line has.
+    """
 
     position: int
     address: Node

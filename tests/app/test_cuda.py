@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.app.conftest import settings_at
+from tests.app.conftest import Run, settings_at
 from tests.app.live import running
 from tests.app.test_problems import problem
 from wattcast.features.cuda import CompilerMissingError, compile_cuda
@@ -208,6 +208,46 @@ def test_arguments_by_c_name_position_and_ptx_name_are_one(client: httpx.Client)
     assert answers[0] == answers[1] == answers[2]
     # The first 1,000 threads are 32 warps; without the argument every thread would load.
     assert answers[0]["global_load_requests"] == 32
+
+
+MATMUL = """__global__ void matmul(const float *A, const float *B, float *C, int N) {
+  int row = blockIdx.y * blockDim.y + threadIdx.y, column = blockIdx.x * blockDim.x + threadIdx.x;
+  float sum = 0;
+  if (row < N && column < N) {
+    for (int k = 0; k < N; ++k)
+      sum += A[row * N + k] * B[k * N + column];
+    C[row * N + column] = sum;
+  }
+}
+"""
+
+
+@needs_compiler
+def test_a_size_that_is_missing_is_asked_for_by_its_c_name_before_any_number(
+    client: httpx.Client, run: Run, tmp_path: Path
+) -> None:
+    launch: dict[str, Any] = {"grid": [128, 128], "block": [32, 32]}
+    first, *_ = ask(client, **body(MATMUL, launch=launch))["needs"]
+    assert (first["argument"], first["position"]) == ("N", 3)
+    assert "loop" in first["decides"]
+    assert "linearly" in first["effect"]
+    (tmp_path / "matmul.cu").write_text(MATMUL)
+    where = ["--gpu", "v100", "--grid", "128,128", "--block", "32,32"]
+    told, _ = run("predict", str(tmp_path / "matmul.cu"), *where)
+    assert told.index("give N (argument 3)") < told.index("power")
+
+
+@needs_compiler
+def test_trips_are_given_by_the_line_of_the_loop(client: httpx.Client) -> None:
+    launch: dict[str, Any] = {"grid": [128, 128], "block": [32, 32], "arguments": {"N": 4096}}
+    times = [
+        ask(client, **body(MATMUL, launch=launch, loops={line: trips}))["time"]["seconds"]
+        for line, trips in (("5", 64), ("6", 64), ("5", 640))
+    ]
+    assert times[0] == times[1] < times[2] / 4
+    asked = body(MATMUL, launch=launch, loops={"20": 64})
+    members = problem(client.post("/predict", json=asked), 422, "launch")
+    assert "no loop holds line 20" in members["detail"]
 
 
 @needs_compiler

@@ -20,8 +20,8 @@ from wattcast.features.cuda import (
     isolation,
     measure_resources,
     ptxas,
+    toolchain,
 )
-from wattcast.features.cuda import compile as compile_module
 from wattcast.features.cuda.compile import forbidden_include, host_code
 from wattcast.features.cuda.isolation import Finished, Limits, in_force, run_limited
 from wattcast.features.cuda.toolchain import (
@@ -97,7 +97,7 @@ def test_an_unclosed_body_is_an_error_on_the_last_line():
 
 @needs_nvrtc
 def test_host_code_without_nvcc_names_the_host_line(monkeypatch):
-    monkeypatch.setattr(compile_module, "find_nvcc", lambda: None)
+    monkeypatch.setattr(toolchain, "find_nvcc", lambda: None)
     with pytest.raises(CompileError) as caught:
         compile_cuda(HOST, (8, 0))
     assert caught.value.context["line"] == 1
@@ -111,8 +111,8 @@ def test_a_whole_file_with_host_code_goes_through_nvcc():
 
 
 def test_without_any_compiler_the_error_says_how_to_install_one(monkeypatch):
-    monkeypatch.setattr(compile_module, "find_nvcc", lambda: None)
-    monkeypatch.setattr(compile_module, "find_nvrtc", lambda: None)
+    monkeypatch.setattr(toolchain, "find_nvcc", lambda: None)
+    monkeypatch.setattr(toolchain, "find_nvrtc", lambda: None)
     with pytest.raises(CompilerMissingError, match=r"wattcast\[cuda\]"):
         compile_cuda(SAXPY, (8, 0))
 

@@ -22,7 +22,7 @@ WITHIN = 1.3
 NO_SUM = {
     "geometric": "a remainder of what a loop doubles",
     "constant_filter": "a window clamped at the edges, in a main loop and a remainder",
-    "wmma_shared": "tiles whose layout is not documented",
+    "wmma_matmul": "a row of tiles is the warp's number by that of tiles in a row",
 }
 """Addresses that are known, but not as sums of multiples."""
 
@@ -128,6 +128,18 @@ def test_a_word_for_each_warp_moves_with_its_block() -> None:
         )
     assert found["symbolic"].distinct_sectors == found["executed"].distinct_sectors
     assert found["symbolic"].sharing.population == float("inf")
+
+
+@pytest.mark.parametrize("name", ["wmma_matmul", "wmma_shared"])
+def test_tiles_of_matrices_touch_the_sectors_of_their_lines(name: str) -> None:
+    """16 lines of 16 half numbers are 16 sectors, whichever lanes hold them."""
+    (kernel,) = (kernel for kernel in KERNELS if kernel.name == name)
+    worked_out, executed = analysed(kernel, "symbolic"), analysed(kernel, "executed")
+    said = worked_out.symbolic
+    assert all(access.affine for access in said.accesses)
+    ours, theirs = worked_out.activity.values(), executed.activity.values()
+    for each in ("global_load_sectors", "global_store_sectors", "shared_transactions"):
+        assert ours[each] == pytest.approx(theirs[each]), each
 
 
 def test_a_matrix_product_reads_its_factors_about_once() -> None:

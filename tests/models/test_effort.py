@@ -61,6 +61,12 @@ def executed(analysis: KernelAnalysis) -> float:
     return analysis.activity.values()["warp_instructions_ptx"]
 
 
+def seconds(analysis: KernelAnalysis) -> float:
+    """Time beyond that of a launch itself."""
+    found = get_time_model("bottleneck").predict(analysis, GPU)
+    return found.estimate.value - found.parts["launch"]
+
+
 def dram(analysis: KernelAnalysis) -> float:
     """Bytes between L2 and device memory."""
     values = analysis.activity.values()
@@ -80,13 +86,18 @@ def test_the_last_blocks_loop_is_one_blocks(analysis: str) -> None:
     )
     assert 1.9 < dram(two) / dram(one) < 2.1
     assert 1.9 < executed(two) / executed(one) < 2.1
+    assert 1.9 < seconds(two) / seconds(one) < 2.1
 
 
 def test_given_trips_take_effect_where_made_up_data_would_not_let_them() -> None:
-    counts = [
-        executed(found("csr_rows", 1024, 256, {"5": 262144}, loops={"default": trips}))
+    given = [
+        found("csr_rows", 1024, 256, {"5": 262144}, loops={"default": trips})
         for trips in (1, 8, 64, 1000)
     ]
+    counts, times = [executed(one) for one in given], [seconds(one) for one in given]
+    assert times == sorted(times)
+    assert 4 < times[2] / times[1] < 9
+    assert times[3] / times[2] == pytest.approx(1000 / 64, rel=0.2)
     assert 4 < counts[2] / counts[1] < 8.5
     assert counts == sorted(counts)
     slope = (counts[3] - counts[2]) / (counts[2] - counts[1])

@@ -119,9 +119,12 @@ class Lanes:
         self.count = blocks.size * self.per_block
         self.warps = self.count // WARP_SIZE
         self._kept: dict[str, Value] = {}
-        linear = np.arange(self.per_block, dtype=np.int64)
-        self.thread = np.tile(linear, blocks.size) if blocks.size > 1 else linear
-        self.living: Mask = (self.thread < launch.threads_per_block)[None, :]
+        self.thread = np.arange(self.per_block, dtype=np.int64)
+        self.living: Mask = self._in_all(self.thread < launch.threads_per_block)[None, :]
+
+    def _in_all(self, inside: Array) -> Array:
+        """What is so in one block, for all blocks."""
+        return np.broadcast_to(inside, (self.blocks.size, inside.size)).flatten()
 
     def special(self, name: str) -> Value:
         """A special register's value."""
@@ -142,9 +145,8 @@ class Lanes:
                 return 0
             below = int(np.prod(shape[:place], dtype=np.int64))
             if head == "tid":
-                inside = np.arange(self.per_block, dtype=np.int64) // below
-                inside = inside % shape[place] if place < 2 else inside
-                base = np.tile(inside, self.blocks.size)
+                inside = self.thread // below
+                base = self._in_all(inside % shape[place] if place < 2 else inside)
             else:
                 block = self.blocks // below
                 block = block % shape[place] if place < 2 else block
@@ -152,11 +154,11 @@ class Lanes:
                     return int(block[0])
                 base = np.repeat(block, self.per_block)
             return Val(base, 0, int(base.max()))
-        lane = self.thread % WARP_SIZE
+        lane = self._in_all(self.thread % WARP_SIZE)
         if head == "laneid":
             return Val(lane, 0, WARP_SIZE - 1)
         if head == "warpid":
-            return Val(self.thread // WARP_SIZE, 0, launch.warps_per_block - 1)
+            return Val(self._in_all(self.thread // WARP_SIZE), 0, launch.warps_per_block - 1)
         if head == "nwarpid":
             return launch.warps_per_block
         equal = np.int64(1) << lane

@@ -30,15 +30,15 @@ from wattcast.features.analysis import KernelAnalysis, Mode
 from wattcast.features.errors import MissingExtraError
 from wattcast.predictor import Predictor, parts
 from wattcast.predictor import predict as _prediction
-from wattcast.predictor.messages import ModelChoice, TimeModelChoice
-from wattcast.predictor.messages.predict import PredictAnswer, PredictRequest
 
 if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to import everything
     import shap
 
+    from wattcast.predictor.messages import ModelChoice, TimeModelChoice
     from wattcast.predictor.messages.batch import BatchAnswer
     from wattcast.predictor.messages.compare import CompareAnswer
     from wattcast.predictor.messages.features import FeaturesAnswer
+    from wattcast.predictor.messages.predict import PredictAnswer
 
 __all__ = ["analyze", "compare", "explain", "predict", "predict_many", "vector"]
 
@@ -111,7 +111,7 @@ def predict(
     more |= {"time_model": time_model, "model": model, "known": known, "work": work}
     more |= {"explain": "shap" if explain else None, "board": board, "gpu": gpu}
     answer = _answered(registry, **more, **_kernel(ptx, grid, block, **launch))
-    return _typed(PredictAnswer, answer)
+    return _predicted(answer)
 
 
 def predict_many(
@@ -185,7 +185,7 @@ def compare(
     if new is None:
         asked = _kernel(ptx, grid, block, **launch)
         answer = _answered(registry, gpus=list(gpus), model=model or "auto", **asked)
-        return [_typed(PredictAnswer, one) for one in answer["predictions"]]
+        return [_predicted(one) for one in answer["predictions"]]
     from wattcast.predictor import compare as comparison
     from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
 
@@ -220,6 +220,7 @@ def explain(
     except ImportError as error:
         raise MissingExtraError("shap", "explain") from error
     from wattcast.predictor.explain import explained
+    from wattcast.predictor.messages.predict import PredictRequest
 
     predictor = _predictor(registry)
     asked = {"gpu": gpu, "model": model, **_kernel(ptx, grid, block, **launch)}
@@ -288,7 +289,15 @@ def _predictor(registry: bool = True) -> Predictor:
 
 
 def _answered(registry: bool, **body: Any) -> dict[str, Any]:
+    from wattcast.predictor.messages.predict import PredictRequest
+
     return _prediction.predict(_predictor(registry), PredictRequest.model_validate(body))
+
+
+def _predicted(answer: dict[str, Any]) -> PredictAnswer:
+    from wattcast.predictor.messages.predict import PredictAnswer
+
+    return _typed(PredictAnswer, answer)
 
 
 def _typed(kind: type[Message], answer: dict[str, Any]) -> Message:

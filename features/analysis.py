@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
+from wattcast.features import schemas
 from wattcast.features.activity import (
     Access,
     Activity,
@@ -28,7 +29,6 @@ from wattcast.features.activity.cases import Floats
 from wattcast.features.assembled import assembled, spill_warning, with_spills
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, LaunchCounts, symbolic_atomics
-from wattcast.features.cuda import PtxasReport
 from wattcast.features.dataflow import BlockChain, dependent_chains
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.effort import DEFAULT_EFFORT
@@ -41,18 +41,12 @@ from wattcast.features.occupancy import Occupancy, check_directives, check_launc
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.registers import RegisterEstimate
 from wattcast.features.runs import REUSE_UNKNOWN, Runs, accesses
-from wattcast.features.schemas import (
-    FeatureVector,
-    KernelFacts,
-    activity_schema,
-    get_schema,
-    published_schemas,
-)
 from wattcast.features.schemas.counting import find_n_loop
 from wattcast.features.statics import KernelStatics, statics
 from wattcast.features.trips import ASSUMED_TRIP_RANGE, DEFAULT_TRIP_COUNT, TripCount, resolve_trips
 
 if TYPE_CHECKING:
+    from wattcast.features.cuda import PtxasReport
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.needs import Need
     from wattcast.features.symbolic import SymbolicResult
@@ -328,7 +322,7 @@ class KernelAnalysis:
         return measure_mix(self.module, self.counts.functions(self._factors))
 
     @cached_property
-    def facts(self) -> KernelFacts:
+    def facts(self) -> schemas.KernelFacts:
         """What the published schemas need of this launch."""
         return self._facts(self.registers.registers_per_thread, self.occupancy, None)
 
@@ -339,7 +333,7 @@ class KernelAnalysis:
         gpu_id: str | None = None,
         registers_per_thread: int | None = None,
         assumed_trips: float | None = None,
-    ) -> FeatureVector:
+    ) -> schemas.FeatureVector:
         """The feature vector of a schema; ``gpu_id`` names its table if it is not the GPU's own.
 
         ``registers_per_thread`` and ``assumed_trips`` give the vector of another case within
@@ -347,8 +341,8 @@ class KernelAnalysis:
         Raises SchemaError for an unknown schema or one without a table for the GPU, and
         LaunchError for registers that the GPU cannot launch.
         """
-        if schema_id == activity_schema().id:
-            return activity_schema().vector(
+        if schema_id == schemas.activity_schema().id:
+            return schemas.activity_schema().vector(
                 self.activity, gpu_id or self.gpu.id, self.activity_diagnostics
             )
         facts = self.facts
@@ -356,15 +350,15 @@ class KernelAnalysis:
             registers = registers_per_thread or self.registers.registers_per_thread
             resident = occupancy(self.gpu, self.launch, registers, self.static_shared_bytes)
             facts = self._facts(registers, resident, assumed_trips)
-        schema = published_schemas().get(schema_id)
+        schema = schemas.published_schemas().get(schema_id)
         if schema is None:
-            get_schema(schema_id)  # raises: it is no schema at all
+            schemas.get_schema(schema_id)  # raises: it is no schema at all
             raise AssertionError(schema_id)
         return schema.vector(facts, gpu_id)
 
     def _facts(
         self, registers: int, resident: Occupancy, assumed_trips: float | None
-    ) -> KernelFacts:
+    ) -> schemas.KernelFacts:
         labelled = {
             label: trips
             for loop, trips in zip(self.loops.loops, self._source_trips(assumed_trips), strict=True)
@@ -374,7 +368,7 @@ class KernelAnalysis:
         n_loop, diagnostics = find_n_loop(
             self.static.counts, {"default": DEFAULT_TRIP_COUNT, **labelled}
         )
-        return KernelFacts(
+        return schemas.KernelFacts(
             counts=self.static.counts,
             launch=self.launch,
             gpu_id=self.gpu.id,

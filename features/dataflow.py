@@ -6,10 +6,11 @@ PTX writes its destination first; the exceptions are the instructions that have 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
+from wattcast.features.attached import attached
 from wattcast.features.cfg import BasicBlock, ControlFlowGraph
 from wattcast.features.effort import checkpoint
 from wattcast.features.ptx import ir
@@ -58,7 +59,8 @@ def reads(instruction: ir.Instruction) -> tuple[str, ...]:
     operands = instruction.operands
     written = _written_operands(instruction)
     if written:
-        _address_registers(operands[0], found)
+        if type(operands[0]) is not ir.Register:
+            _address_registers(operands[0], found)
         if instruction.opcode.startswith(_ACCUMULATES):
             _value_registers(operands[0], found)
         operands = operands[1:]
@@ -82,6 +84,19 @@ def writes(instruction: ir.Instruction) -> tuple[str, ...]:
     found: list[str] = []
     _value_registers(first, found)
     return tuple(dict.fromkeys(found))
+
+
+class Flow(NamedTuple):
+    """What ``reads`` and ``writes`` tell of each instruction of a body, by position."""
+
+    reads: tuple[tuple[str, ...], ...]
+    writes: tuple[tuple[str, ...], ...]
+
+
+@attached
+def flow(body: ir.Body) -> Flow:
+    """``Flow`` of a body, made once."""
+    return Flow(tuple(map(reads, body.instructions)), tuple(map(writes, body.instructions)))
 
 
 def _written_operands(instruction: ir.Instruction) -> bool:
@@ -149,33 +164,39 @@ def computed_from(names: Iterable[str], made: Mapping[str, Sequence[ir.Instructi
     return closure(names, lambda name: (read for one in made.get(name, ()) for read in reads(one)))
 
 
-def block_edges(body: ir.Body, block: BasicBlock) -> tuple[tuple[int, int], ...]:
-    """Def-use edges inside a block: (writer, reader) instruction positions, each once.
+def block_sources(body: ir.Body, block: BasicBlock) -> Iterator[tuple[ir.Instruction, set[int]]]:
+    """The instructions of a block, each with the positions in the block of those it depends on.
 
     Read after write by register, guards and the carry flag included; a guarded write depends
     on the write before it, whose value it may leave. Text order is a topological order.
-    Edges are sorted by reader, then writer.
     """
     checkpoint()
     writer: dict[str, int] = {}
-    edges: list[tuple[int, int]] = []
+    known = flow(body)
     for instruction in body.instructions[block.start : block.end]:
         position = instruction.position
         opcode = instruction.opcode
-        written = writes(instruction)
-        used = reads(instruction)
+        written = known.writes[position]
+        used = known.reads[position]
         if instruction.predicate is not None:
             used += written  # a guarded write may leave the old value
         if opcode[:4] in _READS_CARRY:
             used += (_CARRY,)
-        sources = {writer[name] for name in used if name in writer}
-        if sources:
-            edges += [(source, position) for source in sorted(sources)]
+        yield instruction, {writer[name] for name in used if name in writer}
         for name in written:
             writer[name] = position
         if ".cc" in opcode:
             writer[_CARRY] = position
-    return tuple(edges)
+
+
+def block_edges(body: ir.Body, block: BasicBlock) -> tuple[tuple[int, int], ...]:
+    """Def-use edges inside a block: (writer, reader) instruction positions, each once, sorted by
+    reader, then writer."""
+    return tuple(
+        (source, one.position)
+        for one, sources in block_sources(body, block)
+        for source in sorted(sources)
+    )
 
 
 # --- dependent chains: how much of a basic block could run at the same time -----------------------

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph, build_cfg
-from wattcast.features.dataflow import definitions, reads
+from wattcast.features.dataflow import definitions, flow
 from wattcast.features.loops import Loop, LoopForest, exits, natural_loops
 from wattcast.features.ptx.ir import Address, Function, Instruction, Symbol
 
@@ -51,6 +51,7 @@ class Deciding:
         self._parameters = {p.name for p in function.parameters}
         self._origins: dict[tuple[str, ...], Origin] = {}
         self._made = definitions(function.body.instructions)
+        self._reads = flow(function.body).reads
 
     def of(self, *names: str) -> Origin:
         """What some registers are computed from."""
@@ -77,7 +78,7 @@ class Deciding:
                     continue
                 read = one.base in ("ld", "ldu", "atom", "tex", "tld4", "suld")
                 loaded |= read
-                for other in reads(one):
+                for other in self._reads[one.position]:
                     state = (other, behind or read)
                     if state not in seen and len(seen) < MOST_FOLLOWED:
                         seen.add(state)

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from dataclasses import fields
 from sys import getsizeof
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from wattcast.features.analysis import KernelAnalysis
-from wattcast.features.attached import attached
-from wattcast.features.execution import ExecutionResult
-from wattcast.features.execution.engine import is_compiled
+from wattcast.features.attached import Attached, attached
 from wattcast.features.ptx.ir import Function, Module
+
+if TYPE_CHECKING:  # nothing executes a kernel before it is asked for
+    from wattcast.features.analysis import KernelAnalysis
+    from wattcast.features.execution import ExecutionResult
 
 TEXT_COPIES = 2
 """The text of a module, and the same without its comments."""
@@ -42,6 +44,10 @@ EXECUTED_BYTES = 10_000
 """An execution, besides its counts: samples, loops, diagnostics."""
 
 
+_HANDLERS: Attached[Function, object] = Attached("programs")
+"""Programs of a function that was executed (``execution.engine``)."""
+
+
 def module_bytes(module: Module) -> int:
     """Bytes of a module with everything that is attached to its functions by now."""
     text = TEXT_COPIES * getsizeof(module.text)
@@ -52,7 +58,7 @@ def _function_bytes(function: Function) -> int:
     body = vars(function).get("body")  # asked for as an attribute it would be parsed now
     if body is None:
         return FUNCTION_BYTES
-    each = INSTRUCTION_BYTES + HANDLER_BYTES * is_compiled(function)
+    each = INSTRUCTION_BYTES + HANDLER_BYTES * bool(_HANDLERS.get(function))
     return FUNCTION_BYTES + PARSED_BYTES + each * len(body.instructions)
 
 

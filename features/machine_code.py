@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.attached import attached
-from wattcast.features.dataflow import reads, writes
+from wattcast.features.dataflow import flow
 from wattcast.features.effort import checkpoint
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Register, Special
@@ -166,10 +166,12 @@ class _Fusion:
         self._product: set[int] = set()  # integer additions that became multiply-adds
         uses: dict[str, list[int]] = {}
         writers: dict[str, int] = {}
-        for one in body.instructions:
-            for name in reads(one):
-                uses.setdefault(name, []).append(one.position)
-            for name in writes(one):
+        known = flow(body)
+        for position, names in enumerate(known.reads):
+            for name in names:
+                uses.setdefault(name, []).append(position)
+        for names in known.writes:
+            for name in names:
                 writers[name] = writers.get(name, 0) + 1
         self._labels = {label.name: label.target for label in body.labels}
         self._uses = uses

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from wattcast.features.attached import Attached
 from wattcast.features.deciding import Deciding, deciding
-from wattcast.features.execution import assumed_integers
 from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.ptx.ir import Address, Function, Register
 from wattcast.features.trips import TripCount
@@ -38,7 +37,6 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
     known = deciding(function)
     open_loops = [trip for trip in trips if trip.how in ("assumed", "executed")]
     found: list[tuple[tuple[int, int], Need]] = []
-    values: Mapping[str, int] | None = None
     for position, parameter in enumerate(function.parameters):
         name = parameter.name
         given = launch.arguments.get(name, launch.arguments.get(str(position)))
@@ -62,12 +60,13 @@ def missing(function: Function, launch: Launch, trips: Sequence[TripCount]) -> t
             place = _place_of(function, known, name)
             if place is None:
                 continue
-            if values is None:
-                values = assumed_integers(function, launch)
-            if name not in values:
+            from wattcast.features.execution import assumed_integer
+
+            value = assumed_integer(function, name, launch)
+            if value is None:
                 continue
             rank, decides, effect = place
-            found.append(((rank, 0), Need(name, position, decides, effect, values[name], "value")))
+            found.append(((rank, 0), Need(name, position, decides, effect, value, "value")))
     return tuple(need for _, need in sorted(found, key=lambda one: (one[0], one[1].position)))
 
 

@@ -125,12 +125,12 @@ class Stream:
 
     def times(self, factor: float) -> Stream:
         """The stream of blocks that go on in the same way for ``factor`` times as long."""
-        sectors = {name: getattr(self, name) * factor for name in _of_length(type(self))}
+        sectors = {name: getattr(self, name) * factor for name in _of_length()}
         return replace(self, kept=self.kept.longer(factor), all=self.all.longer(factor), **sectors)
 
 
 @cache
-def _of_length(kind: type[Stream]) -> tuple[str, ...]:
-    """Fields that grow with how long blocks go on."""
-    names = (each.name for each in fields(kind))
+def _of_length() -> tuple[str, ...]:
+    """Fields of a stream that grow with how long its blocks go on."""
+    names = (each.name for each in fields(Stream))
     return tuple(name for name in names if name.endswith(("_sectors", "_lines")))

@@ -26,7 +26,6 @@ from wattcast.models.power import PHYSICAL
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.registry import DEFAULT
 from wattcast.predictor import parts
-from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.arguments import by_position
 from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.known_launches import anchored_power, corrected_by_known
@@ -39,6 +38,7 @@ from wattcast.predictor.parts.work import predict_work
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
+    from wattcast.predictor.messages.predict import PredictRequest
 
 QUICK_SECONDS = 0.004
 """A prediction below this runs on the event loop: others wait no longer than for a big answer."""

@@ -13,13 +13,15 @@ QUICK = ("tests/docs/test_map.py", "tests/docs/test_size.py", "tests/features/",
 """Beginnings of the ids of quick tests."""
 
 NOT_QUICK = (
+    "tests/features/test_cuda.py",
     "tests/features/test_execution_counts_only.py",
     "tests/features/test_hostile_ptx.py",
     "tests/features/test_runs.py::test_mutated_ptx_is_analysed_or_refused",
+    "tests/features/test_symbolic_footprints.py::test_traffic_worked_out_is_that_executed",
     "tests/models/test_boosted.py",
     "tests/models/test_hardware_bounds.py",
 )
-"""Those among them that would take a third of the time."""
+"""Those among them that would take half of the time."""
 
 SLOW = (
     "tests/app/test_database_restart.py",
@@ -64,10 +66,12 @@ SLOW = (
     "tests/studies/test_scaling.py::test_errors_on_kernels_left_out",
     "tests/studies/test_scaling.py::test_shuffled_measurements_of_the_gtx_1080_ti",
     "tests/studies/test_work.py::test_unseen_programs_reach_what_they_must",
+    "tests/training/test_engine.py::test_a_worker_that_dies_in_the_middle_costs_nothing_but_time",
     "tests/training/test_fit.py::test_scores_of_xgboost_at_table_5_7[tesla-k20",
     "tests/training/test_fit.py::test_scores_of_xgboost_at_table_5_7[tesla-m60",
     "tests/training/test_measure_killed.py",
     "tests/training/test_onboard.py::test_several_clocks_tell_the_voltage",
+    "tests/training/test_onboard.py::test_the_sensor_is_found_out",
 )
 """Beginnings of the ids of slow tests: four seconds and more of one core."""
 

@@ -58,7 +58,6 @@ from wattcast.training.provenance import (
 
 Progress = Callable[[str], None]
 PROTOCOLS: tuple[Protocol, ...] = ("random", "grouped")
-TABLES: tuple[Table, ...] = ("as_published", "as_recomputed")
 
 
 @dataclass(frozen=True)

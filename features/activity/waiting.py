@@ -9,6 +9,7 @@ loads together, unless a load needs what a round before has loaded (a pointer ch
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +17,7 @@ import numpy as np
 from wattcast.features.activity.counts import Counted, Floats, Integers, body_of
 from wattcast.features.attached import attached
 from wattcast.features.cfg import BasicBlock, build_cfg
-from wattcast.features.dataflow import block_edges, reads, writes
+from wattcast.features.dataflow import block_sources, flow
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.machine_code import machine_code
 from wattcast.features.ptx.ir import Body, Module
@@ -75,45 +76,47 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
 
     A barrier waits for all before it, and all accesses of memory after it wait for the barrier.
     """
-    inside = body.instructions[block.start : block.end]
-    machine = machine_code(body).instructions
-    before: dict[int, list[int]] = {}
-    for writer, reader in block_edges(body, block):
-        before.setdefault(reader, []).append(writer)
-    longest = fence = (0.0, Waiting(0.0, 0.0, 0.0, 0.0))
-    ends: dict[int, tuple[float, Waiting]] = {}
-    for one in inside:
-        facts = classify(one.opcode)
-        reached = [ends[writer] for writer in before.get(one.position, ())]
-        barrier = facts.category == "barrier" and facts.entry in ("bar", "barrier")
-        if barrier:
+    machine = machine_code(body).instructions[block.start : block.end].tolist()
+    longest = fence = [0.0] * (1 + len(Waiting._fields))  # of a chain: cycles, then ``Waiting``
+    ends: dict[int, list[float]] = {}
+    for one, sources in block_sources(body, block):
+        field, cycles, accesses = _part(one.opcode)
+        reached = [ends[writer] for writer in sources]
+        if field == _BARRIERS:
             reached.append(longest)
-        elif facts.accesses_memory:
+        elif accesses:
             reached.append(fence)
-        cycles, chain = max(reached, default=(0.0, Waiting(0.0, 0.0, 0.0, 0.0)))
-        own, cost = _own(facts, float(machine[one.position]), barrier)
-        end = cycles + cost, Waiting(*(a + b for a, b in zip(chain, own, strict=True)))
+        times = machine[one.position - block.start] if field == _INSTRUCTIONS else 1.0
+        end = list(max(reached)) if reached else [0.0] * len(longest)
+        end[0] += cycles * times
+        end[1 + field] += times
         ends[one.position] = end
         longest = max(longest, end)
-        if barrier:
+        if field == _BARRIERS:
             fence = end
-    chain = longest[1]
+    chain = Waiting(*longest[1:])
     if chain.loads and block.index in block.successors and not chain.barriers:
         gathered = 1 if _chases(body, block) else UNROLL
         chain = chain._replace(loads=chain.loads / gathered)
     return chain
 
 
-def _own(facts: OpcodeFacts, machine: float, barrier: bool) -> tuple[Waiting, float]:
-    """What one instruction adds to a chain, and its cycles."""
-    if barrier:
-        return Waiting(0.0, 0.0, 0.0, 1.0), SHARED
+_INSTRUCTIONS, _SHARED, _LOADS, _BARRIERS = range(4)
+"""The fields of ``Waiting``."""
+
+
+@lru_cache(maxsize=4096)
+def _part(opcode: str) -> tuple[int, float, bool]:
+    """What an instruction adds to in a chain, its cycles each time, whether it accesses memory."""
+    facts = classify(opcode)
+    if facts.category == "barrier" and facts.entry in ("bar", "barrier"):
+        return _BARRIERS, SHARED, False
     if waits_for_memory(facts):
-        return Waiting(0.0, 0.0, 1.0, 0.0), LOAD
+        return _LOADS, LOAD, facts.accesses_memory
     read = facts.category == "load" or facts.entry in ("atom", "shfl")
     if read and (facts.space == "shared" or facts.entry == "shfl"):
-        return Waiting(0.0, 1.0, 0.0, 0.0), SHARED
-    return Waiting(machine, 0.0, 0.0, 0.0), INSTRUCTION * machine
+        return _SHARED, SHARED, facts.accesses_memory
+    return _INSTRUCTIONS, INSTRUCTION, facts.accesses_memory
 
 
 def waits_for_memory(facts: OpcodeFacts) -> bool:
@@ -128,17 +131,18 @@ def _chases(body: Body, block: BasicBlock) -> bool:
     """Whether a load's address needs what a load of an earlier round of the block returned."""
     inside = body.instructions[block.start : block.end]
     loaded: set[str] = set()
+    known = flow(body)
     for _ in range(2):  # the second time with what the first round left
         carried = set(loaded)
         for one in inside:
-            used = reads(one)
+            used, written = known.reads[one.position], known.writes[one.position]
             if waits_for_memory(classify(one.opcode)):
                 if carried.intersection(used):
                     return True
-                loaded.update(writes(one))
-                carried.difference_update(writes(one))
+                loaded.update(written)
+                carried.difference_update(written)
             else:
                 for kept in (loaded, carried):
                     change = kept.update if kept.intersection(used) else kept.difference_update
-                    change(writes(one))
+                    change(written)
     return False

@@ -127,21 +127,19 @@ class _Origins:
         return [axes for axes in found if axes]
 
 
-def _default_integer(origins: _Origins, parameter: str, launch: Launch) -> int:
+def _default_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int:
     extent = {f"%{a}": launch.grid[i] * launch.block[i] for i, a in enumerate("xyz")}
-    compared = origins.axes_compared_with(parameter)
+    compared = _origins_of(kernel).axes_compared_with(parameter)
     if compared:
         return max(math.prod(extent[axis] for axis in axes) for axes in compared)
     return min(extent["%x"], MOST_ASSUMED)
 
 
-def assumed_integers(kernel: ir.Function, launch: Launch) -> dict[str, int]:
-    """Values that integer parameters get where the launch gives none, by name."""
-    origins = _origins_of(kernel)
-    return {
-        name: min(_default_integer(origins, name, launch), most)
-        for name, most in _integers(kernel).items()
-    }
+def assumed_integer(kernel: ir.Function, parameter: str, launch: Launch) -> int | None:
+    """The value that an integer parameter gets where the launch gives none; ``None`` for one that
+    is no integer."""
+    most = _integers(kernel).get(parameter)
+    return None if most is None else min(_default_integer(kernel, parameter, launch), most)
 
 
 @attached
@@ -298,7 +296,7 @@ def bind(
             form = {2: "<e", 4: "<f", 8: "<d"}[dtype.itemsize]
             packed[start : start + parameter.bytes] = struct.pack(form, value)
         else:
-            value = _default_integer(_origins_of(program.kernel), parameter.name, launch)
+            value = _default_integer(program.kernel, parameter.name, launch)
             bits = 8 * dtype.itemsize
             value = min(value, (1 << (bits - 1)) - 1)
             packed[start : start + parameter.bytes] = int(value).to_bytes(bits // 8, "little")

@@ -66,11 +66,6 @@ def compiled(function: ir.Function, module: ir.Module, *, precise: bool) -> Prog
     return program
 
 
-def is_compiled(function: ir.Function) -> bool:
-    """Whether handlers of the function are kept."""
-    return bool(_PROGRAMS.get(function))
-
-
 def execute(
     function: ir.Function,
     module: ir.Module,

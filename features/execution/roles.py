@@ -5,7 +5,7 @@ Flow-insensitive over one function. It decides only what *invented* data look li
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from wattcast.features.attached import attached
 from wattcast.features.dataflow import closure, computed_from, definitions, reads, writes
@@ -21,10 +21,18 @@ _FLOATS = frozenset({"f16", "f32", "f64", "bf16", "tf32"})
 _PACKED = frozenset({"f16x2", "bf16x2"})
 
 
-def registers(operands: Iterable[ir.Operand]) -> Iterator[str]:
+_ALONE = frozenset({ir.Immediate, ir.Special, ir.Symbol, ir.Address, ir.Opaque})
+
+
+def registers(operands: Iterable[ir.Operand]) -> list[str]:
     """Names of the registers in operands, nested ones included; not those of addresses."""
+    found = []
     for operand in operands:
-        yield from (part.name for part in ir.parts(operand) if isinstance(part, ir.Register))
+        if type(operand) is ir.Register:
+            found.append(operand.name)
+        elif type(operand) not in _ALONE:
+            found += [part.name for part in ir.parts(operand) if isinstance(part, ir.Register)]
+    return found
 
 
 def that_count(
@@ -90,7 +98,7 @@ class Usage:
                 for name in registers(operands[:1]):
                     loaded[name] = kind
                 continue
-            names = list(registers(operands[1:]))
+            names = registers(operands[1:])
             if base not in _MOVES:
                 if kind in _FLOATS:
                     floats.update(names)

@@ -321,9 +321,9 @@ class Skip:
             last = per_slot(slots, tally.extra.size) if reached == listed else 0
             tally.extra += np.maximum(0, fresh * (moves - reached) - last)
 
-    def _stride(self, number: int, last: int = 2) -> int | None:
-        """By how many bytes all lanes' addresses moved in the ``last`` of three iterations."""
-        earlier, later = (a[number] for a in self.watch.addresses[last - 1 : last + 1])
+    def _stride(self, number: int, at: int = 2) -> int | None:
+        """By how many bytes all lanes' addresses moved in the last (2) or an earlier iteration."""
+        earlier, later = (a[number] for a in self.watch.addresses[at - 1 : at + 1])
         if earlier is None or later is None or earlier.shape != later.shape:
             return None
         moved = later - earlier

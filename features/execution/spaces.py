@@ -101,6 +101,19 @@ def _random(seed: int) -> npt.NDArray[np.float64]:
     return found
 
 
+@lru_cache(maxsize=16)
+def _numbers(seed: int, low: float, high: float, dtype: DType, whole: bool = True) -> Array:
+    """The table of random numbers in [low, high), the same for every launch."""
+    values = low + _random(seed) * (high - low)
+    if whole:
+        values = np.floor(values)
+    if dtype.kind != "f":
+        values = values.astype(np.int64).astype(UNSIGNED[dtype.itemsize])
+    table: Array = values.astype(dtype) if dtype.kind == "f" else values.view(dtype)
+    table.flags.writeable = False
+    return table
+
+
 def shuffled(numbers: Offsets, below: int, seed: int) -> Offsets:
     """Each number's place in a fixed shuffle of 0..``below``-1, without a table.
 
@@ -145,7 +158,6 @@ class SyntheticRegion:
         self.page_limit = page_limit
         self.dropped = False
         self._seed = seed
-        self._tables: dict[tuple[DType, str], Array] = {}
         self._pages: npt.NDArray[np.int32] | None = None
         self._pool = np.zeros(PAGE, dtype=np.uint8)
         self._used = 1
@@ -162,19 +174,9 @@ class SyntheticRegion:
         return low, high
 
     def _table(self, dtype: DType, role: str) -> Array:
-        key = (dtype, role)
-        table = self._tables.get(key)
-        if table is None:
-            low, high = self._range(role) if dtype.kind != "f" else self._bounds()
-            values = low + _random(self._seed) * (high - low)
-            if dtype.kind == "f":
-                if self.hint.values == "index":
-                    values = np.floor(values)
-                table = values.astype(dtype)
-            else:
-                table = np.floor(values).astype(np.int64).astype(UNSIGNED[dtype.itemsize])
-            table = self._tables[key] = table.view(dtype)
-        return table
+        if dtype.kind != "f":
+            return _numbers(self._seed, *self._range(role), dtype)
+        return _numbers(self._seed, *self._bounds(), dtype, whole=self.hint.values == "index")
 
     def generate(self, offsets: Offsets, dtype: DType, role: str) -> Array:
         """The contents nobody has written."""

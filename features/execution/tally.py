@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from wattcast.features import memory
 from wattcast.features.execution.contention import Contention
 from wattcast.features.execution.groups import Counts, Group, Mask
 from wattcast.features.execution.spaces import (
@@ -13,17 +14,6 @@ from wattcast.features.execution.spaces import (
 )
 from wattcast.features.execution.trace import Picked
 from wattcast.features.launch import WARP_SIZE
-from wattcast.features.memory import (
-    KEY_BITS,
-    MOST_KEYS,
-    SECTOR_SHIFT,
-    SectorLog,
-    bank_conflicts,
-    distinct_per_row,
-    l1_millicycles,
-    sectors,
-    shared_transactions,
-)
 
 _OFFSET_MASK = (1 << WINDOW_SHIFT) - 1
 
@@ -47,7 +37,7 @@ class Tally:
 
     def __init__(
         self, table: Counts, number: int = 0, *, atomic: bool = False,
-        most_keys: int = MOST_KEYS, repeats: bool = True,
+        most_keys: int = memory.MOST_KEYS, repeats: bool = True,
     ) -> None:  # fmt: skip
         """``table``: ``int64[len(COUNTED), slots]``, the counters. ``repeats``: the site may be
         executed again, so its last execution is kept to compare with."""
@@ -68,7 +58,7 @@ class Tally:
         ) = table  # fmt: skip
         slots = table.shape[1]
         self.contention = Contention(slots) if atomic else None
-        self.log = SectorLog(most_keys)
+        self.log = memory.SectorLog(most_keys)
         # How far walks from the same sectors by the same stride went.
         self.passes: dict[tuple[int, int], int] = {}
         self.region: Region | None = None
@@ -126,15 +116,15 @@ class Tally:
             return self._memo[1]
         if self._last[1].shape[0] == 1 and not self.shared_requests.any():
             slots = np.flatnonzero(group.warps)
-            return (slots << KEY_BITS) | (int(self._last[1][0]) >> SECTOR_SHIFT)
+            return (slots << memory.KEY_BITS) | (int(self._last[1][0]) >> memory.SECTOR_SHIFT)
         return None
 
     def measure(self, addresses: Offsets, group: Group) -> Counts:
         """Sectors by slot that addresses would need; their footprint is noted."""
         rows, lanes, owner = group.layout
         table = addresses.reshape(-1, WARP_SIZE)
-        per_row, values = sectors(table if rows is None else table[rows], lanes)
-        self.log.add((np.repeat(owner, per_row) << KEY_BITS) | values)
+        per_row, values = memory.sectors(table if rows is None else table[rows], lanes)
+        self.log.add((np.repeat(owner, per_row) << memory.KEY_BITS) | values)
         return group.machine.per_slot(per_row, owner)
 
     def count_global(self, addresses: Offsets, group: Group, width: int = 0) -> None:
@@ -150,8 +140,8 @@ class Tally:
             if width:
                 self.l1_millicycles += 1000 * warps
             slots = np.flatnonzero(warps)
-            sector = int(addresses[0]) >> SECTOR_SHIFT
-            self.log.add((slots << KEY_BITS) | sector)
+            sector = int(addresses[0]) >> memory.SECTOR_SHIFT
+            self.log.add((slots << memory.KEY_BITS) | sector)
             if self.repeats:
                 self._last, self._memo = (group, addresses), None
             if machine.trace is not None:
@@ -162,19 +152,19 @@ class Tally:
         if step is not None and memo is not None and memo[1] is not None:
             counts, keys = memo[0], memo[1]
             if step:
-                keys = keys + (step >> SECTOR_SHIFT)
+                keys = keys + (step >> memory.SECTOR_SHIFT)
                 self._memo = (counts, keys)
         else:
             rows, lanes, owner = group.layout
             table = addresses.reshape(-1, WARP_SIZE)
             table = table if rows is None else table[rows]
-            per_row, values = sectors(table, lanes)
-            keys = (np.repeat(owner, per_row) << KEY_BITS) | values
+            per_row, values = memory.sectors(table, lanes)
+            keys = (np.repeat(owner, per_row) << memory.KEY_BITS) | values
             counts = np.zeros((2, machine.slots), dtype=np.int64)
             counts[0] = machine.per_slot(per_row, owner)
             if width:
                 counts[1] = machine.per_slot(
-                    l1_millicycles(table, width, lanes, per_row, values), owner
+                    memory.l1_millicycles(table, width, lanes, per_row, values), owner
                 )
             self._memo = (counts, keys)
             if machine.trace is not None:
@@ -206,7 +196,7 @@ class Tally:
             rows, lanes, owner = group.layout
             table = addresses.reshape(-1, WARP_SIZE)
             table = table if rows is None else table[rows]
-            counts = machine.per_slot(shared_transactions(table, width, lanes), owner)
+            counts = machine.per_slot(memory.shared_transactions(table, width, lanes), owner)
             self._memo = (counts, None)
         self._last = (group, addresses)
         self.transactions += counts
@@ -218,12 +208,12 @@ class Tally:
         self._last, self._memo = (group, addresses), None
         if shared:
             self.shared_requests += group.warps
-            self.transactions += machine.per_slot(bank_conflicts(addresses), owner)
+            self.transactions += machine.per_slot(memory.bank_conflicts(addresses), owner)
             return
         self.requests += group.warps
-        per_row, values = sectors(addresses)
+        per_row, values = memory.sectors(addresses)
         counts = machine.per_slot(per_row, owner)
-        keys = (np.repeat(owner, per_row) << KEY_BITS) | values
+        keys = (np.repeat(owner, per_row) << memory.KEY_BITS) | values
         self.sectors += counts
         self._memo = (counts, keys)
         self.log.add(keys)
@@ -237,7 +227,7 @@ class Tally:
         matrices = starts.shape[1] // 8
         self._last, self._memo = (group, starts), None
         words = (starts.reshape(-1, 8)[:, :, None] + 4 * np.arange(4)).reshape(-1, 32)
-        per_warp = bank_conflicts(words).reshape(-1, matrices).sum(axis=1)
+        per_warp = memory.bank_conflicts(words).reshape(-1, matrices).sum(axis=1)
         self.transactions += group.machine.per_slot(per_warp, group.layout.owners)
 
     def count_constant(self, addresses: Offsets, group: Group) -> None:
@@ -249,7 +239,7 @@ class Tally:
         machine = group.machine
         rows, lanes, owner = group.layout
         table = addresses.reshape(-1, WARP_SIZE)
-        per_row, _ = distinct_per_row((table if rows is None else table[rows]) >> 2, lanes)
+        per_row, _ = memory.distinct_per_row((table if rows is None else table[rows]) >> 2, lanes)
         self.constants += machine.per_slot(per_row, owner)
 
     def count_long_ways(self, long: Mask, group: Group) -> None:
@@ -276,6 +266,6 @@ class Tally:
         lane = np.arange(WARP_SIZE, dtype=np.int64) >> 3
         total = np.zeros(table.shape[0], dtype=np.int64)
         for word in range(0, max(4, width), 4):
-            per_row, _ = distinct_per_row((((table + word) >> 2) << 2) | lane, lanes)
+            per_row, _ = memory.distinct_per_row((((table + word) >> 2) << 2) | lane, lanes)
             total += per_row
         self.local_sectors += machine.per_slot(total, owner)

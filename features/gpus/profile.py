@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from pydantic import ConfigDict, Field
 
 from wattcast.features.checked import Strict
-from wattcast.features.gpus import sections
+from wattcast.features.gpus import facts, sections
 
 T = TypeVar("T")
 
@@ -37,7 +37,7 @@ class Row(Generic[T]):
 
     def __get__(self, profile: GpuProfile, owner: type) -> T:
         found = getattr(getattr(profile, self._section), self._key)
-        value: T = found.value if isinstance(found, sections.Fact) else found
+        value: T = found.value if isinstance(found, facts.Fact) else found
         return value
 
 
@@ -64,8 +64,8 @@ class GpuProfile(Strict):
     memory: sections.MemorySystem
     power: sections.Power
     printed: Mapping[sections.PeakName, sections.PrintedPeak] = Field(default_factory=dict)
-    sm: Mapping[str, sections.Fact[int]] = Field(default_factory=dict)
-    latencies: Mapping[str, sections.Cycles] = Field(default_factory=dict)
+    sm: Mapping[str, facts.Integer] = Field(default_factory=dict)
+    latencies: Mapping[str, facts.Cycles] = Field(default_factory=dict)
     issue_rates: Mapping[str, sections.IssueRate] = Field(default_factory=dict)
     global_memory_latency: sections.GlobalLatency | None = None
     global_memory_throughput: sections.ThroughputCurve | None = None

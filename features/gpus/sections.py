@@ -7,7 +7,7 @@ from functools import cached_property
 from itertools import pairwise, product
 from math import exp
 from types import MappingProxyType
-from typing import Annotated, Any, Generic, Literal, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import (
     AfterValidator,
@@ -20,44 +20,7 @@ from pydantic import (
 )
 
 from wattcast.features.checked import PositiveFloat, PositiveInt, Strict, Text
-
-T = TypeVar("T")
-
-
-class Fact(Strict, Generic[T]):
-    """One number: ``value`` in ``unit``, from the entry ``source`` of ``[sources]``."""
-
-    value: T
-    unit: Text
-    source: Text
-    note: Text | None = None
-
-
-F = TypeVar("F", bound=Fact[Any])
-
-
-class InUnit(NamedTuple):
-    """Checks that a fact is given in the unit the loader calculates with."""
-
-    unit: str
-
-    def __call__(self, fact: F) -> F:
-        if fact.unit != self.unit:
-            raise ValueError(f"unit is {fact.unit!r}, must be {self.unit!r}")
-        return fact
-
-
-Count = Annotated[Fact[PositiveInt], AfterValidator(InUnit("count"))]
-Bytes = Annotated[Fact[PositiveInt], AfterValidator(InUnit("byte"))]
-Bits = Annotated[Fact[PositiveInt], AfterValidator(InUnit("bit"))]
-Megahertz = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("MHz"))]
-BytesPerSecond = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("byte/s"))]
-BytesPerCycle = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("byte/cycle"))]
-Watts = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("W"))]
-Cycles = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("cycle"))]
-Share = Annotated[
-    Fact[Annotated[float, Field(gt=0, le=1, strict=True)]], AfterValidator(InUnit("share"))
-]
+from wattcast.features.gpus import facts
 
 GpuId = Annotated[str, StringConstraints(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$")]
 PciId = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{4}$")]
@@ -116,7 +79,15 @@ ClockList = Annotated[
     BeforeValidator(_expanded),
     AfterValidator(_ascending),
 ]
-MegahertzList = Annotated[Fact[ClockList], AfterValidator(InUnit("MHz"))]
+
+
+class _Clocks(facts.Fact):
+    """Clocks that a GPU runs at."""
+
+    value: ClockList
+
+
+MegahertzList = Annotated[_Clocks, AfterValidator(facts.InUnit("MHz"))]
 
 
 class ClockGrid(Strict):
@@ -144,10 +115,10 @@ class Clocks(Strict):
     request names no clock. ``base_core_mhz`` and ``max_core_mhz`` are the ends the vendor states.
     """
 
-    core_mhz: Megahertz
-    memory_mhz: Megahertz
-    base_core_mhz: Megahertz | None = None
-    max_core_mhz: Megahertz | None = None
+    core_mhz: facts.Megahertz
+    memory_mhz: facts.Megahertz
+    base_core_mhz: facts.Megahertz | None = None
+    max_core_mhz: facts.Megahertz | None = None
     supported_core_mhz: MegahertzList | None = None
     supported_memory_mhz: MegahertzList | None = None
     supported_grids: Annotated[tuple[ClockGrid, ...], Field(min_length=1)] | None = None
@@ -189,7 +160,7 @@ class DriverNames(Strict):
     note: Text | None = None
 
 
-class PrintedPeak(Fact[PositiveFloat]):
+class PrintedPeak(facts.Measure):
     """A peak as the vendor or a catalogue prints it. ``at_mhz``: the core clock it is of, where
     that is not ``max_core_mhz``."""
 
@@ -206,8 +177,8 @@ PeakName = Literal[
 class Chip(Strict):
     """The die as sold: multiprocessors and the cache they share."""
 
-    sm_count: Count
-    l2_bytes: Bytes
+    sm_count: facts.Count
+    l2_bytes: facts.Bytes
 
 
 MemoryKind = Literal[
@@ -216,18 +187,24 @@ MemoryKind = Literal[
 ]  # fmt: skip
 
 
+class _Memory(facts.Fact):
+    """A kind of memory."""
+
+    value: MemoryKind
+
+
 class MemorySystem(Strict):
     """Device memory. Bandwidth = bus width / 8 x transfers a clock x memory clock.
 
     ``streaming_share`` of it is what a streaming kernel was measured to reach.
     """
 
-    kind: Annotated[Fact[MemoryKind], AfterValidator(InUnit("type"))] | None = None
-    bytes: Bytes | None = None
-    bus_bits: Bits
-    transfers_per_clock: Count
-    bandwidth_bytes_per_second: BytesPerSecond
-    streaming_share: Share | None = None
+    kind: Annotated[_Memory, AfterValidator(facts.InUnit("type"))] | None = None
+    bytes: facts.Bytes | None = None
+    bus_bits: facts.Bits
+    transfers_per_clock: facts.Count
+    bandwidth_bytes_per_second: facts.BytesPerSecond
+    streaming_share: facts.Share | None = None
 
 
 class Power(Strict):
@@ -237,10 +214,10 @@ class Power(Strict):
     to ``max_limit_watts``. For a laptop's GPU they are the ends of what its maker may choose.
     """
 
-    tdp_watts: Watts
-    min_limit_watts: Watts | None = None
-    max_limit_watts: Watts | None = None
-    idle_watts: Watts | None = None
+    tdp_watts: facts.Watts
+    min_limit_watts: facts.Watts | None = None
+    max_limit_watts: facts.Watts | None = None
+    idle_watts: facts.Watts | None = None
 
 
 class LatencyPiece(Strict):
@@ -265,7 +242,7 @@ class GlobalLatency(Strict):
     source: str
     note: str | None = None
     pieces: Annotated[tuple[LatencyPiece, ...], Field(min_length=1)]
-    store_cycles: Cycles | None = None
+    store_cycles: facts.Cycles | None = None
 
 
 class ThroughputCurve(Strict):
@@ -408,12 +385,12 @@ class MemoryTiming(Strict):
     of reads by the whole GPU; the note says whether it was measured or is the design's.
     """
 
-    l1_latency: Cycles | None = None
-    l2_latency: Cycles | None = None
-    dram_latency: Cycles | None = None
-    shared_latency: Cycles | None = None
-    l1_bytes_per_clock: BytesPerCycle | None = None
-    l2_bytes_per_clock: BytesPerCycle | None = None
+    l1_latency: facts.Cycles | None = None
+    l2_latency: facts.Cycles | None = None
+    dram_latency: facts.Cycles | None = None
+    shared_latency: facts.Cycles | None = None
+    l1_bytes_per_clock: facts.BytesPerCycle | None = None
+    l2_bytes_per_clock: facts.BytesPerCycle | None = None
 
     @property
     def problem(self) -> str | None:
@@ -432,7 +409,7 @@ class MemoryTiming(Strict):
 # --- device memory as a queue -----------------------------------------------------------------
 
 
-CycleMegahertz = Annotated[Fact[PositiveFloat], AfterValidator(InUnit("cycle MHz"))]
+CycleMegahertz = Annotated[facts.Measure, AfterValidator(facts.InUnit("cycle MHz"))]
 
 
 class ServiceTable(Strict):
@@ -466,11 +443,11 @@ class DramQueueing(Strict):
 
     model_config = ConfigDict(ignored_types=(cached_property,))
 
-    latency_core_cycles: Cycles
-    latency_memory_cycles: Cycles
+    latency_core_cycles: facts.Cycles
+    latency_memory_cycles: facts.Cycles
     service_table: ServiceTable
     service_a: CycleMegahertz
-    service_b: Cycles
+    service_b: facts.Cycles
 
     @cached_property
     def service_cycles(self) -> Mapping[float, float]:

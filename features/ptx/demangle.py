@@ -5,8 +5,6 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any
 
-import itanium_demangler
-
 MOST_CHARACTERS = 4000
 """Longest mangled name that is tried; those of template libraries reach a few thousand."""
 
@@ -28,6 +26,8 @@ def demangle(name: str) -> str:
     # A mangled name inside another has its own back references, which are not measured.
     if not name.startswith("_Z") or len(name) > MOST_CHARACTERS or "_Z" in name[2:]:
         return name
+    import itanium_demangler
+
     try:
         compact = itanium_demangler._parse_mangled_name(itanium_demangler._Cursor(name))
         if compact is None or _written_out(compact) > MOST_NODES:

@@ -10,8 +10,8 @@ from importlib.resources import files
 from typing import Annotated, Any, Literal, TypeVar
 
 from numpy.typing import ArrayLike
+from pydantic import ConfigDict, TypeAdapter, model_validator
 from pydantic import Field as Checked
-from pydantic import TypeAdapter, model_validator
 
 from wattcast.features.checked import Frozen, PositiveInt, Strict, Text, checked
 from wattcast.features.schemas.counting import COMPUTE_KINDS, ComputeKind
@@ -169,7 +169,7 @@ def _checked(kind: type[AnyFile], raw: Mapping[str, Any], more: Mapping[str, Any
     return checked(kind, {**raw, **more, "sha256": hash_of(raw)}, name)
 
 
-_FIELDS = TypeAdapter(tuple[Field, ...])
+_FIELDS = TypeAdapter(tuple[Field, ...], config=ConfigDict(defer_build=True))
 
 
 def fields_of(raw: Mapping[str, Any]) -> tuple[Field, ...]:

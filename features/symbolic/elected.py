@@ -20,6 +20,8 @@ def elected(body: Body) -> dict[int, tuple[int, int]]:
     Comparisons of a counted number with one made of ``%nctaid``, and loads of the flag in shared
     memory that such a comparison alone sets. Registers written twice are not followed.
     """
+    if not any(one.opcode.startswith("atom") for one in body.instructions):
+        return {}  # nobody counts blocks
     made: dict[str, Instruction | None] = {}
     for one in body.instructions:
         for name in writes(one):

@@ -219,9 +219,9 @@ def _accesses(
                 )
             )  # fmt: skip
     counts = results.SymbolicCounts(
-        scheme.function.name, warps, lanes,
-        *map(np.array, (requests, sectors, shared_requests, transactions)),
-        known, np.array(sure, dtype=np.bool_), np.array(constants), np.array(l1_millicycles),
+        scheme.function.name, warps, lanes, np.array(requests), np.array(sectors),
+        np.array(shared_requests), np.array(transactions), known,
+        np.array(sure, dtype=np.bool_), np.array(constants), np.array(l1_millicycles),
     )  # fmt: skip
     return counts, tuple(infos)
 

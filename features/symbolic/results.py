@@ -40,7 +40,8 @@ class SymbolicCounts:
     l1_millicycles: Floats
 
 
-class TripInfo(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class TripInfo:
     """How often a loop is gone round each time it is entered.
 
     ``how``: ``constant`` follows from the text alone, ``inferred`` from launch and arguments;

@@ -18,19 +18,19 @@ from wattcast.features.occupancy import fixed_block
 from wattcast.features.ptx.ir import Function
 from wattcast.models.estimate import Estimate
 from wattcast.models.time.base import TimePrediction
-from wattcast.predictor.messages import KernelCode, KernelRequest, LaunchRequest
 from wattcast.predictor.parts.arguments import by_position, c_names
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 
 if TYPE_CHECKING:
     from wattcast.predictor import Limits, Predictor
+    from wattcast.predictor.messages import KernelCode, KernelRequest, LaunchRequest
 
 MOST_LINES = 5
 """Lines named of what one cause does elsewhere."""
 
 P = ParamSpec("P")
-R = TypeVar("R", bound=KernelRequest)
+R = TypeVar("R", bound="KernelRequest")
 T = TypeVar("T")
 
 MOST_TEXT = 200

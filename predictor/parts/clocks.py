@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair, admitted, default_clocks, is_supported
-from wattcast.predictor.messages import Clocks
+
+if TYPE_CHECKING:
+    from wattcast.predictor.messages import Clocks
 
 
 def clocks_of(asked: Clocks | None, gpu: GpuProfile) -> tuple[ClockPair, Sequence[Diagnostic]]:

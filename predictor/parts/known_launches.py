@@ -19,8 +19,6 @@ from wattcast.models.power import anchoring
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.known import KnownLaunch, corrected, launch_coordinates
 from wattcast.predictor import parts
-from wattcast.predictor.messages import KnownRequest
-from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.limits import Cost, cost
 from wattcast.predictor.parts.sources import Source
@@ -28,6 +26,8 @@ from wattcast.predictor.parts.watts import Watts, predicted_watts
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
+    from wattcast.predictor.messages import KnownRequest
+    from wattcast.predictor.messages.predict import PredictRequest
 
 
 def corrected_by_known(

@@ -16,11 +16,11 @@ from wattcast.models.estimate import Estimate
 from wattcast.models.power.limit import HELD_BACK, checked_limit, clocks_within, held_back
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.registry import DEFAULT, get_time_model
-from wattcast.predictor.messages import ModelChoice, TimeModelChoice
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
+    from wattcast.predictor.messages import ModelChoice, TimeModelChoice
 
 READING = 0.01
 """How far a board's mean reading lies above the limit it keeps to, relative: A40 boards at 300 W

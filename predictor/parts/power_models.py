@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
@@ -17,7 +17,9 @@ from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.physical import POOLED, PhysicalPowerModel
 from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
 from wattcast.models.time.calibration import CorrectedTimes, TimeCorrectionCard
-from wattcast.predictor.messages import ModelChoice
+
+if TYPE_CHECKING:
+    from wattcast.predictor.messages import ModelChoice
 
 TARGET = "power"
 PHYSICAL_SCHEMA = "activity1"

@@ -13,13 +13,13 @@ from wattcast.features.cuda.isolation import Limits as ChildLimits
 from wattcast.features.cuda.isolation import NotIsolatedError, in_force
 from wattcast.features.errors import ServiceError
 from wattcast.features.gpus import GpuProfile
-from wattcast.predictor.messages import KernelCode
 from wattcast.predictor.parts.cuda_names import KernelNames, kernel_names
 from wattcast.predictor.parts.kept import ENTRY_BYTES, Kept, Memory
 from wattcast.predictor.parts.modules import KnownModule, ModuleCache
 
 if TYPE_CHECKING:
     from wattcast.predictor import Limits
+    from wattcast.predictor.messages import KernelCode
 
 
 @dataclass(frozen=True)

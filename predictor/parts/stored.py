@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from wattcast.features.errors import ServiceError
-from wattcast.predictor.messages.predict import PredictRequest
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
+    from wattcast.predictor.messages.predict import PredictRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,8 @@ def request_of(predictor: Predictor, record: PredictionRecord) -> PredictRequest
     asked: dict[str, Any] = json.loads(record.request)
     for name in ("cuda_sha256", "gpus"):
         asked.pop(name, None)
+    from wattcast.predictor.messages.predict import PredictRequest
+
     return PredictRequest.model_validate({**asked, "ptx": ptx, "gpu": record.gpu})
 
 

@@ -32,11 +32,11 @@ from wattcast.models.power.physical import (
     WorkAtTime,
 )
 from wattcast.models.time.bottleneck import beside, predicted_seconds
-from wattcast.predictor.messages import ModelChoice
 from wattcast.predictor.parts.power_models import TARGET
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
+    from wattcast.predictor.messages import ModelChoice
 
 FALLBACK_SCHEMA = "alavani2023"
 """Schema whose vector is answered where no model predicts, if it has a table for the GPU."""

@@ -25,8 +25,6 @@ from wattcast.models.time.calibration import TimeCard
 from wattcast.models.time.measured_work import SCHEMA_ID, Work
 from wattcast.models.time.work_model import WorkTimeModel, work_time_model
 from wattcast.predictor import parts
-from wattcast.predictor.explain import shap_of_components
-from wattcast.predictor.messages.predict import PredictRequest, WorkRequest
 from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.limits import Cost, within_limit
 from wattcast.predictor.parts.power_models import TARGET, reference_of
@@ -35,6 +33,7 @@ from wattcast.predictor.parts.watts import Watts, physical_notes
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
+    from wattcast.predictor.messages.predict import PredictRequest, WorkRequest
 
 
 class WorkTimeModels:
@@ -127,6 +126,8 @@ def predict_work(
         ),
     }
     if request.explain is not None:
+        from wattcast.predictor.explain import shap_of_components
+
         seconds = duration.estimate.value
         answer["explanation"] = shap_of_components(reference, answer["components"], seconds)
     if predictor.store is not None:

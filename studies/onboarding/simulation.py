@@ -26,7 +26,8 @@ from studies.onboarding.simulated import Faults, SimulatedGpu, SimulatedRunner, 
 from studies.onboarding.simulated_nvml import SimulatedNvml
 from wattcast.features.activity.memory import GLOBAL_L1_SINCE
 from wattcast.features.gpus import GpuProfile, load_gpu
-from wattcast.features.gpus.sections import BlockStart, Fact, LaunchOverhead
+from wattcast.features.gpus.facts import Fact
+from wattcast.features.gpus.sections import BlockStart, LaunchOverhead
 from wattcast.models.time.bottleneck import DEPENDENT_CYCLES, L1_BYTES_PER_CLOCK
 from wattcast.training.card_tables import table
 from wattcast.training.measure.nvml import Nvml

@@ -120,23 +120,22 @@ def tell_apart(send: Send, home: Path, member: str, source: str) -> None:
 
 
 def every(one_of: int) -> list[Any]:
-    """Sources under each isolation: one of so many here, the others among the slow tests."""
+    """The sources: one of so many here, the others among the slow tests."""
     return [
-        pytest.param(held, name, marks=[pytest.mark.slow] * (at % one_of > 0))
-        for held in _HELD
+        pytest.param(name, marks=[pytest.mark.slow] * (at % one_of > 0))
         for at, name in enumerate(SOURCES)
     ]
 
 
 @pytest.mark.skipif(_COMPILERS[NVRTC] is None, reason="the extra cuda (NVRTC) is not installed")
-@pytest.mark.parametrize(("mode", "name"), every(4), indirect=["mode"])  # a quarter second each
-def test_nvrtc_tells_nothing(send: Send, home: Path, mode: Mode, name: str) -> None:
+@pytest.mark.parametrize("name", every(4))  # a quarter second each
+def test_nvrtc_tells_nothing(send: Send, home: Path, name: str) -> None:
     tell_apart(send, home, "cuda", SOURCES[name])
 
 
 @pytest.mark.skipif(_COMPILERS[NVCC] is None, reason="no nvcc on this machine")
-@pytest.mark.parametrize(("mode", "name"), every(16), indirect=["mode"])  # 1.4 s each
-def test_nvcc_tells_nothing(send: Send, home: Path, mode: Mode, name: str) -> None:
+@pytest.mark.parametrize("name", every(16))  # more than a second each
+def test_nvcc_tells_nothing(send: Send, home: Path, name: str) -> None:
     tell_apart(send, home, "cuda", SOURCES[name] + HOST)
 
 

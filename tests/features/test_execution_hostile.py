@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import perf_counter
+from time import process_time
 
 import pytest
 
@@ -22,9 +22,9 @@ def test_an_infinite_loop_ends_at_the_step_limit_and_at_the_budget() -> None:
     result, _ = run(body, step_limit=2000)
     assert not result.sampling.completed
     assert "execution_cut_short" in codes(result)
-    began = perf_counter()
+    began = process_time()
     result, _ = run(body, grid=1000, block=256, exact=False, effort=100_000_000)
-    assert perf_counter() - began < 5  # it ended: not a measure of speed
+    assert process_time() - began < 5  # it ended: not a measure of speed
     assert not result.sampling.completed
     assert "execution_cut_short" in codes(result)
     assert result.warp_executions > 0

@@ -12,7 +12,7 @@ from wattcast.features.ptx import read_module
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.bottleneck import BottleneckTimeModel
 
-ROUNDS = 20_000
+ROUNDS = 8_000
 CHASE = "mul.wide.u32 %rd5, %r3, 4;\nadd.s64 %rd6, %rd2, %rd5;\nld.global.u32 %r3, [%rd6];\n"
 
 

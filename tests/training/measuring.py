@@ -13,8 +13,9 @@ from pathlib import Path
 from studies.onboarding.simulated import Faults, SimulatedGpu, SimulatedRunner, Truth
 from studies.onboarding.simulated_nvml import SimulatedNvml
 from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus.facts import Fact
 from wattcast.features.gpus.profile import GpuProfile
-from wattcast.features.gpus.sections import BlockStart, Fact, LaunchOverhead
+from wattcast.features.gpus.sections import BlockStart, LaunchOverhead
 from wattcast.training.measure.nvml import Nvml
 from wattcast.training.measure.protocol import Settings
 from wattcast.training.measure.run import Campaign, Machine, plan

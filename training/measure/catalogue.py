@@ -10,7 +10,6 @@ import ast
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, get_args
 
 from wattcast.features.checked import PositiveInt, Strict, checked, read_toml
@@ -29,60 +28,6 @@ class Shape:
     block: Dim3
     arguments: tuple[Given, ...]
     dynamic_shared_bytes: int = 0
-
-
-# --- arguments --------------------------------------------------------------------------------
-
-
-def real(elements: int, element: Element = "f32") -> Buffer:
-    """Numbers from -1 to 1 whose values make no difference to what is executed."""
-    return Buffer(elements=elements, element=element, low=-1.0, high=1.0)
-
-
-def whole(elements: int) -> Buffer:
-    """Integers whose values make no difference to what is executed."""
-    return Buffer(elements=elements, element="u32", low=0.0, high=65535.0)
-
-
-def steering(elements: int, low: float = -1.0, high: float = 1.0) -> Buffer:
-    """Numbers that steer branches: always uniform."""
-    return Buffer(elements=elements, fill="uniform", low=low, high=high)
-
-
-def unit_range(elements: int) -> Buffer:
-    """Numbers from 0 to 1; what is executed follows them (library functions branch)."""
-    return steering(elements, 0.0, 1.0)
-
-
-def lengths(elements: int, least: int, most: int) -> Buffer:
-    """Numbers of entries of rows."""
-    return Buffer(elements=elements, element="u32", fill="uniform", low=least, high=most)
-
-
-def indices(elements: int, below: int) -> Buffer:
-    """Integers from 0 to ``below`` less 1, by chance."""
-    return lengths(elements, 0, below - 1)
-
-
-def far(elements: int) -> Buffer:
-    """Distances longer than any way."""
-    return lengths(elements, 1_000_000, 2_000_000)
-
-
-def kept(elements: int, element: Element = "f32") -> Buffer:
-    """Results."""
-    return Buffer(elements=elements, element=element, fill="zeros")
-
-
-def _scalar(element: Any, value: float) -> Scalar:
-    return Scalar(element=element, value=value)
-
-
-_BUFFERS = (real, whole, steering, unit_range, lengths, indices, far, kept)
-_ARGUMENTS: Mapping[str, Callable[..., Given]] = {
-    **{one.__name__: one for one in _BUFFERS},
-    **{one: partial(_scalar, one) for one in get_args(Scalar.model_fields["element"].annotation)},
-}
 
 
 # --- shapes -----------------------------------------------------------------------------------
@@ -148,6 +93,8 @@ def worked_out(text: str, names: Mapping[str, int]) -> Any:
     return text if text in get_args(Element) else value(ast.parse(text, mode="eval").body)
 
 
+_SCALARS = get_args(Scalar.model_fields["element"].annotation)
+
 Launches = tuple[tuple[PositiveInt, PositiveInt], ...]
 """Sizes and threads of a block."""
 
@@ -162,7 +109,24 @@ class Application(Strict):
     launches: Launches | str
 
 
+class _Data(Strict):
+    given: tuple[str, ...]
+    element: Element = "f32"
+    fill: str = "varied"
+    low: float = 0.0
+    high: float = 1.0
+
+    def buffer(self, values: Sequence[Any]) -> Buffer:
+        """A buffer of the values that stand behind the name."""
+        fields = {
+            **self.model_dump(exclude={"given"}),
+            **dict(zip(self.given, values, strict=False)),
+        }
+        return Buffer.model_validate(fields)
+
+
 class _Applications(Strict):
+    data: Mapping[str, _Data]
     launches: Mapping[str, Launches]
     kernels: Mapping[str, Application]
 
@@ -180,7 +144,7 @@ APPLICATIONS: Mapping[str, Application] = {
 
 
 def shape_of(one: Application, size: int, threads: int) -> Shape:
-    """A launch of an application. Raises KeyError for a shape or an argument that no function here
+    """A launch of an application. Raises KeyError for a shape or an argument that nothing here
     makes, and what ``worked_out`` raises."""
     names = {"n": size, "t": threads}
     kind, *words = one.shape.split()
@@ -191,10 +155,14 @@ def shape_of(one: Application, size: int, threads: int) -> Shape:
         if equals
     }
     made = _SHAPES[kind](*given, **{"threads": threads, **more})
-    arguments = []
+    arguments: list[Given] = []
     for text in one.arguments:
         what, *words = text.split()
-        arguments.append(_ARGUMENTS[what](*(worked_out(word, names) for word in words)))
+        values = [worked_out(word, names) for word in words]
+        if what in _SCALARS:
+            arguments.append(Scalar.model_validate({"element": what, "value": values[0]}))
+        else:
+            arguments.append(_READ.data[what].buffer(values))
     return Shape(made.grid, made.block, tuple(arguments), made.dynamic_shared_bytes)
 
 

@@ -11,6 +11,7 @@ import hashlib
 import io
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -132,7 +133,7 @@ def write_imported(
     for one in configurations:
         doubts_of(one, device, one.key)
     sha256 = hashlib.sha256(ptx.encode()).hexdigest() if ptx is not None else None
-    with Recorder(path, head) as recorder:
+    with closing(Recorder(path, head)) as recorder:
         for one in configurations:
             recorder.write_configuration(one.model_copy(update={"ptx_sha256": sha256}), ptx)
 

@@ -138,11 +138,8 @@ class NvmlSensor:
     def read(self) -> Reading:
         """Look at everything there is. Raises GpuLostError where the board does not answer."""
         now = self._clock.now()
-        power: float | None = None
-        if self._power == "instant":
-            power = self._value(self._read_instant)
-        elif self._power == "usage":
-            power = self._value(self._read_usage)
+        reads = {"instant": self._read_instant, "usage": self._read_usage, None: None}
+        power = self._value(reads[self._power])
         reasons = self._value(self._reasons)
         return Reading(
             now,

@@ -15,6 +15,7 @@ Clocks and limits are never touched here (``nvml.NvmlSensor.held``).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from statistics import fmean, median
 
@@ -126,6 +127,10 @@ def batch_size(observer: Observer, loaded: Loaded, settings: Settings) -> int:
         launches = min(wanted, 8 * launches)
 
 
+_STEPS = 3
+"""Loads after an idle stretch from which a sensor's period and lag are told."""
+
+
 def behaviour(
     runner: Runner,
     sensor: Sensor,
@@ -133,18 +138,16 @@ def behaviour(
     clock: Clock,
     workload: Workload,
     settings: Settings,
-    steps: int = 3,
 ) -> SensorTraits:
     """Find out update period and lag of the power sensor with a workload that draws much."""
     if offered.power is None:
         return offered
-    loaded = runner.load(workload, "uniform")
     periods, lags, idle = [], [], []
     notes = list(offered.notes)
-    try:
+    with closing(runner.load(workload, "uniform")) as loaded:
         observer = Observer(loaded, sensor, clock, min(settings.poll_seconds, 0.002))
         launches = batch_size(observer, loaded, settings)
-        for _ in range(steps):
+        for _ in range(_STEPS):
             observer.idle(2.0)
             observer.readings.clear()
             observer.idle(1.0)
@@ -156,8 +159,6 @@ def behaviour(
             if (lag := lag_seconds(observer.readings, began)) is not None:
                 lags.append(lag)
             observer.drain()
-    finally:
-        loaded.close()
     if not periods:
         notes.append("the power sensor's update period could not be told: too few new values")
     if not lags:
@@ -183,11 +184,8 @@ def measure(
     settings: Settings,
 ) -> Configuration:
     """One configuration. Raises WorkloadError, GpuLostError."""
-    loaded = runner.load(workload, pattern)
-    try:
+    with closing(runner.load(workload, pattern)) as loaded:
         return _Measurement(loaded, sensor, traits, clock, workload, pattern, settings).run(key)
-    finally:
-        loaded.close()
 
 
 @dataclass
@@ -285,9 +283,7 @@ class _Measurement:
 
     def _noise(self, begin: float, end: float) -> float:
         """Standard error of a stretch's mean from its own updates, in watts."""
-        values = self._watts(begin, end)
-        spread = half_width(sorted(set(values))) if values else None
-        return (spread or 0.0) / 2
+        return (half_width(sorted(set(self._watts(begin, end)))) or 0.0) / 2
 
     def _repeat(self, launches: int, seconds: float) -> None:
         settings, lag = self.settings, self.traits.lag_seconds or 0.0

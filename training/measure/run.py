@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -159,7 +160,10 @@ class Campaign:
             f"{self.device.name}: {len(self.planned)} configurations, "
             f"at least {self.seconds / 60:.0f} minutes"
         )
-        with self.sensor.held(**self.request.held), Recorder(path, self._session()) as recorder:
+        with (
+            self.sensor.held(**self.request.held),
+            closing(Recorder(path, self._session())) as recorder,
+        ):
             return self._measured(recorder, progress)
 
     def _measured(self, recorder: Recorder, progress: Callable[[str], None]) -> Outcome:

@@ -27,7 +27,6 @@ Pattern = Literal["zeros", "uniform", "random_bits"]
 """What data a configuration fills the varied buffers with: all bits zero; values uniform from low
 to high (integers whole); every bit by chance. Toggling bits draw power (docs/measuring.md)."""
 
-PATTERNS: tuple[Pattern, ...] = ("zeros", "uniform", "random_bits")
 ELEMENT_BYTES: Mapping[str, int] = {"u8": 1, "u32": 4, "u64": 8, "f16": 2, "f32": 4, "f64": 8}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,16 +14,18 @@ from wattcast.models.cards import (
     ProtocolScores,
     SchemaReference,
     Source,
+    sha256_of,
 )
 from wattcast.models.intervals import Residuals, calibrate
 from wattcast.models.power import ONBOARD
+from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import PARAMETERS_NAME
 from wattcast.training.card_tables import table
 from wattcast.training.evaluation.scores import point_scores, spread_of
 from wattcast.training.families import library_versions
 from wattcast.training.measure.recording import Recording
 from wattcast.training.onboard.power import FittedPower, Rows
-from wattcast.training.onboard.validate import LEVEL, Predictions, Validation, highest_activities
+from wattcast.training.onboard.validate import LEVEL, Predictions, Validation
 from wattcast.training.provenance import code_revision, today, training_facts
 
 if TYPE_CHECKING:
@@ -32,21 +35,17 @@ SCHEMA = "activity1"
 
 
 def card(
-    name: str,
-    sha256: str,
+    path: Path,
     recording: Recording,
     power: FittedPower,
     validation: Validation,
     rows: Rows,
 ) -> ModelCard | None:
-    """The model's card; ``None`` where fewer than two kernels were left out to judge it by."""
+    """The model's card; ``None`` where fewer than two kernels were left out to judge it by.
+    ``path`` is the recording's."""
     if len(set(validation.families)) < 2:
         return None
-    fitted = [
-        row
-        for row in rows.rows
-        if row.role == "micro" and row.pattern == "uniform" and row.watts is not None
-    ]
+    fitted, sha256 = rows.micro, sha256_of(path)
     watts = np.array([row.watts for row in fitted], dtype=np.float64)
     vectors = np.array([row.activities for row in fitted])
     random, grouped = validation.power
@@ -62,12 +61,12 @@ def card(
         features=tuple(
             FeatureFacts(
                 name=unit,
-                minimum=round(low, 6),
-                maximum=round(high, 6),
+                minimum=round(float(vectors[:, at].min()), 6),
+                maximum=round(float(vectors[:, at].max()), 6),
                 missing_share=0.0,
                 reproduced_note="share of the unit's peak over the measured time",
             )
-            for unit, (low, high) in highest_activities(fitted).items()
+            for at, unit in enumerate(UnitActivities._fields)
         ),
         training=training_facts(
             vectors,
@@ -79,7 +78,7 @@ def card(
         sources=(
             Source(
                 repository=f"{recording.provenance} on {recording.device.name}",
-                path=name,
+                path=path.name,
                 sha256=sha256,
                 used_sha256=sha256,
                 licence=recording.sessions[0].licence,

@@ -81,6 +81,20 @@ class Rows:
     rows: list[PowerRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    @property
+    def micro(self) -> list[PowerRow]:
+        """Those that weights are fitted on."""
+        return [
+            row
+            for row in self.rows
+            if row.role == "micro" and row.pattern == "uniform" and row.watts is not None
+        ]
+
+    @property
+    def applications(self) -> list[PowerRow]:
+        """Those that a fit is judged by."""
+        return [row for row in self.rows if row.role == "application"]
+
 
 def power_rows(recording: Recording, gpu: GpuProfile) -> Rows:
     """Activities of everything measured that is not there for its time alone."""

@@ -20,8 +20,9 @@ from typing import Any
 
 from wattcast.features.errors import DataError, ModelError
 from wattcast.features.gpus import GpuProfile
-from wattcast.models.cards import ModelCard, sha256_of
+from wattcast.models.cards import ModelCard
 from wattcast.models.power.physical import (
+    IDLE_SHARE,
     PARAMETERS_NAME,
     POOLED,
     PhysicalParameters,
@@ -42,9 +43,6 @@ from wattcast.training.onboard.power import (
 from wattcast.training.onboard.profile import FittedProfile, fit_profile
 from wattcast.training.onboard.validate import Validation, time_interval, validate
 from wattcast.training.provenance import write_parameters
-
-IDLE_OF_LIMIT = 0.15
-"""Idle over limit where neither was measured (``wattcast.models.power.physical.IDLE_SHARE``)."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +76,9 @@ def onboard(
         raise DataError("an imported recording has no probes to onboard with", file=path.name)
     if not recording.configurations:
         raise DataError(f"{path.name} has no measured configurations", file=path.name)
-    notes = [*recording.sensor.notes, *_failures(recording), *recording.doubts]
+    notes = [*recording.sensor.notes]
+    notes += [f"{one.key}: {one.detail}" for one in recording.failures]
+    notes += recording.doubts
     notes += [f"{one.key}: {note}" for one in recording.configurations for note in one.result.notes]
     if recording.torn:
         notes.append("the recording's last line was cut off and is left out")
@@ -89,7 +89,7 @@ def onboard(
     board = loaded(profile.data, work)
     progress("activities of what was measured")
     rows = power_rows(recording, board)
-    interval = time_interval(rows.rows)
+    interval = time_interval(rows)
     if interval is not None:
         profile.data["time_interval"] = interval
         board = loaded(profile.data, work)
@@ -102,9 +102,11 @@ def onboard(
     written: ModelCard | None = None
     if power is not None and validation is not None:
         notes += power.notes
-        written = _artifact(path, recording, power, validation, rows, home)
-        if written is not None:
-            files.append(home / "artifacts" / written.folder)
+        about = card(path, recording, power, validation, rows)
+        if about is not None:
+            artifacts = home / "artifacts"
+            written = write_parameters(about, artifacts, PARAMETERS_NAME, power.parameters)
+            files.append(artifacts / written.folder)
         else:
             notes.append("fewer than two kernels to validate on: no power model is written")
     shutil.rmtree(work)
@@ -155,42 +157,23 @@ def _power(
     progress: Callable[[str], None],
 ) -> tuple[FittedPower | None, Validation | None]:
     """The power model, or why there is none."""
-    micro = [row for row in rows.rows if row.role == "micro" and row.pattern == "uniform"]
     pooled = pooled_parameters(gpu)
     limit = recording.device.power_limit_watts or gpu.tdp_watts
-    idle = gpu.idle_watts if gpu.idle_watts is not None else IDLE_OF_LIMIT * limit
+    idle = gpu.idle_watts if gpu.idle_watts is not None else IDLE_SHARE * limit
 
     def refitted(train: list[PowerRow]) -> PhysicalParameters:
         return fit_power(train, gpu, idle, pooled, limit).parameters
 
     progress("power")
     try:
-        power = fit_power(micro, gpu, idle, pooled, limit)
+        power = fit_power(rows.micro, gpu, idle, pooled, limit)
     except (DataError, ModelError) as error:
         notes.append(f"no power model: {error}")
-        return None, validate(rows.rows, None, refitted)
+        return None, validate(rows, None, refitted)
 
     progress("validation")
     try:
-        return power, validate(rows.rows, power.parameters, refitted)
+        return power, validate(rows, power.parameters, refitted)
     except DataError as error:
         notes.append(f"the power model cannot be validated: {error}")
-        return power, validate(rows.rows, None, refitted)
-
-
-def _artifact(
-    path: Path,
-    recording: Recording,
-    power: FittedPower,
-    validation: Validation,
-    rows: Rows,
-    home: Path,
-) -> ModelCard | None:
-    made = card(path.name, sha256_of(path), recording, power, validation, rows)
-    if made is None:
-        return None
-    return write_parameters(made, home / "artifacts", PARAMETERS_NAME, power.parameters)
-
-
-def _failures(recording: Recording) -> list[str]:
-    return [f"{one.key}: {one.detail}" for one in recording.failures]
+        return power, validate(rows, None, refitted)

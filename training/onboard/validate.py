@@ -8,7 +8,7 @@ prediction for everything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,11 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from wattcast.models.intervals import conformal_factors
-from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import PhysicalParameters
 from wattcast.training.evaluation.scores import mape_percent, median_ape_percent, r2
 from wattcast.training.onboard.data import SOURCE
-from wattcast.training.onboard.power import PowerRow, predicted_watts
+from wattcast.training.onboard.power import PowerRow, Rows, predicted_watts
 
 Floats = NDArray[np.float64]
 Refit = Callable[[list[PowerRow]], PhysicalParameters]
@@ -113,18 +112,14 @@ class Validation:
         }
 
 
-def validate(
-    rows: Sequence[PowerRow], parameters: PhysicalParameters | None, refit: Refit
-) -> Validation:
+def validate(rows: Rows, parameters: PhysicalParameters | None, refit: Refit) -> Validation:
     """Predict applications (or families of microbenchmarks left out).
 
     ``refit`` fits on other rows; ``parameters`` are those fitted on microbenchmarks, ``None`` to
     judge times alone. Raises DataError for too few rows to leave some out.
     """
-    applications = [row for row in rows if row.role == "application"]
+    applications, micro = rows.applications, rows.micro
     known = [row for row in applications if row.watts is not None]
-    micro = [row for row in rows if row.role == "micro" and row.pattern == "uniform"]
-    micro = [row for row in micro if row.watts is not None]
     if parameters is None:
         return Validation(bool(applications), (), tuple(applications), (), np.zeros(0, np.bool_))
     if len({row.family for row in known}) >= 2:
@@ -138,9 +133,9 @@ def validate(
     return Validation(False, tuple(micro), tuple(micro), (random, grouped), outside)
 
 
-def time_interval(rows: Sequence[PowerRow]) -> dict[str, Any] | None:
+def time_interval(rows: Rows) -> dict[str, Any] | None:
     """``[time_interval]`` of the profile from application kernels; ``None`` for fewer than two."""
-    real = [row for row in rows if row.role == "application"]
+    real = rows.applications
     families = sorted({row.family for row in real})
     if len(families) < 2:
         return None
@@ -200,15 +195,6 @@ def _outside(known: Sequence[PowerRow], micro: Sequence[PowerRow]) -> NDArray[np
     """Rows with a unit busier than in any microbenchmark, ``[n]``."""
     highest = np.max([row.activities for row in micro], axis=0)
     return np.array([bool(np.any(np.array(row.served) > highest + 0.05)) for row in known])
-
-
-def highest_activities(rows: Sequence[PowerRow]) -> Mapping[str, tuple[float, float]]:
-    """Range of each unit's activity over rows."""
-    table = np.array([row.activities for row in rows])
-    return {
-        name: (float(table[:, at].min()), float(table[:, at].max()))
-        for at, name in enumerate(UnitActivities._fields)
-    }
 
 
 def _watts(rows: Sequence[PowerRow]) -> Floats:

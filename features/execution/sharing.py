@@ -244,29 +244,26 @@ def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | N
     jumps = 1 < astray < jump and FEWEST_JUMPS * jump <= np.ptp(moved)
     if rank < needed or alike.size <= needed or (astray > 1 and not jumps):
         return unknown
+    steps = [round(abs(step) * PARTS) / PARTS for step in found.tolist()]
+    least = jump if jumps else 0.0  # of a run, beyond which neighbours share nothing
+    long = max(sectors.units[alike].sum() / (usual * alike.size), least)
+    axes = (0, launch.grid[0]), (1 if launch.grid[1] > 1 else 2, launch.grid[1] * launch.grid[2])
+    drifting = [(jumps or steps[axis] % 1 != 0) and steps[axis] < long for axis, _ in axes]
+    if not any(drifting):
+        return unknown
     lines = _runs(
         distinct(keys >> SECTORS_PER_LINE_SHIFT), KEY_BITS - SECTORS_PER_LINE_SHIFT, slots
     )
+    wide = max(lines.units[alike].sum() / lines.runs[alike].sum(), least / SECTORS_PER_LINE)
 
-    def drift(step: float, blocks: int) -> _Drift | None:
-        step = round(abs(float(step)) * PARTS) / PARTS
-        far = step * max(2, min(FAR, blocks // 2))
-        runs, units = sectors.runs[alike].mean(), sectors.units[alike].mean()
-        least = jump if jumps else 0.0  # of a run, beyond which neighbours share nothing
-        if (step % 1 == 0 and not jumps) or step >= max(units / runs, least):
-            return None
-        long = lines.units[alike].mean() / lines.runs[alike].mean()
+    def drift(axis: int, blocks: int) -> _Drift:
+        step, far = steps[axis], steps[axis] * max(2, min(FAR, blocks // 2))
         return _Drift(
-            _shared(max(units / runs, least), step, far),
-            _shared(
-                max(long, least / SECTORS_PER_LINE),
-                *(moved / SECTORS_PER_LINE for moved in (step, far)),
-            ),
+            _shared(long, step, far),
+            _shared(wide, step / SECTORS_PER_LINE, far / SECTORS_PER_LINE),
         )
 
-    grid = launch.grid
-    down = found[1] if grid[1] > 1 else found[2]
-    return [drift(found[0], grid[0]), drift(down, grid[1] * grid[2])]
+    return [drift(*axis) if one else None for axis, one in zip(axes, drifting, strict=True)]
 
 
 def _shared(long: float, step: float, far: float) -> _Drifted:

@@ -224,7 +224,8 @@ def _drifts(keys: Integers, places: Integers, launch: Launch) -> list[_Drift | N
     """
     unknown: list[_Drift | None] = [None, None]
     slots = places.shape[0]
-    keys = keys[: np.searchsorted(keys, slots << KEY_BITS)]
+    begin, end = np.searchsorted(keys, [0, slots << KEY_BITS])  # huge addresses wrap
+    keys = keys[begin:end]
     sectors = _runs(keys, KEY_BITS, slots)
     if not keys.size:
         return unknown

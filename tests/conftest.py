@@ -7,7 +7,11 @@ watch times or memory, so that no other test may run beside them.
 
 from __future__ import annotations
 
+import gc
+
 import pytest
+
+gc.set_threshold(50_000, 20, 20)  # a tenth of the time is the collector's otherwise
 
 QUICK = ("tests/docs/test_map.py", "tests/docs/test_size.py", "tests/features/", "tests/models/")
 """Beginnings of the ids of quick tests."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from playwright.sync_api import Browser
+from playwright.sync_api import Browser, expect
 
 from tests.app.conftest import settings_at
 from tests.app.live import running
@@ -131,7 +131,7 @@ def test_a_gpu_is_found_by_any_of_its_names(page: Watched) -> None:
     ):
         search.fill(typed)
         search.press("Enter")
-        tab.wait_for_function("gpu => document.getElementById('gpu').value === gpu", arg=gpu)
+        expect(tab.locator("#gpu")).to_have_value(gpu)
         assert search.input_value() == ""
     assert tab.locator("#result").is_hidden()  # looking for a GPU predicts nothing
     tab.click("#tab-compare")
@@ -149,7 +149,7 @@ def test_a_gpu_is_found_by_any_of_its_names(page: Watched) -> None:
     search.fill("a100-40gb")
     with tab.expect_response("**/gpus/a100-40gb"):
         search.press("Enter")
-    tab.wait_for_function("document.getElementById('gpu-search').validationMessage")
+    expect(tab.locator("#gpu-search:invalid")).to_have_count(1)
     told = search.evaluate("field => field.validationMessage")
     assert "a100-pcie-40gb, a100-sxm4-40gb" in told
     assert tab.input_value("#gpu") == "rtx-a6000"

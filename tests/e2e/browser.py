@@ -11,7 +11,7 @@ from typing import Any, Literal
 import httpx
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request, expect, sync_playwright
 
 CHROMIUM = Path("/usr/bin/chromium")
 """Where Debian's package puts it."""
@@ -117,6 +117,7 @@ def watched(browser: Browser, client: httpx.Client, **context: Any) -> Iterator[
     """A page of the service that ``client`` speaks to, in a session of its own."""
     own = browser.new_context(**context)
     own.set_default_timeout(PATIENCE_MILLISECONDS)
+    expect.set_options(timeout=PATIENCE_MILLISECONDS)
     try:
         made = Watched(own.new_page(), str(client.base_url).rstrip("/"))
         made.watch()

@@ -86,6 +86,16 @@ class Terms(NamedTuple):
     shared_latency: float
 
 
+def terms_of(
+    launch: QueueingLaunch, gpu: QueueingGpu, memory: Delays, rounds: Rounds, issue_cycles: float
+) -> Terms:
+    """The terms of a launch's cases; ``issue_cycles``: core cycles of issue per transaction."""
+    return Terms(
+        issue_cycles, memory.latency, memory.service, rounds.resident_warps,
+        launch.warps_per_block, launch.transactions, gpu.shared_latency,
+    )  # fmt: skip
+
+
 def case_form(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> CaseTime:
     """T_active and T_exec by the case that applies. Raises LaunchError for clocks not above 0.
 
@@ -104,15 +114,7 @@ def case_form(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> Ca
             memory,
             clocks.core_mhz,
         )
-    terms = Terms(
-        issue / launch.transactions,
-        memory.latency,
-        memory.service,
-        rounds.resident_warps,
-        launch.warps_per_block,
-        launch.transactions,
-        gpu.shared_latency,
-    )
+    terms = terms_of(launch, gpu, memory, rounds, issue / launch.transactions)
     outer, inner = launch.outer_iterations, launch.inner_iterations
     if launch.shared_transactions and outer is not None and inner is not None:
         case, active = with_shared(terms, outer, inner)

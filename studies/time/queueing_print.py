@@ -21,7 +21,14 @@ from wattcast.models.time.queueing import (
     rounds_of,
     sm_cycles,
 )
-from wattcast.models.time.queueing_model import Case, CaseTime, Terms, case_form, with_shared
+from wattcast.models.time.queueing_model import (
+    Case,
+    CaseTime,
+    Terms,
+    case_form,
+    terms_of,
+    with_shared,
+)
 
 
 def max_form(launch: QueueingLaunch, gpu: QueueingGpu, clocks: ClockPair) -> FormTime:
@@ -78,15 +85,7 @@ def read_case_form(
         memory = memory._replace(latency=latency)
     if not launch.transactions:
         return replace(found, delays=memory)
-    terms = Terms(
-        found.compute_cycles,
-        memory.latency,
-        memory.service,
-        found.rounds.resident_warps,
-        launch.warps_per_block,
-        launch.transactions,
-        gpu.shared_latency,
-    )
+    terms = terms_of(launch, gpu, memory, found.rounds, found.compute_cycles)
     outer, inner = launch.outer_iterations, launch.inner_iterations
     if launch.shared_transactions and outer is not None and inner is not None:
         case, active = with_shared(terms, outer, inner)

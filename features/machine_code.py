@@ -23,6 +23,7 @@ from wattcast.features.dataflow import flow
 from wattcast.features.effort import checkpoint
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Register, Special
+from wattcast.features.wide_loads import joined_loads
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.intp]
@@ -201,6 +202,7 @@ class _Fusion:
             pipes[at] = Pipes(fma=instructions[at])
         instructions[self._gone] = 0.0
         pipes[self._gone] = 0.0
+        instructions /= joined_loads(body)
         with_branch = self._predicated(instructions)
         divisions = [
             one.position

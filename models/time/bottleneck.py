@@ -163,7 +163,6 @@ def resource_seconds(
     busiest = gpu.sm_count * hz / activity.sm_imbalance
     multiplications = max(0.0, activity.fma_pipe_instructions - activity.fp32_instructions)
     extra = multiplications * (MULTIPLY_INSTRUCTIONS.get(_major(gpu), 1.0) - 1.0)
-    conflicts = max(0.0, activity.shared_transactions - activity.shared_requests)
     shared_lanes = sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
 
     def pipe(warp_instructions: float, lanes: float) -> float:
@@ -176,7 +175,7 @@ def resource_seconds(
         "l2": activity.l2_sectors * SECTOR_BYTES / (_l2_bytes_per_clock(gpu) * hz),
         "l1": _l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         "load_store": constants.load_store
-        * pipe(activity.lsu_requests + conflicts + more.atomic_passes, shared_lanes),
+        * pipe(_load_store_passes(activity, gpu) + more.atomic_passes, shared_lanes),
         "atomics": more.hottest_operations * HOT_WORD_CYCLES / hz,
         "tensor": more.tensor_fmas / (sm.tensor_fma_per_clock * busiest)
         if sm.tensor_fma_per_clock
@@ -286,6 +285,11 @@ def dependent_cycles(gpu: GpuProfile) -> float:
 SHARED_CYCLES, L1_CYCLES, L2_CYCLES = 24.0, 33.0, 216.0
 """Load latencies where a profile holds none: medians of Jia et al. 2018, Table 3.1, and Ernst,
 gpu-benches (cuda-latency)."""
+TWO_PARTITIONS = ("8.0", "9.0")
+FAR_L2 = 2.0
+"""L2 of A100 and H100 has two halves, and what does not fit into the nearer one takes twice as long:
+A100 211 cycles to 20 MB, 424 to 444 to 40 MB; H100 266 to 25 MB, 462 to 475 to 50 MB (Ernst,
+gpu-benches, cuda-latency)."""
 DRAM_SECONDS = 200e-9
 """What device memory adds to a hit in L2 where a profile holds no latency: mean over V100 (154 ns),
 A100 (256), H100 (220), L40 (142; Ernst, gpu-benches, cuda-latency) and GTX 980 (222;
@@ -313,6 +317,8 @@ def _waiting_seconds(
     past_l1 = min(1.0, max(0.0, activity.l2_sectors - activity.global_store_sectors) / asked)
     past_l2 = min(past_l1, activity.dram_read_sectors / asked)
     near, far = gpu.l1_latency_cycles or L1_CYCLES, gpu.l2_latency_cycles or L2_CYCLES
+    if gpu.compute_capability in TWO_PARTITIONS and 2 * activity.footprint_bytes > gpu.l2_bytes:
+        far *= FAR_L2
     cycles += loads * (near + past_l1 * (far - near))
     memory = DRAM_SECONDS
     if gpu.dram_latency_cycles is not None:
@@ -327,10 +333,35 @@ def _major(gpu: GpuProfile) -> str:
 
 def _l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) -> float:
     """Cycles of L1 over all SMs. How long a request takes by its banks and lines is known of L1s
-    that are one memory with shared memory (7.0 on)."""
+    that are one memory with shared memory (7.0 on); no less than its lanes take to be handed over.
+    """
     each = SECTOR_BYTES / (gpu.l1_bytes_per_clock or L1_BYTES_PER_CLOCK)
-    of_load = each if per_sector is None or _major(gpu) in DEPENDENT_CYCLES else per_sector
-    return activity.global_load_sectors * of_load + activity.global_store_sectors * each
+    stored = activity.global_store_sectors * each
+    if not _unified(gpu):
+        return activity.global_load_sectors * each + stored
+    request = WARP_SIZE / gpu.lsu_lanes
+    loaded = activity.global_load_sectors * (each if per_sector is None else per_sector)
+    return max(loaded, request * activity.global_load_requests) + max(
+        stored, request * activity.global_store_requests
+    )
+
+
+def _load_store_passes(activity: Activity, gpu: GpuProfile) -> float:
+    """Requests of the load/store unit and what bank conflicts add. Where L1 and shared memory are
+    one, requests of global memory take their cycles there (``_l1_cycles``), not twice."""
+    conflicts = max(0.0, activity.shared_transactions - activity.shared_requests)
+    if not _unified(gpu):
+        return activity.lsu_requests + conflicts
+    in_global = activity.global_load_requests + activity.global_store_requests
+    others = max(0.0, activity.lsu_requests - in_global - activity.shared_requests)
+    handed = activity.shared_requests * WARP_SIZE / gpu.lsu_lanes
+    width = gpu.capability.shared_bytes_per_clock / SHARED_BYTES_PER_LANE / WARP_SIZE
+    return others + max(activity.shared_requests + conflicts, handed * width)
+
+
+def _unified(gpu: GpuProfile) -> bool:
+    """Whether L1 and shared memory are one memory behind one pipe (Volta tuning guide)."""
+    return _major(gpu) not in DEPENDENT_CYCLES
 
 
 def _multiply_lanes(gpu: GpuProfile) -> float:

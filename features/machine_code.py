@@ -96,7 +96,7 @@ def pipes_of(opcode: str) -> Pipes:
     if facts.pipe == "tensor":
         return Pipes(tensor=weight)
     if facts.pipe == "int":
-        if facts.entry in ("mul", "mad", "mul24", "mad24", "dp4a", "dp2a"):
+        if facts.entry in ("mul", "mad", "mul24", "mad24"):
             return Pipes(fma=weight)
         return Pipes(alu=weight)
     return Pipes()
@@ -184,7 +184,7 @@ class _Fusion:
             "mul": self._multiply, "shl": self._shift, "shr": self._shift, "add": self._add,
             "sub": self._add, "and": self._logic, "or": self._logic, "xor": self._logic,
             "not": self._logic, "neg": self._sign, "abs": self._sign, "ld": self._load,
-            "mov": self._move, "bra": self._branch,
+            "mov": self._move, "bra": self._branch, "shf": self._rotation,
         }  # fmt: skip
         for one, facts in zip(body.instructions, self._facts, strict=True):
             checkpoint()
@@ -339,6 +339,14 @@ class _Fusion:
         self._gone[one.position] = True
         self._full[users[0]] = True
         return True
+
+    def _rotation(self, one: Instruction, facts: OpcodeFacts) -> None:
+        """A rotation by a constant and the addition of its result are one LEA.HI."""
+        sources = one.operands[1:]
+        if sources[0] == sources[1] and type(sources[2]) is Immediate:
+            users = self._users(one)
+            if len(users) == 1:
+                self._absorb(one, self._into(one, lambda at: self._is(at, ("add",), 32)))
 
     def _add(self, one: Instruction, facts: OpcodeFacts) -> None:
         if kind_of(facts.type) != "int":

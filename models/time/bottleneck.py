@@ -19,7 +19,7 @@ import numpy as np
 
 from wattcast.features.activity import Activity, Extras
 from wattcast.features.activity.counts import LATENCY_PER_BARRIER, LATENCY_PER_WAVE
-from wattcast.features.activity.extras import TensorKind
+from wattcast.features.activity.extras import AtomicUse, TensorKind
 from wattcast.features.activity.waiting import Waiting
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
@@ -84,6 +84,10 @@ HOT_WORD_CYCLES = 1.0
 """Core cycles between two atomics on the same word of global memory (GK110 whitepaper: one a
 clock; nothing newer is published)."""
 
+HOT_WORD_LANES = 16
+"""Lanes of a warp whose atomics on one word L2 gets as one, from 7.0 on: 163,840 of them were 10,240
+on a Quadro GV100 (github.com/accel-sim/gpgpu-sim_distribution, pull request 33)."""
+
 LATENCY = "latency"
 
 _REGIMES: Mapping[str, Regime] = {
@@ -118,7 +122,9 @@ class Beside:
     ``tensor_fmas``: multiply-adds of the matrix units, as FP16 ones of the same time.
     ``atomic_passes``: passes of atomics over their lanes that meet at one address, each a
     load/store pass more. ``hottest_operations``: atomics on the word of global memory that most
-    of them hit; they go one after the other. ``waiting``: dependent chains of a warp, for each
+    of them hit; they go one after the other. ``hottest_requests``: warps they come from.
+    ``tensor_int8_fmas``: the part of ``tensor_fmas`` that is done on integers, as 8-bit ones.
+    ``waiting``: dependent chains of a warp, for each
     machine instruction and each load that it executes. ``l1_cycles_per_sector`` of global loads;
     without it L1 delivers sectors at its full rate.
     """
@@ -126,6 +132,8 @@ class Beside:
     tensor_fmas: float = 0.0
     atomic_passes: float = 0.0
     hottest_operations: float = 0.0
+    hottest_requests: float = 0.0
+    tensor_int8_fmas: float = 0.0
     waiting: Waiting | None = None
     l1_cycles_per_sector: float | None = None
 
@@ -139,11 +147,40 @@ def beside(extras: Extras) -> Beside:
         work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0)
         for work in extras.tensor
     )
+    integer = sum(
+        work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0)
+        for work in extras.tensor
+        if work.kind in ("s8", "s4", "b1")
+    )
     passes = sum(
-        max(0.0, use.passes - use.requests) for use in extras.atomics.uses if use.passes is not None
+        max(0.0, use.passes - use.requests)
+        for use in extras.atomics.uses
+        if use.passes is not None and not _aggregated(use)
     )
     hottest = extras.atomics.hottest_operations or 0.0
-    return Beside(tensor, passes, hottest, extras.waiting, extras.l1_cycles_per_sector)
+    requests = extras.atomics.hottest_requests or 0.0
+    in_global = [use for use in extras.atomics.uses if use.space == "global"]
+    if in_global and all(map(_aggregated, in_global)):
+        hottest = min(hottest, requests)
+    return Beside(
+        tensor,
+        passes,
+        hottest,
+        requests,
+        integer / TENSOR_COST["s8"],
+        extras.waiting,
+        extras.l1_cycles_per_sector,
+    )
+
+
+def _aggregated(use: AtomicUse) -> bool:
+    """Whether ptxas lets one lane of a warp do the atomics of all: integer sums of which each warp
+    hits one address (machine code of ptxas 12.9 for sm_75 and sm_80: VOTE and POPC, shuffles or
+    REDUX, then RED by one lane)."""
+    words = use.opcode.split(".")
+    if use.space != "global" or "add" not in words or not {"u32", "s32"} & set(words):
+        return False
+    return use.passes == use.operations
 
 
 def resource_seconds(
@@ -176,10 +213,8 @@ def resource_seconds(
         "l1": _l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         "load_store": constants.load_store
         * pipe(_load_store_passes(activity, gpu) + more.atomic_passes, shared_lanes),
-        "atomics": more.hottest_operations * HOT_WORD_CYCLES / hz,
-        "tensor": more.tensor_fmas / (sm.tensor_fma_per_clock * busiest)
-        if sm.tensor_fma_per_clock
-        else 0.0,
+        "atomics": _hot_word_cycles(more, gpu) / hz,
+        "tensor": _tensor_cycles(more, gpu) / busiest,
         "issue": (activity.warp_instructions_sass + extra) / (sm.warp_schedulers * busiest),
         "fma": max(
             pipe(activity.fma_pipe_instructions + extra, sm.fp32_lanes),
@@ -329,6 +364,24 @@ def _waiting_seconds(
 
 def _major(gpu: GpuProfile) -> str:
     return gpu.compute_capability.partition(".")[0]
+
+
+def _hot_word_cycles(more: Beside, gpu: GpuProfile) -> float:
+    together = HOT_WORD_LANES if _unified(gpu) else 1
+    return HOT_WORD_CYCLES * max(
+        more.hottest_operations / together, min(more.hottest_requests, more.hottest_operations)
+    )
+
+
+def _tensor_cycles(more: Beside, gpu: GpuProfile) -> float:
+    """Cycles of the matrix units over all SMs. Boards whose units add up in FP32 at half rate do
+    integers at full rate."""
+    sm = gpu.capability
+    if not sm.tensor_fma_per_clock:
+        return 0.0
+    integer = more.tensor_int8_fmas if sm.tensor_int8_fma_per_clock else 0.0
+    others = more.tensor_fmas - TENSOR_COST["s8"] * integer
+    return others / sm.tensor_fma_per_clock + integer / max(1, sm.tensor_int8_fma_per_clock)
 
 
 def _l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) -> float:

@@ -164,6 +164,7 @@ class _Fusion:
         self._full = np.zeros(len(body.instructions), dtype=np.bool_)  # took another one in
         self._weights: dict[int, float] = {}
         self._dissolved: dict[str, frozenset[str]] = {}  # logic by its result: its inputs
+        self._rotations: set[int] = set()  # what joined two shifts
         self._product: set[int] = set()  # integer additions that became multiply-adds
         uses: dict[str, list[int]] = {}
         writers: dict[str, int] = {}
@@ -202,7 +203,7 @@ class _Fusion:
             pipes[at] = Pipes(fma=instructions[at])
         instructions[self._gone] = 0.0
         pipes[self._gone] = 0.0
-        instructions /= joined_loads(body)
+        instructions /= joined_loads(body).loads
         with_branch = self._predicated(instructions)
         divisions = [
             one.position
@@ -338,15 +339,15 @@ class _Fusion:
             return False
         self._gone[one.position] = True
         self._full[users[0]] = True
+        self._rotations.add(users[0])
         return True
 
     def _rotation(self, one: Instruction, facts: OpcodeFacts) -> None:
-        """A rotation by a constant and the addition of its result are one LEA.HI."""
-        sources = one.operands[1:]
-        if sources[0] == sources[1] and type(sources[2]) is Immediate:
-            users = self._users(one)
-            if len(users) == 1:
-                self._absorb(one, self._into(one, lambda at: self._is(at, ("add",), 32)))
+        """A funnel shift by a constant and the addition of its result are one LEA.HI."""
+        if one.base == "shf" and type(one.operands[-1]) is not Immediate:
+            return
+        if len(self._users(one)) == 1:
+            self._absorb(one, self._into(one, lambda at: self._is(at, ("add",), 32)))
 
     def _add(self, one: Instruction, facts: OpcodeFacts) -> None:
         if kind_of(facts.type) != "int":
@@ -372,6 +373,9 @@ class _Fusion:
     def _logic(self, one: Instruction, facts: OpcodeFacts) -> None:
         """LOP3 computes any function of three inputs: logic of logic is one instruction."""
         if facts.bits < 32:
+            return
+        if one.position in self._rotations:
+            self._rotation(one, facts)
             return
         if facts.bits == 64:
             self._weights[one.position] = 2.0

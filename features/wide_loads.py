@@ -10,6 +10,7 @@ neighbours through different registers).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,18 +26,32 @@ Floats = npt.NDArray[np.float64]
 WIDEST = 16
 """Bytes of the widest access of a lane (PTX ISA, vectors of ``ld``)."""
 
+LEAST_OF_FOUR = 3
+"""Words of four that are loaded by one wide load; two of four stay two loads."""
+
 _FENCES = frozenset({"bar", "barrier", "membar", "fence", "call", "atom", "red", "cp"})
 
 
+class Joined(NamedTuple):
+    """By position, ``[n]``: how many ``loads``, itself included, each instruction shares one wide
+    load with, and its share of the ``passes`` that a request takes at least: one for each 4 bytes
+    of a lane, as those of half or a quarter of the warp go together."""
+
+    loads: Floats
+    passes: Floats
+
+
 @attached
-def joined_loads(body: Body) -> Floats:
-    """How many loads, itself included, each instruction shares one wide load with, ``[n]``."""
-    found = np.ones(len(body.instructions))
+def joined_loads(body: Body) -> Joined:
+    """Which loads of a function become one; worked out once."""
+    size = len(body.instructions)
+    found = Joined(np.ones(size), np.zeros(size))
     aligned = _Alignment(body)
     for open_loads in _spans(body):
         for base, loads in open_loads.items():
-            for group in _groups(loads, aligned.of(base)):
-                found[group] = len(group)
+            for width, group in _groups(loads, aligned.of(base)):
+                found.loads[group] = len(group)
+                found.passes[group] = width / 4 / len(group)
     return found
 
 
@@ -77,19 +92,22 @@ def _scalar_load(one: Instruction, facts: OpcodeFacts) -> tuple[str, int] | None
     return (address.base.name, address.offset) if type(address.base) is Register else None
 
 
-def _groups(loads: dict[int, tuple[int, int]], aligned: int) -> Iterator[list[int]]:
-    """Positions that one wide load serves: the widest windows first."""
+def _groups(loads: dict[int, tuple[int, int]], aligned: int) -> Iterator[tuple[int, list[int]]]:
+    """Bytes of a wide load and the positions it serves: the widest first."""
     left = dict(loads)
     for width in (WIDEST, WIDEST // 2):
         if aligned < width:
             continue
         for offset in sorted(left):
-            if offset % width or offset not in left:
+            if offset not in left:
                 continue
             size = left[offset][0]
-            window = range(offset, offset + width, size)
-            if len(window) > 1 and all(left.get(at, (0, 0))[0] == size for at in window):
-                yield [left.pop(at)[1] for at in window]
+            start = offset - offset % width
+            window = range(start, start + width, size)
+            asked = [at for at in window if left.get(at, (0, 0))[0] == size]
+            # Of four words one may go to nobody.
+            if len(asked) > 1 and len(asked) >= min(len(window), LEAST_OF_FOUR):
+                yield width, [left.pop(at)[1] for at in asked]
 
 
 class _Alignment:

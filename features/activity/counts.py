@@ -302,13 +302,12 @@ class _Totals:
 def shared_use(body: Body, counts: Counted) -> tuple[Floats, Floats]:
     """Requests and transactions of shared memory by position, after loads were joined.
 
-    Lanes read the same words either way, but a wide load takes a transaction for each half or
-    quarter of the warp at least.
+    The lanes read the same words either way.
     """
     joined = joined_loads(body)
     requests = np.asarray(counts.shared_requests, dtype=np.float64)
-    each = np.asarray(counts.shared_transactions, dtype=np.float64) / joined
-    return requests / joined, np.where(joined > 1, np.maximum(each, requests), each)
+    each = np.asarray(counts.shared_transactions, dtype=np.float64) / joined.loads
+    return requests / joined.loads, np.maximum(each, joined.passes * requests)
 
 
 def _added(start: float, terms: Floats) -> float:

@@ -35,7 +35,7 @@ class MeasuredCounters(shared.Message):
         None, description="Its name or a part of it, where `profile` holds several kernels."
     )
     clocks: shared.Clocks = Field(
-        default_factory=lambda: shared.Clocks(),
+        default_factory=lambda: shared.Clocks(core_mhz=None, memory_mhz=None),
         description="Clocks they were taken at. Default: the GPU's.",
     )
     time_seconds: Positive | None = Field(

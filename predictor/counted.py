@@ -16,6 +16,7 @@ from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clocks import ClockPair
 from wattcast.models.scaling.card import Quantity, Served, campaign_for, scaling_store, served
 from wattcast.models.scaling.counters import kind_of, use_of
+from wattcast.models.scaling.known import exponent
 from wattcast.models.scaling.physical import Scale, ScalingParameters, time_bounds
 from wattcast.predictor import parts
 from wattcast.predictor.dvfs import wanted_pairs
@@ -24,10 +25,6 @@ from wattcast.predictor.profiles import read_profile
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
-
-TRUST_IN_THE_MODEL = 0.05
-"""Weight of the model's own slope beside that of known points, in squared logarithms: a point a
-fifth slower or faster counts as much (``python -m studies clocks --known``)."""
 
 
 class _Counted(NamedTuple):
@@ -138,14 +135,11 @@ def _following(
     counted: _Counted,
     told: dict[ClockPair, Scale],
 ) -> _Following:
-    """How much more or less than told the kernel follows the clocks, by known points.
-
-    One exponent e on each quantity's scale: least squares of log measured against e log told,
-    drawn to 1. A scale to the power of e >= 0 still only falls (or rises) with a clock.
-    """
+    """How much more or less than told the kernel follows the clocks, by known points."""
     exponents = []
     for quantity, unit in (("time", "time_seconds"), ("power", "power_watts")):
-        start, above, below = getattr(counted, unit), TRUST_IN_THE_MODEL, TRUST_IN_THE_MODEL
+        start = getattr(counted, unit)
+        measured: list[tuple[float, float]] = []
         for point, pair in zip(asked, pairs, strict=True):
             value = getattr(point, unit)
             scale, base = (getattr(told[at], quantity) for at in (pair, counted.clocks))
@@ -153,10 +147,8 @@ def _following(
                 continue
             if start is None:
                 raise DataError(f"known {unit} needs counters.{unit} to compare with", column=unit)
-            step = math.log(scale / base)
-            above += math.log(value / start) * step
-            below += step * step
-        exponents.append(max(above / below, 0.0))
+            measured.append((math.log(scale / base), math.log(value / start)))
+        exponents.append(exponent(measured))
     return _Following(*exponents)
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 TRUST_IN_THE_MODEL = 0.1
 """w, the weight of e = 1. On programs left out of every fit, w of 0.05 to 0.3 serve alike: mean
 errors of time fall from 4.3 to 3.8 % with one known point and to 3.2 % with two, of power from 3.2
-to 2.2 and 2.1 %; without it one point makes times worse (``python -m studies clocks --known``)."""
+to 2.3 and 2.1 %; without it one point makes times worse (``python -m studies clocks --known``)."""
 
 
 def exponent(points: Iterable[tuple[float, float]], trust: float = TRUST_IN_THE_MODEL) -> float:

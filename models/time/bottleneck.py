@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from types import MappingProxyType
 
 import numpy as np
 
-from wattcast.features.activity import Activity, Extras
+from wattcast.features.activity import Activity
 from wattcast.features.activity.counts import LATENCY_PER_BARRIER, LATENCY_PER_WAVE
-from wattcast.features.activity.extras import AtomicUse, TensorKind
 from wattcast.features.activity.waiting import Waiting
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
@@ -29,6 +27,7 @@ from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming
 from wattcast.models.estimate import Estimate, unsure
 from wattcast.models.intervals import loosened
 from wattcast.models.time.base import Floats, Regime, TimePrediction
+from wattcast.models.time.beside import NOTHING_BESIDE, TENSOR_COST, Beside, beside
 from wattcast.models.time.spread import interval_of, level_of
 
 
@@ -80,13 +79,19 @@ L1_BYTES_PER_CLOCK = 128
 L2_BYTES_PER_CLOCK_OF_SM = 32
 """What an SM draws from L2 a clock, where a profile holds no measurement: one sector."""
 
+REGISTERS_PER_CLOCK = 2
+"""Registers of a warp that a scheduler's register file delivers a clock: one from each of its two
+banks (R. Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv:2503.20481, 2025)."""
+TWO_BANKS_FROM = 7.0
+"""Compute capability from which it has two; before it has four (Jia et al. 2018, section 3.5)."""
+
 HOT_WORD_CYCLES = 1.0
 """Core cycles between two atomics on the same word of global memory (GK110 whitepaper: one a
 clock; nothing newer is published)."""
 
 HOT_WORD_LANES = 16
-"""Lanes of a warp whose atomics on one word L2 gets as one, from 7.0 on: 163,840 of them were 10,240
-on a Quadro GV100 (github.com/accel-sim/gpgpu-sim_distribution, pull request 33)."""
+"""Lanes of a warp whose atomics on one word reach L2 as one, from 7.0 on: 163,840 of them were
+10,240 on a Quadro GV100 (github.com/accel-sim/gpgpu-sim_distribution, pull request 33)."""
 
 LATENCY = "latency"
 
@@ -96,91 +101,6 @@ _REGIMES: Mapping[str, Regime] = {
     "latency": "latency",
     "atomics": "latency",
 }
-
-
-TENSOR_COST: Mapping[TensorKind, float] = MappingProxyType(
-    {
-        "f16": 1.0,
-        "tf32": 2.0,
-        "f64": 16.0,
-        "f8": 0.5,
-        "f4": 0.25,
-        "s8": 0.5,
-        "s4": 0.25,
-        "b1": 1 / 16,
-    }
-)
-"""Time of a multiply-add of the matrix units over that of an FP16 one (A100 whitepaper: FP16 312,
-TF32 156, FP64 19.5 TFLOPS; INT8 624, INT4 1248, binary 4992 TOPS. FP8 and FP4: H100 and Blackwell
-whitepapers, twice and four times FP16). Sparse ones take half (same place)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What a launch does beside ``activity1``, in the units of this model.
-
-    ``tensor_fmas``: multiply-adds of the matrix units, as FP16 ones of the same time.
-    ``atomic_passes``: passes of atomics over their lanes that meet at one address, each a
-    load/store pass more. ``hottest_operations``: atomics on the word of global memory that most
-    of them hit; they go one after the other. ``hottest_requests``: warps they come from.
-    ``tensor_int8_fmas``: the part of ``tensor_fmas`` that is done on integers, as 8-bit ones.
-    ``waiting``: dependent chains of a warp, for each
-    machine instruction and each load that it executes. ``l1_cycles_per_sector`` of global loads;
-    without it L1 delivers sectors at its full rate.
-    """
-
-    tensor_fmas: float = 0.0
-    atomic_passes: float = 0.0
-    hottest_operations: float = 0.0
-    hottest_requests: float = 0.0
-    tensor_int8_fmas: float = 0.0
-    waiting: Waiting | None = None
-    l1_cycles_per_sector: float | None = None
-
-
-NOTHING_BESIDE = Beside()
-
-
-def beside(extras: Extras) -> Beside:
-    """The extras of an analysis; what it does not know counts as no conflict."""
-    tensor = sum(
-        work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0)
-        for work in extras.tensor
-    )
-    integer = sum(
-        work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0)
-        for work in extras.tensor
-        if work.kind in ("s8", "s4", "b1")
-    )
-    passes = sum(
-        max(0.0, use.passes - use.requests)
-        for use in extras.atomics.uses
-        if use.passes is not None and not _aggregated(use)
-    )
-    hottest = extras.atomics.hottest_operations or 0.0
-    requests = extras.atomics.hottest_requests or 0.0
-    in_global = [use for use in extras.atomics.uses if use.space == "global"]
-    if in_global and all(map(_aggregated, in_global)):
-        hottest = min(hottest, requests)
-    return Beside(
-        tensor,
-        passes,
-        hottest,
-        requests,
-        integer / TENSOR_COST["s8"],
-        extras.waiting,
-        extras.l1_cycles_per_sector,
-    )
-
-
-def _aggregated(use: AtomicUse) -> bool:
-    """Whether ptxas lets one lane of a warp do the atomics of all: integer sums of which each warp
-    hits one address (machine code of ptxas 12.9 for sm_75 and sm_80: VOTE and POPC, shuffles or
-    REDUX, then RED by one lane)."""
-    words = use.opcode.split(".")
-    if use.space != "global" or "add" not in words or not {"u32", "s32"} & set(words):
-        return False
-    return use.passes == use.operations
 
 
 def resource_seconds(
@@ -219,6 +139,9 @@ def resource_seconds(
         "fma": max(
             pipe(activity.fma_pipe_instructions + extra, sm.fp32_lanes),
             pipe(multiplications + extra, min(sm.fp32_lanes, _multiply_lanes(gpu))),
+            more.register_reads / (REGISTERS_PER_CLOCK * sm.warp_schedulers * busiest)
+            if float(gpu.compute_capability) >= TWO_BANKS_FROM
+            else 0.0,
         ),
         "alu": pipe(activity.alu_pipe_instructions, sm.int_lanes),
         "fp64": constants.fp64 * pipe(activity.fp64_instructions, sm.fp64_lanes),
@@ -322,7 +245,7 @@ SHARED_CYCLES, L1_CYCLES, L2_CYCLES = 24.0, 33.0, 216.0
 gpu-benches (cuda-latency)."""
 TWO_PARTITIONS = ("8.0", "9.0")
 FAR_L2 = 2.0
-"""L2 of A100 and H100 has two halves, and what does not fit into the nearer one takes twice as long:
+"""L2 of A100 and H100 has two halves; what does not fit into the nearer one takes twice as long:
 A100 211 cycles to 20 MB, 424 to 444 to 40 MB; H100 266 to 25 MB, 462 to 475 to 50 MB (Ernst,
 gpu-benches, cuda-latency)."""
 DRAM_SECONDS = 200e-9

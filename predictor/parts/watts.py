@@ -27,11 +27,13 @@ from wattcast.models.intervals import loosened, of_any_board
 from wattcast.models.power.boosted import BoostedPowerModel, vector_for
 from wattcast.models.power.physical import (
     CLOCKS,
+    STANDING,
     PhysicalPower,
     PhysicalPowerModel,
     WorkAtTime,
 )
-from wattcast.models.time.bottleneck import beside, predicted_seconds
+from wattcast.models.time.beside import beside
+from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.predictor.parts.power_models import TARGET
 
 if TYPE_CHECKING:
@@ -42,9 +44,6 @@ FALLBACK_SCHEMA = "alavani2023"
 """Schema whose vector is answered where no model predicts, if it has a table for the GPU."""
 
 ACTIVITY_SCHEMA = "activity1"
-
-STANDING = ("idle", "clock")
-"""Components of power that do not depend on what was counted."""
 
 
 @dataclass(frozen=True, slots=True)

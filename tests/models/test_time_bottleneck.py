@@ -23,12 +23,11 @@ from wattcast.features.gpus.sections import BlockStart, TimeInterval
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks, streaming_bytes_per_second
+from wattcast.models.time.beside import Beside, beside
 from wattcast.models.time.bottleneck import (
     CONSTANTS,
-    Beside,
     BottleneckTimeModel,
     Constants,
-    beside,
     combined_seconds,
     dram_bytes,
     launch_seconds,

@@ -144,7 +144,8 @@ def resource_seconds(
             else 0.0,
         ),
         "alu": pipe(activity.alu_pipe_instructions, sm.int_lanes),
-        "fp64": constants.fp64 * pipe(activity.fp64_instructions, sm.fp64_lanes),
+        "shared_fp64" if sm.fp64_lanes <= SHARED_FP64_LANES else "fp64": constants.fp64
+        * pipe(activity.fp64_instructions, sm.fp64_lanes),
         "fp16": pipe(activity.fp16_instructions, sm.fp16_lanes / 2),
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
         "texture": constants.texture * pipe(activity.texture_requests, sm.texture_lanes),
@@ -156,6 +157,13 @@ def resource_seconds(
 ISSUED = ("issue", "fma", "alu", "fp64", "fp16", "sfu", "tensor")
 """One thing: an instruction takes its slot of the scheduler and its pipe at the same time, and
 different pipes work side by side. The slowest of them counts."""
+
+QUEUED = ("shared_fp64", "load_store")
+SHARED_FP64_LANES = 4
+"""One thing: units that the parts of an SM share and that take their instructions from one queue.
+Double precision is such a unit where an SM has only a few lanes of it; others have some in each
+part (an engineer of NVIDIA, forums.developer.nvidia.com/t/315200: on GPUs with lighter SMs FP64 is
+a unit of the whole SM, and the MIO queues what such units do). Their times add up."""
 
 BESIDE_SM = ("dram", "l2", "blocks")
 """What works beside the SMs: memory, and what hands out blocks. All else is done by an SM in turns
@@ -171,9 +179,10 @@ def combined_seconds(resources: Mapping[str, float], constants: Constants = CONS
     of the two counts. 0 where nothing is needed.
     """
     issued = max((resources.get(name, 0.0) for name in ISSUED), default=0.0)
-    outside = (*ISSUED, *BESIDE_SM, LATENCY)
+    queued = sum(resources.get(name, 0.0) for name in QUEUED)
+    outside = (*ISSUED, *QUEUED, *BESIDE_SM, LATENCY)
     inside = [part for name, part in resources.items() if name not in outside]
-    sm = _norm((issued, *inside), constants.sm_norm)
+    sm = _norm((issued, queued, *inside), constants.sm_norm)
     busy = _norm((sm, *(resources.get(name, 0.0) for name in BESIDE_SM)), constants.overlap_norm)
     return max(busy, resources.get(LATENCY, 0.0))
 
@@ -369,10 +378,10 @@ class BottleneckTimeModel:
 
         nothing: Floats = np.zeros_like(next(iter(parts.values())))
         issued = np.max([nothing, *(parts[name] for name in ISSUED if name in parts)], axis=0)
-        outside = (*ISSUED, *BESIDE_SM, LATENCY)
-        sm = norm(
-            [issued, *(parts[name] for name in parts if name not in outside)], CONSTANTS.sm_norm
-        )
+        queued = np.sum([nothing, *(parts[name] for name in QUEUED if name in parts)], axis=0)
+        outside = (*ISSUED, *QUEUED, *BESIDE_SM, LATENCY)
+        inside = (parts[name] for name in parts if name not in outside)
+        sm = norm([issued, queued, *inside], CONSTANTS.sm_norm)
         beside_sm = (parts[name] for name in BESIDE_SM if name in parts)
         busy = norm([sm, *beside_sm], CONSTANTS.overlap_norm)
         found: Floats = np.maximum(busy, parts.get(LATENCY, nothing))
@@ -439,10 +448,18 @@ def resource_shares(
     }
     sm = combined_seconds(inside, constants)
     of_sm = _shared(sm, total, constants.overlap_norm) if sm else 0.0
+    queued = sum(inside.get(name, 0.0) for name in QUEUED)
     return {
         **{name: _shared(part, total, constants.overlap_norm) for name, part in beside_sm.items()},
         **{
-            name: of_sm * _shared(part, sm, constants.sm_norm) / sm for name, part in inside.items()
+            name: of_sm
+            * (
+                part / queued * _shared(queued, sm, constants.sm_norm)
+                if name in QUEUED
+                else _shared(part, sm, constants.sm_norm)
+            )
+            / sm
+            for name, part in inside.items()
         },
     }
 

@@ -11,6 +11,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.symbolic.arith import Missing, Val, Value
 from wattcast.features.symbolic.build import scheme
+from wattcast.features.symbolic.each import NUMBER
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Lanes, State
 from wattcast.features.symbolic.plan import shape_of
 from wattcast.features.symbolic.rounds import Rounder
@@ -89,7 +90,7 @@ class Calls:
         for parameter, stored in zip(function.parameters, call.arguments, strict=False):
             for offset, node in stored.items():
                 value = caller.evaluator.evaluate(node, context)
-                if isinstance(value, int) or (isinstance(value, Val) and not value.terms):
+                if isinstance(value, NUMBER) or (isinstance(value, Val) and not value.terms):
                     values[parameter.name, offset] = value
 
         def argument(name: str, offset: int, bits: int) -> Value:

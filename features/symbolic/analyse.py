@@ -55,7 +55,7 @@ def analyse_symbolically(
     return found
 
 
-MOST_LANES_TOGETHER = 1 << 17
+MOST_LANES_TOGETHER = 1 << 16
 """Lanes walked together: numpy's time per operation is then a small part, and a kernel's values in
 them (some hundred, of 8 bytes) take 100 MB."""
 

@@ -165,7 +165,10 @@ def _walked(
     if made.cfg.body.instructions:
         if made.forest.irreducible:  # cycles that are no loops are walked once
             walker.watch.doubtful_from = 0
-        walker.region(-1, root, State(lanes.living, 1.0, not made.forest.irreducible))
+        try:
+            walker.region(-1, root, State(lanes.living, 1.0, not made.forest.irreducible))
+        finally:
+            root.end()
     diagnostics = [
         [
             *made.cfg.diagnostics,

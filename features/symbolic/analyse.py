@@ -7,6 +7,7 @@ evaluate.py for values and accesses.py for memory -> journal.py -> report.py
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -51,7 +52,11 @@ def analyse_symbolically(
     kernel does not have.
     """
     made = scheme(module, function)
-    (found,) = _walked(module, [_Asked.of(made, launch)], loops or {}, accesses)
+    arguments = Arguments(made, launch)
+    known = shape_of(made).knowable
+    (blocks,) = choose_blocks(made, [(launch, arguments.constant)], knowable=known)
+    asked = _Asked(launch, arguments, blocks)
+    (found,) = _walked(module, [asked], loops or {}, accesses)
     return found
 
 
@@ -74,13 +79,16 @@ def analyse_together(
     why. Raises PtxError and LaunchError where ``analyse_symbolically`` would for any launch.
     """
     made = scheme(module, function)
-    groups: dict[Hashable, list[_Asked]] = {}
+    valid: list[tuple[Launch, Arguments]] = []
     for launch in launches:
-        try:
-            asked = _Asked.of(made, launch)
-        except LaunchError:
-            continue
-        groups.setdefault(asked.sampling.exact, []).append(asked)
+        with suppress(LaunchError):
+            valid.append((launch, Arguments(made, launch)))
+    pairs = [(launch, arguments.constant) for launch, arguments in valid]
+    blocks = choose_blocks(made, pairs, knowable=shape_of(made).knowable)
+    groups: dict[Hashable, list[_Asked]] = {}
+    for (launch, arguments), sampling in zip(valid, blocks, strict=True):
+        one = len(sampling.blocks) == 1, *(size == 1 for size in (*launch.grid, *launch.block))
+        groups.setdefault((sampling.exact, one), []).append(_Asked(launch, arguments, sampling))
     waiting = [part for group in groups.values() for part in _chunks(group)]
     while waiting:
         checkpoint()
@@ -122,15 +130,6 @@ class _Asked:
     arguments: Arguments
     sampling: SampledBlocks
 
-    @classmethod
-    def of(cls, made: Scheme, launch: Launch) -> _Asked:
-        """Raises LaunchError for an argument that the kernel does not have."""
-        arguments = Arguments(made, launch)
-        known = shape_of(made).knowable
-        return cls(
-            launch, arguments, choose_blocks(made, launch, arguments.constant, knowable=known)
-        )
-
 
 def _walked(
     module: Module, group: Sequence[_Asked], loops: Mapping[str, float], accesses: bool
@@ -148,6 +147,8 @@ def _walked(
         values = [asked.arguments.value(name, offset, bits) for asked in group]
         return joined(lanes.layout, values)
 
+    if len(group) == 1:
+        argument = group[0].arguments.value
     evaluator = Evaluator(made, lanes, argument, _symbols(module, function))
     weights = np.concatenate(
         [

@@ -136,7 +136,12 @@ def _product(a: Val, b: Val) -> Val | Missing:
     if b.terms:
         a, b = b, a
     corners = a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high
-    low, high = most(least(*corners), -INFINITE), least(most(*corners), INFINITE)
+    low: Number
+    high: Number
+    if any(type(corner) is Each for corner in corners):
+        low, high = most(least(*corners), -INFINITE), least(most(*corners), INFINITE)
+    else:
+        low, high = max(min(corners), -INFINITE), min(max(corners), INFINITE)
     terms = {loop: factor * b.base for loop, factor in a.terms.items()}
     return Val(a.base * b.base, low, high, terms)
 
@@ -146,14 +151,21 @@ def limits(bits: int) -> tuple[int, int]:
     return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
 
-def narrowed(base: Array | Number, bits: int) -> Array | Number:
-    """Wrapped to a width; arrays are int64 and wrap at 64 bits by themselves."""
+def narrowed(base: Array | Number, bits: int, own: bool = False) -> Array | Number:
+    """Wrapped to a width; arrays are int64 and wrap at 64 bits by themselves. ``own``: the array
+    is nobody else's, and may hold the result."""
     if isinstance(base, int):
         return fold("trunc", bits, bits, (base,))
     if isinstance(base, Each):
-        wrapped: Number = mapped(lambda one: fold("trunc", bits, bits, (one,)), base)
-        return wrapped
-    return base if bits >= 64 else base.astype(SIGNED[bits // 8]).astype(np.int64)
+        found: Number = mapped(lambda one: fold("trunc", bits, bits, (one,)), base)
+        return found
+    if bits >= 64:
+        return base
+    wrapped = base.astype(SIGNED[bits // 8])
+    if not own or base.dtype != np.int64:
+        return wrapped.astype(np.int64)
+    base[...] = wrapped
+    return base
 
 
 class Arithmetic:
@@ -170,8 +182,8 @@ class Arithmetic:
         bounded = (most(value.low, low), least(value.high, high))
         return Val(value.base, *bounded, value.terms, value.origin)
 
-    def settle(self, value: Val | Missing, bits: int) -> Value:
-        """Wrap a result to its width, if it can leave it at all."""
+    def settle(self, value: Val | Missing, bits: int, own: bool = True) -> Value:
+        """Wrap a result to its width, if it can leave it at all. ``own``: it was just made."""
         if isinstance(value, Missing):
             return value
         low, high = limits(bits)
@@ -182,7 +194,7 @@ class Arithmetic:
             elif value.terms:
                 return self._within(value, low, high)
             else:
-                return Val(narrowed(value.base, bits), low, high)
+                return Val(narrowed(value.base, bits, own), low, high)
         if not value.terms and isinstance(value.base, NUMBER) and not value.origin:
             return value.base
         return value
@@ -219,7 +231,7 @@ class Arithmetic:
             if amount < 62:
                 return self.settle(_product(values[0], as_val(1 << amount)), bits)
         if op in ("sext", "trunc"):
-            return self.settle(values[0], bits)
+            return self.settle(values[0], bits, own=False)
         if op == "zext":
             return self._unsigned(values[0], given)
         return self._elementwise(op, bits, given, values)

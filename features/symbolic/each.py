@@ -172,19 +172,31 @@ def mapped(function: Callable[..., Any], *values: Any) -> Any:
     return function(*values)
 
 
-def least(*values: Any) -> Any:
+def least(first: Any, *others: Any) -> Any:
     """``min``, for each launch."""
-    return mapped(min, *values) if len(values) > 1 else values[0]
+    for other in others:
+        if type(first) is Each or type(other) is Each:
+            first = mapped(min, first, other)
+        elif other < first:
+            first = other
+    return first
 
 
-def most(*values: Any) -> Any:
+def most(first: Any, *others: Any) -> Any:
     """``max``, for each launch."""
-    return mapped(max, *values) if len(values) > 1 else values[0]
+    for other in others:
+        if type(first) is Each or type(other) is Each:
+            first = mapped(max, first, other)
+        elif other > first:
+            first = other
+    return first
 
 
 def ratio(part: Any, whole: Any) -> Any:
     """``part / whole``, 0 where ``whole`` is."""
-    return mapped(_ratio, part, whole)
+    if type(part) is Each or type(whole) is Each:
+        return mapped(_ratio, part, whole)
+    return part / whole if whole else 0.0
 
 
 def _ratio(part: float, whole: float) -> float:

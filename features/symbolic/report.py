@@ -114,6 +114,8 @@ def _column(amount: Amount) -> Any:
 
 def _table(amounts: list[Amount], launches: int) -> results.Floats:
     """Totals by instruction as rows of launches."""
+    if launches == 1:
+        return np.array([amounts], dtype=np.float64)
     plain = np.array([0.0 if isinstance(one, Each) else one for one in amounts])
     found = np.repeat(plain[None], launches, axis=0)
     for place, one in enumerate(amounts):
@@ -268,7 +270,10 @@ def _accesses(
 def _one_of(found: list[tuple[Number | None, Amount]], launches: int) -> list[int | None]:
     """The number that all have who asked for something, launch by launch; else ``None``."""
     if len(found) == 1:
-        numbers, asked = (listed(one, launches) for one in found[0])
+        only, times = found[0]
+        if launches == 1:
+            return [only if times else None]  # type: ignore[list-item]
+        numbers, asked = listed(only, launches), listed(times, launches)
         return [number if times else None for number, times in zip(numbers, asked, strict=True)]
     columns = [(listed(number, launches), listed(asked, launches)) for number, asked in found]
     every = []

@@ -149,9 +149,10 @@ class Rounder:
             inside = np.broadcast_to(state.mask, wide.shape)
             if not self.layout.any(inside):
                 return Missing("no lane enters it", 0)
-            low, high = self._ends(wide, inside)
+            high = self._end(np.maximum, wide, inside)
             if high >= NEVER:
                 return Missing("it never ends", self.scheme.forest.loops[loop].line)
+            low = self._end(np.minimum, wide, inside)
             last = low if low == high else np.where(inside, wide, 0)
         for need in obligations:
             if not kept(need.value, need.low, need.high, last, loop, state.mask, self.layout):
@@ -168,13 +169,14 @@ class Rounder:
             chosen.append(mine)
         return last, chosen
 
-    def _ends(self, wide: Counts, inside: Mask) -> tuple[Number, Number]:
-        """Least and greatest count of the lanes inside."""
+    def _end(self, end: np.ufunc, wide: Counts, inside: Mask) -> Number:
+        """The least or the greatest count of the lanes inside."""
         if self.layout.count == 1:
-            held = wide[inside]
-            return int(held.min()), int(held.max())
-        low = self.layout.extreme(np.minimum, np.where(inside, wide, NEVER))
-        return low, self.layout.extreme(np.maximum, np.where(inside, wide, -NEVER))
+            return int(end.reduce(wide[inside]))
+        found: Number = self.layout.extreme(
+            end, np.where(inside, wide, NEVER if end is np.minimum else -NEVER)
+        )
+        return found
 
     def _closed(
         self,
@@ -347,7 +349,7 @@ class Rounder:
         else:
             wide = np.broadcast_to(last, np.broadcast_shapes(last.shape, state.mask.shape))
             inside = np.broadcast_to(state.mask, wide.shape)
-            low, high = (end + 1 for end in self._ends(wide, inside))
+            low, high = (self._end(end, wide, inside) + 1 for end in (np.minimum, np.maximum))
             per_warp = ((wide + 1) * inside).reshape(wide.shape[0], -1, 32).sum(axis=2)
             rounds = self.walker.weighed(weights_of(wide, context), per_warp)
             if not state.known and low != high:

@@ -86,6 +86,13 @@ def shared_transactions(addresses: Integers, width: int, active: Lanes | None = 
 def _most_in_a_bank(units: Integers, active: Lanes | None, banks: int) -> Integers:
     """The most distinct units of each row that fall in one of so many banks."""
     rows = units.shape[0]
+    top = units.max(axis=1) if active is None else np.where(active, units, -1).max(axis=1)
+    low = units if active is None else np.where(active, units, top[:, None])
+    low = low.min(axis=1)
+    # Among as many adjacent units no two share a bank. (-1: nobody there; below: wild addresses.)
+    if (top - low < banks).all() and (low >= (0 if active is None else -1)).all():
+        alone: Integers = (top >= 0).astype(np.int64)
+        return alone
     counts, values = distinct_per_row(units, active)
     owner = np.repeat(np.arange(rows) * banks, counts)
     loads = np.bincount(owner + values % banks, minlength=rows * banks).reshape(rows, banks)

@@ -48,8 +48,9 @@ def distinct_per_row(units: Integers, active: Lanes | None = None) -> tuple[Inte
 
     Returns the count per row and, flattened in row order, the distinct units themselves.
     """
-    filled, empty = _filled(units, active)
-    ordered = np.sort(filled, axis=1)
+    ordered, empty = _filled(units, active)
+    if (ordered[:, 1:] < ordered[:, :-1]).any():  # lanes mostly touch what lies further on
+        ordered = np.sort(ordered, axis=1)
     first = np.empty(ordered.shape, dtype=np.bool_)
     first[:, 0] = True if empty is None else ~empty
     np.not_equal(ordered[:, 1:], ordered[:, :-1], out=first[:, 1:])
@@ -115,8 +116,7 @@ def l1_millicycles(
     """
     rows = np.repeat(np.arange(counts.size), counts)
     lines = touched >> SECTORS_PER_LINE_SHIFT
-    first = np.ones(lines.size, dtype=np.bool_)
-    first[1:] = (lines[1:] != lines[:-1]) | (rows[1:] != rows[:-1])
+    first = changes(lines) | changes(rows)
     tags = TAG_MILLICYCLES + LINE_MILLICYCLES * np.bincount(rows[first], minlength=counts.size)
     data = 1000 * shared_transactions(addresses, width, active)
     found: Integers = np.where(counts > 0, np.maximum(data, tags), 0)
@@ -133,10 +133,14 @@ def distinct(values: Integers) -> Integers:
     if values.size < 2:
         return values.reshape(-1)
     ordered = np.sort(values, axis=None, kind="stable")
-    keep = np.empty(ordered.shape, dtype=np.bool_)
-    keep[0] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=keep[1:])
-    found: Integers = ordered[keep]
+    found: Integers = ordered[changes(ordered)]
+    return found
+
+
+def changes(values: Integers) -> Lanes:
+    """Where a value is the first, or another than the one before it."""
+    found = np.ones(values.shape, dtype=np.bool_)
+    np.not_equal(values[1:], values[:-1], out=found[1:])
     return found
 
 

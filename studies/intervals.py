@@ -9,11 +9,13 @@ random requests whether their ends can be (``studies.interval_ends``).
 from __future__ import annotations
 
 import argparse
+import csv
 import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -21,14 +23,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from studies.data.activity_tables import ACTIVITY_GPUS, TABLE_CONSTANTS, read_activity_table
+from studies.power.anchored import predicted
+from studies.power.holds import pooled_model
 from studies.power.physical_fit import Fits, cached_choice, leave_program_out
 from studies.power.physical_rows import all_rows
 from wattcast.models.energy import JOINT
 from wattcast.models.intervals import conformal_factors, supported_level
+from wattcast.models.power.anchoring import ANY, WIDTHS, AnchoredWidth
 from wattcast.models.store import ArtifactStore
 from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.models.time.spread import interval_width
 from wattcast.training.card_tables import table
+from wattcast.training.checkpoints import Checkpoints
+from wattcast.training.power_rows import SOURCES
 
 Floats = NDArray[np.float64]
 Names = NDArray[np.str_]
@@ -41,8 +48,8 @@ MANY = 15
 
 @dataclass(frozen=True)
 class Held:
-    """One kind of interval on one board. ``rows`` and ``groups``: share of rows inside, and its mean
-    over groups; ``width`` and ``constant``: median of high over low, served and constant."""
+    """One kind of interval on one board. ``rows`` and ``groups``: share of rows inside, and its
+    mean over groups; ``width`` and ``constant``: median of high over low, served and constant."""
 
     kind: str
     board: str
@@ -133,7 +140,7 @@ def _half(scores: Floats, groups: Names, level: float = LEVEL) -> float:
 
 
 def energy_lines() -> Iterator[Held]:
-    """Power, time and energy on the activity tables, each program under the widths of the others."""
+    """Time and energy on the activity tables, each program under the widths of the others."""
     errors = joint_errors()
     ones = np.ones(len(errors.power))
     yield from _nested("time", errors, errors.time, ones)
@@ -180,7 +187,112 @@ def energy_beside_product() -> float:
     return float(np.median(served / np.sinh(errors.power_half + errors.time_half)))
 
 
-KINDS: tuple[Callable[[], Iterator[Held]], ...] = (energy_lines,)
+@dataclass(frozen=True)
+class AnchoredErrors:
+    """Of one board: ``scores`` are |ln(measured / anchored)| in standard deviations of the process,
+    those ``deviations`` and the errors themselves ``[n]``, by kernel group."""
+
+    gpu: str
+    source: str
+    groups: Names
+    errors: Floats
+    deviations: Floats
+
+    @property
+    def scores(self) -> Floats:
+        """What a width has to hold."""
+        return self.errors / self.deviations
+
+
+SHOTS, SEEDS = (1, 3), (0, 1)
+
+
+@lru_cache(maxsize=1)
+def anchored_errors() -> tuple[AnchoredErrors, ...]:
+    """Kernels left out but for one or three launches, every board with published rows."""
+    found = []
+    for source, (_, files) in SOURCES.items():
+        for gpu in files:
+            board, fit = pooled_model(gpu, source, Checkpoints())
+            rows = board.launched[board.served]
+            parts = []
+            for shots, seed in product(SHOTS, SEEDS):
+                watts, _, _, deviation = predicted(rows, board, fit, seed, shots)
+                told = ~np.isnan(watts)
+                errors = np.abs(np.log(rows.watts / watts))
+                parts.append((rows.groups[told].astype(str), errors[told], deviation[told]))
+            groups, errors, deviations = (np.concatenate(each) for each in zip(*parts, strict=True))
+            found.append(AnchoredErrors(gpu, source, groups, errors, deviations))
+    return tuple(found)
+
+
+def anchored_widths() -> list[AnchoredWidth]:
+    """What ``anchored.csv`` holds."""
+    boards = anchored_errors()
+    own = [
+        AnchoredWidth(
+            one.gpu, one.source, _quantile(one.scores, _equal(one.groups)), LEVEL,
+            len(np.unique(one.groups)),
+        )
+        for one in boards
+    ]  # fmt: skip
+    level = 0.8
+    assert supported_level(len(boards)) >= level
+    return [*own, AnchoredWidth(ANY, ANY, _over_boards(boards, level), level, len(boards))]
+
+
+def _equal(groups: Names) -> Floats:
+    """Mass of rows: equal for all groups, and one more such mass for a new group."""
+    _, index, counts = np.unique(groups, return_inverse=True, return_counts=True)
+    return np.asarray(1.0 / counts[index] / (len(counts) + 1))
+
+
+def _quantile(scores: Floats, mass: Floats, level: float = LEVEL) -> float:
+    order = np.argsort(scores, kind="stable")
+    at = int(np.searchsorted(np.cumsum(mass[order]), level - 1e-12))
+    return float(scores[order][min(at, len(scores) - 1)])
+
+
+def _over_boards(boards: Sequence[AnchoredErrors], level: float) -> float:
+    """For a new board: boards count alike, and the kernels of each."""
+    mass = []
+    for one in boards:
+        kernels = len(np.unique(one.groups))
+        mass.append(_equal(one.groups) * (kernels + 1) / kernels / (len(boards) + 1))
+    return _quantile(np.concatenate([one.scores for one in boards]), np.concatenate(mass), level)
+
+
+def anchored_lines() -> Iterator[Held]:
+    """Each kernel under the width of the others; and each board under that of the other boards."""
+    boards = anchored_errors()
+    for one in boards:
+        widths, constant = np.empty(len(one.errors)), np.empty(len(one.errors))
+        level = supported_level(len(np.unique(one.groups)) - 1, LEVEL)
+        for group in np.unique(one.groups):
+            mine = one.groups == group
+            mass = _equal(one.groups[~mine])
+            widths[mine] = one.deviations[mine] * _quantile(one.scores[~mine], mass, level)
+            constant[mine] = _quantile(one.errors[~mine], mass, level)
+        yield _anchored(one, "kernels left out, 1 or 3 launches known", level, widths, constant)
+    for one in boards:
+        others = [other for other in boards if other is not one]
+        widths = one.deviations * _over_boards(others, 0.8)
+        flat = [replace(other, deviations=np.ones(len(other.errors))) for other in others]
+        constant = np.full(len(one.errors), _over_boards(flat, 0.8))
+        yield _anchored(one, "boards left out, 1 or 3 launches known", 0.8, widths, constant)
+
+
+def _anchored(
+    one: AnchoredErrors, protocol: str, level: float, widths: Floats, constant: Floats
+) -> Held:
+    every = np.ones(len(one.errors), dtype=np.bool_)
+    name = f"{one.gpu}, {one.source}"
+    found = _held("anchored power", name, protocol, every, one.groups, one.errors <= widths,
+                  widths, constant)  # fmt: skip
+    return replace(found, level=level)
+
+
+KINDS: tuple[Callable[[], Iterator[Held]], ...] = (energy_lines, anchored_lines)
 
 
 def coverage_table(lines: Sequence[Held]) -> str:
@@ -198,7 +310,7 @@ def read_results(path: Path = RESULTS) -> list[Held]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m studies intervals", description=__doc__)
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name}, {WIDTHS.name}")
     parser.add_argument("--ends", type=int, metavar="N", help="random requests to ask")
     options = parser.parse_args(arguments)
     if options.ends:
@@ -211,8 +323,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     if options.write:
         told = [{**asdict(line), **_rounded(line)} for line in lines]
+        _write_anchored()
         RESULTS.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", "utf-8")
     return 0
+
+
+def _write_anchored() -> None:
+    with WIDTHS.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(AnchoredWidth._fields)
+        for one in anchored_widths():
+            writer.writerow(one._replace(deviations=round(one.deviations, 3)))
 
 
 def _rounded(line: Held) -> dict[str, float]:

@@ -160,8 +160,8 @@ def _boosted(
     clocks: ClockPair,
     time_seconds: float | None,
 ) -> Watts:
-    names = model.card.feature_names
-    vector = vector_for(analysis.vector(model.card.feature_schema.id), names, gpu)
+    own = analysis.vector(model.card.feature_schema.id)
+    vector = vector_for(own, model.feature_names, gpu)
     inputs = vector.model_inputs()
     others = alternatives(analysis, vector)
     try:

@@ -36,7 +36,7 @@ class Constants:
     """Dimensionless constants shared by all GPUs, and one time (docs/bottleneck.md).
 
     ``overlap_norm`` and ``sm_norm``: exponents of the norms that combine the SM with memory, and
-    what an SM does. ``reread_locality``: share of
+    what an SM does; ``queue_norm`` that of units behind one queue. ``reread_locality``: share of
     estimated DRAM re-reads that count; 1 for our own analysis, which follows reuse distances, less
     for estimates that do not (``studies.data.activity_tables``). ``load_store``, ``fp64`` and
     ``texture``: time a pipe takes over that at its peak rate. ``block_cycles`` and
@@ -47,6 +47,7 @@ class Constants:
 
     overlap_norm: float = 3.0
     sm_norm: float = 1.5
+    queue_norm: float = 1.0
     reread_locality: float = 1.0
     load_store: float = 1.15
     fp64: float = 1.1
@@ -179,9 +180,10 @@ def combined_seconds(resources: Mapping[str, float], constants: Constants = CONS
     of the two counts. 0 where nothing is needed.
     """
     issued = max((resources.get(name, 0.0) for name in ISSUED), default=0.0)
-    queued = sum(resources.get(name, 0.0) for name in QUEUED)
+    queue = [resources.get(name, 0.0) for name in QUEUED]
     outside = (*ISSUED, *QUEUED, *BESIDE_SM, LATENCY)
     inside = [part for name, part in resources.items() if name not in outside]
+    queued = _norm(queue, constants.queue_norm)
     sm = _norm((issued, queued, *inside), constants.sm_norm)
     busy = _norm((sm, *(resources.get(name, 0.0) for name in BESIDE_SM)), constants.overlap_norm)
     return max(busy, resources.get(LATENCY, 0.0))

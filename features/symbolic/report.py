@@ -282,9 +282,12 @@ def _accesses(
 def _one_of(found: list[tuple[Number | None, Amount]], layout: Layout) -> Any:
     """The number that all have who asked for something, else ``None``; of each launch."""
     launches = layout.count
-    if len(found) == 1 and not isinstance(found[0][1], Each):
+    if len(found) == 1:
         number, asked = found[0]
-        return number if asked else None
+        if not isinstance(asked, Each):
+            return number if asked else None
+        if all(asked.values):
+            return number
     columns = [(listed(number, launches), listed(asked, launches)) for number, asked in found]
     every = []
     for launch in range(launches):

@@ -204,8 +204,8 @@ class Forms:
         self.constant = constant
         self.memo: dict[Node, Affine | None] = {}
 
-    def leaf(self, node: Node) -> int | None:
-        """The value of a leaf that is the same in the whole launch."""
+    def leaf(self, node: Node) -> Any:
+        """The value of a leaf that is the same in the whole launch, ``None`` if it is not."""
         if node.op == "param":
             name, offset = node.value
             return self.constant(name, offset, node.bits)

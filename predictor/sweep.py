@@ -22,7 +22,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Dim3, Launch, axes_of, covering_grid, usual_blocks
 from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clocks import ClockPair
-from wattcast.models.estimate import energy
+from wattcast.models.energy import energy
 from wattcast.models.time.base import TimePrediction
 from wattcast.predictor import parts
 from wattcast.predictor.messages import LaunchRequest
@@ -72,7 +72,7 @@ class _Predicted:
 
     def absolute(self) -> dict[str, Any]:
         assert self.power.estimate is not None
-        both = energy(self.power.estimate, self.time.estimate)
+        both = energy(self.power.estimate, self.time, self.shape.gpu)
         return {
             "time": parts.estimate(self.time.estimate, "seconds"),
             "power": parts.estimate(self.power.estimate, "watts"),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wattcast.features.analysis import KernelAnalysis, analyse
@@ -247,6 +247,8 @@ def coverage(analysis: KernelAnalysis) -> dict[str, Any]:
 
 def needs(source: Source, analysis: KernelAnalysis) -> list[dict[str, Any]]:
     """``predictor.messages.Need``: arguments to give first, by their C names where known."""
+    if not analysis.needs:
+        return []
     names = c_names(analysis.function, source.kernels)
     return [
         {**asdict(need), "argument": names[need.position] or need.argument}
@@ -345,6 +347,7 @@ _PARTICULAR = re.compile(r"[$%]?[\w.$]*\d[\w.$]*")
 """What tells warnings of one cause apart: lines, labels, numbers, types of an opcode."""
 
 
+@lru_cache(maxsize=4096)
 def _cause(found: Diagnostic) -> tuple[str, str]:
     """Warnings with equal ones are one line of an answer."""
     missing = _NOT_GIVEN.search(found.detail)

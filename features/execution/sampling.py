@@ -115,13 +115,13 @@ class SamplingPlan:
         """
         values = np.asarray(per_block, dtype=np.float64)
         own = [values[places] for places, _ in self.drawn]
-        spreads = [((each - each.mean()) ** 2).sum() for each in own]
+        spreads = [float(((each - each.mean()) ** 2).sum()) for each in own]
         degrees = sum(each.size - 1 for each in own)
-        pooled = float(sum(spreads)) / degrees if degrees else 0.0
+        pooled = sum(spreads) / degrees if degrees else 0.0
         total = 0.0
-        for each, (_, size) in zip(own, self.drawn, strict=True):
+        for each, spread, (_, size) in zip(own, spreads, self.drawn, strict=True):
             if each.size < size:
-                variance = float(each.var(ddof=1)) if each.size > 1 else pooled
+                variance = spread / (each.size - 1) if each.size > 1 else pooled
                 total += size * size * (1 - each.size / size) * variance / each.size
         return math.sqrt(total)
 

@@ -32,7 +32,8 @@ from wattcast.models.power.physical import (
     PhysicalPowerModel,
     WorkAtTime,
 )
-from wattcast.models.time.bottleneck import beside, predicted_seconds
+from wattcast.models.time.beside import beside
+from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.predictor.parts.power_models import TARGET
 
 if TYPE_CHECKING:

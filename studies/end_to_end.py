@@ -165,9 +165,9 @@ def outcomes(predictor: Predictor, gpu: str, chosen: Iterable[Program]) -> list[
 
 
 class Point(NamedTuple):
-    """One point of a sweep, the mean of the boards measured: ``limited`` where the clock of most fell
-    below the highest of the sweep, because they were at their power limit; ``told_limited`` where
-    the answer says so."""
+    """One point of a sweep, the mean of the boards measured: ``limited`` where the clock of most
+    fell below the highest of the sweep, because they were at their power limit; ``told_limited``
+    where the answer says so."""
 
     multiply_adds: int
     measured_seconds: float

@@ -3,15 +3,15 @@
     python -m studies physical-boards          prints the tables
     python -m studies physical-boards --write  writes them into docs/physical.md
 
-Nothing here is served: activities of the sweeps are those measured. ``studies.end_to_end`` has the
-sweeps as they are served.
+Errors of the shipped cards come first. Nothing here is served: activities of the sweeps are those
+measured. ``studies.end_to_end`` has the sweeps as they are served.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,17 +23,16 @@ from studies.power.physical_artifacts import POOLED_SETTINGS, leave_gpu_out, wat
 from studies.power.physical_fit import Fits, error_percent, pooled_parameters
 from studies.power.physical_rows import SWEPT, Floats, GpuRows, all_rows, sweep_frame
 from wattcast.features.errors import WattcastError
-from wattcast.models.power.physical import POOLED, parameters_for
+from wattcast.models.power.physical import parameters_for
 from wattcast.models.store import ArtifactStore
 from wattcast.training.card_tables import table
 
 PAGE = Path(__file__).parents[2] / "docs" / "physical.md"
-BEGIN, END = "<!-- physical-boards: begin -->", "<!-- physical-boards: end -->"
 
 
 class Seen(NamedTuple):
-    """A kind of board of which one is seen: errors in percent on the others, ``[boards]`` by the one
-    seen; the least rank correlation of watts over intensities; what their own mean misses by."""
+    """A kind of board of which one is seen: errors in percent on the others, ``[boards]`` by the
+    one seen; the least rank correlation of watts over intensities; what their mean misses by."""
 
     errors_percent: Floats
     rank_correlation: float
@@ -92,8 +91,31 @@ def spread(gpu_id: str) -> Spread:
     return Spread(float(y.std(ddof=1)), within, slope, error, float(np.ptp(x)))
 
 
-def report() -> str:
-    """The tables as Markdown. Raises DataError."""
+def cards_table() -> str:
+    """Errors of the shipped cards on programs left out (``pooled``: boards), as Markdown."""
+    lines = []
+    for card in sorted(ArtifactStore().list(), key=lambda card: card.gpu):
+        if card.family != "physical":
+            continue
+        cells = []
+        for protocol, name in (
+            ("random", "mape_percent"),
+            ("grouped", "mape_percent"),
+            ("grouped", "mae_watts"),
+        ):
+            found = card.score("as_published", protocol)
+            cells.append(f"{found.model[name].mean:.1f} ({found.baseline[name].mean:.1f})")
+        width = card.intervals.unseen_kernel
+        assert width.coverage is not None, "every physical card has measured it"
+        inside = f"{width.coverage.rows:.2f}, {width.coverage.kernels:.2f}"
+        lines.append([card.gpu, *cells, str(width), inside])
+    titles = ("GPU", "random % (baseline)", "grouped % (baseline)", "grouped W (baseline)",
+              "90 % interval, program not seen", "rows inside, mean per program")  # fmt: skip
+    return table(titles, lines)
+
+
+def boards_tables() -> str:
+    """The tables of boards as Markdown. Raises DataError."""
     fits = Fits(all_rows())
     lines = []
     for gpu_id, rows in fits.tables.items():
@@ -131,15 +153,7 @@ def report() -> str:
     titles = ("eight boards", "between boards, sd %", "within a board, sd %",
               "% of power per kelvin, from board to board", "range, K")  # fmt: skip
     spreads = table(titles, lines)
-    card = next(card for card in ArtifactStore().list() if card.gpu == POOLED)
-    width = card.intervals.unseen_kernel
-    assert width.coverage is not None, "the pooled card has measured it"
-    inside = (
-        f"Its 90 % interval reaches {width}; with boards left out it holds "
-        f"{100 * width.coverage.rows:.0f} % of all rows, and {100 * width.coverage.kernels:.0f} % of a "
-        "board's rows on average.\n"
-    )
-    return "\n".join((left_out, one_seen, spreads, inside))
+    return "\n".join((left_out, one_seen, spreads))
 
 
 def _rank(rows: GpuRows, watts: Floats) -> float:
@@ -147,11 +161,23 @@ def _rank(rows: GpuRows, watts: Floats) -> float:
     return float(spearmanr(middle["told"], middle["true"]).statistic)
 
 
-def with_report(page: str, told: str) -> str:
-    """The page with the tables in their place."""
-    before, _, rest = page.partition(BEGIN)
-    after = rest.partition(END)[2]
-    return f"{before}{BEGIN}\n\n{told}\n{END}{after}"
+TABLES = {"cards": cards_table, "boards": boards_tables}
+"""What the page holds between marks, by the name in them."""
+
+
+def shown(page: str, name: str) -> str:
+    """What stands between the marks of a name."""
+    return page.partition(f"<!-- physical-{name}: begin -->")[2].partition("<!--")[0].strip()
+
+
+def with_tables(page: str, told: Mapping[str, str]) -> str:
+    """The page with tables in their places."""
+    for name, text in told.items():
+        mark = f"<!-- physical-{name}: "
+        before, _, rest = page.partition(f"{mark}begin -->")
+        after = rest.partition(f"{mark}end -->")[2]
+        page = f"{before}{mark}begin -->\n\n{text}\n{mark}end -->{after}"
+    return page
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -160,11 +186,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true", help=f"write them into {PAGE.name}")
     options = parser.parse_args(arguments)
     try:
-        told = report()
+        told = {name: make() for name, make in TABLES.items()}
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(told)
+    print("\n".join(told.values()))
     if options.write:
-        PAGE.write_text(with_report(PAGE.read_text("utf-8"), told), "utf-8")
+        PAGE.write_text(with_tables(PAGE.read_text("utf-8"), told), "utf-8")
     return 0

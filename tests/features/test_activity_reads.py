@@ -8,8 +8,8 @@ from wattcast.features.analysis import KernelAnalysis, analyse
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
-from wattcast.models.time.bottleneck import beside, resource_seconds
 from wattcast.models.clocks import default_clocks
+from wattcast.models.time.bottleneck import beside, resource_seconds
 
 KERNEL = """\
 .version 7.0
@@ -67,9 +67,7 @@ def test_reads_of_a_warp(body: str, expected: float) -> None:
 
 def test_a_factor_that_independent_multiply_adds_share_is_read_once() -> None:
     tile = "".join(
-        f"fma.rn.f32 %f{20 + 4 * row + column}, %f{row}, %f{4 + column}, %f{20 + 4 * row + column};\n"
-        for row in range(4)
-        for column in range(4)
+        f"fma.rn.f32 %f{20 + at}, %f{at // 4}, %f{4 + at % 4}, %f{20 + at};\n" for at in range(16)
     )
     assert reads(tile) == pytest.approx(16 * (3 - 0.75))
 

@@ -97,7 +97,7 @@ def _signless(operand: Operand, taken: Mapping[str, Instruction]) -> Operand:
 def _constants(body: Body) -> frozenset[str]:
     """Registers that hold a kernel parameter or a literal and nothing else."""
     writers = Counter(name for names in flow(body).writes for name in names)
-    found = set()
+    found: set[str] = set()
     for one in body.instructions:
         literal = one.opcode.startswith("mov.") and type(one.operands[-1]) is Immediate
         if literal or one.opcode.startswith("ld.param"):

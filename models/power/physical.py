@@ -234,7 +234,7 @@ def process_factor(gpu: GpuProfile) -> float:
     """Energy of an event by the chip's process over that at 12 nm."""
     capability = float(gpu.compute_capability)
     nanometres = next(nm for below, nm in PROCESS_NM if capability < below)
-    return (nanometres / 12.0) ** PROCESS_EXPONENT
+    return float((nanometres / 12.0) ** PROCESS_EXPONENT)
 
 
 def published_weights(

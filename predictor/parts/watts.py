@@ -176,7 +176,9 @@ def _boosted(
     found = Watts(model.card, vector, estimate, model)
     if estimate.basis == "extrapolated":
         why = _unlike_training(model, inputs)
-        other = instead and _physical(instead, analysis, gpu, clocks, time_seconds)
+        other = None
+        if instead is not None:
+            other = _physical(instead, analysis, gpu, clocks, time_seconds)
         if other is not None and other.estimate is not None:
             detail = (
                 f"the {model.card.family} model of {gpu.id} extrapolates here ({why.detail}); the "

@@ -13,7 +13,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,6 +23,7 @@ from studies.power.physical_artifacts import POOLED_SETTINGS, leave_gpu_out, wat
 from studies.power.physical_fit import Fits, error_percent, pooled_parameters
 from studies.power.physical_rows import SWEPT, Floats, GpuRows, all_rows, sweep_frame
 from wattcast.features.errors import WattcastError
+from wattcast.models.cards import ScoreName
 from wattcast.models.power.physical import parameters_for
 from wattcast.models.store import ArtifactStore
 from wattcast.training.card_tables import table
@@ -91,6 +92,14 @@ def spread(gpu_id: str) -> Spread:
     return Spread(float(y.std(ddof=1)), within, slope, error, float(np.ptp(x)))
 
 
+SHOWN: Sequence[tuple[Literal["random", "grouped"], ScoreName]] = (
+    ("random", "mape_percent"),
+    ("grouped", "mape_percent"),
+    ("grouped", "mae_watts"),
+)
+"""Scores of a card that the page shows, by protocol."""
+
+
 def cards_table() -> str:
     """Errors of the shipped cards on programs left out (``pooled``: boards), as Markdown."""
     lines = []
@@ -98,11 +107,7 @@ def cards_table() -> str:
         if card.family != "physical":
             continue
         cells = []
-        for protocol, name in (
-            ("random", "mape_percent"),
-            ("grouped", "mape_percent"),
-            ("grouped", "mae_watts"),
-        ):
+        for protocol, name in SHOWN:
             found = card.score("as_published", protocol)
             cells.append(f"{found.model[name].mean:.1f} ({found.baseline[name].mean:.1f})")
         width = card.intervals.unseen_kernel

@@ -321,9 +321,9 @@ PER_ELEMENT = {"fma": 2.0, "load_store": 2.0, "alu": 5.0, "issue": 9.5}
 def sweep_frame(gpu_id: str) -> pd.DataFrame:
     """The rows of ``modern/fma_sweep_power.csv`` of a kind of board, below its power limit: those
     whose clock fell are left out. Raises DataError."""
-    frame = pd.read_csv(data_root() / "modern" / "fma_sweep_power.csv")
-    frame = frame[frame["gpu"] == gpu_id]
-    return frame[frame["core_mhz"] == frame["core_mhz"].max()]
+    frame: pd.DataFrame = pd.read_csv(data_root() / "modern" / "fma_sweep_power.csv")
+    frame = frame.loc[frame["gpu"] == gpu_id]
+    return frame.loc[frame["core_mhz"] == frame["core_mhz"].max()]
 
 
 def sweep_rows(gpu_id: str) -> GpuRows:

@@ -31,6 +31,10 @@ STUDIES = {
     "power": ("power.holds", "what the power models must hold on published rows"),
     "physical": ("power.physical_tables", "the physical power model with programs left out"),
     "extra-trees": ("power.pooled", "fits the shipped extra trees on rows of several GPUs"),
+    "physical-boards": (
+        "power.physical_boards",
+        "boards left out, boards of one kind, temperature",
+    ),
     "fit-physical": ("power.physical_artifacts", "fits the shipped physical power models"),
     "fit-all": (
         "fit_all",

@@ -36,6 +36,7 @@ SLOW = (
     "tests/app/test_fuzz.py::test_mutated_ptx_is_answered_or_refused",
     "tests/app/test_jobs_kills.py",
     "tests/app/test_kept.py::test_rings_of_what_was_dropped_are_freed",
+    "tests/app/test_power_peaks.py::test_the_same_of_every_board",
     "tests/app/test_retrain.py::test_a_shift_is_learned_promoted_served_and_rolled_back",
     "tests/app/test_retrain.py::test_garbage_is_not_promoted_and_the_reason_is_told",
     "tests/app/test_retrain.py::test_kernels_measured_again_are_not_taken_for_unseen_ones",

@@ -82,9 +82,9 @@ L2_BYTES_PER_CLOCK_OF_SM = 32
 
 REGISTERS_PER_CLOCK = 2
 """Registers of a warp that a scheduler's register file delivers a clock: one from each of its two
-banks (R. Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv:2503.20481, 2025)."""
+banks (``features.activity.reads`` has the sources)."""
 TWO_BANKS_FROM = 7.0
-"""Compute capability from which it has two; before it has four (Jia et al. 2018, section 3.5)."""
+"""Compute capability from which it has two; before it has four (Jia et al. 2018)."""
 
 HOT_WORD_CYCLES = 1.0
 """Core cycles between two atomics on the same word of global memory (GK110 whitepaper: one a

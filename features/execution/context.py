@@ -31,6 +31,11 @@ def is_barrier(instruction: ir.Instruction) -> bool:
     return parts[0] in _BARRIERS and not ({"warp", "cluster", "arrive"} & set(parts))
 
 
+def is_phase_wait(instruction: ir.Instruction) -> bool:
+    """Whether threads wait here for a phase of a memory barrier."""
+    return instruction.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait"))
+
+
 @dataclass(slots=True)
 class LoopEdge:
     """What moving along an edge to a loop header means: ``entering`` or coming round again."""
@@ -122,6 +127,7 @@ class Context:
     roles: Mapping[str, str]
     sites: list[Site]
     precise: bool
+    body: ir.Body
     idle: bool = False
     position: int = 0
     instruction: ir.Instruction = field(

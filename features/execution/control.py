@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattcast.features.execution import mbarriers
 from wattcast.features.execution.context import (
     CallSite,
     Context,
@@ -13,6 +14,7 @@ from wattcast.features.execution.context import (
     Linked,
     LoopEdge,
     is_barrier,
+    is_phase_wait,
 )
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.loads import put_parameter
@@ -52,6 +54,8 @@ def finish(
             inner = leave
         elif base in ("exit", "trap"):
             inner = _exit
+        elif is_phase_wait(one):
+            inner = mbarriers.finish(context, one, after, falls)
         elif is_barrier(one):
             inner = _barrier(context, one, after, falls)
         else:

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattcast.features.execution import alu, atomics, loads, matrix, warp
+from wattcast.features.execution import (
+    alu,
+    atomics,
+    bulk,
+    loads,
+    matrix,
+    mbarriers,
+    warp,
+    warpgroup,
+)
 from wattcast.features.execution.context import Context
 from wattcast.features.execution.floating import is_long_division
 from wattcast.features.execution.groups import Group
@@ -52,11 +61,15 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
             raise UnsupportedError("asynchronous reduction")
         return atomics.build(context, base, modifiers, items)
     if base == "cp":
-        if "bulk" in modifiers or "reduce" in modifiers:
-            raise UnsupportedError("bulk copies")
-        if items and "mbarrier" not in modifiers and len(items) >= 3:
-            return loads.copy_async(context, modifiers, items)
-        return None
+        if "bulk" in modifiers:
+            return bulk.build(context, modifiers, items)
+        if "mbarrier" in modifiers:
+            return mbarriers.build(context, modifiers, items)
+        return loads.copy_async(context, modifiers, items) if len(items) >= 3 else None
+    if base == "mbarrier":
+        return mbarriers.build(context, modifiers, items)
+    if base == "wgmma":
+        return warpgroup.build(context, modifiers, items)
     if base in warp.BUILDERS:
         return warp.BUILDERS[base](context, modifiers, items)
     if base in matrix.BUILDERS:
@@ -102,8 +115,11 @@ def is_plain(one: ir.Instruction) -> bool:
 
 
 _SPECIAL = frozenset(
-    {"bar", "barrier", "atom", "red", "cp", "bra", "brx", "ret", "exit", "trap", "call"}
-)
+    {
+        "bar", "barrier", "atom", "red", "cp", "bra", "brx", "ret", "exit", "trap", "call",
+        "mbarrier",
+    }
+)  # fmt: skip
 
 
 def _arrive(context: Context, items: Items) -> Handler:

@@ -25,6 +25,7 @@ from wattcast.features.execution.context import (
     LoopEdge,
     Run,
     is_barrier,
+    is_phase_wait,
 )
 from wattcast.features.execution.decode import decode, is_plain
 from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
@@ -233,11 +234,12 @@ class Program:
             linked.usage.roles,
             self.sites,
             self.precise,
+            body,
         )
         starts = {block.start for block in linked.cfg.blocks}
         count = len(body.instructions)
         for one in body.instructions:
-            if (one.base == "call" or is_barrier(one)) and one.position + 1 < count:
+            if (one.base == "call" or _waits(one)) and one.position + 1 < count:
                 starts.add(one.position + 1)
             if is_collective(one):
                 starts.add(one.position)
@@ -251,7 +253,7 @@ class Program:
             for one in body.instructions[start:end]:
                 context.position = linked.base + one.position
                 context.instruction = one
-                if one.base in _ENDS or is_barrier(one):
+                if one.base in _ENDS or _waits(one):
                     continue  # it ends the run
                 context.idle = self._is_idle(linked, one)
                 handler = self._handler(context, one)
@@ -286,7 +288,7 @@ class Program:
     def _handler(self, context: Context, one: ir.Instruction) -> Handler | None:
         try:
             handler = decode(context, one)
-            if context.idle and handler is not None and is_plain(one):
+            if context.idle and handler is not None and is_plain(one) and one.base != "wgmma":
                 handler = _idle
         except (LookupError, StopIteration, TypeError, ValueError) as error:
             handler = _unsupported(one, str(error))
@@ -311,6 +313,10 @@ class Program:
             return None
         inside = cfg.block_of[source] in loop.blocks
         return LoopEdge(linked.first_loop + loop.index, not inside)
+
+
+def _waits(one: ir.Instruction) -> bool:
+    return is_barrier(one) or is_phase_wait(one)
 
 
 def _idle(frame: Frame, group: groups.Group) -> None:

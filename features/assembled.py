@@ -67,7 +67,7 @@ def with_spills(
     stores = warps * report.spill_store_bytes * sectors_per_byte
     resident = min(activity.resident_blocks_per_sm, -(-launch.blocks // gpu.sm_count))
     on_sm = resident * launch.threads_per_block * report.stack_bytes
-    held = l1_bytes(gpu, int(resident * shared_bytes))
+    held = l1_bytes(gpu, resident, shared_bytes)
     on_gpu = on_sm * min(gpu.sm_count, launch.blocks)
     missed = 1.0 if on_sm > held else 0.0
     beyond = max(0.0, 1.0 - gpu.l2_bytes / on_gpu) if on_gpu else 0.0

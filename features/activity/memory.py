@@ -34,6 +34,18 @@ READ_ONLY_L1 = ("5.", "6.1", "6.2")
 program is compiled with -dlcm=ca (NVIDIA, Maxwell and Pascal Tuning Guides, Unified L1/Texture
 Cache: GP100 caches global loads by default, GP104 follows Maxwell)."""
 
+_AMPERE_KB = (0, 8, 16, 32, 64, 100, 132, 164)
+_HOPPER_KB = (*_AMPERE_KB, 196, 228)
+SHARED_CARVEOUTS_KB = {
+    "7.0": (0, 8, 16, 32, 64, 96), "7.5": (32, 64),
+    "8.0": _AMPERE_KB, "8.6": _AMPERE_KB[:6], "8.7": _AMPERE_KB, "8.9": _AMPERE_KB[:6],
+    "9.0": _HOPPER_KB, "10.0": _HOPPER_KB, "11.0": _HOPPER_KB, "12.0": _AMPERE_KB[:6],
+    "12.1": _AMPERE_KB[:6],
+}  # fmt: skip
+"""Sizes that shared memory can have where L1 has the rest of one array: the driver takes the least
+that holds the blocks (CUDA C++ Programming Guide, sections Shared Memory of the compute
+capabilities; Tuning Guides of the architectures). 11.0 is taken to be as 10.0."""
+
 LINE_BYTES = SECTOR_BYTES * SECTORS_PER_LINE
 
 MOST_HALVINGS = 40
@@ -83,7 +95,7 @@ def memory_levels(
     on_sm = min(resident.resident_blocks_per_sm, ceil(blocks / gpu.sm_count))
     first = _Cache(
         [(stream, stream.kept) for stream in traffic.streams],
-        capacity_lines=l1_bytes(gpu, on_sm * shared_bytes) / LINE_BYTES,
+        capacity_lines=l1_bytes(gpu, on_sm, shared_bytes) / LINE_BYTES,
         resident=on_sm,
         blocks=blocks / busy_sms,
         spacing=gpu.sm_count,
@@ -129,14 +141,18 @@ def memory_levels(
     return MemoryLevels(at_l2, reads, writes, traffic.footprint_sectors * SECTOR_BYTES)
 
 
-def l1_bytes(gpu: GpuProfile, shared_bytes: int) -> float:
-    """What global loads have of L1."""
-    major, minor = (int(part) for part in gpu.compute_capability.split("."))
-    if (major, minor) < GLOBAL_L1_SINCE:
+def l1_bytes(gpu: GpuProfile, blocks: float, shared_bytes: int) -> float:
+    """What global loads have of L1 where so many blocks run, each with ``shared_bytes``."""
+    capability = gpu.compute_capability
+    if tuple(int(part) for part in capability.split(".")) < GLOBAL_L1_SINCE:
         return 0.0
-    unified = gpu.capability.l1_bytes_per_sm
-    # From 7.0 on shared memory is carved out of the same array (Volta tuning guide).
-    return max(0.0, unified - shared_bytes) if major >= 7 else unified
+    facts = gpu.capability
+    sizes = SHARED_CARVEOUTS_KB.get(capability)
+    if sizes is None:
+        return facts.l1_bytes_per_sm
+    used = blocks * (shared_bytes + facts.reserved_shared_bytes_per_block)
+    carved = next((size for size in sizes if size * 1024 >= used), sizes[-1])
+    return max(0.0, facts.l1_bytes_per_sm - carved * 1024)
 
 
 class _Cache:

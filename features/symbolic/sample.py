@@ -82,11 +82,11 @@ def choose_blocks(
             raise IrregularError
     except IrregularError:
         count = max(1, len(scheme.cfg.body.instructions))
-        plan = plan_blocks(launch)
+        plan = plan_blocks(launch, balanced=True)
         drawn = knowable and count * lanes * len(plan.blocks) <= DRAWN_CELLS
         if not drawn:
             most = min(MOST_BLOCKS, SAMPLED_CELLS // (count * lanes))
-            plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, most))
+            plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, most), balanced=True)
         weights = tuple(float(w) for w in plan.weights())
         held = plan if drawn else None
         return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete, held)

@@ -59,8 +59,8 @@ def test_counts_and_memory_are_those_of_the_reference_and_of_numpy(
             )
 
 
-def answer(kernel: str) -> KernelAnalysis:
-    """The large launch of a kernel on an H100, its pointers and tensor maps not told."""
+def answer(kernel: str, gpu: str = "h100-sxm5") -> KernelAnalysis:
+    """The large launch of a kernel, its pointers and tensor maps not told."""
     (found,) = (each for each in TENSOR_KERNELS if each.name == kernel)
     shape = found.large
     given = {
@@ -70,7 +70,7 @@ def answer(kernel: str) -> KernelAnalysis:
     }
     module = read_module(ptx_path(found.source, targets(found.source)[-1]).read_text())
     launch = Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, given)
-    return analyse(module, found.entry, launch, load_gpu("h100-sxm5"))
+    return analyse(module, found.entry, launch, load_gpu(gpu))
 
 
 def test_a_gemm_of_tensor_copies_has_the_work_and_the_bytes_of_its_formula() -> None:
@@ -97,3 +97,18 @@ def test_bulk_copies_to_global_memory_are_stores() -> None:
     assert found.global_store_requests == pieces
     assert found.global_store_sectors == pieces * 256 * 4 / 32
     assert found.footprint_bytes == 2 * pieces * 256 * 4
+
+
+@pytest.mark.parametrize(("kernel", "causal"), [("attention", False), ("attention_causal", True)])
+def test_attention_has_the_work_and_the_bytes_of_its_formula(kernel: str, causal: bool) -> None:
+    found = answer(kernel, "a100-sxm4-40gb")
+    heads, tiles, edge = 64, 128, 64
+    pairs = heads * (tiles * (tiles + 1) // 2 if causal else tiles * tiles)
+    (work,) = found.extras.tensor
+    assert work.multiply_adds == pytest.approx(pairs * 2 * edge**3, rel=1e-9)
+    if causal:  # half of the square, but for the diagonal
+        assert work.multiply_adds == pytest.approx(heads * (tiles * edge) ** 2 * edge, rel=0.01)
+    tile = edge * edge * 2 / 32
+    loads = pairs * 2 * tile + heads * tiles * tile
+    assert found.activity.global_load_sectors == pytest.approx(loads, rel=0.01)
+    assert found.activity.dram_write_sectors == pytest.approx(heads * tiles * tile * 2, rel=0.01)

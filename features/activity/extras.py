@@ -15,6 +15,7 @@ from wattcast.features.activity.counts import Counted, body_of
 from wattcast.features.activity.reads import measure_register_reads
 from wattcast.features.activity.waiting import Waiting, measure_waiting
 from wattcast.features.attached import attached
+from wattcast.features.fifth import product_shape
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.ptx.ir import Body, Immediate, Instruction, Module
@@ -131,10 +132,10 @@ class Extras:
     """Facts beside ``activity1``.
 
     ``tensor`` is sorted by kind; ``unshaped_tensor_instructions`` counts warp executions of matrix
-    instructions whose shape is no part of their name (tcgen05.mma). ``waiting``: the dependent
-    chains of a warp. ``l1_cycles_per_sector``: cycles of L1 for each sector loaded from global
-    memory; the symbolic analysis does not know. ``register_reads``: those of FP32 multiply-adds,
-    by warps.
+    instructions whose shape nothing tells (a tcgen05.mma with a computed descriptor). ``waiting``:
+    the dependent chains of a warp. ``l1_cycles_per_sector``: cycles of L1 for each sector loaded
+    from global memory; the symbolic analysis does not know. ``register_reads``: those of FP32
+    multiply-adds, by warps.
     """
 
     tensor: tuple[TensorWork, ...]
@@ -152,10 +153,12 @@ def measure_extras(
     """Add up what the analysis counted; ``functions`` maps names to counts by position."""
     tensor: dict[tuple[TensorKind, bool], float] = {}
     unshaped = barriers = meeting = warp_syncs = fences = async_waits = 0.0
-    for one, executed, lanes in _executed(module, functions):
+    for name, one, executed, lanes in _executed(module, functions):
         facts = classify(one.opcode)
         if facts.pipe == "tensor" and facts.category == "compute":
             work = tensor_work(one.opcode)
+            if facts.entry.startswith("tcgen05"):  # each thread that asks for one gets one
+                work, lanes = _fifth(body_of(module, name), one), lanes * WARP_SIZE
             if work is None:
                 unshaped += executed
             else:
@@ -222,6 +225,21 @@ def tensor_work(opcode: str) -> TensorWork | None:
     return TensorWork(kind, sparse, m * n * k * products)
 
 
+_FIFTH: Mapping[str, TensorKind] = {
+    "kind::f16": "f16", "kind::tf32": "tf32", "kind::f8f6f4": "f8", "kind::i8": "s8",
+    "kind::mxf8f6f4": "f8", "kind::mxf4": "f4", "kind::mxf4nvf4": "f4",
+}  # fmt: skip
+
+
+def _fifth(body: Body, one: Instruction) -> TensorWork | None:
+    """Multiply-adds of a tcgen05.mma; ``None`` where the text does not tell its descriptor."""
+    shape = product_shape(body, one)
+    if shape is None:
+        return None
+    kind = next(_FIFTH[part] for part in one.modifiers if part in _FIFTH)
+    return TensorWork(kind, "sp" in one.modifiers, shape[0] * shape[1] * shape[2])
+
+
 def _kind(facts: OpcodeFacts, words: list[str]) -> TensorKind | None:
     """The kind of the first factor: the second type, but for wmma of f16, which names none."""
     if len(facts.types) == 2 and facts.entry == "wmma.mma":
@@ -234,13 +252,14 @@ def _kind(facts: OpcodeFacts, words: list[str]) -> TensorKind | None:
 
 def _executed(
     module: Module, functions: Mapping[str, Counted]
-) -> Iterable[tuple[Instruction, float, float]]:
-    """Matrix instructions and barriers that ran, with their warp executions and active lanes."""
+) -> Iterable[tuple[str, Instruction, float, float]]:
+    """Matrix instructions and barriers that ran, with their function, warp executions and active
+    lanes."""
     for name, counts in functions.items():
         for one in _extras_of(body_of(module, name)):
             executed = float(counts.warp_executions[one.position])
             if executed:
-                yield one, executed, float(counts.active_lanes[one.position])
+                yield name, one, executed, float(counts.active_lanes[one.position])
 
 
 @attached

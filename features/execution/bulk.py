@@ -26,7 +26,7 @@ from wattcast.features.execution.operands import (
 from wattcast.features.execution.spaces import PARAMETER_BASE
 from wattcast.features.execution.tally import Tally
 from wattcast.features.execution.tensor_maps import Lines, TensorMap, swizzled
-from wattcast.features.execution.values import S32, S64, U8, U32, U64, Array, as_type, spread
+from wattcast.features.execution.values import S32, S64, U8, U16, U32, U64, Array, as_type, spread
 from wattcast.features.isa import isa
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import KEY_BITS, SECTOR_SHIFT
@@ -55,7 +55,10 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
     memory = items[1] if loads else items[0]
     copy = _Copy(context, modifiers, items[0] if loads else items[1], loads=loads)
     if loads:
-        copy.announces(items[2 if tensor else 3])
+        at = 2 if tensor else 3
+        copy.announces(items[at])
+        if "multicast::cluster" in modifiers:
+            copy.mask = context.operands.source(items[at + 1], U16)
     if not tensor:
         slot, offset = context.operands.address(memory)
         size = context.operands.source(items[2], U32)
@@ -118,6 +121,7 @@ class _Copy:
         self.slot, self.offset = context.operands.address(shared)
         self._context = context
         self.barrier: tuple[int, int] | None = None
+        self.mask: int | None = None
 
     def announces(self, operand: ir.Operand) -> None:
         """The barrier at which the bytes arrive."""
@@ -137,7 +141,10 @@ class _Copy:
         machine = group.machine
         count_lines(machine.tallies[self.site.number], lines, group)
         passes = np.zeros(machine.slots, dtype=np.int64)
-        np.add.at(passes, group.index // machine.per_block, -(-whole // PASS_BYTES))
+        each = -(-whole // PASS_BYTES)
+        if self.mask is not None:  # as many blocks of the cluster get it as bits are set
+            each = each * np.bitwise_count(_of(as_type(frame[self.mask], U16), group))
+        np.add.at(passes, group.index // machine.per_block, each)
         tally = machine.tallies[self.inside.number]
         tally.shared_requests += group.warps
         tally.transactions += passes

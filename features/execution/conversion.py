@@ -122,7 +122,8 @@ def _packed(
 
         def eight(value: Array) -> Array:
             wide = (from_bf16(value) if of == "bf16" else value).astype(F64)
-            return to_eight_bit(np.where(relu & (wide <= 0), 0.0, wide), to).astype(U16)
+            found: Array = to_eight_bit(np.where(relu & (wide <= 0), 0.0, wide), to).astype(U16)
+            return found
 
         if source == "f32":
             return Operation(lambda a, b: eight(b) | eight(a) << np.uint16(8), (F32, F32), U16)

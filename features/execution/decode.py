@@ -70,6 +70,10 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
         return mbarriers.build(context, modifiers, items)
     if base == "wgmma":
         return warpgroup.build(context, modifiers, items)
+    if base == "tcgen05":
+        return warpgroup.build_fifth(context, modifiers, items)
+    if base == "mapa":
+        return _own_block(context, modifiers, items)
     if base in warp.BUILDERS:
         return warp.BUILDERS[base](context, modifiers, items)
     if base in matrix.BUILDERS:
@@ -81,6 +85,22 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
         raise UnsupportedError("not known")
     if has_long_way(one):
         return _watched_division(context, items, handler)
+    return handler
+
+
+def _own_block(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """mapa: the same address in another block of the cluster is taken to be the block's own.
+
+    Blocks of a cluster do alike, so what others do to this one is what it does to them.
+    """
+    operands, kind = context.operands, TYPES[modifiers[-1]]
+    target, source = operands.target(items[0], kind), operands.source(items[1], kind)
+    if context.precise and context.cluster > 1:
+        raise UnsupportedError("shared memory of other blocks of a cluster")
+
+    def handler(frame: Frame, group: Group) -> None:
+        store(frame, group, target, as_type(frame[source], kind))
+
     return handler
 
 
@@ -110,6 +130,8 @@ def is_plain(one: ir.Instruction) -> bool:
     base, _, rest = one.opcode.partition(".")
     if base in matrix.BUILDERS:
         return base == "mma" or rest.startswith("mma.")
+    if base == "tcgen05":  # moves and multiplies what is in tensor memory
+        return rest.startswith(("mma", "ld.", "st.", "cp.", "shift"))
     others = (_SPECIAL, _SILENT, _MEMORY, warp.BUILDERS, TEXTURES)
     return not any(base in names for names in others)
 

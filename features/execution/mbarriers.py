@@ -213,6 +213,18 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
     return handler
 
 
+def arrives_once(context: Context, operand: ir.Operand) -> Handler:
+    """An arrival of each thread at a barrier, by an operation that is over at once."""
+    slot, offset = context.operands.address(operand)
+
+    def handler(frame: Frame, group: Group) -> None:
+        none = np.zeros(group.machine.slots, dtype=np.int64)
+        for address, part in places(frame, slot, offset, group):
+            group.machine.mbarriers.change(address, part.lanes, none, none)
+
+    return handler
+
+
 def finish(context: Context, one: ir.Instruction, after: int, edge: LoopEdge | None) -> Finish:
     """mbarrier.try_wait and test_wait."""
     operands, items = context.operands, one.operands

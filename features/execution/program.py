@@ -33,6 +33,7 @@ from wattcast.features.execution.roles import that_count, usage
 from wattcast.features.execution.spaces import CODE_BASE, SYMBOL_BASE
 from wattcast.features.execution.values import BOOL, U32, U64, constant
 from wattcast.features.execution.warp import is_collective, member_mask
+from wattcast.features.launch import dim3
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import ir
 
@@ -71,6 +72,7 @@ class Program:
         self.dynamic: list[str] = []
         self.local_bytes = 0
         self.guarded: dict[int, int] = {}  # global number of a predicated instruction -> row
+        self.cluster = dim3("cluster", kernel.directives.get("reqnctapercluster", (1,))[:3])
         self.parameters = _layout(kernel.parameters)
         self.paths: dict[tuple[int, ...], Path | None] = {}
         self._critical: dict[int, list[tuple[int, frozenset[str]]]] = {}
@@ -235,6 +237,7 @@ class Program:
             self.sites,
             self.precise,
             body,
+            self.cluster[0] * self.cluster[1] * self.cluster[2],
         )
         starts = {block.start for block in linked.cfg.blocks}
         count = len(body.instructions)
@@ -288,7 +291,8 @@ class Program:
     def _handler(self, context: Context, one: ir.Instruction) -> Handler | None:
         try:
             handler = decode(context, one)
-            if context.idle and handler is not None and is_plain(one) and one.base != "wgmma":
+            counts = one.base in ("wgmma", "tcgen05")  # what they read of shared memory
+            if context.idle and handler is not None and is_plain(one) and not counts:
                 handler = _idle
         except (LookupError, StopIteration, TypeError, ValueError) as error:
             handler = _unsupported(one, str(error))

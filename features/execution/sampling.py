@@ -151,8 +151,8 @@ class SamplingPlan:
         if places is not None:
             return np.asarray(np.tensordot(weights, values.astype(np.float64), axes=(0, 0)))
         total = np.zeros(values.shape[1:], dtype=np.float64)
-        for places, size in self.drawn:
-            total += values[places].sum(axis=0) * float(size) / places.size
+        for chosen, size in self.drawn:
+            total += values[chosen].sum(axis=0) * float(size) / chosen.size
         return total
 
     def total(self, per_block: npt.NDArray[np.int64]) -> float:

@@ -148,11 +148,12 @@ def eight_bit_values(name: str) -> npt.NDArray[np.float64]:
     bits = np.arange(256)
     size = bits & 0x7F
     exponent, fraction = size >> places, size % (1 << places) / (1 << places)
-    value = np.ldexp(fraction + (exponent > 0), np.maximum(exponent, 1) - bias)
+    value: npt.NDArray[np.float64] = np.ldexp(fraction + (exponent > 0), np.maximum(exponent, 1) - bias)
     value[size > EIGHT_BIT[name]] = np.nan
     if name == "e5m2":
         value[size == 0x7C] = np.inf
-    return np.where(bits & 0x80, -value, value)
+    signed: npt.NDArray[np.float64] = np.where(bits & 0x80, -value, value)
+    return signed
 
 
 def to_eight_bit(value: Array, name: str) -> Array:

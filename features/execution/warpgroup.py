@@ -1,8 +1,12 @@
-"""Handlers of wgmma (PTX ISA 9.0, Asynchronous Warpgroup Level Matrix Instructions).
+"""Handlers of wgmma and tcgen05 (PTX ISA 9.0, Asynchronous Warpgroup Level Matrix Instructions and
+TensorCore 5th Generation Family Instructions).
 
-Four warps multiply together: each has 16 of the 64 rows of A and of the result, all read B. A and
-B lie in shared memory, where 64-bit descriptors tell; A may also come from registers. Results are
-there at once: nothing may read them before the wait anyway.
+wgmma: four warps multiply together: each has 16 of the 64 rows of A and of the result, all read B.
+A and B lie in shared memory, where 64-bit descriptors tell; A may also come from registers. Results
+are there at once: nothing may read them before the wait anyway.
+
+tcgen05: one thread asks for a product whose shape a 32-bit descriptor tells. Its operands are
+counted; what tensor memory holds is not followed.
 """
 
 from __future__ import annotations
@@ -10,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.execution import access, fragments
+from wattcast.features.execution import access, fragments, mbarriers
 from wattcast.features.execution.bulk import PASS_BYTES
 from wattcast.features.execution.context import Context
 from wattcast.features.execution.fragments import Places
@@ -25,6 +29,7 @@ from wattcast.features.execution.operands import (
 )
 from wattcast.features.execution.tensor_maps import swizzled
 from wattcast.features.execution.values import BOOL, U32, U64, Array, as_type, spread
+from wattcast.features.fifth import product_shape
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx import ir
@@ -34,6 +39,9 @@ Integers = npt.NDArray[np.int64]
 WARPS = 4
 ROWS = 16
 """Warps of a warpgroup and rows that each has of 64."""
+LINE_BYTES = 32
+"""Bytes along k of a row of A, or a column of B, in one tcgen05.mma of any kind that is not sparse
+(PTX ISA, tcgen05.mma, supported shapes: k is 16 of f16, 8 of tf32, 32 of 8 bits, 64 of 4)."""
 _SPANS = np.array([16, 128, 64, 32])
 """Bytes of a line by the swizzle code of a descriptor (PTX ISA, Matrix-descriptor layout)."""
 
@@ -75,6 +83,33 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
         multiply(frame, group)
 
     return handler
+
+
+def build_fifth(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
+    """tcgen05: products count what they read of shared memory, commits arrive at their barrier.
+
+    Raises UnsupportedError where values are wanted that come from tensor memory.
+    """
+    kind = modifiers[0]
+    if kind == "commit":
+        return mbarriers.arrives_once(context, items[0])
+    if kind in ("mma", "ld", "st", "cp", "shift") and not context.idle:
+        raise UnsupportedError("values in tensor memory")
+    if kind != "mma":
+        return None
+    shape = product_shape(context.body, context.instruction)
+    if shape is None:
+        raise UnsupportedError("its shape is computed")
+    m, n, _ = shape
+    lines = n if isinstance(items[1], ir.Address) else m + n  # A may lie in tensor memory
+    site = context.site("shared", 16, loads=True, role="half2")
+
+    def count(frame: Frame, group: Group) -> None:
+        tally = group.machine.tallies[site.number]
+        tally.shared_requests += group.warps
+        tally.transactions += group.lanes * (lines * LINE_BYTES // PASS_BYTES)
+
+    return count
 
 
 class _Multiply:

@@ -6,12 +6,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tests.features.execution_kernels import BASE, kernel, run
 from tests.features.test_execution_reference import run_exact
 from tests.fixtures.kernels.data import FixtureKernel, materialise, ptx_path, targets
 from tests.fixtures.kernels.expected import tensor
 from tests.fixtures.kernels.launches.tensor import TENSOR_KERNELS
 from tests.reference.fixtures import run_fixture
 from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.execution import ExactMemory, execute
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
@@ -23,20 +25,20 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("kernel", "target"), CASES)
+@pytest.mark.parametrize(("fixture", "target"), CASES)
 def test_counts_and_memory_are_those_of_the_reference_and_of_numpy(
-    kernel: FixtureKernel, target: str
+    fixture: FixtureKernel, target: str
 ) -> None:
-    for number, shape in enumerate(kernel.shapes):
-        wanted = run_fixture(kernel, shape, target)
-        made = materialise(kernel.name, shape)
-        computed = getattr(tensor, kernel.expected)(made, shape.grid, shape.block)
+    for number, shape in enumerate(fixture.shapes):
+        wanted = run_fixture(fixture, shape, target)
+        made = materialise(fixture.name, shape)
+        computed = getattr(tensor, fixture.expected)(made, shape.grid, shape.block)
         for name, array in computed.items():
             np.testing.assert_allclose(
                 wanted.memory[name].astype(float), array.reshape(made[name].shape).astype(float),
-                kernel.rtol, kernel.atol, err_msg=f"shape {number}, buffer {name}",
+                fixture.rtol, fixture.atol, err_msg=f"shape {number}, buffer {name}",
             )  # fmt: skip
-        result, after = run_exact(kernel, shape, target)
+        result, after = run_exact(fixture, shape, target)
         assert result.sampling.completed
         assert result.diagnostics == ()
         for one in wanted.per_instruction:
@@ -59,9 +61,9 @@ def test_counts_and_memory_are_those_of_the_reference_and_of_numpy(
             )
 
 
-def answer(kernel: str, gpu: str = "h100-sxm5") -> KernelAnalysis:
+def answer(name: str, gpu: str = "h100-sxm5") -> KernelAnalysis:
     """The large launch of a kernel, its pointers and tensor maps not told."""
-    (found,) = (each for each in TENSOR_KERNELS if each.name == kernel)
+    (found,) = (each for each in TENSOR_KERNELS if each.name == name)
     shape = found.large
     given = {
         str(index): value.item()
@@ -99,9 +101,9 @@ def test_bulk_copies_to_global_memory_are_stores() -> None:
     assert found.footprint_bytes == 2 * pieces * 256 * 4
 
 
-@pytest.mark.parametrize(("kernel", "causal"), [("attention", False), ("attention_causal", True)])
-def test_attention_has_the_work_and_the_bytes_of_its_formula(kernel: str, causal: bool) -> None:
-    found = answer(kernel, "a100-sxm4-40gb")
+@pytest.mark.parametrize(("name", "causal"), [("attention", False), ("attention_causal", True)])
+def test_attention_has_the_work_and_the_bytes_of_its_formula(name: str, causal: bool) -> None:
+    found = answer(name, "a100-sxm4-40gb")
     heads, tiles, edge = 64, 128, 64
     pairs = heads * (tiles * (tiles + 1) // 2 if causal else tiles * tiles)
     (work,) = found.extras.tensor
@@ -112,3 +114,106 @@ def test_attention_has_the_work_and_the_bytes_of_its_formula(kernel: str, causal
     loads = pairs * 2 * tile + heads * tiles * tile
     assert found.activity.global_load_sectors == pytest.approx(loads, rel=0.01)
     assert found.activity.dram_write_sectors == pytest.approx(heads * tiles * tile * 2, rel=0.01)
+
+
+FIFTH = """.version 8.7
+.target sm_100a
+.address_size 64
+.visible .entry k(.param .u64 out, .param .u32 rounds, .param .align 64 .b8 a[128],
+                  .param .align 64 .b8 b[128])
+.reqntid 128
+.reqnctapercluster 2
+{
+    .reg .pred %p<4>; .reg .b16 %h<2>; .reg .b32 %r<24>; .reg .b64 %rd<16>;
+    .shared .align 1024 .b8 tiles[40960];
+    .shared .align 8 .b8 full[8];
+    .shared .align 8 .b8 done[8];
+    .shared .align 4 .b8 home[4];
+    mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, full; mov.u32 %r4, done;
+    mov.u32 %r5, tiles; mov.u32 %r6, home; ld.param.u32 %r7, [rounds];
+    mov.u64 %rd1, a; mov.u64 %rd2, b; mov.u32 %r20, %cluster_ctarank;
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra READY;
+    mbarrier.init.shared::cta.b64 [%r3], 1;
+    mbarrier.init.shared::cta.b64 [%r4], 1;
+READY:
+    barrier.cluster.arrive.aligned;
+    barrier.cluster.wait.aligned;
+    setp.gt.u32 %p2, %r1, 31;
+    @%p2 bra SKIP;
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r6], 256;
+SKIP:
+    bar.sync 0;
+    ld.shared.u32 %r8, [%r6];
+    mov.u32 %r9, 0; mov.u64 %rd3, 0x4000404000010000; mov.u16 %h1, 3;
+    mov.b32 %r10, 0x08400010;
+    mapa.shared::cluster.u32 %r21, %r3, %r20;
+ROUND:
+    @%p1 bra WAIT;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 40960;
+    shl.b32 %r11, %r9, 6; shl.b32 %r12, %r2, 7; add.u32 %r13, %r5, 20480;
+    cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+        [%r5], [%rd1, {%r11, %r12}], [%r3];
+    cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster
+        [%r13], [%rd2, {%r11, %r12}], [%r3], %h1;
+WAIT:
+    and.b32 %r14, %r9, 1;
+AGAIN:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3], %r14;
+    @!%p3 bra AGAIN;
+    @%p1 bra NEXT;
+    tcgen05.mma.cta_group::1.kind::f16 [%r8], %rd3, %rd3, %r10, 1;
+    tcgen05.mma.cta_group::1.kind::f16 [%r8], [%r8], %rd3, %r10, 1;
+    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r4];
+NEXT:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r4], %r14;
+    @!%p3 bra NEXT;
+    add.u32 %r9, %r9, 1;
+    setp.lt.u32 %p3, %r9, %r7;
+    @%p3 bra ROUND;
+    tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r15}, [%r8];
+    tcgen05.wait::ld.sync.aligned;
+    ld.param.u64 %rd4, [out]; mad.lo.u32 %r16, %r2, 128, %r1; mul.wide.u32 %rd5, %r16, 4;
+    add.u64 %rd6, %rd4, %rd5; st.global.u32 [%rd6], %r15;
+    ret;
+}
+"""
+"""A block of 128 x 128 of a product, two steps of k = 16 a round, B copied to both blocks of a
+cluster; assembled by ptxas 12.9."""
+
+
+def test_products_of_the_fifth_generation_count_their_work_and_operands() -> None:
+    blocks, rounds = 64, 10
+    launch = Launch.of(blocks, 128, 0, {"rounds": rounds})
+    found = analyse(read_module(FIFTH), "k", launch, load_gpu("b200"))
+    (work,) = found.extras.tensor
+    m, n, k = 128, 256, 16
+    assert work.multiply_adds == blocks * rounds * 2 * m * n * k
+    assert (work.kind, found.extras.unshaped_tensor_instructions) == ("f16", 0)
+    boxes = 40960 / 2 / 32  # two copies share what is announced
+    assert found.activity.global_load_sectors == blocks * rounds * 2 * boxes
+    # A and B from shared memory, then A from tensor memory; the second copy comes to two blocks.
+    products = (m + n) * 32 / 128 + n * 32 / 128
+    copies = (1 + 2) * 40960 / 2 / 128
+    reads = blocks * 4  # of the address in tensor memory, by four warps
+    assert found.activity.shared_transactions == blocks * rounds * (products + copies) + reads
+    assert [trip.count for trip in found.trip_counts] == [rounds, 1, 1]  # of the waits: one
+    codes = {each.code for each in found.activity_diagnostics}
+    assert codes == {"argument_assumed", "tensor_map_assumed"}
+    inside = found.executed.functions["k"]
+    commit = next(i for i in found.function.body.instructions if "commit" in i.opcode)
+    assert inside.warp_executions[commit.position] == blocks * rounds
+
+
+def test_blocks_of_a_cluster_know_their_rank() -> None:
+    body = """mov.u32 %r6, %cluster_ctarank; mov.u32 %r7, %cluster_nctarank;
+        mad.lo.u32 %r6, %r6, 16, %r7; mov.u32 %r7, %clusterid.x; mad.lo.u32 %r6, %r7, 256, %r6;
+        st.global.u32 [%rd3], %r6; ret;"""
+    _, alone = run(body, grid=6)
+    assert alone[::32].tolist() == [256 * block + 1 for block in range(6)]
+    text = kernel(body).replace(")\n{", ")\n.reqnctapercluster 3\n{")
+    module, out = read_module(text), np.zeros(6 * 32, dtype=np.uint32)
+    launch = Launch.of(6, 32, 0, {"out": BASE, "n": 0})
+    ran = execute(module.kernel("k"), module, launch, exact=ExactMemory({BASE: out}))
+    after = ran.contents[BASE].view(np.uint32)[::32].tolist()
+    assert after == [256 * (block // 3) + 16 * (block % 3) + 3 for block in range(6)]

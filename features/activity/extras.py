@@ -13,7 +13,13 @@ from typing import Literal, get_args
 
 from wattcast.features.activity.counts import Counted, body_of
 from wattcast.features.activity.reads import measure_register_reads
-from wattcast.features.activity.waiting import Waiting, measure_waiting
+from wattcast.features.activity.waiting import (
+    NO_COPIES,
+    Copies,
+    Waiting,
+    measure_copies,
+    measure_waiting,
+)
 from wattcast.features.attached import attached
 from wattcast.features.fifth import product_shape
 from wattcast.features.isa import OpcodeFacts, classify
@@ -135,7 +141,9 @@ class Extras:
     instructions whose shape nothing tells (a tcgen05.mma with a computed descriptor). ``waiting``:
     the dependent chains of a warp. ``l1_cycles_per_sector``: cycles of L1 for each sector loaded
     from global memory; the symbolic analysis does not know. ``register_reads``: those of FP32
-    multiply-adds, by warps.
+    multiply-adds, by warps. ``from_registers``: of ``tensor``, what mma and wmma multiply.
+    ``feed_passes``: passes of shared memory that feed asynchronous products (wgmma, tcgen05) and
+    bring what is copied for them. ``copies``: waits for asynchronous copies.
     """
 
     tensor: tuple[TensorWork, ...]
@@ -145,13 +153,19 @@ class Extras:
     waiting: Waiting | None = None
     l1_cycles_per_sector: float | None = None
     register_reads: float = 0.0
+    from_registers: tuple[TensorWork, ...] = ()
+    feed_passes: float = 0.0
+    copies: Copies = NO_COPIES
 
 
 def measure_extras(
-    module: Module, functions: Mapping[str, Counted], launch: Launch, atomics: Atomics
-) -> Extras:
-    """Add up what the analysis counted; ``functions`` maps names to counts by position."""
+    module: Module, functions: Mapping[str, Counted], launch: Launch, atomics: Atomics,
+    shared_bytes: int = 0,
+) -> Extras:  # fmt: skip
+    """Add up what the analysis counted; ``functions`` maps names to counts by position,
+    ``shared_bytes`` are those of a block."""
     tensor: dict[tuple[TensorKind, bool], float] = {}
+    from_registers: dict[tuple[TensorKind, bool], float] = {}
     unshaped = barriers = meeting = warp_syncs = fences = async_waits = 0.0
     for name, one, executed, lanes in _executed(module, functions):
         facts = classify(one.opcode)
@@ -162,8 +176,10 @@ def measure_extras(
             if work is None:
                 unshaped += executed
             else:
-                key = (work.kind, work.sparse)
-                tensor[key] = tensor.get(key, 0.0) + work.multiply_adds * lanes / WARP_SIZE
+                key, done = (work.kind, work.sparse), work.multiply_adds * lanes / WARP_SIZE
+                tensor[key] = tensor.get(key, 0.0) + done
+                if facts.entry.startswith(("mma", "wmma")):
+                    from_registers[key] = from_registers.get(key, 0.0) + done
         elif facts.category == "barrier":
             words = set(one.opcode.split("."))
             if facts.entry in ("bar", "barrier") and "arrive" not in words:
@@ -173,12 +189,8 @@ def measure_extras(
             fences += executed * (facts.entry in ("membar", "fence"))
             async_waits += executed * bool(words & _WAITS)
     warps = launch.blocks * launch.warps_per_block
-    order = get_args(TensorKind)
     return Extras(
-        tuple(
-            TensorWork(kind, sparse, tensor[kind, sparse])
-            for kind, sparse in sorted(tensor, key=lambda key: (order.index(key[0]), key[1]))
-        ),
+        _sorted_work(tensor),
         unshaped,
         atomics,
         Synchronisation(
@@ -191,7 +203,31 @@ def measure_extras(
         measure_waiting(module, functions),
         _l1_cycles_per_sector(functions.values()),
         measure_register_reads(module, functions),
+        _sorted_work(from_registers),
+        _feed_passes(module, functions) if tensor != from_registers else 0.0,
+        measure_copies(module, functions, launch.blocks, launch.warps_per_block, shared_bytes),
     )
+
+
+def _sorted_work(work: Mapping[tuple[TensorKind, bool], float]) -> tuple[TensorWork, ...]:
+    order = get_args(TensorKind)
+    ordered = sorted(work, key=lambda key: (order.index(key[0]), key[1]))
+    return tuple(TensorWork(kind, sparse, work[kind, sparse]) for kind, sparse in ordered)
+
+
+def _feed_passes(module: Module, functions: Mapping[str, Counted]) -> float:
+    """Passes beyond the first of asynchronous products and bulk copies, as conflicts count them."""
+    found = 0.0
+    for name, counts in functions.items():
+        for position in _fed_by(body_of(module, name)):
+            found += float(counts.shared_transactions[position] - counts.shared_requests[position])
+    return found
+
+
+@attached
+def _fed_by(body: Body) -> tuple[int, ...]:
+    names = ("wgmma.mma_async", "tcgen05.mma", "cp.async.bulk")
+    return tuple(one.position for one in body.instructions if one.opcode.startswith(names))
 
 
 def _l1_cycles_per_sector(functions: Iterable[Counted]) -> float | None:

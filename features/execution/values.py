@@ -148,7 +148,9 @@ def eight_bit_values(name: str) -> npt.NDArray[np.float64]:
     bits = np.arange(256)
     size = bits & 0x7F
     exponent, fraction = size >> places, size % (1 << places) / (1 << places)
-    value: npt.NDArray[np.float64] = np.ldexp(fraction + (exponent > 0), np.maximum(exponent, 1) - bias)
+    value: npt.NDArray[np.float64] = np.ldexp(
+        fraction + (exponent > 0), np.maximum(exponent, 1) - bias
+    )
     value[size > EIGHT_BIT[name]] = np.nan
     if name == "e5m2":
         value[size == 0x7C] = np.inf

@@ -320,9 +320,7 @@ def parameters_for(gpu: GpuProfile, pooled: PhysicalParameters) -> PhysicalParam
             "reference_core_mhz": reference.core_mhz,
             "reference_memory_mhz": reference.memory_mhz,
             "weights": weights,
-            "own_weights": published_weights(
-                gpu, reference, gpu.tdp_watts - idle, weights["fma"]
-            ),
+            "own_weights": published_weights(gpu, reference, gpu.tdp_watts - idle, weights["fma"]),
             "families": {},
         }
     )

@@ -20,7 +20,7 @@ import numpy as np
 from wattcast.features.activity import Activity, Extras
 from wattcast.features.activity.counts import LATENCY_PER_BARRIER, LATENCY_PER_WAVE
 from wattcast.features.activity.extras import TensorKind
-from wattcast.features.activity.waiting import Waiting
+from wattcast.features.activity.waiting import NO_COPIES, Copies, Waiting
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -117,6 +117,14 @@ TF32 156, FP64 19.5 TFLOPS; INT8 624, INT4 1248, binary 4992 TOPS. FP8 and FP4: 
 whitepapers, twice and four times FP16). Sparse ones take half (same place)."""
 
 
+FROM_REGISTERS: Mapping[str, float] = {"9": 1 / 0.62}
+"""Time of a multiply-add by mma or wmma, whose factors come from registers, over that of the peak
+rate, by major compute capability, else 1. Hopper reaches its peak by wgmma alone, and about 62 % of
+it by mma (Luo et al., Dissecting the NVIDIA Hopper Architecture through Microbenchmarking and
+Multiple Level Analysis, arXiv:2501.12084, 2025; Benchmarking and Dissecting the Nvidia Hopper GPU
+Architecture via Microbenchmarking, arXiv:2402.13499, 2024). Nothing is published of 10.0."""
+
+
 @dataclass(frozen=True, slots=True)
 class Beside:
     """What a launch does beside ``activity1``, in the units of this model.
@@ -127,7 +135,9 @@ class Beside:
     of them hit; they go one after the other. ``waiting``: dependent chains of a warp, for each
     machine instruction and each load that it executes. ``l1_cycles_per_sector`` of global loads;
     without it L1 delivers sectors at its full rate. ``register_reads`` of FP32 multiply-adds, by
-    warps.
+    warps. ``register_fmas``: of ``tensor_fmas``, those of mma and wmma, whose factors come from
+    registers. ``feed_passes``: passes of shared memory that asynchronous products take; ``copies``:
+    waits of a block for asynchronous copies.
     """
 
     tensor_fmas: float = 0.0
@@ -136,6 +146,9 @@ class Beside:
     waiting: Waiting | None = None
     l1_cycles_per_sector: float | None = None
     register_reads: float = 0.0
+    register_fmas: float = 0.0
+    feed_passes: float = 0.0
+    copies: Copies = NO_COPIES
 
 
 NOTHING_BESIDE = Beside()
@@ -143,9 +156,12 @@ NOTHING_BESIDE = Beside()
 
 def beside(extras: Extras) -> Beside:
     """The extras of an analysis; what it does not know counts as no conflict."""
-    tensor = sum(
-        work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0)
-        for work in extras.tensor
+    tensor, registers = (
+        sum(
+            work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0)
+            for work in done
+        )
+        for done in (extras.tensor, extras.from_registers)
     )
     passes = sum(
         max(0.0, use.passes - use.requests) for use in extras.atomics.uses if use.passes is not None
@@ -158,6 +174,9 @@ def beside(extras: Extras) -> Beside:
         extras.waiting,
         extras.l1_cycles_per_sector,
         extras.register_reads,
+        registers,
+        extras.feed_passes,
+        extras.copies,
     )
 
 
@@ -191,11 +210,19 @@ def resource_seconds(
         "l2": activity.l2_sectors * SECTOR_BYTES / (_l2_bytes_per_clock(gpu) * hz),
         "l1": _l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         "load_store": constants.load_store
-        * pipe(activity.lsu_requests + conflicts + more.atomic_passes, shared_lanes),
+        * pipe(
+            activity.lsu_requests + max(0.0, conflicts - more.feed_passes) + more.atomic_passes,
+            shared_lanes,
+        ),
         "atomics": more.hottest_operations * HOT_WORD_CYCLES / hz,
-        "tensor": more.tensor_fmas / (sm.tensor_fma_per_clock * busiest)
-        if sm.tensor_fma_per_clock
-        else 0.0,
+        # Asynchronous products read shared memory beside the warps: the slower of the two counts.
+        "tensor": max(
+            (more.tensor_fmas + more.register_fmas * (FROM_REGISTERS.get(_major(gpu), 1.0) - 1.0))
+            / (sm.tensor_fma_per_clock * busiest)
+            if sm.tensor_fma_per_clock
+            else 0.0,
+            pipe(more.feed_passes, shared_lanes),
+        ),
         "issue": (activity.warp_instructions_sass + extra) / (sm.warp_schedulers * busiest),
         "fma": max(
             pipe(activity.fma_pipe_instructions + extra, sm.fp32_lanes),
@@ -210,7 +237,7 @@ def resource_seconds(
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
         "texture": constants.texture * pipe(activity.texture_requests, sm.texture_lanes),
         "blocks": activity.blocks * _block_seconds(activity, gpu, hz, busiest, constants),
-        "latency": _waiting_seconds(activity, gpu, clocks, more.waiting),
+        "latency": _waiting_seconds(activity, gpu, clocks, more.waiting, more.copies),
     }
 
 
@@ -311,11 +338,14 @@ docs/frequency.md)."""
 
 
 def _waiting_seconds(
-    activity: Activity, gpu: GpuProfile, clocks: ClockPair, waiting: Waiting | None
-) -> float:
+    activity: Activity, gpu: GpuProfile, clocks: ClockPair, waiting: Waiting | None,
+    copies: Copies,
+) -> float:  # fmt: skip
     """The chain of one warp times the waves; each load takes as long as the level it comes from.
 
-    What device memory adds to a load goes with the memory clock.
+    A copy that is waited for in the round that asks for it takes as long as a load; those asked for
+    rounds ahead pass beside the chain, and the longer of the two counts. What device memory adds to
+    a load goes with the memory clock.
     """
     if waiting is None:
         return activity.latency_cycles / clocks.core_hz
@@ -326,17 +356,20 @@ def _waiting_seconds(
         + waiting.barriers * instructions * LATENCY_PER_BARRIER
         + LATENCY_PER_WAVE
     )
-    loads = waiting.loads * activity.load_requests_per_warp
+    loads = waiting.loads * activity.load_requests_per_warp + copies.exposed
     asked = max(activity.global_load_sectors, 1.0)
     past_l1 = min(1.0, max(0.0, activity.l2_sectors - activity.global_store_sectors) / asked)
     past_l2 = min(past_l1, activity.dram_read_sectors / asked)
     near, far = gpu.l1_latency_cycles or L1_CYCLES, gpu.l2_latency_cycles or L2_CYCLES
-    cycles += loads * (near + past_l1 * (far - near))
+    each = near + past_l1 * (far - near)
+    cycles += loads * each
     memory = DRAM_SECONDS
     if gpu.dram_latency_cycles is not None:
         memory = max(0.0, gpu.dram_latency_cycles - far) / (gpu.core_mhz * 1e6)
-    behind = loads * past_l2 * memory * gpu.memory_mhz / clocks.memory_mhz
-    return activity.waves * (cycles / clocks.core_hz + behind)
+    behind = past_l2 * memory * gpu.memory_mhz / clocks.memory_mhz
+    chain = cycles / clocks.core_hz + loads * behind
+    beside = copies.pipelined * (each / clocks.core_hz + behind)
+    return activity.waves * max(chain, beside)
 
 
 def _major(gpu: GpuProfile) -> str:

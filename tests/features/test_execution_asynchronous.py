@@ -3,6 +3,9 @@ reference interpreter has them, which shares no code with it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cache
+
 import numpy as np
 import pytest
 
@@ -17,6 +20,8 @@ from wattcast.features.execution import ExactMemory, execute
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
+from wattcast.models.clocks import default_clocks
+from wattcast.models.time.bottleneck import beside, combined_seconds, resource_seconds
 
 CASES = [
     pytest.param(kernel, target, id=f"{kernel.name}-{target}")
@@ -61,6 +66,7 @@ def test_counts_and_memory_are_those_of_the_reference_and_of_numpy(
             )
 
 
+@cache
 def answer(name: str, gpu: str = "h100-sxm5") -> KernelAnalysis:
     """The large launch of a kernel, its pointers and tensor maps not told."""
     (found,) = (each for each in TENSOR_KERNELS if each.name == name)
@@ -217,3 +223,53 @@ def test_blocks_of_a_cluster_know_their_rank() -> None:
     ran = execute(module.kernel("k"), module, launch, exact=ExactMemory({BASE: out}))
     after = ran.contents[BASE].view(np.uint32)[::32].tolist()
     assert after == [256 * (block // 3) + 16 * (block % 3) + 3 for block in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("name", "exposed", "pipelined"),
+    [
+        ("gemm_mma_2", 0, 128),  # each round waits for what the one before has asked for
+        ("gemm_mma_4", 0, 128 / 3),
+        ("staged_sum_2", 0, 1024),
+        ("staged_sum_4", 0, 1024 / 3),
+        ("attention", 1 + 128, 0),  # queries, then keys and values in the round that asks for them
+        ("wgmma_gemm", 0, 64 / 2),  # of three stages one is in use
+        ("bulk_copy", 0, 64 / 3),  # shared memory holds four pieces, two of them results
+    ],
+)
+def test_a_wait_for_a_copy_knows_how_many_rounds_ahead_it_was_asked_for(
+    name: str, exposed: float, pipelined: float
+) -> None:
+    found = answer(name, "h100-sxm5" if name in ("wgmma_gemm", "bulk_copy") else "a100-sxm4-40gb")
+    assert found.extras.copies == pytest.approx((exposed, pipelined), rel=0.01)
+
+
+def seconds(name: str) -> dict[str, float]:
+    """What each resource needs, and ``all`` of them together."""
+    found = answer(name, "a100-sxm4-40gb")
+    more, clocks = beside(found.extras), default_clocks(found.gpu)
+    parts = resource_seconds(found.activity, found.gpu, clocks, more=more)
+    return {**parts, "all": combined_seconds(parts)}
+
+
+def test_more_stages_shorten_a_pipeline_that_waits_and_no_other() -> None:
+    waits = [seconds(f"staged_sum_{stages}") for stages in (2, 4)]
+    assert waits[0]["latency"] == waits[0]["all"]
+    assert waits[1]["all"] < 0.6 * waits[0]["all"]
+    full = [seconds(f"gemm_mma_{stages}") for stages in (2, 4)]
+    assert full[1]["all"] == pytest.approx(full[0]["all"], rel=0.02)
+
+
+def test_hopper_multiplies_from_registers_at_less_than_its_peak() -> None:
+    for name, share in (("gemm_mma_4", 0.62), ("wgmma_gemm", 1.0)):
+        found = answer(name)
+        more, clocks = beside(found.extras), default_clocks(found.gpu)
+        fed = replace(more, feed_passes=0.0)
+        parts = resource_seconds(found.activity, found.gpu, clocks, more=fed)
+        rate = found.gpu.capability.tensor_fma_per_clock * found.gpu.sm_count * clocks.core_hz
+        peak = 4096**3 / rate * found.activity.sm_imbalance
+        assert parts["tensor"] == pytest.approx(peak / share)
+    # The 64 x 64 tiles of wgmma_gemm read so much of shared memory that this takes longer.
+    parts = resource_seconds(found.activity, found.gpu, clocks, more=more)
+    assert parts["tensor"] > 1.5 * peak
+    assert parts["load_store"] < 0.1 * parts["tensor"]

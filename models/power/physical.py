@@ -31,7 +31,8 @@ from wattcast.models.power.activities import (
     unit_activities,
 )
 from wattcast.models.store import Artifact
-from wattcast.models.time.bottleneck import NOTHING_BESIDE, SHARED_BYTES_PER_LANE, Beside
+from wattcast.models.time.beside import NOTHING_BESIDE, Beside
+from wattcast.models.time.bottleneck import SHARED_BYTES_PER_LANE
 
 PARAMETERS_NAME = "model.json"
 """File of an artifact that holds ``PhysicalParameters``."""

@@ -21,7 +21,8 @@ from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import default_clocks
-from wattcast.models.time.bottleneck import beside, combined_seconds, resource_seconds
+from wattcast.models.time.beside import beside
+from wattcast.models.time.bottleneck import combined_seconds, resource_seconds
 
 CASES = [
     pytest.param(kernel, target, id=f"{kernel.name}-{target}")

@@ -132,6 +132,8 @@ def is_plain(one: ir.Instruction) -> bool:
         return base == "mma" or rest.startswith("mma.")
     if base == "tcgen05":  # moves and multiplies what is in tensor memory
         return rest.startswith(("mma", "ld.", "st.", "cp.", "shift"))
+    if base in ("shfl", "vote", "match", "redux"):  # of registers of other lanes, counted alike
+        return True
     others = (_SPECIAL, _SILENT, _MEMORY, warp.BUILDERS, TEXTURES)
     return not any(base in names for names in others)
 

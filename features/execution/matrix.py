@@ -286,12 +286,14 @@ def load_matrices(context: Context, modifiers: tuple[str, ...], items: Items) ->
     outs = [context.operands.target(o, U32) for o in elements(items[0])]
     slot, offset = context.operands.address(items[1])
     site = context.site(space_of(modifiers), 16, loads=True, role="half2")
-    across = "trans" in modifiers
+    across, idle = "trans" in modifiers, context.idle
 
     def handler(frame: Frame, group: Group) -> None:
         machine = group.machine
         starts = _row_addresses(site, frame, slot, offset, group, count)
         machine.tallies[site.number].count_matrices(starts, group)
+        if idle:
+            return
         where = starts[:, :, None] + 2 * np.arange(8)
         values = access.read_flat(
             site, machine, where.reshape(starts.shape[0], -1), True, group, U16

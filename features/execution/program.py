@@ -251,7 +251,7 @@ class Program:
         for start, end in zip(ordered, ends, strict=True):
             run = Run(len(self.runs), linked.base + start, linked.base + end, linked.index)
             handlers = []
-            carried_out = 1
+            carried_out, matrices = 1, 0
             sites = len(self.sites)
             for one in body.instructions[start:end]:
                 context.position = linked.base + one.position
@@ -262,12 +262,12 @@ class Program:
                 handler = self._handler(context, one)
                 carried_out += handler is not None
                 if handler is not None and handler is not _idle:
+                    matrices += one.base in _MATRIX and not context.idle
                     handlers.append(handler)
                     run.by_position[context.position] = handler
             run.handlers = tuple(handlers)
             run.issue_units = carried_out * groups.ISSUE_UNITS
             run.lane_units = carried_out + sum(map(_units, self.sites[sites:]))
-            matrices = sum(one.base in _MATRIX for one in body.instructions[start:end])
             run.lane_units += matrices * groups.MATRIX_UNITS
             if is_collective(body.instructions[start]):
                 run.gather = _gather(context, body.instructions[start])
@@ -285,7 +285,9 @@ class Program:
             return False
         if one.base == "st":
             return not self._contents
-        plain = one.base in ("ld", "ldu") or is_plain(one)
+        if one.opcode.startswith("cp.async.c"):
+            return not self._contents
+        plain = one.base in ("ld", "ldu", "ldmatrix") or is_plain(one)
         return plain and self._that_count[linked.index].isdisjoint(writes(one))
 
     def _handler(self, context: Context, one: ir.Instruction) -> Handler | None:

@@ -286,7 +286,8 @@ class _Totals:
             return
         # A copy from global to shared memory is one request of the load/store unit.
         self.lsu += max(requests, shared)
-        loads = facts.category in ("load", "copy") or facts.entry == "atom"
+        stores = facts.category == "copy" and facts.space == "global"  # from shared memory
+        loads = (facts.category in ("load", "copy") and not stores) or facts.entry == "atom"
         if facts.category == "atomic":
             self.atomics += max(requests, shared)
         if facts.space == "local":
@@ -298,7 +299,7 @@ class _Totals:
         elif requests:
             if loads:
                 self.load_requests += requests
-            if facts.category in ("store", "atomic"):
+            if stores or facts.category in ("store", "atomic"):
                 self.store_requests += requests
         if loads and requests:
             self.loads += requests

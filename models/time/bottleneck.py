@@ -18,7 +18,7 @@ import numpy as np
 
 from wattcast.features.activity import Activity
 from wattcast.features.activity.counts import LATENCY_PER_BARRIER, LATENCY_PER_WAVE
-from wattcast.features.activity.waiting import Waiting
+from wattcast.features.activity.waiting import Copies, Waiting
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -27,7 +27,7 @@ from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming
 from wattcast.models.estimate import Estimate, unsure
 from wattcast.models.intervals import loosened
 from wattcast.models.time.base import Floats, Regime, TimePrediction
-from wattcast.models.time.beside import NOTHING_BESIDE, TENSOR_COST, Beside, beside
+from wattcast.models.time.beside import FROM_REGISTERS, NOTHING_BESIDE, TENSOR_COST, Beside, beside
 from wattcast.models.time.spread import interval_of, level_of
 
 
@@ -82,9 +82,9 @@ L2_BYTES_PER_CLOCK_OF_SM = 32
 
 REGISTERS_PER_CLOCK = 2
 """Registers of a warp that a scheduler's register file delivers a clock: one from each of its two
-banks (R. Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv:2503.20481, 2025)."""
+banks (``features.activity.reads`` has the sources)."""
 TWO_BANKS_FROM = 7.0
-"""Compute capability from which it has two; before it has four (Jia et al. 2018, section 3.5)."""
+"""Compute capability from which it has two; before it has four (Jia et al. 2018)."""
 
 HOT_WORD_CYCLES = 1.0
 """Core cycles between two atomics on the same word of global memory (GK110 whitepaper: one a
@@ -133,9 +133,12 @@ def resource_seconds(
         "l2": activity.l2_sectors * SECTOR_BYTES / (_l2_bytes_per_clock(gpu) * hz),
         "l1": _l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         "load_store": constants.load_store
-        * pipe(_load_store_passes(activity, gpu) + more.atomic_passes, shared_lanes),
+        * pipe(
+            _load_store_passes(activity, gpu, more.feed_passes) + more.atomic_passes, shared_lanes
+        ),
         "atomics": _hot_word_cycles(more, gpu) / hz,
-        "tensor": _tensor_cycles(more, gpu) / busiest,
+        # Asynchronous products read shared memory beside the warps: the slower of the two counts.
+        "tensor": max(_tensor_cycles(more, gpu) / busiest, pipe(more.feed_passes, shared_lanes)),
         "issue": (activity.warp_instructions_sass + extra) / (sm.warp_schedulers * busiest),
         "fma": max(
             pipe(activity.fma_pipe_instructions + extra, sm.fp32_lanes),
@@ -151,7 +154,7 @@ def resource_seconds(
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
         "texture": constants.texture * pipe(activity.texture_requests, sm.texture_lanes),
         "blocks": activity.blocks * _block_seconds(activity, gpu, hz, busiest, constants),
-        "latency": _waiting_seconds(activity, gpu, clocks, more.waiting),
+        "latency": _waiting_seconds(activity, gpu, clocks, more.waiting, more.copies),
     }
 
 
@@ -266,11 +269,14 @@ docs/frequency.md)."""
 
 
 def _waiting_seconds(
-    activity: Activity, gpu: GpuProfile, clocks: ClockPair, waiting: Waiting | None
-) -> float:
+    activity: Activity, gpu: GpuProfile, clocks: ClockPair, waiting: Waiting | None,
+    copies: Copies,
+) -> float:  # fmt: skip
     """The chain of one warp times the waves; each load takes as long as the level it comes from.
 
-    What device memory adds to a load goes with the memory clock.
+    A copy that is waited for in the round that asks for it takes as long as a load; those asked for
+    rounds ahead pass beside the chain, and the longer of the two counts. What device memory adds to
+    a load goes with the memory clock.
     """
     if waiting is None:
         return activity.latency_cycles / clocks.core_hz
@@ -281,19 +287,22 @@ def _waiting_seconds(
         + waiting.barriers * instructions * LATENCY_PER_BARRIER
         + LATENCY_PER_WAVE
     )
-    loads = waiting.loads * activity.load_requests_per_warp
+    loads = waiting.loads * activity.load_requests_per_warp + copies.exposed
     asked = max(activity.global_load_sectors, 1.0)
     past_l1 = min(1.0, max(0.0, activity.l2_sectors - activity.global_store_sectors) / asked)
     past_l2 = min(past_l1, activity.dram_read_sectors / asked)
     near, far = gpu.l1_latency_cycles or L1_CYCLES, gpu.l2_latency_cycles or L2_CYCLES
     if gpu.compute_capability in TWO_PARTITIONS and 2 * activity.footprint_bytes > gpu.l2_bytes:
         far *= FAR_L2
-    cycles += loads * (near + past_l1 * (far - near))
+    each = near + past_l1 * (far - near)
+    cycles += loads * each
     memory = DRAM_SECONDS
     if gpu.dram_latency_cycles is not None:
         memory = max(0.0, gpu.dram_latency_cycles - far) / (gpu.core_mhz * 1e6)
-    behind = loads * past_l2 * memory * gpu.memory_mhz / clocks.memory_mhz
-    return activity.waves * (cycles / clocks.core_hz + behind)
+    behind = past_l2 * memory * gpu.memory_mhz / clocks.memory_mhz
+    chain = cycles / clocks.core_hz + loads * behind
+    beside = copies.pipelined * (each / clocks.core_hz + behind)
+    return activity.waves * max(chain, beside)
 
 
 def _major(gpu: GpuProfile) -> str:
@@ -315,6 +324,7 @@ def _tensor_cycles(more: Beside, gpu: GpuProfile) -> float:
         return 0.0
     integer = more.tensor_int8_fmas if sm.tensor_int8_fma_per_clock else 0.0
     others = more.tensor_fmas - TENSOR_COST["s8"] * integer
+    others += more.register_fmas * (FROM_REGISTERS.get(_major(gpu), 1.0) - 1.0)
     return others / sm.tensor_fma_per_clock + integer / max(1, sm.tensor_int8_fma_per_clock)
 
 
@@ -333,10 +343,11 @@ def _l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) ->
     )
 
 
-def _load_store_passes(activity: Activity, gpu: GpuProfile) -> float:
-    """Requests of the load/store unit and what bank conflicts add. Where L1 and shared memory are
+def _load_store_passes(activity: Activity, gpu: GpuProfile, feed_passes: float) -> float:
+    """Requests of the load/store unit and what bank conflicts add, less the passes that feed
+    asynchronous products beside it. Where L1 and shared memory are
     one, requests of global memory take their cycles there (``_l1_cycles``), not twice."""
-    conflicts = max(0.0, activity.shared_transactions - activity.shared_requests)
+    conflicts = max(0.0, activity.shared_transactions - activity.shared_requests - feed_passes)
     if not _unified(gpu):
         return activity.lsu_requests + conflicts
     in_global = activity.global_load_requests + activity.global_store_requests

@@ -115,11 +115,11 @@ def _chosen(
             raise IrregularError
     except IrregularError:
         count = max(1, len(scheme.cfg.body.instructions))
-        plan = plan_blocks(launch)
+        plan = plan_blocks(launch, balanced=True)
         drawn = knowable and count * lanes * len(plan.blocks) <= DRAWN_CELLS
         if not drawn:
             few = min(MOST_BLOCKS, SAMPLED_CELLS // (count * lanes))
-            plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, few))
+            plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, few), balanced=True)
         weights = tuple(float(w) for w in plan.weights())
         held = plan if drawn else None
         return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete, held)

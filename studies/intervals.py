@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.clocks.applications import from_counters
 from studies.clocks.scaling_artifacts import scale_errors
 from studies.clocks.scaling_studies import run_studies
 from studies.data.activity_tables import ACTIVITY_GPUS, TABLE_CONSTANTS, read_activity_table
@@ -296,7 +297,8 @@ def _anchored(
 
 def scaling_lines() -> Iterator[Held]:
     """Scales of time and power over clocks, from counters: each kernel under the others' width."""
-    for one in run_studies(progress=lambda line: None):
+    applications = from_counters()
+    for one in [*run_studies(progress=lambda line: None), applications]:
         rows, told = one.predictions.rows, one.predictions
         for kind, scales, measured in (
             ("time", told.time, rows.time_scale),
@@ -304,7 +306,8 @@ def scaling_lines() -> Iterator[Held]:
         ):
             found = scale_errors(scales.get(SCALED), measured, rows)
             if found is not None:
-                yield scaling_line(f"{kind} over clocks", rows.campaign, *found)
+                name = rows.campaign + (" (applications)" if one is applications else "")
+                yield scaling_line(f"{kind} over clocks", name, *found)
 
 
 def scaling_line(kind: str, campaign: str, errors: Floats, kernels: Names) -> Held:

@@ -26,6 +26,7 @@ STUDIES = {
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
     "work": ("time.work_tables", "time from measured work: trains the shipped model, its scores"),
+    "applications": ("clocks.applications", "clocks chosen from counters, applications left out"),
     "clocks": ("clocks.scaling", "scaling over clocks: fits the shipped models, their scores"),
     "power": ("power.holds", "what the power models must hold on published rows"),
     "physical": ("power.physical_tables", "the physical power model with programs left out"),

@@ -68,6 +68,7 @@ SLOW = (
     "tests/studies/test_reports.py::test_the_report_of_time_has_all_chapters",
     "tests/studies/test_reports_dvfs.py::test_the_report_of_clocks_has_all_chapters",
     "tests/studies/test_scaling.py::test_a_campaign_without_counters_gets_the_mean_curve_alone",
+    "tests/studies/test_scaling.py::test_applications_are_told_from_counters",
     "tests/studies/test_scaling.py::test_artifacts_are_the_same_every_time_and_load",
     "tests/studies/test_scaling.py::test_energy_saved_at_the_chosen_pair",
     "tests/studies/test_scaling.py::test_errors_on_kernels_left_out",

@@ -274,3 +274,15 @@ def test_hopper_multiplies_from_registers_at_less_than_its_peak() -> None:
     parts = resource_seconds(found.activity, found.gpu, clocks, more=more)
     assert parts["tensor"] > 1.5 * peak
     assert parts["load_store"] < 0.1 * parts["tensor"]
+
+
+@pytest.mark.parametrize("name", ["bulk_copy", "wgmma_gemm"])
+def test_symbols_know_that_a_wait_ends_and_who_is_elected(name: str) -> None:
+    executed = answer(name)
+    worked_out = analyse(
+        executed.module, executed.function, executed.launch, executed.gpu, analysis="symbolic"
+    )
+    ran = executed.executed.functions[name].warp_executions
+    np.testing.assert_allclose(worked_out.symbolic.functions[name].warp_executions, ran, rtol=1e-9)
+    assert not worked_out.trips_assumed
+    assert executed.activity_how == "executed"  # what copies move is not worked out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -111,7 +112,11 @@ class Activity:
 
     def values(self) -> dict[str, float]:
         """Name to value, in the order of the schema."""
-        return {field.name: float(getattr(self, field.name)) for field in fields(self)}
+        return dict(zip(QUANTITIES, map(float, _quantities(self)), strict=True))
+
+
+QUANTITIES = tuple(field.name for field in fields(Activity))
+_quantities = attrgetter(*QUANTITIES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ overlap of footprints.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -172,13 +172,13 @@ class SamplingPlan:
             fit = np.linalg.lstsq(places * scale[:, None], values * scale, rcond=None)[0]
             values = values - places @ fit
         own = [values[places] for places, _ in self.drawn]
-        spreads = [((each - each.mean()) ** 2).sum() for each in own]
+        spreads = [float(((each - each.mean()) ** 2).sum()) for each in own]
         degrees = sum(each.size - 1 for each in own)
-        pooled = float(sum(spreads)) / degrees if degrees else 0.0
+        pooled = sum(spreads) / degrees if degrees else 0.0
         total = 0.0
-        for each, (_, size) in zip(own, self.drawn, strict=True):
+        for each, spread, (_, size) in zip(own, spreads, self.drawn, strict=True):
             if each.size < size:
-                variance = float(each.var(ddof=1)) if each.size > 1 else pooled
+                variance = spread / (each.size - 1) if each.size > 1 else pooled
                 total += size * size * (1 - each.size / size) * variance / each.size
         return math.sqrt(total)
 
@@ -289,7 +289,7 @@ def plan_blocks(
         owner += [number] * len(found)
     taken = set(blocks)
     main = [b for b, s in zip(blocks, owner, strict=True) if s == 0]
-    main.sort(key=lambda block: _from_centre(block, strata[kept[0]], launch))
+    main.sort(key=_from_centre(strata[kept[0]], launch))
     added, boxes = 0, [strata[s] for s in kept]
     for block in main:
         if added == min(spare, 4):
@@ -375,6 +375,9 @@ def _spread(
     for size, (jitters, order) in zip(dims, drawn, strict=True):
         count = len(order)
         along = [0] * count
+        if size == 1:
+            columns.append(along)
+            continue
         for part, jitter in enumerate(jitters):
             mirror = count - 1 - part
             along[part] = min(size - 1, int(size * (part + jitter) / count))
@@ -390,12 +393,15 @@ def _spread(
     return [box[0][0] + x + wide * (box[1][0] + y + high * (box[2][0] + z)) for x, y, z in found]
 
 
-def _from_centre(block: int, box: tuple[tuple[int, int], ...], launch: Launch) -> float:
+def _from_centre(box: tuple[tuple[int, int], ...], launch: Launch) -> Callable[[int], float]:
     """How far a block lies from the middle of a box: neighbours there keep a linear mean true."""
-    place = _position(block, launch)
-    return sum(
-        abs(p - (lo + hi - 1) / 2) / (hi - lo) for p, (lo, hi) in zip(place, box, strict=True)
-    )
+    (x, wide), (y, high), (z, deep) = (((lo + hi - 1) / 2, hi - lo) for lo, hi in box)
+
+    def far(block: int) -> float:
+        at = _position(block, launch)
+        return abs(at[0] - x) / wide + abs(at[1] - y) / high + abs(at[2] - z) / deep
+
+    return far
 
 
 def _pairs(

@@ -36,7 +36,7 @@ class Constants:
     """Dimensionless constants shared by all GPUs, and one time (docs/bottleneck.md).
 
     ``overlap_norm`` and ``sm_norm``: exponents of the norms that combine the SM with memory, and
-    what an SM does. ``reread_locality``: share of
+    what an SM does; ``queue_norm`` that of units behind one queue. ``reread_locality``: share of
     estimated DRAM re-reads that count; 1 for our own analysis, which follows reuse distances, less
     for estimates that do not (``studies.data.activity_tables``). ``load_store``, ``fp64`` and
     ``texture``: time a pipe takes over that at its peak rate. ``block_cycles`` and
@@ -47,6 +47,7 @@ class Constants:
 
     overlap_norm: float = 3.0
     sm_norm: float = 1.5
+    queue_norm: float = 1.0
     reread_locality: float = 1.0
     load_store: float = 1.15
     fp64: float = 1.1
@@ -81,9 +82,9 @@ L2_BYTES_PER_CLOCK_OF_SM = 32
 
 REGISTERS_PER_CLOCK = 2
 """Registers of a warp that a scheduler's register file delivers a clock: one from each of its two
-banks (R. Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv:2503.20481, 2025)."""
+banks (``features.activity.reads`` has the sources)."""
 TWO_BANKS_FROM = 7.0
-"""Compute capability from which it has two; before it has four (Jia et al. 2018, section 3.5)."""
+"""Compute capability from which it has two; before it has four (Jia et al. 2018)."""
 
 HOT_WORD_CYCLES = 1.0
 """Core cycles between two atomics on the same word of global memory (GK110 whitepaper: one a
@@ -147,7 +148,8 @@ def resource_seconds(
             else 0.0,
         ),
         "alu": pipe(activity.alu_pipe_instructions, sm.int_lanes),
-        "fp64": constants.fp64 * pipe(activity.fp64_instructions, sm.fp64_lanes),
+        "shared_fp64" if sm.fp64_lanes <= SHARED_FP64_LANES else "fp64": constants.fp64
+        * pipe(activity.fp64_instructions, sm.fp64_lanes),
         "fp16": pipe(activity.fp16_instructions, sm.fp16_lanes / 2),
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
         "texture": constants.texture * pipe(activity.texture_requests, sm.texture_lanes),
@@ -159,6 +161,13 @@ def resource_seconds(
 ISSUED = ("issue", "fma", "alu", "fp64", "fp16", "sfu", "tensor")
 """One thing: an instruction takes its slot of the scheduler and its pipe at the same time, and
 different pipes work side by side. The slowest of them counts."""
+
+QUEUED = ("shared_fp64", "load_store")
+SHARED_FP64_LANES = 4
+"""One thing: units that the parts of an SM share and that take their instructions from one queue.
+Double precision is such a unit where an SM has only a few lanes of it; others have some in each
+part (an engineer of NVIDIA, forums.developer.nvidia.com/t/315200: on GPUs with lighter SMs FP64 is
+a unit of the whole SM, and the MIO queues what such units do). Their times add up."""
 
 BESIDE_SM = ("dram", "l2", "blocks")
 """What works beside the SMs: memory, and what hands out blocks. All else is done by an SM in turns
@@ -174,9 +183,11 @@ def combined_seconds(resources: Mapping[str, float], constants: Constants = CONS
     of the two counts. 0 where nothing is needed.
     """
     issued = max((resources.get(name, 0.0) for name in ISSUED), default=0.0)
-    outside = (*ISSUED, *BESIDE_SM, LATENCY)
+    queue = [resources.get(name, 0.0) for name in QUEUED]
+    outside = (*ISSUED, *QUEUED, *BESIDE_SM, LATENCY)
     inside = [part for name, part in resources.items() if name not in outside]
-    sm = _norm((issued, *inside), constants.sm_norm)
+    queued = _norm(queue, constants.queue_norm)
+    sm = _norm((issued, queued, *inside), constants.sm_norm)
     busy = _norm((sm, *(resources.get(name, 0.0) for name in BESIDE_SM)), constants.overlap_norm)
     return max(busy, resources.get(LATENCY, 0.0))
 
@@ -380,10 +391,10 @@ class BottleneckTimeModel:
 
         nothing: Floats = np.zeros_like(next(iter(parts.values())))
         issued = np.max([nothing, *(parts[name] for name in ISSUED if name in parts)], axis=0)
-        outside = (*ISSUED, *BESIDE_SM, LATENCY)
-        sm = norm(
-            [issued, *(parts[name] for name in parts if name not in outside)], CONSTANTS.sm_norm
-        )
+        queued = np.sum([nothing, *(parts[name] for name in QUEUED if name in parts)], axis=0)
+        outside = (*ISSUED, *QUEUED, *BESIDE_SM, LATENCY)
+        inside = (parts[name] for name in parts if name not in outside)
+        sm = norm([issued, queued, *inside], CONSTANTS.sm_norm)
         beside_sm = (parts[name] for name in BESIDE_SM if name in parts)
         busy = norm([sm, *beside_sm], CONSTANTS.overlap_norm)
         found: Floats = np.maximum(busy, parts.get(LATENCY, nothing))
@@ -450,10 +461,18 @@ def resource_shares(
     }
     sm = combined_seconds(inside, constants)
     of_sm = _shared(sm, total, constants.overlap_norm) if sm else 0.0
+    queued = sum(inside.get(name, 0.0) for name in QUEUED)
     return {
         **{name: _shared(part, total, constants.overlap_norm) for name, part in beside_sm.items()},
         **{
-            name: of_sm * _shared(part, sm, constants.sm_norm) / sm for name, part in inside.items()
+            name: of_sm
+            * (
+                part / queued * _shared(queued, sm, constants.sm_norm)
+                if name in QUEUED
+                else _shared(part, sm, constants.sm_norm)
+            )
+            / sm
+            for name, part in inside.items()
         },
     }
 

@@ -185,11 +185,17 @@ def _walked(
 
 
 def knowable(module: Module, function: Function) -> bool:
-    """Whether no decision and no address of a kernel rests on what it reads from memory.
+    """Whether no decision and no address of a kernel rests on what it reads from memory, and no
+    instruction moves bytes that only its execution counts.
 
     Raises PtxError for a body that is not PTX.
     """
+    if any(one.opcode.startswith(_BY_DESCRIPTOR) for one in _instructions(function)):
+        return False
     return shape_of(scheme(module, function)).knowable
+
+
+_BY_DESCRIPTOR = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.mma_async", "tcgen05.mma")
 
 
 class Arguments:

@@ -23,7 +23,8 @@ from wattcast.features.symbolic.arith import Missing, Val, Value
 from wattcast.features.symbolic.build import scheme
 from wattcast.features.symbolic.calls import Calls
 from wattcast.features.symbolic.each import ApartError
-from wattcast.features.symbolic.evaluate import Context, Evaluator, Lanes, State, joined
+from wattcast.features.symbolic.evaluate import Context, Evaluator, State
+from wattcast.features.symbolic.lanes import Lanes, joined
 from wattcast.features.symbolic.plan import shape_of
 from wattcast.features.symbolic.report import summarise
 from wattcast.features.symbolic.results import SampledBlocks, SymbolicResult

@@ -19,7 +19,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
-from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
 from wattcast.features.loops import Loop, LoopForest
 from wattcast.features.ptx.ir import Function, Instruction, Module
 from wattcast.features.reuse import Stream
@@ -108,10 +108,36 @@ class Runs:
         """Global memory by symbols (functions that the kernel calls are not followed)."""
         from wattcast.features.symbolic.footprints import streams
 
-        found, requests, exact = streams(self._module, self._function, self._launch, self.symbolic)
+        found, requests, exact = streams(
+            self._module, self._function, self._launch, self.symbolic, self._row
+        )
         loads = sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found)
         stores = sum(s.store_sectors + s.atomic_sectors for s in found)
-        return SymbolicTraffic(loads, stores, found, self._launch.blocks, requests, exact)
+        return SymbolicTraffic(
+            loads,
+            stores,
+            found,
+            self._launch.blocks,
+            requests,
+            exact,
+            in_rows(self._launch, self._row).grid,
+        )
+
+    @cached_property
+    def _row(self) -> int:
+        """Blocks in a row of the grid that the kernel makes of a line; 0 if it makes none."""
+        from wattcast.features.symbolic.analyse import Arguments
+        from wattcast.features.symbolic.build import scheme
+        from wattcast.features.symbolic.forms import row_of
+        from wattcast.features.symbolic.sample import Forms
+
+        try:
+            with _degrading("symbolic"):
+                made = scheme(self._module, self._function)
+                constant = Arguments(made, self._launch).constant
+                return row_of(Forms(made, self._launch, constant))
+        except AnalysisError:
+            return 0
 
     @cached_property
     def all_known(self) -> bool:
@@ -149,7 +175,7 @@ class Runs:
                 self._module,
                 self._launch,
                 self._gpu,
-                plan=plan_blocks(self._launch, cuts=self._cuts),
+                plan=plan_blocks(in_rows(self._launch, self._row), cuts=self._cuts),
                 effort=self._effort,
                 forced=forced,
                 extrapolate=self._extrapolate,
@@ -201,7 +227,12 @@ class Runs:
             return ((), (), ())
         if not sampled.exact:
             return ((), (), ())
-        return axis_cuts(sampled.blocks, sampled.weights, self._launch)
+        found = axis_cuts(sampled.blocks, sampled.weights, self._launch)
+        if not self._row:
+            return found
+        height = self._launch.blocks // self._row  # a row that is cut is one of its own
+        rows = {row for cut in found[0] for row in (cut // self._row, -(-cut // self._row))}
+        return (), tuple(sorted(rows - {0, height})), ()
 
     def infer(
         self,
@@ -281,6 +312,7 @@ class SymbolicTraffic:
     requests_per_block: float = 1.0
     exact: bool = False
     """Every address is a sum of multiples: what is touched again follows from its form."""
+    grid: Dim3 | None = None
 
     @property
     def footprint_sectors(self) -> float:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.launch import Launch
+from wattcast.features.launch import Dim3, Launch
 
 SAMPLED_THREADS = 6144
 """Threads of all sampled blocks together that the plan aims at: large enough that numpy's
@@ -38,7 +38,8 @@ class SamplingPlan:
     """Blocks to run (linear numbers, x fastest) and what they stand for.
 
     ``strata`` gives each block's stratum, ``sizes`` the number of blocks of every stratum.
-    ``pairs_x`` and ``pairs_y`` are positions in ``blocks`` of neighbours along x and y.
+    ``pairs_x`` and ``pairs_y`` are positions in ``blocks`` of neighbours along x and y of
+    ``grid``: the launch's, or one of as many blocks in the same order that its kernel makes of it.
     """
 
     blocks: tuple[int, ...]
@@ -46,6 +47,7 @@ class SamplingPlan:
     sizes: tuple[int, ...]
     pairs_x: tuple[tuple[int, int], ...] = ()
     pairs_y: tuple[tuple[int, int], ...] = ()
+    grid: Dim3 | None = None
 
     @cached_property
     def drawn(self) -> tuple[tuple[npt.NDArray[np.intp], int], ...]:
@@ -76,12 +78,17 @@ class SamplingPlan:
         found += [self.strata.index(s) for s in others if s in self.strata][:MOST_TRACED_BESIDE]
         return found
 
+    def numbered(self, launch: Launch) -> Launch:
+        """The launch with the grid of the plan."""
+        return launch if self.grid is None else replace(launch, grid=self.grid)
+
     def fewer(self, launch: Launch) -> SamplingPlan | None:
         """A few of the blocks for the whole launch: of the largest stratum two neighbours and the
         one farthest from them, and one each of the next two, if half the blocks are enough for
         that. ``None`` if there are few anyway."""
         main = [slot for slot, stratum in enumerate(self.strata) if stratum == 0]
         pairs = [pair for near in (self.pairs_x, self.pairs_y) for pair in near[:1]]
+        launch = self.numbered(launch)
         kept = [slot for pair in pairs for slot in pair if slot in main] or main[-1:]
         kept.append(max(main, key=lambda slot: abs(self.blocks[slot] - self.blocks[kept[0]])))
         kept = list(dict.fromkeys(kept))
@@ -94,7 +101,7 @@ class SamplingPlan:
         rest = [self.sizes[stratum] for stratum in others]
         sizes = (sum(self.sizes) - sum(rest), *rest)
         blocks = tuple(self.blocks[slot] for slot in kept)
-        return SamplingPlan(blocks, numbers, sizes, *_pairs(blocks, launch))
+        return SamplingPlan(blocks, numbers, sizes, *_pairs(blocks, launch), launch.grid)
 
     def estimate(self, per_block: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Launch totals from counts ``[blocks, ...]``: each stratum's mean times its size."""
@@ -129,7 +136,7 @@ class SamplingPlan:
 def whole(launch: Launch) -> SamplingPlan:
     """Every block, each its own weight of one."""
     return SamplingPlan(tuple(range(launch.blocks)), (0,) * launch.blocks, (launch.blocks,),
-                        *_pairs(range(launch.blocks), launch))  # fmt: skip
+                        *_pairs(range(launch.blocks), launch), launch.grid)  # fmt: skip
 
 
 def axis_cuts(
@@ -226,8 +233,9 @@ def plan_blocks(
     joined = sorted(zip(blocks, owner, strict=True))
     ordered = tuple(b for b, _ in joined)
     return SamplingPlan(
-        ordered, tuple(s for _, s in joined), tuple(kept_sizes), *_pairs(ordered, launch)
-    )
+        ordered, tuple(s for _, s in joined), tuple(kept_sizes), *_pairs(ordered, launch),
+        launch.grid,
+    )  # fmt: skip
 
 
 def _classes(edges: set[int]) -> list[tuple[int, int]]:

@@ -169,6 +169,7 @@ class Forms:
         self.scheme = scheme
         self.launch = launch
         self.constant = constant
+        self.row = 0  # see forms.row_of
         self.memo: dict[Node, Affine | None] = {}
 
     def leaf(self, node: Node) -> int | None:

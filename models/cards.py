@@ -28,6 +28,7 @@ from pydantic import (
 
 from wattcast.features.errors import ModelError
 from wattcast.models.intervals import IntervalCalibration
+from wattcast.models.learned import Marks, StoredMarks, marks_of
 
 CARD_NAME = "card.json"
 CARD_FORMAT: Literal[1] = 1
@@ -207,29 +208,45 @@ class BoardFacts(CardPart):
     that the champion was trained on; ``watts_factor`` times that is the answer. ``batches`` are
     the ids of the uploads it was trained on; ``base_data`` tells whether the rows of the model
     before were, too.
+
+    ``unseen_groups`` are the kernel groups of the uploads of which nothing was in any data that a
+    part of the model had learned from before (``None``: made when this was not told). Where
+    ``unseen_kernel`` is ``not measured`` they are too few for an interval: its widths are those of
+    the model in ``widths_from``, or wider.
     """
 
     label: str = Field(max_length=64)
     watts_factor: float = Field(gt=0)
     batches: tuple[str, ...]
     base_data: bool
+    unseen_groups: int | None = Field(default=None, ge=0)
+    unseen_kernel: Literal["measured", "not measured"] = "measured"
+    widths_from: str = ""
 
 
 class ModelCard(Card):
-    """Card of a power model. ``board`` is there for retrained models alone."""
+    """Card of a power model. ``board`` is there for retrained models alone. ``learned`` are the
+    marks of all kernels that it or any model it descends from was trained on."""
 
     target: Literal["power"]
     training: TrainingFacts
     scores: tuple[ProtocolScores, ...]
     intervals: IntervalCalibration
     board: BoardFacts | None = None
+    learned: StoredMarks = ""
 
     def to_json(self) -> str:
         """Stable text of ``card.json``; a card without a board does not mention one."""
         data = self.model_dump(mode="json")
-        if self.board is None:
-            del data["board"]
+        for name in ("board", "learned"):
+            if not data[name]:
+                del data[name]
         return _text(data)
+
+    @property
+    def marks(self) -> Marks | None:
+        """Of every kernel it learned from; ``None`` where nobody told."""
+        return marks_of(self.learned)
 
     @property
     def watts_factor(self) -> float:

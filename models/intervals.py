@@ -13,7 +13,7 @@ for each tail rests on the one or two worst groups, and its intervals score wors
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -82,6 +82,10 @@ class IntervalWidth(Frozen):
             and self.high_factor >= inner.high_factor
         )
 
+    def of_board(self, factor: float) -> IntervalWidth:
+        """Of a board that draws ``factor`` times as much: the same, since it is a ratio."""
+        return self
+
     def __str__(self) -> str:
         return f"×{self.low_factor:.2f} to ×{self.high_factor:.2f}"
 
@@ -112,6 +116,12 @@ class ScaledWidth(Frozen):
             isinstance(inner, ScaledWidth)
             and self.exponent == inner.exponent
             and self.half_width >= inner.half_width
+        )
+
+    def of_board(self, factor: float) -> ScaledWidth:
+        """Of a board that draws ``factor`` times as much."""
+        return ScaledWidth(
+            exponent=self.exponent, half_width=self.half_width * factor**self.exponent
         )
 
     def __str__(self) -> str:
@@ -153,6 +163,27 @@ class IntervalCalibration(Frozen):
         width: Width = getattr(self, basis)
         return width
 
+    def inherited(self, grouped: Residuals, random: Residuals, factor: float) -> Self:
+        """Widths of a model that descends from this one, where too few kernels were really left
+        out to tell its own: these, on a board that draws ``factor`` times as much, or wider where
+        the residuals left out (of kernels it may have known) need it."""
+        own = self.unseen_kernel.of_board(factor)
+        exponent = own.exponent if isinstance(own, ScaledWidth) else 0.0
+        unseen = _wider(own, conformal_width(grouped, self.level, exponent))
+        outer = self.extrapolated.of_board(factor)
+        low, high = conformal_factors(
+            random.logarithms, np.arange(len(random.groups)), self.level, symmetric=True
+        )
+        floor = min(self.floor_watts, self.floor_watts * factor, grouped.measured_watts.min())
+        return self.model_copy(
+            update={
+                "floor_watts": float(floor),
+                "seen_kernel": IntervalWidth(low_factor=low, high_factor=high),
+                "unseen_kernel": unseen,
+                "extrapolated": _wider(outer, unseen.widened(EXTRAPOLATED_WIDENING)),
+            }
+        )
+
     def estimate(self, watts: float, basis: Basis) -> Estimate:
         """Interval around a prediction in watts, never below ``floor_watts`` or zero."""
         width = self.width(basis)
@@ -180,6 +211,16 @@ class Residuals:
         return Residuals(self.measured_watts[rows], self.predicted_watts[rows], self.groups[rows])
 
 
+def _wider(one: Width, other: Width) -> Width:
+    """What holds both, without a coverage."""
+    if isinstance(one, IntervalWidth) and isinstance(other, IntervalWidth):
+        return IntervalWidth(
+            low_factor=min(one.low_factor, other.low_factor),
+            high_factor=max(one.high_factor, other.high_factor),
+        )
+    return (one if one.holds(other) else other).model_copy(update={"coverage": None})
+
+
 def interval_bounds(watts: Floats, width: Width, floor_watts: float) -> tuple[Floats, Floats]:
     """Lower and upper bounds in watts, each ``[n]``, around predictions ``[n]``."""
     low, high = width.around(watts)
@@ -200,6 +241,16 @@ def conformal_width(residuals: Residuals, level: float, exponent: float = 0.0) -
     return ScaledWidth(exponent=exponent, half_width=half)
 
 
+def supported_level(groups: int, wanted: float = 0.9) -> float:
+    """The highest level up to ``wanted`` at which so many groups give a finite width.
+
+    The largest of ``k`` residuals holds a new one with probability k / (k + 1), and no finite width
+    is known to hold more: 0.9 takes nine groups, four support 0.8. In hundredths, rounded down.
+    """
+    share = groups / (groups + 1)
+    return wanted if share >= wanted - 1e-9 else int(100 * share + 1e-9) / 100
+
+
 def conformal_factors(
     log_residuals: ArrayLike, groups: ArrayLike, level: float, *, symmetric: bool = False
 ) -> tuple[float, float]:
@@ -208,7 +259,8 @@ def conformal_factors(
     Every group has the same mass, shared evenly by its rows; one more such mass, for the new
     group, lies at infinity. Each tail gets half of ``1 - level``, or with ``symmetric`` both
     share it, ``low = 1 / high``. With too few groups for a finite quantile (at level 0.9 under
-    19, symmetric under 9) the largest residual stands in. ``low <= 1 <= high``.
+    19, symmetric under 9: ``supported_level``) the largest residual stands in.
+    ``low <= 1 <= high``.
     """
     residuals = np.asarray(log_residuals, dtype=np.float64)
     weights = _group_weights(groups)

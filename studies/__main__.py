@@ -20,6 +20,7 @@ STUDIES = {
     "machine-code": ("machine_code", "instructions as counted beside what ptxas makes of them"),
     "tables": ("data.tables", "every published table read and counted, those of studies too"),
     "end-to-end": ("end_to_end", "public programs asked as users ask, beside measured times"),
+    "catalogue": ("catalogue.study", "well-known kernels beside published figures"),
     "counters": ("counters", "tuning spaces asked as users ask, beside hardware counters"),
     "budget": ("budget.study", "counts under the default budget beside a run to completion"),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),

@@ -37,6 +37,7 @@ SLOW = (
     "tests/app/test_kept.py::test_rings_of_what_was_dropped_are_freed",
     "tests/app/test_retrain.py::test_a_shift_is_learned_promoted_served_and_rolled_back",
     "tests/app/test_retrain.py::test_garbage_is_not_promoted_and_the_reason_is_told",
+    "tests/app/test_retrain.py::test_kernels_measured_again_are_not_taken_for_unseen_ones",
     "tests/app/test_retrain.py::test_measurements_may_come_with_the_request_and_boards_have",
     "tests/app/test_retrain.py::test_what_the_rows_do_not_give_fails_the_job_with_the_reason",
     "tests/app/test_retrain_new_gpu.py::test_garbage_leaves_a_gpu_as_it_was",
@@ -76,6 +77,7 @@ SLOW = (
     "tests/training/test_measure_killed.py",
     "tests/training/test_onboard.py::test_several_clocks_tell_the_voltage",
     "tests/training/test_onboard.py::test_the_sensor_is_found_out",
+    "tests/training/test_retrain_unseen.py::test_known_kernels_measured_again_promise_nothing",
 )
 """Beginnings of the ids of slow tests: four seconds and more of one core."""
 

@@ -25,9 +25,9 @@ from wattcast.models.cards import (
     Table,
 )
 from wattcast.models.intervals import IntervalCalibration
+from wattcast.models.learned import stored
 from wattcast.models.store import PACKAGED_ARTIFACTS
 from wattcast.training.checkpoints import Checkpoints, kept
-from wattcast.training.data.cleaning import CleanTable
 from wattcast.training.data_parallel import family_on
 from wattcast.training.engine import Engine, InProcess
 from wattcast.training.evaluation.calibration import (
@@ -239,7 +239,7 @@ def power_card(
     libraries: tuple[str, ...],
     members: tuple[Member, ...] = (),
     features: tuple[FeatureFacts, ...] = (),
-    beside: Sequence[CleanTable] = (),
+    beside: Sequence[TrainingTable] = (),
 ) -> ModelCard:
     """The card of a model evaluated on a table's rows, and on those of the tables ``beside`` it."""
     return ModelCard(
@@ -253,7 +253,7 @@ def power_card(
         ),
         features=features or table.features,
         training=table.facts,
-        sources=tuple(source_of(one) for one in (table.clean, *beside)),
+        sources=tuple(source_of(one.clean) for one in (table, *beside)),
         hyperparameters=dict(hyperparameters),
         libraries=library_versions(libraries),
         scores=evaluation.scores(),
@@ -263,4 +263,5 @@ def power_card(
         files={} if members else {"model.onnx": "0" * 64},
         created=today(),
         code_revision=code_revision(),
+        learned=stored(mark for one in (table, *beside) for mark in one.marks),
     )

@@ -12,7 +12,8 @@ import pandas as pd
 from wattcast.features.errors import DataError
 from wattcast.features.schemas.tables import Definition, read_definition
 from wattcast.models.cards import FeatureFacts, Source, Table, TrainingFacts
-from wattcast.training.data.cleaning import MODEL_INPUTS, CleanTable, clean
+from wattcast.models.learned import Marks, code_marks, group_mark
+from wattcast.training.data.cleaning import MODEL_INPUTS, NUMERIC_COLUMNS, CleanTable, clean
 from wattcast.training.data.datasets import data_root, sources
 from wattcast.training.data.recompute import recompute, reproduced_shares
 from wattcast.training.evaluation.splits import Rows
@@ -91,6 +92,19 @@ class TrainingTable:
     def schema(self) -> str:
         """Id of the feature schema."""
         return SOURCES[self.source][0]
+
+    @property
+    def marks(self) -> Marks:
+        """By what its kernels are known again (``wattcast.models.learned``), as published too."""
+        fields = [name for name in next(iter(self.frames.values())) if name in NUMERIC_COLUMNS]
+        code = {
+            mark
+            for frame in self.frames.values()
+            for mark in code_marks(self.schema, fields, frame[fields].to_numpy(np.float64))
+            if mark is not None
+        }
+        named = self.frames[self.served][["kernel_group", "kernel_id"]].to_numpy().ravel()
+        return frozenset(code) | {group_mark(name) for name in set(named)}
 
     @property
     def served(self) -> Table:

@@ -14,7 +14,6 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import Response
-from pydantic import BaseModel
 
 from wattcast.app import metrics, problems
 from wattcast.app.api.route import JsonRoute, json_response
@@ -25,6 +24,7 @@ from wattcast.predictor import (
     batch,
     compare,
     cost,
+    counted,
     dvfs,
     features,
     hotspots,
@@ -35,7 +35,7 @@ from wattcast.predictor.messages.analyze import AnalyzeAnswer, AnalyzeRequest
 from wattcast.predictor.messages.batch import BatchAnswer, BatchRequest
 from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
 from wattcast.predictor.messages.cost import CostAnswer, CostRequest
-from wattcast.predictor.messages.dvfs import DvfsAnswer, DvfsRequest
+from wattcast.predictor.messages.counted import CountedRequest, DvfsAnswers, DvfsBody
 from wattcast.predictor.messages.features import FeaturesAnswer, FeaturesRequest
 from wattcast.predictor.messages.hotspots import HotspotsAnswer
 from wattcast.predictor.messages.predict import PredictAnswer, PredictAnswers, PredictRequest
@@ -66,7 +66,7 @@ async def _run(request: Request, use_case: Callable[..., Any], *asked: object) -
     return json_response(await services.analyses.run(use_case, services, *asked))
 
 
-def _post(path: str, answer: type[BaseModel], summary: str, *kinds: str) -> Callable[[F], F]:
+def _post(path: str, answer: Any, summary: str, *kinds: str) -> Callable[[F], F]:
     """A route whose body brings the code; ``kinds``: its problems beside ``BODY_PROBLEMS``."""
     documented = problems.documented(*BODY_PROBLEMS, *kinds)
     return router.post(path, response_model=answer, responses=documented, summary=summary)
@@ -115,13 +115,15 @@ async def post_analyze(request: Request, body: AnalyzeRequest) -> Response:
     return await _run(request, analyze.analyze, body)
 
 
-@_post("/dvfs", DvfsAnswer, "A kernel at many clocks",
-       "analysis", "clocks", "constraints", "gpu", "model", "busy", "time-limit")  # fmt: skip
-async def post_dvfs(request: Request, body: DvfsRequest) -> Response:
+@_post("/dvfs", DvfsAnswers, "A kernel at many clocks", "analysis", "clocks", "constraints",
+       "data", "gpu", "model", "busy", "time-limit")  # fmt: skip
+async def post_dvfs(request: Request, body: DvfsBody) -> Response:
     """Time, power and energy at each clock pair, also relative to a reference pair; the Pareto
     set of speed and energy; the best pair by energy, EDP, ED2P, speed and power under
-    constraints."""
-    return await _run(request, dvfs.dvfs, body)
+    constraints. Of a kernel's code and launch, or of `counters` measured at one pair."""
+    if isinstance(body.root, CountedRequest):
+        return await _run(request, counted.dvfs_from_counters, body.root)
+    return await _run(request, dvfs.dvfs, body.root)
 
 
 @_post("/sweep", SweepAnswer, "A kernel at many launch shapes",

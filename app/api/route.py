@@ -14,7 +14,7 @@ from fastapi import Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from fastapi.routing import APIRoute
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, RootModel, ValidationError
 from pydantic_core import to_json
 
 from wattcast.app import problems
@@ -43,7 +43,10 @@ class JsonRoute(APIRoute):
             try:
                 return model.model_validate_json(body.removeprefix(_BOM))
             except ValidationError as error:
-                return problems.from_validation(error.errors(include_url=False))
+                errors = error.errors(include_url=False)
+                if issubclass(model, RootModel):  # the first place is the form the body has
+                    errors = [{**each, "loc": each["loc"][1:]} for each in errors]
+                return problems.from_validation(errors)
 
         async def handle(request: Request) -> Response:
             body = await request.body()

@@ -18,7 +18,7 @@ from wattcast.app.cli.bulk import bulk
 from wattcast.app.cli.compare import diff
 from wattcast.app.cli.cost import cost
 from wattcast.app.cli.data import data
-from wattcast.app.cli.dvfs import dvfs
+from wattcast.app.cli.dvfs import dvfs, dvfs_counters
 from wattcast.app.cli.explain import explain
 from wattcast.app.cli.features import features, schemas
 from wattcast.app.cli.gpus import gpus
@@ -94,7 +94,19 @@ def _root(
 
 
 # In the order of --help: what most people want first.
-for _command in (predict, explain, hotspots, advise, sweep, dvfs, diff, cost, rank, bulk):
+for _command in (
+    predict,
+    explain,
+    hotspots,
+    advise,
+    sweep,
+    dvfs,
+    dvfs_counters,
+    diff,
+    cost,
+    rank,
+    bulk,
+):
     app.command()(_command)
 for _command in (analyze, features, schemas):
     app.command()(_command)

@@ -105,6 +105,14 @@ def read_json(file: Path) -> Any:
         fail(f"{file}: not JSON: {error}", 2)
 
 
+def read_text(file: Path) -> str:
+    """Text that some tool printed; ``-`` is standard input."""
+    try:
+        return _bytes(file).decode("utf-8-sig")
+    except UnicodeDecodeError:
+        fail(f"{file}: not UTF-8 text", 2)
+
+
 def _bytes(file: Path) -> bytes:
     try:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()

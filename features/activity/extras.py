@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from wattcast.features.activity.counts import Counted, body_of
+from wattcast.features.activity.reads import measure_register_reads
 from wattcast.features.activity.waiting import Waiting, measure_waiting
 from wattcast.features.attached import attached
 from wattcast.features.isa import OpcodeFacts, classify
@@ -132,7 +133,8 @@ class Extras:
     ``tensor`` is sorted by kind; ``unshaped_tensor_instructions`` counts warp executions of matrix
     instructions whose shape is no part of their name (tcgen05.mma). ``waiting``: the dependent
     chains of a warp. ``l1_cycles_per_sector``: cycles of L1 for each sector loaded from global
-    memory; the symbolic analysis does not know.
+    memory; the symbolic analysis does not know. ``register_reads``: those of FP32 multiply-adds,
+    by warps.
     """
 
     tensor: tuple[TensorWork, ...]
@@ -141,6 +143,7 @@ class Extras:
     synchronisation: Synchronisation
     waiting: Waiting | None = None
     l1_cycles_per_sector: float | None = None
+    register_reads: float = 0.0
 
 
 def measure_extras(
@@ -184,6 +187,7 @@ def measure_extras(
         ),
         measure_waiting(module, functions),
         _l1_cycles_per_sector(functions.values()),
+        measure_register_reads(module, functions),
     )
 
 

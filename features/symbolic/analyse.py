@@ -66,6 +66,7 @@ def analyse_symbolically(
         if made.forest.irreducible:  # cycles that are no loops are walked once
             walker.watch.doubtful_from = 0
         walker.region(-1, root, State(lanes.living, 1.0, not made.forest.irreducible))
+        root.end()
     diagnostics = [
         *made.cfg.diagnostics,
         *made.forest.diagnostics,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 
 import numpy as np
@@ -58,7 +59,7 @@ class Calls:
             made = scheme(self.module, function)
             evaluator = Evaluator(made, self.lanes, _nothing, self.symbols)
             known = Walker(evaluator, shape_of(made), self.weights, accesses=self.accesses)
-            known.calls = self
+            known.calls = weakref.proxy(self)  # which holds this walker: no cycle
             default = {"default": self.loops["default"]} if "default" in self.loops else {}
             trips, _ = resolve_trips(made.cfg, made.forest, default)
             known.loops = Rounder(known, {trip.loop: trip for trip in trips})
@@ -100,6 +101,7 @@ class Calls:
         root = Context(-1, None, "root", context.rows, context.weight, 0)
         self.stack.append(function.name)
         walker.region(-1, root, state)
+        root.end()
         self.stack.pop()
 
     def _miss(self, code: str, detail: str, line: int) -> None:

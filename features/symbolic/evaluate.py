@@ -63,13 +63,15 @@ class Context:
     lanes); ``start`` and ``stop`` bound the iterations a row stands for.
     ``parent_rows`` gives each row's row in ``parent`` (``None``: the same rows).
     ``weight``: executions of each row in the launch, per block. ``edges`` are the states that
-    went along block edges, ``exits`` the exit contexts of inner loops.
+    went along block edges, ``exits`` the exit contexts of inner loops. ``family``: all contexts
+    under one root, for ``end``.
     """
 
     __slots__ = (
         "counter",
         "edges",
         "exits",
+        "family",
         "kind",
         "leaving",
         "loop",
@@ -107,6 +109,15 @@ class Context:
         self.leaving: dict[int, Mask | tuple[float, float]] = {}
         self.start: npt.NDArray[np.int64] | None = None
         self.stop: npt.NDArray[np.int64] | None = None
+        self.family: list[Context] = [] if parent is None else parent.family
+        self.family.append(self)
+
+    def end(self) -> None:
+        """Nothing under this root is asked for again. Contexts and those of their exits refer to
+        each other: left so, their values (a megabyte) wait for the collector, which seldom runs."""
+        for context in self.family:
+            context.exits.clear()
+        self.family.clear()
 
 
 class Lanes:

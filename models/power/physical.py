@@ -22,7 +22,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from wattcast.features.activity import Activity
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
-from wattcast.features.launch import WARP_SIZE
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
 from wattcast.models.estimate import Basis, Estimate
@@ -41,10 +40,9 @@ POOLED = "pooled"
 """In the place of a GPU: weights for every GPU that nobody measured."""
 
 SHARED_WEIGHTS: Mapping[str, str] = MappingProxyType({"fp16": "fma", "tensor": "fma"})
-"""Units without a weight of their own in the published data, no program of which uses them: a full
-unit is taken to draw what a full FMA pipe draws (an assumption; docs/physical.md), for boards never
-measured with the issue of its instructions, which matrix units hardly need. Where they were
-measured (``wattcast.training.onboard.run``) ``own_weights`` has theirs."""
+"""Units that no program of the published data uses: ``own_weights`` has theirs, from published
+energies (``published_weights``) or measured (``wattcast.training.onboard.run``). Without, a full
+unit is taken to draw what a full FMA pipe draws."""
 
 CORE_UNITS = ("issue", "fma", "alu", "fp64", "sfu", "load_store", "l2", "texture")
 """Units with a weight, in the core's clock and voltage domain."""
@@ -71,6 +69,10 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """What a decomposition names, and the terms it adds up. ``clock`` is what the core draws for
 running at all: its clock tree and what no unit explains."""
+
+
+STANDING = ("idle", "clock")
+"""Components that do not depend on what a launch does."""
 
 
 class VoltageCurve(BaseModel):
@@ -209,6 +211,47 @@ ON_PACKAGE_CLOCK = 0.3
 A100 draw 10 to 35 W of 250 and 400 there, boards with GDDR 50 to 100 W (docs/physical.md)."""
 
 
+TENSOR_PICOJOULES = 3.9
+"""Energy of an FP16 or BF16 multiply-add of the matrix units with FP32 accumulation and its operands
+from registers, at 12 nm and the highest clock, for random normal values.
+
+H. He, "Strangely, Matrix Multiplications on GPUs Run Faster When Given "Predictable" Data!"
+(thonking.ai, 2024): BF16, 8192 cubed, on an A100 at its limit of 400 W: 257 TFLOP/s with normally
+distributed values, 295 with zeros, which keep below the limit. So the clock fell to 0.87 and the voltage to 0.87
+(``idle_power_voltage.csv``: 0.80 of 0.92 V). Of the 400 W 70 are idle and clock (the same table), 84
+what the other weights say of such a kernel's issue, shared memory, L2 and device memory (tiles of
+256 x 128 x 32, warps of 64 x 64). That leaves 1.9 pJ, 2.5 at the highest voltage, 3.9 at 12 nm."""
+
+TENSOR_VALUES = 0.4
+"""Share by which the power of a matrix product falls at most with other values: "almost 40 %"
+(T. Gregersen, P. Patel and E. Choukse, "Input-Dependent Power Usage in GPUs", SC24 workshops,
+arXiv:2409.18324; up to 67 % of the lower for DGEMM on A100: S. Bhalachandra et al.,
+arXiv:2212.08805). Answers are for random values; the interval reaches down to those others."""
+
+
+def process_factor(gpu: GpuProfile) -> float:
+    """Energy of an event by the chip's process over that at 12 nm."""
+    capability = float(gpu.compute_capability)
+    nanometres = next(nm for below, nm in PROCESS_NM if capability < below)
+    return (nanometres / 12.0) ** PROCESS_EXPONENT
+
+
+def published_weights(
+    gpu: GpuProfile, reference: ClockPair, scale_watts: float, fma_weight: float
+) -> dict[str, float]:
+    """Weights of ``SHARED_WEIGHTS`` on a GPU that were not measured on it.
+
+    A lane's pair of FP16 results is taken to cost what an FP32 result costs. A multiply-add of
+    the matrix units costs ``TENSOR_PICOJOULES``; one of another type as its time (a guess).
+    """
+    sm, events = gpu.capability, events_per_second(gpu, reference)
+    found = {"fp16": fma_weight * sm.fp16_lanes / 2 / sm.fp32_lanes}
+    if sm.tensor_fma_per_clock:
+        pico = TENSOR_PICOJOULES * process_factor(gpu)
+        found["tensor"] = 1e-12 * pico * events["tensor"] / scale_watts
+    return found
+
+
 def events_per_second(gpu: GpuProfile, clocks: ClockPair) -> dict[str, float]:
     """Events of each unit at an activity of 1; a unit that the GPU lacks has 0.
 
@@ -237,9 +280,7 @@ def conversion(gpu: GpuProfile, reference: ClockPair, idle_watts: float) -> dict
     Pooled weights of units are picojoules of an event at 12 nm (``WIRES``: at any), of ``base``,
     ``memory_clock`` and ``clock`` shares of what a board may draw above ``idle_watts``.
     """
-    capability = float(gpu.compute_capability)
-    nanometres = next(nm for below, nm in PROCESS_NM if capability < below)
-    process = (nanometres / 12.0) ** PROCESS_EXPONENT
+    process = process_factor(gpu)
     near = _on_package(gpu)
     events = events_per_second(gpu, reference)
     pico = {
@@ -268,7 +309,6 @@ def parameters_for(gpu: GpuProfile, pooled: PhysicalParameters) -> PhysicalParam
     factors = conversion(gpu, reference, idle)
     shared = pooled.families.get(gpu.compute_capability, pooled.weights)
     weights = {name: shared[name] * factors[name] for name in WEIGHTS}
-    issued = gpu.fp32_lanes / (WARP_SIZE * gpu.warp_schedulers)  # by a full FMA pipe
     if held is not None and held > idle:
         weights["memory_clock"] = (held - idle) / (gpu.tdp_watts - idle)
     return pooled.model_copy(
@@ -280,7 +320,9 @@ def parameters_for(gpu: GpuProfile, pooled: PhysicalParameters) -> PhysicalParam
             "reference_core_mhz": reference.core_mhz,
             "reference_memory_mhz": reference.memory_mhz,
             "weights": weights,
-            "own_weights": {"tensor": weights["fma"] + issued * weights["issue"]},
+            "own_weights": published_weights(
+                gpu, reference, gpu.tdp_watts - idle, weights["fma"]
+            ),
             "families": {},
         }
     )
@@ -367,6 +409,7 @@ class PhysicalPowerModel:
         """The same from activities that are known."""
         breakdown = predicted_power(self.parameters, activities, clocks)
         others = [predicted_power(self.parameters, case, clocks).watts for case in cases]
+        others.append(self._with_other_values(breakdown))
         outside = (*self._busier(activities), *self._other_clocks(clocks))
         low, high = self._bounds(outside, [breakdown.watts, *others])
         basis = self._basis(outside)
@@ -378,6 +421,14 @@ class PhysicalPowerModel:
         there = predicted_power(self.parameters, self._activities(work, clocks), clocks)
         here = predicted_power(self.parameters, self._activities(at, base), base)
         return there.watts / here.watts
+
+    def _with_other_values(self, breakdown: PowerBreakdown) -> float:
+        """Watts where a matrix product's values toggle least; of a unit that was measured too,
+        since that was with values of its own."""
+        tensor = breakdown.components["tensor"]
+        moving = breakdown.watts - sum(breakdown.components[name] for name in STANDING)
+        share = tensor / moving if tensor else 0.0
+        return breakdown.watts * (1.0 - TENSOR_VALUES * share)
 
     def _activities(self, work: WorkAtTime, clocks: ClockPair) -> UnitActivities:
         return unit_activities(work.activity, self.gpu, clocks, work.time_seconds, more=work.more)

@@ -80,6 +80,12 @@ L1_BYTES_PER_CLOCK = 128
 L2_BYTES_PER_CLOCK_OF_SM = 32
 """What an SM draws from L2 a clock, where a profile holds no measurement: one sector."""
 
+REGISTERS_PER_CLOCK = 2
+"""Registers of a warp that a scheduler's register file delivers a clock: one from each of its two
+banks (R. Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv:2503.20481, 2025)."""
+TWO_BANKS_FROM = 7.0
+"""Compute capability from which it has two; before it has four (Jia et al. 2018, section 3.5)."""
+
 HOT_WORD_CYCLES = 1.0
 """Core cycles between two atomics on the same word of global memory (GK110 whitepaper: one a
 clock; nothing newer is published)."""
@@ -120,7 +126,8 @@ class Beside:
     load/store pass more. ``hottest_operations``: atomics on the word of global memory that most
     of them hit; they go one after the other. ``waiting``: dependent chains of a warp, for each
     machine instruction and each load that it executes. ``l1_cycles_per_sector`` of global loads;
-    without it L1 delivers sectors at its full rate.
+    without it L1 delivers sectors at its full rate. ``register_reads`` of FP32 multiply-adds, by
+    warps.
     """
 
     tensor_fmas: float = 0.0
@@ -128,6 +135,7 @@ class Beside:
     hottest_operations: float = 0.0
     waiting: Waiting | None = None
     l1_cycles_per_sector: float | None = None
+    register_reads: float = 0.0
 
 
 NOTHING_BESIDE = Beside()
@@ -143,7 +151,14 @@ def beside(extras: Extras) -> Beside:
         max(0.0, use.passes - use.requests) for use in extras.atomics.uses if use.passes is not None
     )
     hottest = extras.atomics.hottest_operations or 0.0
-    return Beside(tensor, passes, hottest, extras.waiting, extras.l1_cycles_per_sector)
+    return Beside(
+        tensor,
+        passes,
+        hottest,
+        extras.waiting,
+        extras.l1_cycles_per_sector,
+        extras.register_reads,
+    )
 
 
 def resource_seconds(
@@ -185,6 +200,9 @@ def resource_seconds(
         "fma": max(
             pipe(activity.fma_pipe_instructions + extra, sm.fp32_lanes),
             pipe(multiplications + extra, min(sm.fp32_lanes, _multiply_lanes(gpu))),
+            more.register_reads / (REGISTERS_PER_CLOCK * sm.warp_schedulers * busiest)
+            if float(gpu.compute_capability) >= TWO_BANKS_FROM
+            else 0.0,
         ),
         "alu": pipe(activity.alu_pipe_instructions, sm.int_lanes),
         "fp64": constants.fp64 * pipe(activity.fp64_instructions, sm.fp64_lanes),

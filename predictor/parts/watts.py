@@ -27,6 +27,7 @@ from wattcast.models.intervals import loosened, of_any_board
 from wattcast.models.power.boosted import BoostedPowerModel, vector_for
 from wattcast.models.power.physical import (
     CLOCKS,
+    STANDING,
     PhysicalPower,
     PhysicalPowerModel,
     WorkAtTime,
@@ -42,9 +43,6 @@ FALLBACK_SCHEMA = "alavani2023"
 """Schema whose vector is answered where no model predicts, if it has a table for the GPU."""
 
 ACTIVITY_SCHEMA = "activity1"
-
-STANDING = ("idle", "clock")
-"""Components of power that do not depend on what was counted."""
 
 
 @dataclass(frozen=True, slots=True)

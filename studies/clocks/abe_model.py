@@ -19,8 +19,8 @@ from typing import Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from studies.scaling.use import Floats
 from wattcast.features.errors import ModelError
+from wattcast.models.scaling.use import Floats
 
 Quantity = Literal["power", "time"]
 Domain = Literal["core", "memory"]

@@ -15,7 +15,7 @@ import numpy as np
 from studies.clocks.abe_model import HARDENED, AbeModel, AbeSettings, Domain, Quantity, fit_abe
 from studies.clocks.scaling_rows import Bools
 from studies.data.frequency import NVPROF_COUNTS, read_frequency
-from studies.scaling.use import UNITS, Floats
+from wattcast.models.scaling.use import UNITS, Floats
 from wattcast.training.card_tables import table
 
 NVPROF_COUNTERS = (

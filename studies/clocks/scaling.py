@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from studies.clocks.abe_regression import abe_table
+from studies.clocks.known_points import known_table
 from studies.clocks.scaling_artifacts import write_campaigns
 from studies.clocks.scaling_parts import library_table, parts_table
 from studies.clocks.scaling_studies import (
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--abe", action="store_true", help="print Abe's regression's table only")
     parser.add_argument("--libraries", action="store_true", help="compare XGBoost and CatBoost")
     parser.add_argument("--parts", action="store_true", help="what each part of the model brings")
+    parser.add_argument("--known", action="store_true", help="what measured pairs bring")
     parser.add_argument("--data", action="store_true", help="print what is in the files")
     options = parser.parse_args(arguments)
 
@@ -68,6 +70,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(library_table())
         else:
             scored = run_studies(jobs=options.jobs, progress=progress)
+            if options.known:
+                print(known_table(scored))
+                return 0
             if not options.report:
                 for campaigns in FITTED_TOGETHER:
                     write_campaigns(campaigns, scored, options.out, progress=progress)

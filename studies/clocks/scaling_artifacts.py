@@ -31,7 +31,10 @@ from studies.clocks.scaling_trees import (
     hyperparameters,
 )
 from studies.data.frequency import read_frequency
-from studies.scaling.card import (
+from wattcast.features.errors import DataError
+from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
+from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.card import (
     PHYSICAL,
     SCHEMAS,
     TREES,
@@ -48,10 +51,7 @@ from studies.scaling.card import (
     schema_hash,
     trees_schema,
 )
-from studies.scaling.physical import PARAMETERS_NAME, ScalingParameters
-from wattcast.features.errors import DataError
-from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
-from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.physical import PARAMETERS_NAME, ScalingParameters
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, today, write_artifact
 

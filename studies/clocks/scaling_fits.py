@@ -28,7 +28,8 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from studies.clocks.scaling_rows import Floats, ScalingRows
-from studies.scaling.power import (
+from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
+from wattcast.models.scaling.power import (
     PUBLISHED_VOLTAGES,
     STATIC_WATTS,
     PowerParameters,
@@ -36,9 +37,8 @@ from studies.scaling.power import (
     duty,
     power_terms,
 )
-from studies.scaling.timing import TimeForm, TimeParameters, time_by_form
-from studies.scaling.use import UNITS, CounterKind
-from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
+from wattcast.models.scaling.timing import TimeForm, TimeParameters, time_by_form
+from wattcast.models.scaling.use import UNITS, CounterKind
 
 TIME_UNITS: Mapping[CounterKind, tuple[str, ...]] = MappingProxyType(
     {

@@ -6,7 +6,7 @@ microbenchmarks and predicts real kernels. Each predicts the same rows by severa
 
     mean curve   mean scale of the training kernels at each pair: knows the clocks, not the kernel
     unfitted     relative time from counters by fixed constants (time only)
-    physical     studies.scaling.physical
+    physical     wattcast.models.scaling.physical
     hybrid       physical x boosted trees, their number chosen inside the training kernels
 """
 
@@ -35,9 +35,9 @@ from studies.clocks.scaling_trees import (
     choose,
     fit_trees,
 )
-from studies.scaling.power import PowerParameters, power_watts
-from studies.scaling.residual import power_vectors, time_vectors
-from studies.scaling.timing import TimeParameters, relative_time, unfitted_time
+from wattcast.models.scaling.power import PowerParameters, power_watts
+from wattcast.models.scaling.residual import power_vectors, time_vectors
+from wattcast.models.scaling.timing import TimeParameters, relative_time, unfitted_time
 
 MODELS = ("mean curve", "unfitted", "physical", "hybrid")
 FEW_KERNELS = CANDIDATES[:3]
@@ -245,7 +245,7 @@ def _mean_curve(part: ScalingRows, train: Bools, scale: Floats) -> Floats:
 
 
 def _bounds(part: ScalingRows) -> tuple[Floats, Floats]:
-    """Least and most time scale at each row (``studies.scaling.physical.time_bounds``)."""
+    """Least and most time scale at each row (``wattcast.models.scaling.physical.time_bounds``)."""
     ratios = np.column_stack(
         [
             part.reference.core_mhz / part.core_mhz,

@@ -16,10 +16,10 @@ from studies.data.frequency import (
     FrequencyTable,
     read_frequency,
 )
-from studies.scaling.use import UNITS, CounterKind, KernelUse, UseTable, nvprof_use
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.use import UNITS, CounterKind, KernelUse, UseTable, nvprof_use
 from wattcast.training.data.datasets import data_root
 
 Floats = NDArray[np.float64]

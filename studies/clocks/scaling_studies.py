@@ -20,8 +20,8 @@ from studies.clocks.scaling_protocols import (
     micro_to_real,
 )
 from studies.clocks.scaling_rows import Bools, Floats, Integers, scaling_rows
-from studies.scaling.card import ScalingProtocol
 from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.card import ScalingProtocol
 from wattcast.training.card_tables import table
 
 CLOSE_POINTS = 10.0

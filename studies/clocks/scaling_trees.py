@@ -15,8 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from studies.clocks.scaling_rows import Bools, Floats, Integers
-from studies.scaling.card import RISING, Quantity
-from studies.scaling.residual import POWER_EXPONENT, Float32s, Trees, corrected_power
+from wattcast.models.scaling.card import RISING, Quantity
+from wattcast.models.scaling.residual import POWER_EXPONENT, Float32s, Trees, corrected_power
 from wattcast.training.families import SEED, get_family
 
 Library = Literal["xgboost", "catboost"]

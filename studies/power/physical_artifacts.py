@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
+from studies.data.activity_tables import ACTIVITY_GPUS, read_activity_table
 from studies.data.tables import source_of_table
 from studies.power.physical_fit import (
     Averaged,
@@ -44,7 +45,7 @@ from studies.power.physical_fit import (
 )
 from studies.power.physical_rows import COUNTED_CAMPAIGNS, Floats, GpuRows, all_rows
 from wattcast.features.errors import WattcastError
-from wattcast.features.schemas import get_schema
+from wattcast.features.schemas import activity_schema, get_schema
 from wattcast.models.cards import (
     FeatureFacts,
     ModelCard,
@@ -67,6 +68,7 @@ from wattcast.models.intervals import (
     interval_bounds,
     measure_coverage,
 )
+from wattcast.models.learned import code_marks, group_mark, stored
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import (
     PARAMETERS_NAME,
@@ -185,14 +187,16 @@ def train(
     choice = choose(fits)
     progress("what serving from PTX costs a model fitted on counters")
     widening = served_widening(fits, choice.best)
+    learned = learned_by([*fits.tables.values()])  # each is drawn to what the others were fitted to
     cards = []
     for gpu_id, table in fits.varied.items():
         progress(f"{gpu_id}: {int(table.scored.sum())} rows of applications")
         evaluation = _gpu_evaluation(fits, gpu_id, choice, widening)
-        card = _card(gpu_id, [table], evaluation, choice.best)
+        card = _card(gpu_id, [table], evaluation, choice.best, learned)
         cards.append(_written(card, fitted_parameters(fits, gpu_id, choice.best), out_dir))
     progress("pooled: for GPUs that nobody measured")
-    card = _card(POOLED, [*fits.tables.values()], _pooled_evaluation(fits), POOLED_SETTINGS)
+    every = [*fits.tables.values()]
+    card = _card(POOLED, every, _pooled_evaluation(fits), POOLED_SETTINGS, learned)
     cards.append(_written(card, pooled_parameters(fits, POOLED_SETTINGS), out_dir))
     return cards
 
@@ -381,7 +385,11 @@ def _coverage(
 
 
 def _card(
-    gpu_id: str, tables: Sequence[GpuRows], evaluation: _Evaluation, settings: Averaged
+    gpu_id: str,
+    tables: Sequence[GpuRows],
+    evaluation: _Evaluation,
+    settings: Averaged,
+    learned: str,
 ) -> ModelCard:
     vectors = np.vstack([table.activities for table in tables])
     watts = np.concatenate([table.watts for table in tables])
@@ -429,6 +437,7 @@ def _card(
         files={PARAMETERS_NAME: "0" * 64},
         created=today(),
         code_revision=code_revision(),
+        learned=learned,
     )
 
 
@@ -437,6 +446,19 @@ def _note(tables: Sequence[GpuRows]) -> str:
     if all(table.counted.all() for table in tables):
         return f"fitted on hardware counters, served as {note}"
     return note
+
+
+def learned_by(tables: Sequence[GpuRows]) -> str:
+    """Marks of the programs, by name and, where activities were counted from PTX, by those."""
+    marks = {group_mark(str(name)) for table in tables for name in table.programs}
+    fields = [field.name for field in activity_schema().fields]
+    for gpu in sorted({table.gpu.id for table in tables} & set(ACTIVITY_GPUS)):
+        counts = [
+            [getattr(one.activity, name) for name in fields] for one in read_activity_table(gpu)
+        ]
+        found = code_marks(SCHEMA, fields, np.array(counts, dtype=np.float64))
+        marks |= {mark for mark in found if mark is not None}
+    return stored(marks)
 
 
 def _written(card: ModelCard, parameters: PhysicalParameters, out_dir: Path) -> ModelCard:

@@ -29,6 +29,7 @@ from wattcast.models.power.physical import (
     WEIGHTS,
     PhysicalParameters,
     VoltageCurve,
+    published_weights,
 )
 
 Programs = frozenset[str]
@@ -383,6 +384,7 @@ def pooled_parameters(
 
 def parameters_of(table: GpuRows, weights: Floats, voltage: VoltageCurve) -> PhysicalParameters:
     """Parameters of one GPU from fitted weights."""
+    named = _named(weights)
     return PhysicalParameters(
         gpu=table.gpu.id,
         idle_watts=table.idle_watts,
@@ -391,7 +393,10 @@ def parameters_of(table: GpuRows, weights: Floats, voltage: VoltageCurve) -> Phy
         reference_core_mhz=table.reference.core_mhz,
         reference_memory_mhz=table.reference.memory_mhz,
         voltage=voltage,
-        weights=_named(weights),
+        weights=named,
+        own_weights=published_weights(
+            table.gpu, table.reference, table.scale_watts, named["fma"]
+        ),
     )
 
 

@@ -28,10 +28,10 @@ from studies.clocks.scaling_rows import scaling_rows
 from studies.data.activity_tables import MeasuredProgram, read_activity_table
 from studies.power.physical_fit import Fits
 from studies.power.physical_rows import Bools, Floats, GpuRows, served_rows
-from studies.scaling.power import power_watts
-from studies.scaling.timing import relative_time
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.physical import VoltageCurve
+from wattcast.models.scaling.power import power_watts
+from wattcast.models.scaling.timing import relative_time
 from wattcast.training.evaluation.scores import mape_percent
 
 SHARES = ("sm_active", "fp32_active", "fp64_active", "dram_active")

@@ -33,8 +33,6 @@ from studies.data.activity_tables import (
     reference_clocks,
 )
 from studies.data.frequency import kernel_group, read_frequency
-from studies.scaling.timing import relative_time
-from studies.scaling.use import LANES_OF_A_QUAD
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
@@ -48,6 +46,8 @@ from wattcast.models.power.physical import (
     conversion,
     events_per_second,
 )
+from wattcast.models.scaling.timing import relative_time
+from wattcast.models.scaling.use import LANES_OF_A_QUAD
 from wattcast.models.time.bottleneck import SHARED_BYTES_PER_LANE, predicted_seconds
 from wattcast.training.data.datasets import data_root
 

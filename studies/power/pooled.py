@@ -294,7 +294,7 @@ def train_pooled(
         hyperparameters=hyperparameters(others, share, settings),
         libraries=LIBRARIES,
         features=table.launched_features,
-        beside=[peer.clean for peer in peers],
+        beside=peers,
     )
     progress(f"{label}: final fit")
     own = table.part(table.served)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from math import ceil, isnan, prod
 
-from studies.scaling.use import LANES_OF_A_QUAD
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
+from wattcast.models.scaling.use import LANES_OF_A_QUAD
 from wattcast.models.time.queueing import QueueingLaunch
 from wattcast.models.time.queueing_inputs import traffic_shares
 

@@ -11,11 +11,13 @@ from pathlib import Path
 
 from wattcast.features.analysis import KernelAnalysis, Mode, analyse
 from wattcast.features.execution import spaces
+from wattcast.features.execution.machine import Machine
 from wattcast.features.gpus import load_gpu
 from wattcast.features.held import analysis_bytes, module_bytes
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
+from wattcast.features.symbolic.arith import Val
 from wattcast.models.time.registry import TIME_MODELS, get_time_model
 
 PTX = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx"
@@ -106,3 +108,20 @@ def test_nothing_outlives_its_module() -> None:
             if function() is not None:
                 left.append((path.name, mode))
     assert not left
+
+
+def test_what_an_analysis_works_with_is_freed_without_the_collector() -> None:
+    """The service lets the collector run far too rarely for rings of a megabyte a request."""
+    for name in ("bisection", "device_calls", "gather"):
+        module = read_module(text_of(name))
+        for mode in MODES:
+            analysed(module, mode)  # what is attached to the module stays
+            gc.collect()
+            gc.disable()
+            try:
+                kept = analysed(module, mode, blocks=65)
+                left = [each for each in gc.get_objects() if isinstance(each, Val | Machine)]
+            finally:
+                gc.enable()
+            assert not left, (name, mode, len(left))
+            assert kept.module is module

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from studies.scaling.card import ScalingCard
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import Card, ModelCard, read_card
+from wattcast.models.scaling.card import ScalingCard
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
 from wattcast.models.time.calibration import TimeCard
 

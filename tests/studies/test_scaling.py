@@ -25,12 +25,12 @@ from studies.clocks.scaling_studies import (
     score_table,
 )
 from studies.clocks.scaling_trees import CANDIDATES, ResidualRows, TreeSettings, choose
-from studies.scaling.card import ScalingCard, load_physical, scaling_store
-from studies.scaling.power import VoltageKnots, power_watts
-from studies.scaling.timing import relative_time
-from studies.scaling.use import UNITS, UseTable
 from tests.studies.test_scaling_physical import PARAMETERS
 from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.card import ScalingCard, scaling_store, served
+from wattcast.models.scaling.power import VoltageKnots, power_watts
+from wattcast.models.scaling.timing import relative_time
+from wattcast.models.scaling.use import UNITS, UseTable
 from wattcast.training.data.datasets import find_data
 
 needs_data = pytest.mark.skipif(
@@ -319,5 +319,5 @@ def test_artifacts_are_the_same_every_time_and_load(
     ]
     assert cards[0] == cards[1]
     assert cards[0][0].created.isoformat() == "2026-01-01"
-    model = load_physical(scaling_store([tmp_path / "one"]), "tesla-k40c", "lisboa_tesla_k40c")
+    model = served(scaling_store([tmp_path / "one"]), "tesla-k40c", "lisboa_tesla_k40c").physical
     assert model.parameters.domains == 1

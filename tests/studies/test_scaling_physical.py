@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from studies.scaling.card import ScalingCard, load_corrected, load_physical, scaling_store
-from studies.scaling.physical import (
+from wattcast.features.errors import ClockError, ModelError
+from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.card import ScalingCard, scaling_store, served
+from wattcast.models.scaling.physical import (
     PhysicalScaling,
     ScalingParameters,
     read_scaling,
     time_bounds,
 )
-from studies.scaling.power import PowerParameters, VoltageKnots
-from studies.scaling.timing import TimeParameters
-from studies.scaling.use import UNITS, KernelUse
-from wattcast.features.errors import ClockError, ModelError
-from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.power import PowerParameters, VoltageKnots
+from wattcast.models.scaling.timing import TimeParameters
+from wattcast.models.scaling.use import UNITS, KernelUse
 
 NOMINAL = ClockPair(1000.0, 3500.0)
 PARAMETERS = ScalingParameters(
@@ -146,7 +146,7 @@ def packaged() -> tuple[ScalingCard, ...]:
 
 @cache
 def model(gpu: str, campaign: str) -> PhysicalScaling:
-    return load_physical(STORE, gpu, campaign)
+    return served(STORE, gpu, campaign).physical
 
 
 PHYSICAL = [(card.gpu, card.source) for card in packaged() if card.family == "physical"]
@@ -212,6 +212,6 @@ def test_what_a_card_says_of_its_model(gpu: str, campaign: str) -> None:
 
 def test_an_unknown_campaign_is_told_from_the_known() -> None:
     with pytest.raises(ModelError, match="wang_gtx_1080_ti"):
-        load_physical(STORE, "gtx-1080-ti", "nobody")
+        served(STORE, "gtx-1080-ti", "nobody")
     with pytest.raises(ModelError, match="none"):
-        load_corrected(STORE, "tesla-k20", "nobody")
+        served(STORE, "tesla-k20", "nobody")

@@ -10,22 +10,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from studies.clocks.scaling_trees import FittedTrees, ResidualRows, TreeSettings, fit_trees
-from studies.scaling.card import (
+from tests.studies.test_scaling_physical import PARAMETERS, use
+from wattcast.features.errors import ModelError, SchemaError
+from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.card import (
     SCHEMAS,
     TREES,
     ScalingCard,
     inputs,
-    load_corrected,
     scaling_store,
     schema_hash,
+    served,
 )
-from studies.scaling.physical import PhysicalScaling, time_bounds
-from studies.scaling.residual import CorrectedScaling, power_vectors, time_vectors
-from studies.scaling.timing import relative_time
-from studies.scaling.use import UNITS, KernelUse, UseTable
-from tests.studies.test_scaling_physical import PARAMETERS, use
-from wattcast.features.errors import ModelError, SchemaError
-from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.physical import PhysicalScaling, time_bounds
+from wattcast.models.scaling.residual import CorrectedScaling, power_vectors, time_vectors
+from wattcast.models.scaling.timing import relative_time
+from wattcast.models.scaling.use import UNITS, KernelUse, UseTable
 from wattcast.models.store import ArtifactStore
 from wattcast.models.trees import TreeModel
 
@@ -126,7 +126,7 @@ def test_onnx_and_native_trees_agree(card: ScalingCard) -> None:
 
 @pytest.mark.parametrize("card", PACKAGED, ids=lambda card: f"{card.gpu} {card.feature_schema.id}")
 def test_packaged_trees_are_served_over_their_physical_model(card: ScalingCard) -> None:
-    model = load_corrected(STORE, card.gpu, card.source)
+    model = served(STORE, card.gpu, card.source).scaling
     assert isinstance(model, CorrectedScaling)
     parameters = model.physical.parameters
     core = dict.fromkeys(UNITS[parameters.counters], 0.3)
@@ -152,7 +152,7 @@ def test_trees_of_another_physical_model_are_refused(tmp_path: Path) -> None:
     (tmp_path / card.folder / "card.json").write_text(other.to_json(), "utf-8")
     store = ArtifactStore([tmp_path], kind=ScalingCard, hash_of_schema=schema_hash)
     with pytest.raises(ModelError, match="another physical model"):
-        load_corrected(store, card.gpu, card.source)
+        served(store, card.gpu, card.source)
 
 
 def _physical_folder(card: ScalingCard) -> Path:

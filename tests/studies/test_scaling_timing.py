@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.scaling.physical import time_bounds
-from studies.scaling.timing import TimeParameters, relative_time, unfitted_time
-from studies.scaling.use import UseTable
 from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.physical import time_bounds
+from wattcast.models.scaling.timing import TimeParameters, relative_time, unfitted_time
+from wattcast.models.scaling.use import UseTable
 
 SUM = TimeParameters(
     capacities={"sp": 1.0, "l2": 1.0},

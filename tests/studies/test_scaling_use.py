@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from studies.scaling.use import UNITS, KernelUse, UseTable, nvprof_use
 from wattcast.features.errors import ClockError, DataError
 from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.use import UNITS, KernelUse, UseTable, nvprof_use
 
 COUNTS = {
     "dram_read_transactions": 3e6,

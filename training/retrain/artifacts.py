@@ -17,6 +17,7 @@ import numpy as np
 
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import BoardFacts, Member, ModelCard, TrainingFacts
+from wattcast.models.learned import stored
 from wattcast.training.data_parallel import family_on, is_spread
 from wattcast.training.engine import Engine
 from wattcast.training.evaluation.splits import Rows
@@ -209,8 +210,16 @@ class Made:
                 watts_factor=self.factor,
                 batches=self._batches(continued),
                 base_data=base_data,
+                **found.told(),
             ),
+            learned=self._learned(before),
         )
+
+    def _learned(self, before: ModelCard | None) -> str:
+        """Of uploads and champion: even where nothing is continued, its trees told the factor. Of a
+        champion that does not tell what it learned from, nothing can be told either."""
+        marks = frozenset() if before is None else before.marks
+        return "" if marks is None else stored(marks | self.uploads.learned)
 
     def _batches(self, continued: ModelCard | None) -> tuple[str, ...]:
         before = continued.board.batches if continued is not None and continued.board else ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Generic, Literal
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from wattcast.features.errors import ModelError
 from wattcast.models.cards import ModelCard, SchemaReference, Source
+from wattcast.models.learned import Marks
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import AnyCard, Artifact
 from wattcast.models.trees import NATIVE_NAMES
@@ -25,18 +26,42 @@ Mode = Literal["full", "continue", "new_gpu"]
 
 
 @dataclass(frozen=True)
+class Footing:
+    """Uploaded rows ``[n]`` to compare on, and what to tell of the choice."""
+
+    rows: NDArray[np.bool_]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Uploads:
     """Accepted measurements of one GPU and board: vectors ``[n, k]``, watts (for target time
     seconds in their place), kernel groups.
 
     ``new`` ``[n]`` marks rows that the champion was not trained on. ``sources`` describe the
-    batches, whose ids are ``batches``.
+    batches, whose ids are ``batches``. ``marks`` ``[n]`` tell by what each row's kernel is known
+    again (``wattcast.models.learned``); rows without any are of kernels nobody knows.
     """
 
     rows: Rows
     new: NDArray[np.bool_]
     batches: tuple[str, ...]
     sources: tuple[Source, ...]
+    marks: tuple[Marks, ...] = ()
+
+    @property
+    def learned(self) -> Marks:
+        """All marks: what a model trained on these rows has learned from."""
+        return frozenset().union(*self.marks)
+
+    def known_to(self, marks: Marks | None) -> NDArray[np.bool_]:
+        """Rows ``[n]`` of groups of which any row bears one of the marks; of a model that does not
+        tell what it learned from (``None``), all."""
+        groups = self.rows.groups
+        if marks is None:
+            return np.ones(len(groups), dtype=np.bool_)
+        hit = [group for group, own in zip(groups, self.marks, strict=False) if own & marks]
+        return np.isin(groups, hit)
 
     def judged(
         self,
@@ -46,34 +71,60 @@ class Uploads:
         opponents: Mapping[str, Floats],
         final: Floats,
         champion: Floats | None,
-        notes: tuple[str, ...] = (),
+        footing: Footing,
     ) -> Verdict:
-        """The verdict on a calibration. All but ``notes`` are predictions ``[n]``: of the candidate
-        and the baseline with kernels left out, of what answers now, of the ``final`` fit, and of
-        the board's calibration before, if there was one."""
+        """The verdict on a calibration. All but ``footing`` are predictions ``[n]``: of the
+        candidate and the baseline with kernels left out, of what answers now, of the ``final`` fit,
+        and of the board's calibration before, if there was one."""
         rows, old = self.rows, ~self.new
         before = None
         if champion is not None and old.any():
             before = OldRows(rows.watts[old], rows.groups[old], final[old], champion[old])
-        return judge(self.hold_out(candidate, baseline, opponents, notes), before, policy)
+        return judge(self.hold_out(candidate, baseline, opponents, footing), before, policy)
 
     def hold_out(
         self,
         candidate: Floats,
         baseline: Floats,
         opponents: Mapping[str, Floats],
-        notes: tuple[str, ...],
+        footing: Footing,
     ) -> HoldOut:
-        """The new rows, with predictions ``[n]`` of all rows as ``judged`` takes them."""
-        rows, new = self.rows, self.new
+        """The rows to compare on, with predictions ``[n]`` of all rows as ``judged`` takes them."""
+        rows, at = self.rows, footing.rows
         return HoldOut(
-            measured=rows.watts[new],
-            groups=rows.groups[new],
-            candidate=candidate[new],
-            baseline=baseline[new],
-            opponents={name: values[new] for name, values in opponents.items()},
-            notes=notes,
+            measured=rows.watts[at],
+            groups=rows.groups[at],
+            candidate=candidate[at],
+            baseline=baseline[at],
+            opponents={name: values[at] for name, values in opponents.items()},
+            notes=footing.notes,
         )
+
+    def footing(
+        self, ancestor: Marks | None, opponents: Iterable[Marks | None], policy: Policy
+    ) -> Footing:
+        """New rows on which the candidate and what it must beat know equally much.
+
+        Those of kernels that nothing before the candidate learned from (``ancestor``: the marks of
+        the model it descends from), where there are enough; else also those of kernels that the
+        opponents know, too. What only the candidate's ancestor knows would flatter it.
+        """
+        known, groups = self.known_to(ancestor), self.rows.groups
+        told = len(np.unique(groups[self.new & known]))
+        if not told:
+            return Footing(self.new)
+        count = len(np.unique(groups[self.new]))
+        unseen = self.new & ~known
+        what = f"{told} of {count} kernel groups are in what earlier data taught the candidate"
+        if len(np.unique(groups[unseen])) >= policy.least_groups:
+            return Footing(unseen, (f"{what}: it is judged on the others",))
+        for one in opponents:
+            known &= self.known_to(one)
+        note = (
+            f"{what}: compared where those it must beat know them, too; what it does on kernels "
+            "never measured is not measured"
+        )
+        return Footing(unseen | (self.new & known), (note,))
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import numpy as np
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import Spread
-from wattcast.models.intervals import Residuals, calibrate
+from wattcast.models.intervals import Residuals, calibrate, supported_level
 from wattcast.models.time.calibration import (
     FAMILY,
     FEATURES,
@@ -83,7 +83,11 @@ def calibrate_time(
     card = write_parameters(card, out_dir, PARAMETERS_NAME, correction)
     final = ways.predict(correction, everything)
     baseline = plan.baseline_watts[0]
-    verdict = uploads.judged(order.policy, left_out[0], baseline, opponents, final, champion)
+    # Nothing in the default model was fitted to a kernel, and the correction before is not continued.
+    footing = uploads.footing(frozenset(), (), order.policy)
+    verdict = uploads.judged(
+        order.policy, left_out[0], baseline, opponents, final, champion, footing
+    )
     return Retrained((card,), card, verdict)
 
 
@@ -179,11 +183,12 @@ class _Card:
     def _intervals(self) -> TimeIntervals:
         rows = self.uploads.rows
         grouped, random = (Residuals(rows.watts, self.left_out[at], rows.groups) for at in range(2))
+        level = supported_level(len(np.unique(rows.groups)), LEVEL)
         found = calibrate(
-            grouped=grouped, random=random, outside=self.plan.outside, floor_watts=0.0, level=LEVEL
+            grouped=grouped, random=random, outside=self.plan.outside, floor_watts=0.0, level=level
         )
         return TimeIntervals(
-            level=LEVEL,
+            level=level,
             unseen_kernel=TimeWidth.of(found.unseen_kernel),
             extrapolated=TimeWidth.of(found.extrapolated),
             uncalibrated=TimeWidth.of(interval_of(self.gpu)[0]),

@@ -10,8 +10,8 @@ Every way gives parameters of the same model: what is linear in the weights can 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import numpy as np
 from wattcast.features.errors import DataError
 from wattcast.models.cards import BoardFacts, ModelCard
 from wattcast.models.clocks import ClockPair
+from wattcast.models.learned import Marks, stored
 from wattcast.models.power.activities import UnitActivities
 from wattcast.models.power.physical import CLOCKS, PARAMETERS_NAME, PhysicalParameters
 from wattcast.models.power.recalibration import design, refitted, weights_of
@@ -60,13 +61,14 @@ def calibrate_power(
     out_dir: Path,
     *,
     opponents: Mapping[str, Floats],
+    knowing: Sequence[Marks | None] = (),
     notes: tuple[str, ...] = (),
     champion: Floats | None = None,
 ) -> Retrained:
     """Calibrate, write the artifact below ``out_dir`` and judge it.
 
-    The uploads' vectors are ``COLUMNS``. ``opponents`` are watts ``[n]`` of what answers now,
-    ``champion`` those of the board's calibration before, whose rows are not ``new``. Raises
+    The uploads' vectors are ``COLUMNS``. ``opponents`` are watts ``[n]`` of what answers now, which
+    learned from what bears the marks ``knowing``; ``champion`` those of the board's calibration before, whose rows are not ``new``. Raises
     DataError for launches of fewer than two kernels, or power that is not positive.
     """
     rows = uploads.rows
@@ -76,7 +78,9 @@ def calibrate_power(
         raise DataError("measured power must be positive")
     calibration = _Calibration(uploads, start.parameters)
     plan = fold_plan(rows, None, None)
-    found = judged(plan, calibration.ways.out_of_fold(plan))
+    ancestor = start.card.marks
+    known = uploads.known_to(ancestor)
+    found = judged(plan, calibration.ways.out_of_fold(plan), known, start.card)
     everything = np.arange(len(rows))
     way, parameters = calibration.ways.fitted(everything)
     parameters = parameters.model_copy(update={"gpu": order.gpu})
@@ -84,7 +88,9 @@ def calibrate_power(
     card = write_parameters(card, out_dir, PARAMETERS_NAME, parameters)
     final = calibration.watts(parameters, everything)
     left_out = found.grouped_watts, found.baseline_watts
-    verdict = uploads.judged(order.policy, *left_out, opponents, final, champion, notes)
+    footing = uploads.footing(ancestor, knowing, order.policy)
+    footing = replace(footing, notes=(*notes, *footing.notes))
+    verdict = uploads.judged(order.policy, *left_out, opponents, final, champion, footing)
     return Retrained((card,), card, verdict)
 
 
@@ -182,8 +188,13 @@ def _card(order: Order, uploads: Uploads, start: Start, way: str, found: Judged)
         created=today(),
         code_revision=code_revision(),
         board=BoardFacts(
-            label=order.board, watts_factor=1.0, batches=uploads.batches, base_data=True
+            label=order.board,
+            watts_factor=1.0,
+            batches=uploads.batches,
+            base_data=True,
+            **found.told(),
         ),
+        learned="" if start.card.marks is None else stored(start.card.marks | uploads.learned),
     )
 
 

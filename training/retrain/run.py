@@ -9,7 +9,9 @@
 
 The folds ask what changes between champion and candidate: the uploads. So all base rows stay in
 the training part of every fold, as they were in the champion's training, and a fold leaves out
-kernel groups of the uploads.
+kernel groups of the uploads. A kernel that the champion learned from is left out of neither, so it
+counts as known: scores and widths for unseen kernels are those of the other groups
+(``upload_folds.py``), and both sides are compared where they know equally much (``inputs.py``).
 
 Modes: ``full`` fits anew on base rows and uploads; ``continue`` adds trees to the champion's,
 fitted on the uploads alone, where the base rows are not at hand.
@@ -17,13 +19,15 @@ fitted on the uploads alone, where the base rows are not at hand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from wattcast.features.errors import DataError, ModelError
+from wattcast.models.learned import Marks
 from wattcast.training.checkpoints import Checkpoints
 from wattcast.training.data_parallel import family_on
 from wattcast.training.engine import Engine, InProcess
@@ -60,6 +64,7 @@ def retrain(
     out_dir: Path,
     *,
     opponents: Mapping[str, Floats] | None = None,
+    knowing: Sequence[Marks | None] = (),
     notes: tuple[str, ...] = (),
     engine: Engine | None = None,
     checkpoints: Checkpoints | None = None,
@@ -68,7 +73,8 @@ def retrain(
     """Train a candidate, write its artifacts below ``out_dir`` and judge it.
 
     ``opponents`` are watts ``[n]`` that other models give the uploaded rows; each must be beaten
-    like the champion; ``notes`` are told with the verdict. Equal input gives equal models. Raises
+    like the champion; ``knowing`` are the marks of what those learned from, ``notes`` are told with
+    the verdict. Equal input gives equal models. Raises
     DataError where the rows do not allow it, ModelError for families or a champion that do not fit.
     """
     _check(order, uploads, base, champion)
@@ -82,7 +88,10 @@ def retrain(
     }
     engine = engine or InProcess()
     found = _fitted_folds(order, plan, base, starts, engine, checkpoints or Checkpoints(), progress)
-    singles = {family: judged(plan, watts) for family, watts in found.items()}
+    before = None if champion is None else champion.card
+    ancestor = frozenset() if before is None else before.marks
+    known = uploads.known_to(ancestor)
+    singles = {family: judged(plan, watts, known, before) for family, watts in found.items()}
     factor = plan.factor
     progress("final fit", 0.9)
     models = {
@@ -97,7 +106,8 @@ def retrain(
         made.write(out_dir, family, singles[family], models[family]) for family in order.families
     ]
     if len(cards) > 1:
-        both = judged(plan, np.mean([found[family] for family in order.families], axis=0))
+        mean = np.mean([found[family] for family in order.families], axis=0)
+        both = judged(plan, mean, known, before)
         cards.append(made.write_average(out_dir, tuple(cards), both))
     else:
         both = singles[order.families[0]]
@@ -108,8 +118,11 @@ def retrain(
     against = dict(opponents or {})
     if champion is not None:
         against = {CHAMPION: champion.model.predict_watts(rows.vectors), **against}
+    rivals = knowing if before is None else (before.marks, *knowing)
+    footing = uploads.footing(ancestor, rivals, order.policy)
+    footing = replace(footing, notes=(*notes, *footing.notes))
     verdict = judge(
-        uploads.hold_out(both.grouped_watts, both.baseline_watts, against, notes),
+        uploads.hold_out(both.grouped_watts, both.baseline_watts, against, footing),
         _old_rows(uploads, base, champion, predicted, models),
         order.policy,
     )

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from wattcast.models.cards import ProtocolScores
-from wattcast.models.intervals import IntervalCalibration, Residuals, calibrate
+from wattcast.models.cards import ModelCard, ProtocolScores, ScoreName, Spread
+from wattcast.models.intervals import (
+    IntervalCalibration,
+    Residuals,
+    calibrate,
+    supported_level,
+)
 from wattcast.training.evaluation.protocols import outside_range
 from wattcast.training.evaluation.scores import group_means, point_scores, spread_of
 from wattcast.training.evaluation.splits import (
@@ -27,6 +33,7 @@ from wattcast.training.evaluation.splits import (
 from wattcast.training.retrain.gate import log_error
 
 Fitted = TypeVar("Fitted")
+Known = NDArray[np.bool_]
 
 MARGIN = 0.05
 """Share by which a way must err less than the simpler ones to be taken, as in
@@ -135,12 +142,23 @@ class Plan:
 @dataclass(frozen=True)
 class Judged:
     """What out-of-fold predictions give: watts of the grouped folds and their baseline, ``[n]``,
-    the scores of both protocols, and interval widths."""
+    the scores of both protocols (grouped ones of ``unseen_groups`` alone), and interval widths:
+    those of the model named in ``widths_from`` where they could not be measured."""
 
     grouped_watts: Floats
     baseline_watts: Floats
     scores: tuple[ProtocolScores, ...]
     intervals: IntervalCalibration
+    unseen_groups: int
+    widths_from: str
+
+    def told(self) -> dict[str, Any]:
+        """As ``BoardFacts`` hold it."""
+        return {
+            "unseen_groups": self.unseen_groups,
+            "unseen_kernel": "not measured" if self.widths_from else "measured",
+            "widths_from": self.widths_from,
+        }
 
 
 def fold_plan(rows: Rows, reference: Floats | None, known: tuple[Floats, Floats] | None) -> Plan:
@@ -166,32 +184,66 @@ def fold_plan(rows: Rows, reference: Floats | None, known: tuple[Floats, Floats]
     return Plan(rows, tuple(folds), baseline, outside, _factor(rows, reference, everything), count)
 
 
-def judged(plan: Plan, watts: Floats) -> Judged:
-    """Scores and intervals of out-of-fold watts ``[protocols, n]``."""
+def judged(
+    plan: Plan, watts: Floats, known: Known | None = None, before: ModelCard | None = None
+) -> Judged:
+    """Scores and intervals of out-of-fold watts ``[protocols, n]``.
+
+    ``known`` ``[n]`` marks rows of kernels that the model ``before``, which the candidate descends
+    from, had learned from: no fold leaves those out, so they tell nothing of unseen kernels. Grouped
+    scores are those of the others; where these are too few for an interval it is that of ``before``.
+    """
     rows = plan.rows
+    unseen = np.ones(len(rows), dtype=np.bool_) if known is None else ~known
+    groups = len(np.unique(rows.groups[unseen]))
     grouped, random = (
         Residuals(rows.watts, np.maximum(watts[at], 1e-3), rows.groups)
         for at in range(len(PROTOCOLS))
     )
-    scores = tuple(
-        ProtocolScores(
-            table="measured",
-            protocol=protocol,
-            folds=plan.count,
-            assignments=1,
-            model=spread_of([point_scores(rows.watts, watts[at], rows.groups)]),
-            baseline=spread_of([point_scores(rows.watts, plan.baseline_watts[at], rows.groups)]),
+    level = supported_level(groups, LEVEL)
+    measured = before is None or level >= LEVEL
+    if before is None or measured:
+        floor = 0.0 if before is None else before.intervals.floor_watts * min(1.0, plan.factor)
+        intervals = calibrate(
+            grouped=grouped.take(unseen),
+            random=random,
+            outside=plan.outside[unseen],
+            floor_watts=min(floor, float(rows.watts.min())),
+            level=level,
         )
-        for at, protocol in enumerate(PROTOCOLS)
+    else:
+        intervals = before.intervals.inherited(grouped, random, plan.factor)
+    told = {"grouped": unseen, "random": np.ones(len(rows), dtype=np.bool_)}
+    return Judged(
+        watts[0],
+        plan.baseline_watts[0],
+        tuple(
+            _scores(plan, protocol, watts[at], plan.baseline_watts[at], told[protocol])
+            for at, protocol in enumerate(PROTOCOLS)
+            if protocol == "random" or groups > 1
+        ),
+        intervals,
+        groups,
+        "" if before is None or measured else before.folder.as_posix(),
     )
-    intervals = calibrate(
-        grouped=grouped,
-        random=random,
-        outside=plan.outside,
-        floor_watts=float(rows.watts.min()),
-        level=LEVEL,
+
+
+def _scores(
+    plan: Plan, protocol: Protocol, watts: Floats, baseline: Floats, told: Known
+) -> ProtocolScores:
+    rows = plan.rows
+
+    def spread(predicted: Floats) -> dict[ScoreName, Spread]:
+        return spread_of([point_scores(rows.watts[told], predicted[told], rows.groups[told])])
+
+    return ProtocolScores(
+        table="measured",
+        protocol=protocol,
+        folds=plan.count,
+        assignments=1,
+        model=spread(watts),
+        baseline=spread(baseline),
     )
-    return Judged(watts[0], plan.baseline_watts[0], scores, intervals)
 
 
 def _factor(rows: Rows, reference: Floats | None, at: Indices) -> float:

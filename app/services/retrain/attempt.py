@@ -22,6 +22,7 @@ from wattcast.app.store.registry import ModelName, Place, Snapshot
 from wattcast.app.store.repositories import Repositories
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import Card, ModelCard, SchemaReference
+from wattcast.models.learned import Marks
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.physical import POOLED, PhysicalPowerModel
@@ -128,11 +129,12 @@ def serving(
 @dataclass(frozen=True)
 class Opponent:
     """Watts ``[n]`` of the model that answers now, NaN where it cannot be asked; ``name`` is empty
-    where it is no opponent, and ``note`` says why."""
+    where it is no opponent, and ``note`` says why. ``marks`` are those of what it learned from."""
 
     name: str
     watts: Floats
     note: str = ""
+    marks: Marks | None = None
 
 
 def opponent(
@@ -158,6 +160,7 @@ def opponent_of_launches(
         return Opponent(
             f"{card.family} model that answers now",
             boosted_watts(BoostedPowerModel(answering), rows, gpu),
+            marks=card.marks,
         )
     model = PhysicalPowerModel(answering, gpu)
     watts = np.array(
@@ -170,10 +173,10 @@ def opponent_of_launches(
         dtype=np.float64,
     )
     if card.gpu != POOLED:
-        return Opponent("physical model that answers now", watts)
+        return Opponent("physical model that answers now", watts, marks=card.marks)
     if np.isnan(watts).any():
         return Opponent("", watts, NOT_ASKED)
-    return Opponent("uncalibrated physical model that answers now", watts)
+    return Opponent("uncalibrated physical model that answers now", watts, marks=card.marks)
 
 
 def boosted_watts(model: BoostedPowerModel, rows: Sequence[Measurement], gpu: GpuProfile) -> Floats:

@@ -18,6 +18,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import get_schema
 from wattcast.models.cards import ModelCard, SchemaReference, Source
 from wattcast.models.clocks import default_clocks
+from wattcast.models.learned import Marks, code_marks, group_mark, ptx_mark
 from wattcast.models.power.boosted import launch_features
 from wattcast.models.power.physical import SAME_CLOCK
 from wattcast.predictor.messages import Clocks
@@ -85,6 +86,7 @@ class Together:
             new=np.array([batch not in self.known for batch, _ in self.rows]),
             batches=tuple(sorted(str(batch) for batch in self.batches)),
             sources=tuple(_source(batch) for _, batch in sorted(self.batches.items())),
+            marks=marks_of_rows(measured),
         )
 
 
@@ -259,6 +261,23 @@ def vectors_of(
             fields["grid_size"], fields["block_size"], fields["occupancy"], gpu
         )
     return np.column_stack([fields[name] for name in inputs]).astype(np.float64)
+
+
+def marks_of_rows(rows: Sequence[Measurement]) -> tuple[Marks, ...]:
+    """By what the kernel of each row is known again: group, PTX, and the code that its features of
+    every schema tell."""
+    found: list[set[str]] = [{group_mark(row.kernel_group)} for row in rows]
+    for row, own in zip(rows, found, strict=True):
+        if row.ptx_sha256:
+            own.add(ptx_mark(row.ptx_sha256))
+    for schema in sorted({schema for row in rows for schema in row.vectors}):
+        having = [at for at, row in enumerate(rows) if schema in row.vectors]
+        names = [each.name for each in get_schema(schema).fields]
+        vectors = np.array([rows[at].vectors[schema] for at in having], dtype=np.float64)
+        for at, mark in zip(having, code_marks(schema, names, vectors), strict=True):
+            if mark is not None:
+                found[at].add(mark)
+    return tuple(frozenset(own) for own in found)
 
 
 def _source(batch: Batch) -> Source:

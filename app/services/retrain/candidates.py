@@ -80,6 +80,7 @@ def retrain_power(attempt: Attempt) -> Outcome:
             champion,
             attempt.made,
             opponents={beside.name: beside.watts} if beside and beside.name else {},
+            knowing=(beside.marks,) if beside and beside.name else (),
             notes=(beside.note,) if beside and beside.note else (),
             engine=engine,
             checkpoints=Checkpoints(attempt.kept),
@@ -149,6 +150,7 @@ def calibrate_power(attempt: Attempt) -> Outcome:
         Start(PhysicalPowerModel(packaged, gpu).parameters, packaged.card, pooled),
         attempt.made,
         opponents={beside.name: beside.watts} if beside.name else {},
+        knowing=(beside.marks,) if beside.name else (),
         notes=(beside.note,) if beside.note else (),
         champion=beside.watts if together.known else None,
     )

@@ -18,8 +18,8 @@ from types import MappingProxyType
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from studies.scaling.use import Floats, UseTable
 from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.use import Floats, UseTable
 
 # --- voltage of a clock domain over its clock: what power rises with, besides the clock itself
 

@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from studies.scaling.use import Floats, UseTable
+from wattcast.models.scaling.use import Floats, UseTable
 
 _SOFTENING = 0.02
 """Use below which the ratio of core to memory use tells nothing; keeps its logarithm finite."""

@@ -18,11 +18,11 @@ from typing import NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from studies.scaling.power import PowerParameters, power_watts
-from studies.scaling.timing import TimeParameters, relative_time
-from studies.scaling.use import UNITS, CounterKind, Floats, KernelUse, UseTable
 from wattcast.features.errors import ClockError, ModelError
 from wattcast.models.clocks import ABOVE, BELOW, ClockPair, checked
+from wattcast.models.scaling.power import PowerParameters, power_watts
+from wattcast.models.scaling.timing import TimeParameters, relative_time
+from wattcast.models.scaling.use import UNITS, CounterKind, Floats, KernelUse, UseTable
 
 PARAMETERS_NAME = "model.json"
 

@@ -10,17 +10,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from studies.scaling.physical import PARAMETERS_NAME, PhysicalScaling, read_scaling
-from studies.scaling.residual import CorrectedScaling
-from studies.scaling.use import UNITS, CounterKind
-from wattcast.features.errors import ModelError, SchemaError
+from wattcast.features.errors import ClockError, ModelError, SchemaError
 from wattcast.models.cards import Card, CardPart, Sha256, TrainingSize
+from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.physical import PARAMETERS_NAME, PhysicalScaling, read_scaling
+from wattcast.models.scaling.residual import CorrectedScaling
+from wattcast.models.scaling.use import UNITS, CounterKind
 from wattcast.models.store import PACKAGED_ARTIFACTS, Artifact, ArtifactStore
 from wattcast.models.trees import TreeModel
 
@@ -176,25 +178,42 @@ def scaling_store(roots: Sequence[Path] = (PACKAGED_ARTIFACTS,)) -> ArtifactStor
     return ArtifactStore(roots, kind=ScalingCard, hash_of_schema=schema_hash)
 
 
-def load_physical(store: ArtifactStore[ScalingCard], gpu: str, campaign: str) -> PhysicalScaling:
-    """The physical model of a campaign. Raises ModelError where there is none."""
-    base = _physical_artifact(store, store.list(), gpu, campaign)
-    return read_scaling(base.file(PARAMETERS_NAME))
+@dataclass(frozen=True, eq=False)
+class Served:
+    """A campaign's models as they answer: the physical one, and trees where they correct it.
+
+    ``cards``: the physical model's first, then that of each quantity in ``corrected``.
+    """
+
+    scaling: CorrectedScaling | PhysicalScaling
+    physical: PhysicalScaling
+    cards: tuple[ScalingCard, ...]
+    corrected: tuple[Quantity, ...]
+
+    def width(self, quantity: Quantity) -> ScaleWidth | None:
+        """Interval of a quantity's scale, by the card of what answers it."""
+        at = self.corrected.index(quantity) + 1 if quantity in self.corrected else 0
+        intervals = self.cards[at].intervals
+        return intervals.time if quantity == "time" else intervals.power
+
+    @property
+    def counted_units(self) -> tuple[str, ...]:
+        """Units whose counters the campaign had; the others are 0 in all its rows."""
+        facts = {one.name: one for one in self.cards[0].features}
+        units = UNITS[self.physical.parameters.counters]
+        return tuple(unit for unit in units if facts[f"use_{unit}"].maximum > 0)
 
 
-def load_corrected(
-    store: ArtifactStore[ScalingCard], gpu: str, campaign: str
-) -> CorrectedScaling | PhysicalScaling:
-    """The physical model with what trees the campaign has; alone where it has none.
+def served(store: ArtifactStore[ScalingCard], gpu: str, campaign: str) -> Served:
+    """The models of a campaign.
 
     Raises ModelError where there is no physical model, or trees correct another one.
     """
     cards = store.list()
     base = _physical_artifact(store, cards, gpu, campaign)
     physical = read_scaling(base.file(PARAMETERS_NAME))
-    trees: dict[Quantity, TreeModel] = {}
-    quantities: tuple[Quantity, ...] = ("time", "power")
-    for quantity in quantities:
+    trees: dict[Quantity, Artifact[ScalingCard]] = {}
+    for quantity in _QUANTITIES:
         schema = trees_schema(physical.parameters.counters, quantity)
         wanted = (gpu, schema, campaign)
         if not any((one.gpu, one.feature_schema.id, one.source) == wanted for one in cards):
@@ -205,10 +224,51 @@ def load_corrected(
                 f"the {quantity} trees of {gpu} by {campaign} correct another physical model",
                 gpu=gpu,
             )
-        trees[quantity] = TreeModel(artifact)
-    if not trees:
-        return physical
-    return CorrectedScaling(physical, time=trees.get("time"), power=trees.get("power"))
+        trees[quantity] = artifact
+    scaling: CorrectedScaling | PhysicalScaling = physical
+    if trees:
+        models = {quantity: TreeModel(artifact) for quantity, artifact in trees.items()}
+        scaling = CorrectedScaling(physical, time=models.get("time"), power=models.get("power"))
+    told = (base.card, *(artifact.card for artifact in trees.values()))
+    return Served(scaling, physical, told, tuple(trees))
+
+
+def campaign_for(
+    store: ArtifactStore[ScalingCard], gpu: str, kind: CounterKind, clocks: ClockPair
+) -> str:
+    """The campaign whose models answer for counters of a kind, taken at ``clocks``.
+
+    Of those that take these counters and clocks, one that measured power before one that did not,
+    then the one of most clock pairs. Raises ModelError where none does, naming what there is.
+    """
+    cards = [card for card in store.list() if card.family == PHYSICAL]
+    mine = [card for card in cards if card.gpu == gpu]
+    if not mine:
+        known = sorted({card.gpu for card in cards})
+        raise ModelError(
+            f"no frequency model of {gpu} from counters; there are some of {', '.join(known)}",
+            gpu=gpu,
+            known=known,
+        )
+    fit = [card for card in mine if card.feature_schema.id == physical_schema(kind)]
+    if not fit:
+        kinds = sorted({card.feature_schema.id.removesuffix("1") for card in mine})
+        raise ModelError(
+            f"the frequency models of {gpu} take {' or '.join(kinds)} counters, not {kind}", gpu=gpu
+        )
+    refused: list[ClockError] = []
+    answering: list[tuple[bool, int, str]] = []
+    for card in fit:
+        physical = served(store, gpu, card.source).physical
+        try:
+            physical.parameters.extrapolates(clocks)
+        except ClockError as error:
+            refused.append(error)
+            continue
+        answering.append((physical.parameters.power is not None, card.training.pairs, card.source))
+    if not answering:
+        raise refused[0]
+    return max(answering)[-1]
 
 
 def _physical_artifact(

@@ -18,11 +18,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from studies.scaling.physical import PhysicalScaling, Scale, time_bounds
-from studies.scaling.timing import TimeParameters, capacity_shares, core_latency_share
-from studies.scaling.use import Floats, KernelUse, UseTable
 from wattcast.features.errors import ModelError
 from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.physical import PhysicalScaling, Scale, time_bounds
+from wattcast.models.scaling.timing import TimeParameters, capacity_shares, core_latency_share
+from wattcast.models.scaling.use import Floats, KernelUse, UseTable
 
 Float32s = NDArray[np.float32]
 

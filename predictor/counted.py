@@ -1,0 +1,250 @@
+"""A kernel at many clocks from its hardware counters at one pair: nobody needs its code."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from wattcast.features.diagnostics import Diagnostic
+from wattcast.features.errors import ClockError, DataError, ServiceError
+from wattcast.features.gpus import GpuProfile
+from wattcast.models.choice import Constraints, Point, best_points, pareto
+from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling.card import Quantity, Served, campaign_for, scaling_store, served
+from wattcast.models.scaling.counters import kind_of, use_of
+from wattcast.models.scaling.known import exponent
+from wattcast.models.scaling.physical import Scale, ScalingParameters, time_bounds
+from wattcast.predictor import parts
+from wattcast.predictor.dvfs import wanted_pairs
+from wattcast.predictor.messages.counted import CountedRequest, KnownPoint, MeasuredCounters
+from wattcast.predictor.profiles import read_profile
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
+
+
+class _Counted(NamedTuple):
+    """Counters as a request brings them."""
+
+    kernel: str | None
+    values: dict[str, float]
+    clocks: ClockPair
+    time_seconds: float | None
+    power_watts: float | None
+
+
+class _Following(NamedTuple):
+    """Exponents that known points put on the model's scales; 1 without any."""
+
+    time: float
+    power: float
+
+
+def dvfs_from_counters(predictor: Predictor, request: CountedRequest) -> dict[str, Any]:
+    """``CountedAnswer``.
+
+    Raises DataError for counters that are missing, unknown, impossible or of several kernels,
+    ModelError for a GPU or profiler without a frequency model, ClockError for clocks far from
+    those fitted on, ConstraintError where no pair keeps to the constraints.
+    """
+    gpu = predictor.gpus.load(request.gpu)
+    with parts.about("counters"):
+        counted = _counted(request.counters, gpu)
+        kind = kind_of(counted.values)
+    store = scaling_store()
+    campaign = request.campaign or campaign_for(store, gpu.id, kind, counted.clocks)
+    model = _served(gpu.id, campaign)
+    parameters = model.physical.parameters
+    with parts.about("counters"):
+        use = use_of(counted.values, gpu, counted.clocks, counted.time_seconds, model.counted_units)
+    reference = parameters.reference if request.reference is None else request.reference.pair(gpu)
+    pairs = sorted(set(wanted_pairs(request.clocks, gpu)))
+    if request.clocks in (None, "grid"):
+        pairs = [pair for pair in pairs if _within(parameters, pair)] or [counted.clocks]
+    known = [point.clocks.pair(gpu) for point in request.known]
+    every = [*pairs, counted.clocks, *known]
+    told = dict(zip(every, model.scaling.scales(use, every, reference), strict=True))
+    following = _following(request.known, known, counted, told)
+    scales = {pair: _follow(scale, following, pair, reference) for pair, scale in told.items()}
+    constraints = Constraints(**request.constraints.model_dump())
+    points = [_absolute(pair, scales, counted) for pair in pairs]
+    _check_constraints(constraints, counted)
+    base = _absolute(reference, {**scales, reference: Scale(1.0, _one(scales))}, counted)
+    measured = parameters.power is not None
+    front = pareto(points) if measured else ()
+    best = best_points(points, base.time_seconds, constraints)
+    return {
+        "gpu": gpu.id,
+        "kernel": counted.kernel,
+        "model": {
+            "gpu": gpu.id,
+            "campaign": campaign,
+            "counters": parameters.counters,
+            "corrected": list(model.corrected),
+            "cards": [(card.folder / "card.json").as_posix() for card in model.cards],
+        },
+        "counted_at": counted.clocks._asdict(),
+        "uses": {**use.core, "dram": use.dram},
+        "reference": reference._asdict(),
+        "points": [
+            {
+                **_point(point, scales[point.key], base, counted),
+                "scale": _scale(scales[point.key], model, point.key, reference),
+                "pareto": any(point is each for each in front),
+                "feasible": not constraints.violated(point, base.time_seconds),
+                "extrapolated": parameters.extrapolates(point.key),
+            }
+            for point in points
+        ],
+        "pareto": [point.key._asdict() for point in front],
+        "best": {
+            name: {
+                **point.key._asdict(),
+                "time_penalty_percent": 100 * (point.time_seconds / base.time_seconds - 1),
+                "energy_saved_percent": 100 * (1 - point.energy_joules / base.energy_joules),
+            }
+            for name, point in best.items()
+            if measured or name == "max_performance"
+        },
+        "warnings": parts.plain_warnings(_notes(model, pairs, following)),
+    }
+
+
+@lru_cache(maxsize=32)
+def _served(gpu: str, campaign: str) -> Served:
+    """Opened once: packaged artifacts do not change."""
+    return served(scaling_store(), gpu, campaign)
+
+
+def _counted(asked: MeasuredCounters, gpu: GpuProfile) -> _Counted:
+    kernel, values, seconds = asked.kernel, asked.values, asked.time_seconds
+    if asked.profile is not None:
+        profile = read_profile(asked.profile, asked.kernel)
+        kernel, values = profile.kernel or asked.kernel, profile.values
+        seconds = seconds or profile.time_seconds
+    return _Counted(kernel, dict(values or {}), asked.clocks.pair(gpu), seconds, asked.power_watts)
+
+
+def _following(
+    asked: Sequence[KnownPoint],
+    pairs: Sequence[ClockPair],
+    counted: _Counted,
+    told: dict[ClockPair, Scale],
+) -> _Following:
+    """How much more or less than told the kernel follows the clocks, by known points."""
+    exponents = []
+    for quantity, unit in (("time", "time_seconds"), ("power", "power_watts")):
+        start = getattr(counted, unit)
+        measured: list[tuple[float, float]] = []
+        for point, pair in zip(asked, pairs, strict=True):
+            value = getattr(point, unit)
+            scale, base = (getattr(told[at], quantity) for at in (pair, counted.clocks))
+            if value is None or scale is None:
+                continue
+            if start is None:
+                raise DataError(f"known {unit} needs counters.{unit} to compare with", column=unit)
+            measured.append((math.log(scale / base), math.log(value / start)))
+        exponents.append(exponent(measured))
+    return _Following(*exponents)
+
+
+def _follow(scale: Scale, following: _Following, pair: ClockPair, reference: ClockPair) -> Scale:
+    time = float(np.clip(scale.time**following.time, *time_bounds(pair, reference)))
+    return Scale(time, None if scale.power is None else scale.power**following.power)
+
+
+def _within(parameters: ScalingParameters, pair: ClockPair) -> bool:
+    try:
+        parameters.extrapolates(pair)
+    except ClockError:
+        return False
+    return True
+
+
+def _one(scales: dict[ClockPair, Scale]) -> float | None:
+    return None if next(iter(scales.values())).power is None else 1.0
+
+
+def _absolute(
+    pair: ClockPair, scales: dict[ClockPair, Scale], counted: _Counted
+) -> Point[ClockPair]:
+    """Seconds and watts at a pair, where the request tells both; else what is in proportion."""
+    scale, base = scales[pair], scales[counted.clocks]
+    time = (counted.time_seconds or 1.0) * scale.time / base.time
+    power = 1.0 if scale.power is None or base.power is None else scale.power / base.power
+    return Point(pair, time, (counted.power_watts or 1.0) * power)
+
+
+def _check_constraints(constraints: Constraints, counted: _Counted) -> None:
+    for name, unit in (("max_power_watts", "power_watts"), ("deadline_seconds", "time_seconds")):
+        if getattr(constraints, name) is not None and getattr(counted, unit) is None:
+            raise ServiceError(
+                "validation",
+                f"constraints.{name} needs counters.{unit}: scales alone tell no absolute value",
+                field=f"constraints.{name}",
+            )
+
+
+def _point(
+    point: Point[ClockPair], scale: Scale, base: Point[ClockPair], counted: _Counted
+) -> dict[str, Any]:
+    energy = scale.energy
+    power_told = counted.power_watts is not None and scale.power is not None
+    return {
+        **point.key._asdict(),
+        "speedup": base.time_seconds / point.time_seconds,
+        "energy_saved_percent": None if energy is None else 100 * (1 - energy),
+        "time_seconds": point.time_seconds if counted.time_seconds is not None else None,
+        "power_watts": point.power_watts if power_told else None,
+        "energy_joules": point.energy_joules if power_told and counted.time_seconds else None,
+    }
+
+
+def _scale(scale: Scale, model: Served, pair: ClockPair, reference: ClockPair) -> dict[str, Any]:
+    """Scales with their ends: by the card's widths, and time within what the clocks allow."""
+    quantities: tuple[Quantity, ...] = ("time", "power")
+    found: dict[str, Any] = {"energy": scale.energy}
+    for name in quantities:
+        value, width = getattr(scale, name), model.width(name)
+        low = high = value
+        if pair != reference and value is not None:
+            low, high = (width.low_factor, width.high_factor) if width else (0.0, math.inf)
+            low, high = value * low, value * high
+        if name == "time":
+            low, high = (float(end) for end in np.clip((low, high), *time_bounds(pair, reference)))
+        found |= {name: value, f"{name}_low": low, f"{name}_high": high}
+    return {**found, "level": model.cards[0].intervals.level}
+
+
+def _notes(model: Served, pairs: Sequence[ClockPair], following: _Following) -> list[Diagnostic]:
+    parameters = model.physical.parameters
+    notes = []
+    if parameters.time_source == "power":
+        detail = (
+            f"the campaign {parameters.campaign} measured no time: how time follows the clocks was "
+            "told from power"
+        )
+        notes.append(Diagnostic("time_from_power", detail))
+    if parameters.power is None:
+        detail = f"the campaign {parameters.campaign} measured no power: only time is told"
+        notes.append(Diagnostic("time_only", detail))
+    if parameters.domains == 1:
+        detail = f"the campaign {parameters.campaign} moved the core clock alone"
+        notes.append(Diagnostic("one_memory_clock", detail))
+    if any(parameters.extrapolates(pair) for pair in pairs):
+        low, high = parameters.core_range_mhz
+        detail = (
+            f"the model was fitted on {low:g} to {high:g} MHz core; other pairs are extrapolated"
+        )
+        notes.append(Diagnostic("clocks_extrapolated", detail))
+    if following != _Following(1.0, 1.0):
+        detail = (
+            f"known points: time follows the clocks {following.time:.2f} times, power "
+            f"{following.power:.2f} times as much as told from counters (on logarithms)"
+        )
+        notes.append(Diagnostic("known_points_applied", detail))
+    return notes

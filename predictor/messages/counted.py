@@ -1,0 +1,176 @@
+"""What goes into ``POST /dvfs`` with counters instead of code, and what comes out."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, Discriminator, Field, RootModel, Tag, model_validator
+
+from wattcast.predictor import messages as shared
+from wattcast.predictor.messages.dvfs import (
+    ClockRange,
+    ConstraintsRequest,
+    DvfsAnswer,
+    DvfsRequest,
+    Positive,
+)
+
+
+class MeasuredCounters(shared.Message):
+    """One kernel's hardware counters, taken in one launch at one clock pair."""
+
+    values: dict[str, shared.Count] | None = Field(
+        None,
+        description="By name: nvprof's or Nsight Compute's metrics (counts of one launch), DCGM's "
+        "profiling fields or utilisations `sp int dp sfu cf l2 shared dram` (shares, 0 to 1).",
+        examples=[{"DCGM_FI_PROF_PIPE_FP32_ACTIVE": 0.31, "DCGM_FI_PROF_DRAM_ACTIVE": 0.62}],
+    )
+    profile: str | None = Field(
+        None,
+        min_length=1,
+        description="Instead: what `ncu --csv`, `nvprof --csv --metrics`, `dcgmi dmon` or "
+        "dcgm-exporter printed.",
+    )
+    kernel: str | None = Field(
+        None, description="Its name or a part of it, where `profile` holds several kernels."
+    )
+    clocks: shared.Clocks = Field(
+        default_factory=lambda: shared.Clocks(core_mhz=None, memory_mhz=None),
+        description="Clocks they were taken at. Default: the GPU's.",
+    )
+    time_seconds: Positive | None = Field(
+        None, description="Time of the launch, needed with counts unless `profile` tells it."
+    )
+    power_watts: Positive | None = Field(
+        None, description="Measured power of the board there; points then tell watts and joules."
+    )
+
+    @model_validator(mode="after")
+    def _one_form(self) -> MeasuredCounters:
+        if (self.values is None) == (self.profile is None):
+            raise ValueError("give `values` or `profile`")
+        return self
+
+
+class KnownPoint(shared.Message):
+    """The same kernel measured at another clock pair."""
+
+    clocks: shared.Clocks
+    time_seconds: Positive | None = None
+    power_watts: Positive | None = None
+
+    @model_validator(mode="after")
+    def _measured(self) -> KnownPoint:
+        if self.time_seconds is None and self.power_watts is None:
+            raise ValueError("a known point needs time_seconds, power_watts or both")
+        return self
+
+
+class CountedRequest(shared.Message):
+    """Body of ``POST /dvfs`` for a kernel that was profiled at one clock pair."""
+
+    gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
+    counters: MeasuredCounters
+    known: list[KnownPoint] = Field(
+        [],
+        max_length=100,
+        description="Measurements at other pairs. Each quantity needs its value in `counters` too.",
+    )
+    clocks: shared.Clocks | list[shared.Clocks] | ClockRange | Literal["grid"] | None = Field(
+        "grid", description="As with code; every pair of the GPU's profile by default."
+    )
+    reference: shared.Clocks | None = Field(
+        None, description="Pair that ratios refer to. Default: the highest of the campaign."
+    )
+    constraints: ConstraintsRequest = ConstraintsRequest()
+    campaign: shared.Name | None = Field(
+        None, description="Model by its `source` in GET /models; chosen by counters and clocks."
+    )
+
+    @model_validator(mode="after")
+    def _measured_too(self) -> CountedRequest:
+        for name in ("time_seconds", "power_watts"):
+            known = any(getattr(point, name) is not None for point in self.known)
+            if known and getattr(self.counters, name) is None and self.counters.profile is None:
+                raise ValueError(f"known {name} needs counters.{name} to compare with")
+        return self
+
+
+def _form(body: object) -> str:
+    counted = body.get("counters") if isinstance(body, dict) else getattr(body, "counters", None)
+    return "code" if counted is None else "counters"
+
+
+class DvfsBody(
+    RootModel[
+        Annotated[
+            Annotated[DvfsRequest, Tag("code")] | Annotated[CountedRequest, Tag("counters")],
+            Discriminator(_form),
+        ]
+    ]
+):
+    """A kernel's code and launch, or its counters."""
+
+
+class CountedScale(BaseModel):
+    """Each quantity over that at the reference pair, with the ends of its interval."""
+
+    time: float
+    time_low: float
+    time_high: float
+    power: float | None = Field(description="Null where nobody measured power.")
+    power_low: float | None
+    power_high: float | None
+    energy: float | None
+    level: float = Field(description="Nominal coverage of the intervals, 0 to 1.")
+
+
+class CountedPoint(shared.ClocksAnswer):
+    """The kernel at one clock pair."""
+
+    scale: CountedScale
+    speedup: float = Field(description="1 / scale.time.")
+    energy_saved_percent: float | None
+    time_seconds: float | None = Field(description="Where `counters` tells the time.")
+    power_watts: float | None = Field(description="Where `counters` tells the power.")
+    energy_joules: float | None
+    pareto: bool
+    feasible: bool
+    extrapolated: bool = Field(description="Outside the clocks the model was fitted on.")
+
+
+class CountedBest(shared.ClocksAnswer):
+    """The feasible point best by one objective."""
+
+    time_penalty_percent: float
+    energy_saved_percent: float
+
+
+class CountedModel(BaseModel):
+    """The frequency model that answered."""
+
+    gpu: str
+    campaign: str
+    counters: Literal["nvprof", "utilisation", "dcgm"]
+    corrected: list[Literal["time", "power"]] = Field(description="Quantities that trees correct.")
+    cards: list[str] = Field(description="Paths of the model cards among the artifacts.")
+
+
+class CountedAnswer(BaseModel):
+    """Answer of ``POST /dvfs`` to counters. Points are sorted by core clock and memory clock."""
+
+    gpu: str
+    kernel: str | None
+    model: CountedModel
+    counted_at: shared.ClocksAnswer
+    uses: dict[str, float] = Field(description="Share of the time each unit is busy, 0 to 1.")
+    reference: shared.ClocksAnswer
+    points: list[CountedPoint]
+    pareto: list[shared.ClocksAnswer] = Field(description="The fastest first; empty without power.")
+    best: dict[str, CountedBest] = Field(
+        description="By objective, as with code; `max_performance` alone without power."
+    )
+    warnings: list[shared.WarningLine]
+
+
+DvfsAnswers = DvfsAnswer | CountedAnswer

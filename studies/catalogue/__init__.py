@@ -1,0 +1,1 @@
+"""Well-known kernels with published figures (``python -m studies catalogue``)."""

@@ -28,6 +28,7 @@ from wattcast.features.trips import How, TripCount, resolve_trips
 if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.symbolic import AccessInfo, SymbolicResult
+    from wattcast.features.symbolic.sample import Forms
 
 
 _NONSENSE = (
@@ -126,18 +127,23 @@ class Runs:
     @cached_property
     def _row(self) -> int:
         """Blocks in a row of the grid that the kernel makes of a line; 0 if it makes none."""
+        from wattcast.features.symbolic.forms import row_of
+
+        return row_of(self._forms) if self._forms else 0
+
+    @cached_property
+    def _forms(self) -> Forms | None:
+        """What block numbers are made into, where the kernel can be followed."""
         from wattcast.features.symbolic.analyse import Arguments
         from wattcast.features.symbolic.build import scheme
-        from wattcast.features.symbolic.forms import row_of
         from wattcast.features.symbolic.sample import Forms
 
         try:
             with _degrading("symbolic"):
                 made = scheme(self._module, self._function)
-                constant = Arguments(made, self._launch).constant
-                return row_of(Forms(made, self._launch, constant))
+                return Forms(made, self._launch, Arguments(made, self._launch).constant)
         except AnalysisError:
-            return 0
+            return None
 
     @cached_property
     def all_known(self) -> bool:
@@ -220,14 +226,16 @@ class Runs:
     def _cuts(self) -> tuple[tuple[int, ...], ...]:
         """Where along the axes of the grid blocks begin to behave differently, if that is known."""
         from wattcast.features.execution import axis_cuts
+        from wattcast.features.symbolic.sample import turns
 
         try:
             sampled = self.flow.sampling
         except WattcastError:
             return ((), (), ())
-        if not sampled.exact:
-            return ((), (), ())
-        found = axis_cuts(sampled.blocks, sampled.weights, self._launch)
+        if sampled.exact:
+            found = axis_cuts(sampled.blocks, sampled.weights, self._launch)
+        else:
+            found = turns(self._forms) if self._forms else ((), (), ())
         if not self._row:
             return found
         height = self._launch.blocks // self._row  # a row that is cut is one of its own

@@ -28,6 +28,10 @@ SAMPLED_THREADS = 6144
 cost per call is shared by many threads, small enough to stay in the L2 cache."""
 FEWEST, MOST = 8, 24
 
+MOST_CLASSES = 9
+"""Classes of blocks told apart however large these are: three along each of two axes (all lanes
+work, some do, none does)."""
+
 MOST_TRACED, MOST_TRACED_BESIDE = 4, 2
 """Blocks of the largest stratum and of others whose accesses are followed one by one: more say
 little more, and each costs as much as all its accesses."""
@@ -182,7 +186,11 @@ def plan_blocks(
         return whole(launch)
     axes = [_classes({0, 1, n - 1, n, *own}) for n, own in zip(launch.grid, cuts, strict=True)]
     if math.prod(len(axis) for axis in axes) > budget - 3 and any(cuts):
-        axes = [_classes({0, n, *own}) for n, own in zip(launch.grid, cuts, strict=True)]
+        edges = [sorted({0, n, *own}) for n, own in zip(launch.grid, cuts, strict=True)]
+        budget = max(budget, MOST_CLASSES + 3)
+        while math.prod(len(own) - 1 for own in edges) > budget - 3:
+            _drop_one(edges)
+        axes = [_classes(set(own)) for own in edges]
     strata: list[tuple[tuple[int, int], ...]] = []
     for z in axes[2]:
         for y in axes[1]:
@@ -240,6 +248,18 @@ def plan_blocks(
 
 def _classes(edges: set[int]) -> list[tuple[int, int]]:
     return list(pairwise(sorted(edges)))
+
+
+def _drop_one(edges: Sequence[list[int]]) -> None:
+    """Join the class that is least of its axis to the smaller one beside it."""
+    _, axis, at = min(
+        ((right - left) / own[-1], axis, at)
+        for axis, own in enumerate(edges) if len(own) > 2
+        for at, (left, right) in enumerate(pairwise(own))
+    )  # fmt: skip
+    own = edges[axis]
+    inner = [cut for cut in (at, at + 1) if 0 < cut < len(own) - 1]
+    own.pop(min(inner, key=lambda cut: own[cut + 1] - own[cut - 1]))
 
 
 def _position(block: int, launch: Launch) -> tuple[int, int, int]:

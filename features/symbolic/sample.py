@@ -9,9 +9,11 @@ Otherwise the strata of the executed analysis are sampled.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, prod
+from typing import NamedTuple
 
 from wattcast.features.attached import Attached
 from wattcast.features.execution.sampling import plan_blocks
@@ -82,11 +84,12 @@ def choose_blocks(
             raise IrregularError
     except IrregularError:
         count = max(1, len(scheme.cfg.body.instructions))
-        plan = plan_blocks(launch)
+        cuts = turns(Forms(scheme, launch, constant))
+        plan = plan_blocks(launch, cuts=cuts)
         drawn = knowable and count * lanes * len(plan.blocks) <= DRAWN_CELLS
         if not drawn:
             most = min(MOST_BLOCKS, SAMPLED_CELLS // (count * lanes))
-            plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, most))
+            plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, most), cuts=cuts)
         weights = tuple(float(w) for w in plan.weights())
         held = plan if drawn else None
         return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete, held)
@@ -245,12 +248,7 @@ def _intervals(scheme: Scheme, launch: Launch, constant: Constant) -> list[list[
     singles: list[set[int]] = [set(), set(), set()]
     cuts: list[set[int]] = [set(), set(), set()]
     for node in relevant.compared:
-        for arg in node.args:
-            _must_not_wrap(forms, launch, arg)
-        parts = [_difference(forms, node.args[0], node.args[1])]
-        if node.op.endswith(".u"):  # unsigned: the order also turns where a side changes sign
-            parts += [forms.form(node.args[0]), forms.form(node.args[1])]
-        for part in parts:
+        for part in _compared(forms, node):
             _turn(forms, launch, part, singles, cuts)
     periods = [1, 1, 1]
     for node in relevant.addresses:
@@ -261,6 +259,43 @@ def _intervals(scheme: Scheme, launch: Launch, constant: Constant) -> list[list[
                 period = SECTOR_BYTES // gcd(SECTOR_BYTES, factor)
                 periods[axis] = max(periods[axis], period)
     return [_axis(launch.grid[axis], singles[axis], cuts[axis], periods[axis]) for axis in range(3)]
+
+
+def turns(forms: Forms) -> tuple[tuple[int, ...], ...]:
+    """Along each axis, blocks from which on some comparison has another outcome for some lane, or
+    for all, whatever else is unknown.
+
+    So guards that few blocks pass are found where the grid does not fall into intervals. A loop of
+    smaller steps than from block to block is taken to go up to where the next block begins.
+    """
+    launch = forms.launch
+    cuts: list[set[int]] = [set(), set(), set()]
+    for node in _relevant_nodes(forms.scheme).compared:
+        with suppress(IrregularError):
+            for part in _compared(forms, node):
+                found = _along(forms, part)
+                if found is None:
+                    continue
+                # 0 is on the side of what is less in `<=`, unless the sides are exchanged.
+                slope, zero = found.slope, node.op.startswith("le") != found.turned
+                looped = any(0 < abs(step) < slope for step in part[2])
+                high = max(found.high, found.low + slope - 1) if looped else found.high
+                cuts[found.axis].update(-((end - zero) // slope) for end in (found.low, high))
+    sizes = zip(cuts, launch.grid, strict=True)
+    return tuple(tuple(sorted(cut for cut in found if 0 < cut < size)) for found, size in sizes)
+
+
+_Parts = tuple[int, dict[Node, int], list[int]]
+
+
+def _compared(forms: Forms, node: Node) -> list[_Parts]:
+    """What a comparison turns at, where it is zero. Raises IrregularError."""
+    for arg in node.args:
+        _must_not_wrap(forms, forms.launch, arg)
+    parts = [_difference(forms, node.args[0], node.args[1])]
+    if node.op.endswith(".u"):  # unsigned: the order also turns where a side changes sign
+        parts += [forms.form(node.args[0]), forms.form(node.args[1])]
+    return parts
 
 
 def _difference(forms: Forms, left: Node, right: Node) -> tuple[int, dict[Node, int], list[int]]:
@@ -291,15 +326,20 @@ def _must_not_wrap(forms: Forms, launch: Launch, node: Node) -> None:
         raise IrregularError
 
 
-def _turn(
-    forms: Forms,
-    launch: Launch,
-    form: tuple[int, dict[Node, int], list[int]],
-    singles: list[set[int]],
-    cuts: list[set[int]],
-) -> None:
-    """Note the blocks in which ``form`` is zero or changes its sign for some lane."""
-    constant, terms, steps = form
+class _Along(NamedTuple):
+    """A value that grows by ``slope`` from block to block of one axis: its bounds in block 0 over
+    lanes. ``turned``: it is the negative of what was asked for."""
+
+    axis: int
+    slope: int
+    low: int
+    high: int
+    turned: bool
+
+
+def _along(forms: Forms, form: _Parts) -> _Along | None:
+    """Loop counters are left out; ``None``: it is the same in all blocks, or not known at all."""
+    constant, terms, _ = form
     axis, slope = -1, 0
     low = high = constant
     for leaf, factor in terms.items():
@@ -311,15 +351,25 @@ def _turn(
         bounds = forms.bounds(leaf)
         if bounds is None:
             if leaf.op == "unknown" or (leaf.op == "param" and forms.leaf(leaf) is None):
-                return  # a decision on what is not known splits no blocks
+                return None  # a decision on what is not known splits no blocks
             raise IrregularError
         ends = sorted((factor * bounds[0], factor * bounds[1]))
         low, high = low + ends[0], high + ends[1]
     if axis < 0:
+        return None
+    return _Along(axis, *((slope, low, high, False) if slope > 0 else (-slope, -high, -low, True)))
+
+
+def _turn(
+    forms: Forms, launch: Launch, form: _Parts, singles: list[set[int]], cuts: list[set[int]]
+) -> None:
+    """Note the blocks in which ``form`` is zero or changes its sign for some lane."""
+    found = _along(forms, form)
+    if found is None:
         return
+    axis, slope, low, high, _ = found
+    steps = form[2]
     size = launch.grid[axis]
-    if slope < 0:
-        slope, low, high = -slope, -high, -low
     step = 0
     for one in steps:
         step = gcd(step, one)

@@ -183,6 +183,27 @@ def test_clocks_gpus_and_history(page: Watched) -> None:
     page.check_quiet()
 
 
+def test_clocks_from_a_profile(page: Watched) -> None:
+    page.open()
+    tab = page.page
+    tab.select_option("#gpu", "quadro-rtx-8000")
+    tab.click("#tab-clocks")
+    tab.fill("#counted-profile", "nothing a profiler prints")
+    tab.click("#counted-form button[type=submit]")
+    expect(tab.locator("#counted-error")).to_contain_text("no counters found")
+    tab.fill("#counted-profile", "#Entity SMACT FP64A FP32A DRAMA\nGPU 0 0.95 0.0 0.31 0.62\n")
+    tab.fill("#clocks-slowdown", "10")
+    tab.click("#counted-form button[type=submit]")
+    tab.wait_for_selector("#counted-best tr:has-text('Least energy')")
+    best = tab.inner_text("#counted-best tr:has-text('Least energy') td:last-child")
+    assert 0 < float(best.split()[0]) <= 10
+    expect(tab.locator("#counted-error")).to_be_hidden()
+    tab.click("#counted-result summary")
+    assert tab.locator("#counted-table tbody tr").count() == 10
+    page.check_access("profile")
+    assert not page.foreign, page.foreign  # the refusal above is a console error
+
+
 def test_it_reads_on_narrow_and_dark_screens(page: Watched, tmp_path: Path) -> None:
     page.open()
     page.predict_example()

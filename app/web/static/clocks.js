@@ -9,17 +9,20 @@ import { whenOpened } from "./tabs.js";
 
 let found = null;
 
+const number = (id) => (byId(id).value.trim() ? Number(byId(id).value) : null);
+
 function clocksRequest() {
   const limits = byId("clocks-limits").value.split(/[\s,;]+/).filter(Boolean).map(Number);
   const under = limits.length ? { power_limit_watts: limits } : { clocks: "grid" };
-  const body = { ...kernel.request(), gpu: kernel.gpu(), ...under };
-  const number = (id) => (byId(id).value.trim() ? Number(byId(id).value) : null);
+  return { ...kernel.request(), gpu: kernel.gpu(), ...under, ...constrained() };
+}
+
+function constrained() {
   const constraints = {};
   if (number("clocks-slowdown") !== null) constraints.max_slowdown = 1 + number("clocks-slowdown") / 100;
   if (number("clocks-power") !== null) constraints.max_power_watts = number("clocks-power");
   if (number("clocks-deadline") !== null) constraints.deadline_seconds = number("clocks-deadline") / 1e3;
-  if (Object.keys(constraints).length) body.constraints = constraints;
-  return body;
+  return Object.keys(constraints).length ? { constraints } : {};
 }
 
 async function compute(event) {
@@ -150,7 +153,56 @@ function showTables() {
   ], found.points, { chosen: (one) => one.pareto }));
 }
 
+async function scale(event) {
+  event.preventDefault();
+  say(byId("counted-error"), "");
+  byId("counted-busy").textContent = "computing";
+  const counters = { profile: byId("counted-profile").value };
+  if (byId("counted-kernel").value.trim()) counters.kernel = byId("counted-kernel").value.trim();
+  const [core, memory] = byId("counted-clocks").value.split("/").map((text) => Number(text.trim()) || null);
+  if (core) counters.clocks = { core_mhz: core, memory_mhz: memory ?? null };
+  if (number("counted-time") !== null) counters.time_seconds = number("counted-time") / 1e3;
+  if (number("counted-power") !== null) counters.power_watts = number("counted-power");
+  try {
+    showScaled(await post("/dvfs", { gpu: kernel.gpu(), counters, ...constrained() }));
+  } catch (error) {
+    say(byId("counted-error"), error.message);
+  } finally {
+    byId("counted-busy").textContent = "";
+  }
+}
+
+function showScaled(answer) {
+  byId("counted-result").hidden = false;
+  const at = answer.reference;
+  byId("counted-note").textContent = `${answer.kernel ?? "The kernel"} against ${plain(at.core_mhz, 4)} and `
+    + `${plain(at.memory_mhz, 4)} MHz, by ${answer.model.campaign}. `
+    + answer.warnings.map((each) => `${each.detail}.`).join(" ");
+  const pair = [
+    { title: "Core", num: true, of: (one) => `${plain(one.core_mhz, 4)} MHz` },
+    { title: "Memory", num: true, of: (one) => `${plain(one.memory_mhz, 4)} MHz` },
+  ];
+  const factor = (name) => (one) => (one.scale[name] === null ? "" : `${plain(one.scale[name])}`);
+  const ends = (name) => (one) => (one.scale[name] === null ? ""
+    : `${plain(one.scale[`${name}_low`])} to ${plain(one.scale[`${name}_high`])}`);
+  show(byId("counted-best"), table("Best clocks", [
+    { title: "Objective", head: true, of: ([name]) => OBJECTIVES[name] ?? name },
+    ...pair.map((column) => ({ ...column, of: ([, one]) => column.of(one) })),
+    { title: "Energy saved", num: true, of: ([, one]) => `${plain(one.energy_saved_percent)} %` },
+    { title: "Longer by", num: true, of: ([, one]) => `${plain(one.time_penalty_percent)} %` },
+  ], Object.entries(answer.best)));
+  show(byId("counted-table"), table("By core and memory clock", [
+    ...pair,
+    { title: "Time ×", num: true, of: factor("time") }, { title: "Interval", num: true, of: ends("time") },
+    { title: "Power ×", num: true, of: factor("power") }, { title: "Interval", num: true, of: ends("power") },
+    { title: "Energy ×", num: true, of: factor("energy") },
+    { title: "Pareto", of: (one) => (one.pareto ? "yes" : "") },
+  ], answer.points, { chosen: (one) => one.pareto }));
+  announce(`${answer.points.length} pairs of clocks computed`);
+}
+
 export function start() {
   byId("clocks-form").addEventListener("submit", compute);
+  byId("counted-form").addEventListener("submit", scale);
   whenOpened("clocks", () => dispatchEvent(new Event("resize")));
 }

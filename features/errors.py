@@ -168,3 +168,15 @@ _DISTRIBUTIONS = {
     "starlette": "fastapi",
 }
 """Distributions whose modules have another name."""
+
+
+NONSENSE = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    StopIteration,
+    TypeError,
+    ValueError,
+)
+"""What code meets in text that is PTX to the reader and makes no sense all the same."""

@@ -23,6 +23,7 @@ from wattcast.features.dataflow import flow
 from wattcast.features.effort import checkpoint
 from wattcast.features.isa import OpcodeFacts, classify, kind_of
 from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Register, Special
+from wattcast.features.wide_loads import joined_loads
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.intp]
@@ -95,7 +96,7 @@ def pipes_of(opcode: str) -> Pipes:
     if facts.pipe == "tensor":
         return Pipes(tensor=weight)
     if facts.pipe == "int":
-        if facts.entry in ("mul", "mad", "mul24", "mad24", "dp4a", "dp2a"):
+        if facts.entry in ("mul", "mad", "mul24", "mad24"):
             return Pipes(fma=weight)
         return Pipes(alu=weight)
     return Pipes()
@@ -163,6 +164,7 @@ class _Fusion:
         self._full = np.zeros(len(body.instructions), dtype=np.bool_)  # took another one in
         self._weights: dict[int, float] = {}
         self._dissolved: dict[str, frozenset[str]] = {}  # logic by its result: its inputs
+        self._rotations: set[int] = set()  # what joined two shifts
         self._product: set[int] = set()  # integer additions that became multiply-adds
         uses: dict[str, list[int]] = {}
         writers: dict[str, int] = {}
@@ -183,7 +185,7 @@ class _Fusion:
             "mul": self._multiply, "shl": self._shift, "shr": self._shift, "add": self._add,
             "sub": self._add, "and": self._logic, "or": self._logic, "xor": self._logic,
             "not": self._logic, "neg": self._sign, "abs": self._sign, "ld": self._load,
-            "mov": self._move, "bra": self._branch,
+            "mov": self._move, "bra": self._branch, "shf": self._rotation,
         }  # fmt: skip
         for one, facts in zip(body.instructions, self._facts, strict=True):
             checkpoint()
@@ -201,6 +203,7 @@ class _Fusion:
             pipes[at] = Pipes(fma=instructions[at])
         instructions[self._gone] = 0.0
         pipes[self._gone] = 0.0
+        instructions /= joined_loads(body).loads
         with_branch = self._predicated(instructions)
         divisions = [
             one.position
@@ -336,7 +339,15 @@ class _Fusion:
             return False
         self._gone[one.position] = True
         self._full[users[0]] = True
+        self._rotations.add(users[0])
         return True
+
+    def _rotation(self, one: Instruction, facts: OpcodeFacts) -> None:
+        """A funnel shift by a constant and the addition of its result are one LEA.HI."""
+        if one.base == "shf" and type(one.operands[-1]) is not Immediate:
+            return
+        if len(self._users(one)) == 1:
+            self._absorb(one, self._into(one, lambda at: self._is(at, ("add",), 32)))
 
     def _add(self, one: Instruction, facts: OpcodeFacts) -> None:
         if kind_of(facts.type) != "int":
@@ -362,6 +373,9 @@ class _Fusion:
     def _logic(self, one: Instruction, facts: OpcodeFacts) -> None:
         """LOP3 computes any function of three inputs: logic of logic is one instruction."""
         if facts.bits < 32:
+            return
+        if one.position in self._rotations:
+            self._rotation(one, facts)
             return
         if facts.bits == 64:
             self._weights[one.position] = 2.0

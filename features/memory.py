@@ -48,8 +48,9 @@ def distinct_per_row(units: Integers, active: Lanes | None = None) -> tuple[Inte
 
     Returns the count per row and, flattened in row order, the distinct units themselves.
     """
-    filled, empty = _filled(units, active)
-    ordered = np.sort(filled, axis=1)
+    ordered, empty = _filled(units, active)
+    if (ordered[:, 1:] < ordered[:, :-1]).any():  # lanes mostly touch what lies further on
+        ordered = np.sort(ordered, axis=1)
     first = np.empty(ordered.shape, dtype=np.bool_)
     first[:, 0] = True if empty is None else ~empty
     np.not_equal(ordered[:, 1:], ordered[:, :-1], out=first[:, 1:])
@@ -86,6 +87,13 @@ def shared_transactions(addresses: Integers, width: int, active: Lanes | None = 
 def _most_in_a_bank(units: Integers, active: Lanes | None, banks: int) -> Integers:
     """The most distinct units of each row that fall in one of so many banks."""
     rows = units.shape[0]
+    top = units.max(axis=1) if active is None else np.where(active, units, -1).max(axis=1)
+    low = units if active is None else np.where(active, units, top[:, None])
+    low = low.min(axis=1)
+    # Among as many adjacent units no two share a bank. (-1: nobody there; below: wild addresses.)
+    if (top - low < banks).all() and (low >= (0 if active is None else -1)).all():
+        alone: Integers = (top >= 0).astype(np.int64)
+        return alone
     counts, values = distinct_per_row(units, active)
     owner = np.repeat(np.arange(rows) * banks, counts)
     loads = np.bincount(owner + values % banks, minlength=rows * banks).reshape(rows, banks)
@@ -108,8 +116,7 @@ def l1_millicycles(
     """
     rows = np.repeat(np.arange(counts.size), counts)
     lines = touched >> SECTORS_PER_LINE_SHIFT
-    first = np.ones(lines.size, dtype=np.bool_)
-    first[1:] = (lines[1:] != lines[:-1]) | (rows[1:] != rows[:-1])
+    first = changes(lines) | changes(rows)
     tags = TAG_MILLICYCLES + LINE_MILLICYCLES * np.bincount(rows[first], minlength=counts.size)
     data = 1000 * shared_transactions(addresses, width, active)
     found: Integers = np.where(counts > 0, np.maximum(data, tags), 0)
@@ -126,10 +133,14 @@ def distinct(values: Integers) -> Integers:
     if values.size < 2:
         return values.reshape(-1)
     ordered = np.sort(values, axis=None, kind="stable")
-    keep = np.empty(ordered.shape, dtype=np.bool_)
-    keep[0] = True
-    np.not_equal(ordered[1:], ordered[:-1], out=keep[1:])
-    found: Integers = ordered[keep]
+    found: Integers = ordered[changes(ordered)]
+    return found
+
+
+def changes(values: Integers) -> Lanes:
+    """Where a value is the first, or another than the one before it."""
+    found = np.ones(values.shape, dtype=np.bool_)
+    np.not_equal(values[1:], values[:-1], out=found[1:])
     return found
 
 

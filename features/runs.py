@@ -16,30 +16,20 @@ from wattcast.features.activity.counts import Access
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.deciding import deciding
 from wattcast.features.diagnostics import Diagnostic
-from wattcast.features.errors import AnalysisError, WattcastError
+from wattcast.features.errors import NONSENSE, AnalysisError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
 from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
 from wattcast.features.loops import Loop, LoopForest
 from wattcast.features.ptx.ir import Function, Instruction, Module
 from wattcast.features.reuse import Stream
+from wattcast.features.together import announced
 from wattcast.features.trips import How, TripCount, resolve_trips
 
 if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.symbolic import AccessInfo, SymbolicResult
     from wattcast.features.symbolic.sample import Forms
-
-
-_NONSENSE = (
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RecursionError,
-    StopIteration,
-    TypeError,
-    ValueError,
-)
 
 
 @contextmanager
@@ -51,7 +41,7 @@ def _degrading(analysis: str) -> Iterator[None]:
     """
     try:
         yield
-    except _NONSENSE as error:
+    except NONSENSE as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise AnalysisError(
             f"the {analysis} analysis cannot make sense of this kernel "
@@ -157,7 +147,8 @@ class Runs:
         from wattcast.features.symbolic import analyse_symbolically
 
         with _degrading("symbolic"):
-            return analyse_symbolically(
+            found = announced(self._module, self._function, self._launch, self._loops, accesses)
+            return found or analyse_symbolically(
                 self._module, self._function, self._launch, loops=self._loops, accesses=accesses
             )
 
@@ -235,7 +226,7 @@ class Runs:
         if sampled.exact:
             found = axis_cuts(sampled.blocks, sampled.weights, self._launch)
         else:
-            found = turns(self._forms) if self._forms else ((), (), ())
+            found = turns(self._forms, self._launch) if self._forms else ((), (), ())
         if not self._row:
             return found
         height = self._launch.blocks // self._row  # a row that is cut is one of its own

@@ -174,6 +174,10 @@ class Affine(NamedTuple):
 
 
 def _combined(left: Affine, right: Affine, sign: int) -> Affine | None:
+    if not right.terms:
+        return Affine(left.constant + sign * right.constant, left.terms)
+    if not left.terms and sign == 1:
+        return Affine(left.constant + right.constant, right.terms)
     terms = dict(left.terms)
     for node, factor in right.terms:
         terms[node] = terms.get(node, 0) + sign * factor
@@ -244,7 +248,9 @@ def _operation(node: Node, args: list[Affine | None]) -> Affine | None:
 def _scaled(form: Affine, factor: int) -> Affine:
     if factor == 0:
         return Affine(0, ())
-    return Affine(form.constant * factor, tuple((n, f * factor) for n, f in form.terms))
+    if factor == 1:
+        return form
+    return Affine(form.constant * factor, tuple([(n, f * factor) for n, f in form.terms]))
 
 
 # --- text for people ----------------------------------------------------------------------------

@@ -193,8 +193,13 @@ class Card(CardPart):
     @property
     def folder(self) -> Path:
         """Place below an artifact root: ``<gpu>/<target>/<family>-<schema>-<source>/<version>``."""
+        return Path(self.place)
+
+    @property
+    def place(self) -> str:
+        """The same as text, with ``/`` between its parts."""
         name = f"{self.family}-{self.feature_schema.id}-{self.source}"
-        return Path(self.gpu) / self.target / name / str(self.version)
+        return f"{self.gpu}/{self.target}/{name}/{self.version}"
 
     def to_json(self) -> str:
         """Stable text of ``card.json``."""

@@ -42,19 +42,12 @@ def weaker(*bases: Basis) -> Basis:
     return max(bases, key=BASIS_ORDER.index)
 
 
-def energy(power_watts: Estimate, time_seconds: Estimate) -> Estimate:
-    """Joules = watts x seconds of the same answer (docs/design.md, predictors).
-
-    The interval multiplies the ends: exact if power and time err together, and wider than
-    needed if they are independent. It never claims more than either part does.
-    """
-    return Estimate(
-        value=power_watts.value * time_seconds.value,
-        low=power_watts.low * time_seconds.low,
-        high=power_watts.high * time_seconds.high,
-        level=min(power_watts.level, time_seconds.level),
-        basis=weaker(power_watts.basis, time_seconds.basis),
+def between(estimate: Estimate, least: float, most: float) -> Estimate:
+    """An estimate of which value and ends lie between what can be at all."""
+    value, low, high = (
+        min(max(each, least), most) for each in (estimate.value, estimate.low, estimate.high)
     )
+    return replace(estimate, value=value, low=low, high=high)
 
 
 _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))

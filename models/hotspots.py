@@ -21,11 +21,10 @@ from wattcast.features.activity.counts import LATENCY_PER_WAVE
 from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
+from wattcast.models.time.beside import NOTHING_BESIDE, Beside
 from wattcast.models.time.bottleneck import (
     LATENCY,
     MULTIPLY_INSTRUCTIONS,
-    NOTHING_BESIDE,
-    Beside,
     launch_seconds,
     resource_seconds,
     resource_shares,

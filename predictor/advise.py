@@ -23,9 +23,8 @@ from wattcast.features.launch import axes_of, covering_grid, usual_blocks
 from wattcast.features.occupancy import occupancy
 from wattcast.models.clocks import ClockPair, supported_pairs
 from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
+from wattcast.models.time.beside import Beside, beside
 from wattcast.models.time.bottleneck import (
-    Beside,
-    beside,
     launch_seconds,
     predicted_seconds,
     regime,

@@ -43,23 +43,24 @@ def _predict_many(predictor: Predictor, request: BatchRequest) -> dict[str, Any]
     needs: dict[int, dict[str, Any]] = {}
     notes = {note.code: note for note in reversed(beside)}
     first: Launched | None = None
-    for launch in launches:
-        try:
-            asked = one.model_copy(update={"launch": parts.completed(function, launch)})
-            found = launched(predictor, asked, source, gpu, clocks, keep=False)
-            own = _notes(found)
-            answers.append(_answer(found, own))
-        except (LaunchError, AnalysisError) as error:
-            field = error.context.get("field")
-            problem = {"kind": error.slug, "detail": error.detail, "field": field}
-            answers.append({"problem": problem})
-            continue
-        first = first or found
-        for note in own:
-            notes.setdefault(note.code, note)
-        if found.analysis.needs:
-            for need in parts.needs(source, found.analysis):
-                needs.setdefault(need["position"], need)
+    with parts.announced(source, function, launches):
+        for launch in launches:
+            try:
+                asked = one.model_copy(update={"launch": parts.completed(function, launch)})
+                found = launched(predictor, asked, source, gpu, clocks, keep=False)
+                own = _notes(found)
+                answers.append(_answer(found, own))
+            except (LaunchError, AnalysisError) as error:
+                field = error.context.get("field")
+                problem = {"kind": error.slug, "detail": error.detail, "field": field}
+                answers.append({"problem": problem})
+                continue
+            first = first or found
+            for note in own:
+                notes.setdefault(note.code, note)
+            if found.analysis.needs:
+                for need in parts.needs(source, found.analysis):
+                    needs.setdefault(need["position"], need)
     card = first.cost.power.card if first is not None else None
     return {
         "gpu": gpu.id,

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from wattcast.features.errors import KernelError, ServiceError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.ptx.ir import Function
-from wattcast.models.estimate import energy, quantity
+from wattcast.models.energy import energy
+from wattcast.models.estimate import quantity
 from wattcast.predictor import parts
 from wattcast.predictor.messages import KernelTiming
 from wattcast.predictor.messages.compare import MOST_KERNELS, ComparedCode, CompareRequest, Limits
@@ -122,7 +123,7 @@ def _side(
         "kernel": parts.kernel_name(analysis),
         "power": parts.estimate(watts, "watts"),
         "time": parts.estimate(duration.estimate, "seconds"),
-        "energy": parts.estimate(energy(watts, duration.estimate), "joules"),
+        "energy": parts.estimate(energy(watts, duration, gpu), "joules"),
         "clocks": found.clocks._asdict(),
         "model": reference_of(card),
         "joules": None

@@ -21,7 +21,7 @@ from wattcast.models.clocks import (
     stepped,
     supported_pairs,
 )
-from wattcast.models.estimate import energy
+from wattcast.models.energy import energy
 from wattcast.predictor import parts
 from wattcast.predictor.messages import Clocks
 from wattcast.predictor.messages.dvfs import MOST_PAIRS, ClockRange, DvfsRequest
@@ -57,7 +57,7 @@ class _AtClocks:
         self.time, self.watts, self.card = found.told()
         self.runs_at = found.clocks
         self.notes = (*found.notes, *found.power.diagnostics)
-        self.energy = energy(self.watts, self.time.estimate)
+        self.energy = energy(self.watts, self.time, gpu)
         key = Operating(*pair, found.limit_watts or gpu.tdp_watts)
         self.point = Point(key, self.time.estimate.value, self.watts.value)
 

@@ -21,7 +21,7 @@ from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx.ir import Function, Instruction
 from wattcast.models.clocks import ClockPair
 from wattcast.models.hotspots import Attribution, attributed
-from wattcast.models.time.bottleneck import beside
+from wattcast.models.time.beside import beside
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.parts.power_models import reference_of

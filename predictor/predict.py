@@ -21,7 +21,8 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.plausible import check_measured
 from wattcast.features.schemas import FeatureVector, activity_schema
 from wattcast.models.clocks import ClockPair
-from wattcast.models.estimate import Estimate, energy
+from wattcast.models.energy import energy
+from wattcast.models.estimate import Estimate
 from wattcast.models.power import PHYSICAL
 from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.registry import DEFAULT
@@ -207,9 +208,7 @@ def launched(
 
     found = within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
     duration, watts = found.duration, found.power.estimate
-    return Launched(
-        analysis, found, energy(watts, duration.estimate) if watts and duration else None
-    )
+    return Launched(analysis, found, energy(watts, duration, gpu) if watts and duration else None)
 
 
 def rests_on_activity(power: Watts, duration: TimePrediction | None) -> bool:

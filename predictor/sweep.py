@@ -10,6 +10,7 @@ the two disagree.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +22,7 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Dim3, Launch, axes_of, covering_grid, usual_blocks
 from wattcast.models.choice import Constraints, Point, best_points, pareto
 from wattcast.models.clocks import ClockPair
-from wattcast.models.estimate import energy
+from wattcast.models.energy import energy
 from wattcast.models.time.base import TimePrediction
 from wattcast.predictor import parts
 from wattcast.predictor.messages import LaunchRequest
@@ -71,7 +72,7 @@ class _Predicted:
 
     def absolute(self) -> dict[str, Any]:
         assert self.power.estimate is not None
-        both = energy(self.power.estimate, self.time.estimate)
+        both = energy(self.power.estimate, self.time, self.shape.gpu)
         return {
             "time": parts.estimate(self.time.estimate, "seconds"),
             "power": parts.estimate(self.power.estimate, "watts"),
@@ -95,13 +96,14 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
     reference = sweeps[gpus[0].id].reference
     found: list[_Predicted] = []
     refused: list[dict[str, Any]] = []
-    for shape in shapes:
-        try:
-            _does_the_work(request, base, shape)
-            found.append(sweeps[shape.gpu.id].at(shape))
-        except (LaunchError, AnalysisError) as error:
-            field = error.context.get("field")
-            refused.append({**shape.answer(), "reason": error.detail, "field": field})
+    with sweeps[gpus[0].id].announced(shapes):
+        for shape in shapes:
+            try:
+                _does_the_work(request, base, shape)
+                found.append(sweeps[shape.gpu.id].at(shape))
+            except (LaunchError, AnalysisError) as error:
+                field = error.context.get("field")
+                refused.append({**shape.answer(), "reason": error.detail, "field": field})
     if not found:
         first = f": {refused[0]['reason']}" if refused else ""
         raise LaunchError(f"none of {len(shapes)} shapes can be launched{first}", field="blocks")
@@ -169,19 +171,21 @@ class _Sweep:
         same = quick.analysis.trip_counts == self.reference.analysis.trip_counts
         return quick if agrees and same else None
 
+    def announced(self, shapes: Sequence[Shape]) -> AbstractContextManager[None]:
+        """Shapes that are predicted inside: what can be worked out for many at once is."""
+        function = self.source.known.module.kernel(self._request.kernel)
+        return parts.announced(self.source, function, map(self._launch, shapes))
+
     def at(self, shape: Shape) -> _Predicted:
         """The prediction for a shape. Raises LaunchError and AnalysisError."""
         return self._at(shape, self._mode)
 
+    def _launch(self, shape: Shape) -> LaunchRequest:
+        changed = {"grid": list(shape.grid), "block": list(shape.block)}
+        return LaunchRequest.model_construct(**{**dict(self._request.launch), **changed})
+
     def _at(self, shape: Shape, mode: Mode) -> _Predicted:
-        launch = LaunchRequest.model_construct(
-            **{
-                **dict(self._request.launch),
-                "grid": list(shape.grid),
-                "block": list(shape.block),
-            }
-        )
-        changes: dict[str, Any] = {"launch": launch, "analysis": mode}
+        changes: dict[str, Any] = {"launch": self._launch(shape), "analysis": mode}
         if shape.registers is not None:
             changes["registers_per_thread"] = shape.registers
         asked = self._request.model_copy(update=changes)

@@ -37,6 +37,7 @@ STUDIES = {
     ),
     "baselines": ("power.power_baselines", "what knowing next to nothing of a kernel scores"),
     "thesis": ("thesis.command", "the thesis' power study, part by part (docs/study.md)"),
+    "intervals": ("intervals", "what intervals hold on kernels that taught them nothing"),
     "calibration": ("calibration", "every GPU in turn is new, with a few measured launches"),
     "boards": ("boards_left_out", "what retraining is worth on boards nobody measured"),
     "onboarding": ("onboarding.simulation", "a simulated board of known numbers, onboarded"),

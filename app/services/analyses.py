@@ -95,8 +95,32 @@ Hearing = Callable[[], Awaitable[Any]]
 CALLER: contextvars.ContextVar[Hearing | None] = contextvars.ContextVar("caller", default=None)
 """What to await for the caller of the present request to hang up, where that is known."""
 
+UNHEARD_SECONDS = 0.02
+"""How long work runs before its caller is listened to: most is done by then, and listening takes
+as long as a twentieth of it."""
+
 CLOSE_SECONDS = 1.5
 """How long closing waits for work that was told to end; what does not is left behind."""
+
+
+class Ear:
+    """The caller of the present request, heard hanging up once somebody listens."""
+
+    def __init__(self) -> None:
+        self._hearing = CALLER.get()
+        self._heard: set[asyncio.Future[Any]] = set()
+
+    async def heard_while(self, work: asyncio.Future[Any], seconds: float) -> None:
+        """Until the work ends, the caller hangs up or the time is over."""
+        if self._hearing is not None and not self._heard:
+            self._heard.add(asyncio.ensure_future(self._hearing()))
+        first = asyncio.FIRST_COMPLETED
+        await asyncio.wait({work, *self._heard}, timeout=seconds, return_when=first)
+
+    def cancel(self) -> None:
+        """Listen no more."""
+        for each in self._heard:
+            each.cancel()
 
 
 class AnalysisPool:
@@ -153,31 +177,27 @@ class AnalysisPool:
                 "busy", f"{self.pending} requests of this kind wait already; try again"
             )
         loop = asyncio.get_running_loop()
-        until, caller, hearing = loop.time() + self._seconds, CALLER_NAME.get(), CALLER.get()
-        others: set[asyncio.Future[Any]] = set()
-        if hearing is not None:
-            others.add(asyncio.ensure_future(hearing()))
+        until, caller, ear = loop.time() + self._seconds, CALLER_NAME.get(), Ear()
         try:
-            if self._turns.enter(caller) or await self._turn(caller, others, until):
+            if self._turns.enter(caller) or await self._turn(caller, ear, until):
                 job = self._submit(caller, clock, context, made)
                 try:
-                    return await self._ended(job, clock, others, until)
+                    return await self._ended(job, clock, ear, until)
                 except GivenUpError as error:
                     if clock.until > loop.time():  # not by us: a compiler, or the request's seconds
                         raise ServiceError("time-limit", error.detail) from None
         finally:
-            for other in others:
-                other.cancel()
+            ear.cancel()
         raise ServiceError(
             "time-limit", f"the {self._what} did not end within {self._seconds:g} s"
         ) from None
 
-    async def _turn(self, caller: str, others: set[asyncio.Future[Any]], until: float) -> bool:
+    async def _turn(self, caller: str, ear: Ear, until: float) -> bool:
         """Wait until it is this caller's turn: ``False`` if that comes too late."""
         turn, taken = asyncio.ensure_future(self._turns.take(caller)), False
         left = until - asyncio.get_running_loop().time()
         try:
-            await asyncio.wait({turn, *others}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await ear.heard_while(turn, left)
             taken = turn.done()
         finally:
             if not turn.cancel() and not taken:  # it came as this request was cancelled
@@ -208,14 +228,14 @@ class AnalysisPool:
         job.add_done_callback(done)
         return job
 
-    async def _ended(
-        self, job: Future[T], clock: Clock, others: set[asyncio.Future[Any]], until: float
-    ) -> T:
+    async def _ended(self, job: Future[T], clock: Clock, ear: Ear, until: float) -> T:
         """The job's result. Raises GivenUpError where it is late or nobody waits for it."""
         waiter = asyncio.wrap_future(job)
-        left = until - asyncio.get_running_loop().time()
+        loop = asyncio.get_running_loop()
         try:
-            await asyncio.wait({waiter, *others}, timeout=left, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({waiter}, timeout=min(UNHEARD_SECONDS, until - loop.time()))
+            if not waiter.done():
+                await ear.heard_while(waiter, until - loop.time())
             if waiter.done():
                 return waiter.result()
         finally:

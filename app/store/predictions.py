@@ -95,6 +95,10 @@ class PredictionStore:
             if engine.dialect.name == "postgresql"
             else engine
         )
+        # Made once: making them and finding out that they are the same takes as long as writing.
+        dialect = engine.dialect.name
+        self._insert_ptx = insert_or_leave(dialect, PTX)
+        self._insert = insert_or_leave(dialect, PREDICTIONS)
         self._recent: Kept[UUID, PredictionRecord] = (memory or Memory(_RECENT_BYTES)).room(
             _held_bytes
         )
@@ -314,9 +318,9 @@ class PredictionStore:
             if texts:
                 # In one order everywhere: two writers of the same texts cannot lock each other out.
                 rows_of_ptx = [texts[sha256] for sha256 in sorted(texts)]
-                connection.execute(insert_or_leave(self._engine.dialect.name, PTX), rows_of_ptx)
+                connection.execute(self._insert_ptx, rows_of_ptx)
             # Left where a commit went through whose answer got lost with the connection.
-            connection.execute(insert_or_leave(self._engine.dialect.name, PREDICTIONS), rows)
+            connection.execute(self._insert, rows)
         if len(self._known_ptx) > 100_000:
             self._known_ptx.clear()
         self._known_ptx.update(texts)

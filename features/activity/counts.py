@@ -18,6 +18,7 @@ from wattcast.features.machine_code import MachineCode, Pipes, machine_code
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.occupancy import Occupancy
 from wattcast.features.ptx.ir import Body, Module
+from wattcast.features.wide_loads import joined_loads
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.intp]
@@ -244,9 +245,10 @@ class _Totals:
         facts, executed = _facts_of(body), counts.warp_executions
         self.ptx += float(executed.sum())
         self.lanes += float(counts.active_lanes.sum())
-        requests, shared = counts.requests, counts.shared_requests
+        requests = counts.requests
+        shared, transactions = shared_use(body, counts)
         self.shared_requests += float(shared.sum())
-        self.shared_transactions += float(counts.shared_transactions.sum())
+        self.shared_transactions += float(transactions.sum())
         constants = getattr(counts, "constant_transactions", None)
         if constants is not None:
             self.constants += float(constants.sum() - constants[facts.code.divisions].sum())
@@ -295,6 +297,17 @@ class _Totals:
                 self.store_requests += requests
         if loads and requests:
             self.loads += requests
+
+
+def shared_use(body: Body, counts: Counted) -> tuple[Floats, Floats]:
+    """Requests and transactions of shared memory by position, after loads were joined.
+
+    The lanes read the same words either way.
+    """
+    joined = joined_loads(body)
+    requests = np.asarray(counts.shared_requests, dtype=np.float64)
+    each = np.asarray(counts.shared_transactions, dtype=np.float64) / joined.loads
+    return requests / joined.loads, np.maximum(each, joined.passes * requests)
 
 
 def _added(start: float, terms: Floats) -> float:

@@ -20,6 +20,7 @@ from wattcast.features.activity.counts import (
     Activity,
     Counted,
     body_of,
+    shared_use,
 )
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.machine_code import Pipes, machine_code
@@ -105,6 +106,7 @@ def _counted(module: Module, name: str, counts: Counted) -> _Counted:
     columns["warp_executions"] = executed
     columns["active_lanes"] = np.asarray(counts.active_lanes, dtype=np.float64)
     machine, pipes = machine_code(body).issued(counts)
+    in_shared = shared_use(body, counts)
     columns["machine_instructions"] = machine
     for number, pipe in enumerate(Pipes._fields):
         columns[pipe] = pipes[:, number]
@@ -116,7 +118,8 @@ def _counted(module: Module, name: str, counts: Counted) -> _Counted:
         facts = classify(instruction.opcode)
         if columns["tensor"][at]:
             columns["tensor_operations"][at] = times * facts.flops_per_lane
-        waits = _memory(facts, counts, at, columns)
+        asked, passes = (float(each[at]) for each in in_shared)
+        waits = _memory(facts, float(counts.requests[at]), asked, passes, at, columns)
         in_global = facts.space in ("global", "generic") or facts.source_space == "global"
         loads[at] = in_global and facts.category in ("load", "copy", "atomic")
         stores[at] = in_global and facts.category in ("store", "atomic")
@@ -135,15 +138,21 @@ def _counted(module: Module, name: str, counts: Counted) -> _Counted:
     )
 
 
-def _memory(facts: OpcodeFacts, counts: Counted, at: int, columns: dict[str, Floats]) -> float:
+def _memory(
+    facts: OpcodeFacts,
+    requests: float,
+    shared: float,
+    passes: float,
+    at: int,
+    columns: dict[str, Floats],
+) -> float:
     """Note what an access asks of load/store and texture units; returns loads to wait for."""
-    requests, shared = float(counts.requests[at]), float(counts.shared_requests[at])
     if facts.category in ("texture", "surface"):
         columns["texture_requests"][at] = requests
         return requests
     if facts.space in ("param", "const") or not facts.accesses_memory:
         return 0.0
-    conflicts = max(0.0, float(counts.shared_transactions[at]) - shared)
+    conflicts = max(0.0, passes - shared)
     columns["load_store_passes"][at] = max(requests, shared) + conflicts
     if facts.category == "atomic":
         columns["atomic_requests"][at] = max(requests, shared)

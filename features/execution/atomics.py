@@ -27,7 +27,7 @@ from wattcast.features.execution.operands import (
 )
 from wattcast.features.execution.spaces import Offsets
 from wattcast.features.execution.values import F16, TYPES, Array, DType, as_type
-from wattcast.features.memory import distinct
+from wattcast.features.memory import changes, distinct
 
 Flat = npt.NDArray[np.int64]
 
@@ -75,7 +75,7 @@ def combine(
         return cells, None
     order = np.argsort(group_of, kind="stable")
     sorted_groups = group_of[order]
-    starts = np.flatnonzero(np.r_[True, sorted_groups[1:] != sorted_groups[:-1]])
+    starts = np.flatnonzero(changes(sorted_groups))
     if name == "exch" or (name == "add" and current.dtype.kind != "f"):
         values = b[order]
         old_sorted = np.empty_like(values)

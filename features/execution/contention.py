@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import changes
 
 if TYPE_CHECKING:
     from wattcast.features.execution.groups import Counts, Group
@@ -121,7 +122,7 @@ class Contention:
         self._waiting_size = 0
         order = np.argsort(keys, kind="stable")
         keys = keys[order]
-        starts = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
+        starts = np.flatnonzero(changes(keys))
         self._keys = keys[starts]
         self._operations = np.add.reduceat(operations[order], starts)
         self._requests = np.add.reduceat(requests[order], starts)
@@ -131,7 +132,7 @@ class Contention:
     def _drop(self) -> None:
         """Forget the addresses hit least (by all slots together)."""
         address = self._keys // self._slots
-        starts = np.flatnonzero(np.r_[True, address[1:] != address[:-1]])
+        starts = np.flatnonzero(changes(address))
         sizes = np.diff(starts, append=address.size)
         hit = np.repeat(np.add.reduceat(self._operations, starts), sizes)
         kept = np.zeros(hit.size, dtype=np.bool_)

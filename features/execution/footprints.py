@@ -21,6 +21,7 @@ from wattcast.features.memory import (
     SECTOR_BYTES,
     SECTORS_PER_LINE_SHIFT,
     Overlap,
+    changes,
     distinct,
     overlap,
     per_slot,
@@ -217,8 +218,7 @@ class _Footprints:
 
     def lines(self, keys: Counts, sectors: Floats) -> Floats:
         """By buffer: distinct 128-byte lines of a block on average, from those of the keys."""
-        first = np.ones(keys.size, dtype=np.bool_)
-        first[1:] = np.diff(keys >> SECTORS_PER_LINE_SHIFT) != 0
+        first = changes(keys >> SECTORS_PER_LINE_SHIFT)
         where = self.places.of(keys & _SECTOR_MASK)
         count = len(self.places.names)
         listed = np.bincount(where, minlength=count)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from wattcast.features.execution.access import Site
 from wattcast.features.execution.trace import MOST_TOUCHES, Trace
-from wattcast.features.memory import KEY_BITS, SECTORS_PER_LINE_SHIFT
+from wattcast.features.memory import KEY_BITS, SECTORS_PER_LINE_SHIFT, changes
 from wattcast.features.reuse import ReuseCurve
 
 Integers = npt.NDArray[np.int64]
@@ -58,7 +58,7 @@ class _Sorted:
         sub = np.flatnonzero(chosen[self.order])
         group = self.group[sub]
         found = np.zeros(chosen.shape, dtype=np.bool_)
-        found[self.order[sub[np.r_[True, group[1:] != group[:-1]][: sub.size]]]] = True
+        found[self.order[sub[changes(group)]]] = True
         return found
 
     def gaps(self, chosen: Flags, times: Integers) -> Integers:

@@ -14,6 +14,7 @@ from wattcast.features.memory import (
     KEY_BITS,
     SECTORS_PER_LINE,
     SECTORS_PER_LINE_SHIFT,
+    changes,
     distinct,
     sampled,
     slot_sectors,
@@ -121,7 +122,7 @@ def measure_sharing(
         weights[listed.sectors[at] == units] = listed.factor
     stretch = _stretch(everything, count, float(weights.mean()))
     line = units >> SECTORS_PER_LINE_SHIFT
-    starts = np.flatnonzero(np.r_[True, line[1:] != line[:-1]])
+    starts = np.flatnonzero(changes(line))
     lines = np.maximum.reduceat(touched, starts, axis=0)
     return (
         _sharing(touched, weights, pairs, launch, each_sectors, stretch, of_sectors),
@@ -207,7 +208,7 @@ class _Runs(NamedTuple):
 
 def _runs(units: Integers, bits: int, slots: int) -> _Runs:
     """The runs of sorted units with their slots above so many ``bits``."""
-    begins = units[np.r_[True, np.diff(units) != 1][: units.size]]
+    begins = units[changes(units - np.arange(units.size))]
     counts = (np.bincount(each >> bits, minlength=slots) for each in (begins, units))
     return _Runs(begins, *counts)
 

@@ -16,7 +16,7 @@ from wattcast.features.execution.spaces import GLOBAL_SPACES, Offsets
 from wattcast.features.execution.values import BOOL, Array, as_type
 from wattcast.features.execution.walks import walk_on
 from wattcast.features.integers import UNSIGNED
-from wattcast.features.memory import KEY_BITS, SECTOR_BYTES, SECTOR_SHIFT, per_slot
+from wattcast.features.memory import KEY_BITS, SECTOR_BYTES, SECTOR_SHIFT, changes, per_slot
 
 if TYPE_CHECKING:
     from wattcast.features.execution.machine import Machine
@@ -411,7 +411,7 @@ class Skip:
         machine, path = self.machine, self.path
         times = np.array([t for t, _ in marks])
         chosen = np.linspace(whole, max(whole, end - 1), SAMPLES).astype(np.int64)
-        chosen = chosen[np.r_[True, chosen[1:] != chosen[:-1]]]
+        chosen = chosen[changes(chosen)]
         rounds = len(self.watch.counters) - 1
         share = executed / np.maximum(self.group.stat, 1)  # in iterations by the whole group
         self._retrace(share[0])

@@ -4,14 +4,19 @@ build.py      values of a function as a shared graph (features/values.py), once 
               function; translate.py opcodes, scheme.py the types
 plan.py       regions, exits, where paths meet; order.py whether warps stay together
 sample.py     which blocks of the launch are looked at
-walk.py       who reaches each block; rounds.py loops
+walk.py       who reaches each block; rounds.py loops, closed.py those with a closed form
+each.py       numbers of many launches that are walked as one
 evaluate.py   values of the sampled lanes; arith.py their arithmetic
-accesses.py   sectors and bank conflicts
+accesses.py   sectors and bank conflicts; counting.py warps and lanes
 journal.py    what the walk found; report.py totals and reasons; results.py their types
 analyse.py    the entrance
 """
 
-from wattcast.features.symbolic.analyse import analyse_symbolically, knowable
+from wattcast.features.symbolic.analyse import (
+    analyse_symbolically,
+    analyse_together,
+    knowable,
+)
 from wattcast.features.symbolic.results import (
     AccessInfo,
     BranchInfo,
@@ -29,5 +34,6 @@ __all__ = [
     "SymbolicResult",
     "TripInfo",
     "analyse_symbolically",
+    "analyse_together",
     "knowable",
 ]

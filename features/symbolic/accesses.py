@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import gcd
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,18 @@ from wattcast.features.memory import (
     shared_transactions,
 )
 from wattcast.features.symbolic.arith import Array, Missing, Val, Value, as_val
-from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State
+from wattcast.features.symbolic.counting import Counting, Floats, packed
+from wattcast.features.symbolic.each import (
+    Amount,
+    ApartError,
+    Each,
+    Layout,
+    Number,
+    agreed,
+    each,
+    listed,
+)
+from wattcast.features.symbolic.evaluate import Context, Mask, State
 from wattcast.features.symbolic.journal import Touched
 from wattcast.features.symbolic.scheme import Access
 
@@ -46,59 +57,10 @@ MOST_KINDS = 8
 FAR = LINE_BYTES << 40
 """The beginning of some line, far from both ends of memory."""
 
+Phases = list[tuple[int, Floats]]
+
 Starts = tuple[tuple[int, float], ...]
 """Places in a line at which warps begin whose lanes lie evenly, and how many of the launch do."""
-
-
-def packed(mask: Mask) -> npt.NDArray[np.uint32]:
-    """Warps of ``[rows, lanes]``, a bit for each lane: ``[rows, warps]``."""
-    found = np.packbits(mask.reshape(-1), bitorder="little").view(np.uint32)
-    return found.reshape(mask.shape[0], -1)
-
-
-class Counting:
-    """Counts lanes and warps of masks over the launch; keeps what accesses were found to do.
-
-    ``warp_weights``: launch warps each sampled warp stands for.
-    """
-
-    def __init__(self, evaluator: Evaluator, warp_weights: npt.NDArray[np.float64]) -> None:
-        self.evaluator = evaluator
-        self.warp_weights = warp_weights
-        self._counted: dict[tuple[int, int], tuple[Mask, Context, float, float]] = {}
-        self._packed: tuple[Mask, npt.NDArray[np.uint32]] | None = None
-        self.grounds: dict[tuple[object, ...], Ground] = {}
-        self.patterns: dict[tuple[object, ...], Pattern] = {}
-
-    def count(self, mask: Mask, context: Context) -> tuple[float, float]:
-        """Launch totals of warps and lanes in a mask, over all rows."""
-        key = (id(mask), id(context))
-        kept = self._counted.get(key)
-        if kept is not None and kept[0] is mask and kept[1] is context:
-            return kept[2], kept[3]
-        lanes = np.bitwise_count(self.lanes_of(mask))
-        weight = context.weight
-        if mask.shape[0] != context.rows:
-            weight = weight.sum(keepdims=True)
-        warps = float(weight @ ((lanes > 0) @ self.warp_weights))
-        total = float(weight @ (lanes @ self.warp_weights))
-        self._counted[key] = (mask, context, warps, total)
-        return warps, total
-
-    def lanes_of(self, mask: Mask) -> npt.NDArray[np.uint32]:
-        """Each row's warps, a bit for each of their lanes; kept for the mask asked for last."""
-        if self._packed is None or self._packed[0] is not mask:
-            self._packed = mask, packed(mask)
-        return self._packed[1]
-
-    def of_warps(self, mask: Mask, context: Context) -> npt.NDArray[np.float64]:
-        """How often each sampled warp comes, over all rows."""
-        here = self.lanes_of(mask) != 0
-        weight = context.weight
-        if mask.shape[0] != context.rows:
-            weight = weight.sum(keepdims=True)
-        found: npt.NDArray[np.float64] = weight @ here
-        return found
 
 
 def measure(walker: Counting, access: Access, context: Context, state: State) -> Touched:
@@ -113,22 +75,25 @@ def measure(walker: Counting, access: Access, context: Context, state: State) ->
         return Touched(access.position, part, requests, 0.0, 0.0, None, None, None)
     passes = access.space in ("shared", "const")
     unit = _unit(access)
-    ground = _ground(walker, access, context, state, unit)
+    grounds = _ground(walker, access, context, state, unit)
+    if grounds.reason is not None:
+        moved = 0.0 if passes else lanes * state.share
+        transactions = requests if passes else 0.0
+        return Touched(access.position, part, requests, moved, transactions, None, None,
+                       grounds.reason)  # fmt: skip
     # Addresses that differ by a whole number of units share sectors and banks alike.
     kind = access.facts.opcode if access.facts.entry in TILES else access.facts.entry
     key = (access.address, access.offset % unit, access.space, access.width, kind)
     kept = walker.patterns.get(key)
-    if kept is None or kept.ground is not ground:
-        kept = walker.patterns[key] = _pattern(walker, access, state, ground)
-    if ground.reason is not None:
-        moved = 0.0 if passes else lanes * state.share
-        transactions = requests if passes else 0.0
-        return Touched(access.position, part, requests, moved, transactions, None, None,
-                       ground.reason)  # fmt: skip
+    if kept is None or kept.grounds is not grounds:
+        found = [_pattern(access, ground) for ground in grounds.found]
+        totals = each(walker.layout, [one.total for one in found])
+        cycles = each(walker.layout, [one.l1_millicycles for one in found])
+        kept = walker.patterns[key] = Patterns(grounds, totals, cycles)
     doubt = None if state.known else Missing("whether it is reached depends on data", 0)
-    moved, transactions = (0.0, kept.total) if passes else (kept.total, 0.0)
-    return Touched(access.position, part, requests, moved, transactions, ground.stride,
-                   ground.step, doubt, kept.l1_millicycles)  # fmt: skip
+    moved, transactions = (0.0, kept.totals) if passes else (kept.totals, 0.0)
+    return Touched(access.position, part, requests, moved, transactions, grounds.stride,
+                   grounds.step, doubt, kept.l1_millicycles)  # fmt: skip
 
 
 def _unit(access: Access) -> int:
@@ -141,27 +106,43 @@ def _unit(access: Access) -> int:
 class Pattern(NamedTuple):
     """What one address does for one set of lanes: sectors or transactions over the launch."""
 
-    ground: Ground
     total: float
     l1_millicycles: float = 0.0
 
 
 class Ground(NamedTuple):
-    """An address for one set of lanes, whatever offset is added and however much is moved:
+    """An address for one launch's set of lanes, whatever offset is added and however much is moved:
     what shifts it over the iterations and how often, and how lanes lie to each other. ``lead``:
     elements between the lines of a matrix tile."""
 
-    context: Context
-    mask: Mask
+    state: State
+    warp_weights: Floats
     base: Array | int
-    phases: list[tuple[int, npt.NDArray[np.float64]]]
+    phases: Phases
     stride: int | None
     starts: Array | None
     begins: Starts
-    step: int | None
-    reason: Missing | None
     kinds: Kinds | None = None
     lead: int = 0
+
+
+class Grounds(NamedTuple):
+    """Those of all launches that are walked. ``reason``: why the address is not known."""
+
+    context: Context
+    mask: Mask
+    found: list[Ground]
+    stride: Number | None
+    step: Number | None
+    reason: Missing | None
+
+
+class Patterns(NamedTuple):
+    """What one address does, by its grounds."""
+
+    grounds: Grounds
+    totals: Amount
+    l1_millicycles: Amount
 
 
 class Kinds(NamedTuple):
@@ -196,7 +177,7 @@ def _kinds(base: Array | int, mask: Mask) -> Kinds | None:
     return Kinds(which.reshape(shape[0], -1), kinds, layout.astype(np.int64).tobytes(), lowest)
 
 
-def _ground(walker: Counting, access: Access, context: Context, state: State, unit: int) -> Ground:
+def _ground(walker: Counting, access: Access, context: Context, state: State, unit: int) -> Grounds:
     """What accesses of one address and unit have in common; found once for each set of lanes."""
     key = (access.address, unit, access.width > 0, access.stride, access.facts.entry in TILES)
     kept = walker.grounds.get(key)
@@ -207,55 +188,67 @@ def _ground(walker: Counting, access: Access, context: Context, state: State, un
 
 def _grounded(
     walker: Counting, access: Access, context: Context, state: State, unit: int
-) -> Ground:
+) -> Grounds:
     value = walker.evaluator.evaluate(access.address, context)
+    layout, tiles = walker.layout, access.facts.entry in TILES
     reason: Missing | None = None
-    phases: list[tuple[int, npt.NDArray[np.float64]]] = []
     address = Val(0, 0, 0)
-    if isinstance(value, int | Val):
+    if isinstance(value, int | Each | Val):
         address = as_val(value)
     else:
         reason = value if isinstance(value, Missing) else Missing("a condition as address", 0)
     if reason is None and access.width <= 0:
         reason = Missing("the size of the access is not known", 0)
-    lead: Value = tile_lines(access.facts)[1] if access.facts.entry in TILES else 0
+    lead: Value = tile_lines(access.facts)[1] if tiles else 0
     if access.stride is not None:
         lead = walker.evaluator.evaluate(access.stride, context)
-    if reason is None and not isinstance(lead, int):
+    if reason is None and not isinstance(lead, int | Each):
         reason = Missing("the stride of a matrix tile is not one number", 0)
+    phases: list[Phases] = []
     if reason is None:
-        found = _phases(context, address, unit)
+        found = _phases(context, address, unit, layout)
         if isinstance(found, Missing):
             reason = found
         else:
             phases = found
-    rows = _rows(address.base, state)
-    if reason is None and rows * state.mask.shape[1] * len(phases) > MOST_CELLS:
-        reason = Missing("too many iterations differ to look at all", 0)
-    if reason is not None or not isinstance(lead, int):
-        return Ground(context, state.mask, 0, [], None, None, (), None, reason)
-    if access.facts.entry in TILES:
-        step = _step(address, context)
-        return Ground(
-            context, state.mask, address.base, phases, None, None, (), step, None, None, lead
-        )
-    laid = _stride(address.base, state, walker.warp_weights)
-    step, base = _step(address, context), address.base
-    kinds = None if laid[-1] or unit != SECTOR_BYTES else _kinds(base, state.mask)
-    return Ground(context, state.mask, base, phases, *laid, step, None, kinds)
-
-
-def _pattern(walker: Counting, access: Access, state: State, ground: Ground) -> Pattern:
-    _, _, base, phases, stride, starts, begins, _, reason, kinds, lead = ground
+    bases = layout.parts(address.base)
+    if reason is None:
+        rows = _rows(bases[0], state)
+        cells = zip(layout.sizes, phases, strict=True)
+        much = [rows * lanes * len(shifts) > MOST_CELLS for lanes, shifts in cells]
+        if agreed(much):
+            reason = Missing("too many iterations differ to look at all", 0)
     if reason is not None:
-        return Pattern(ground, 0.0)
+        return Grounds(context, state.mask, [], None, None, reason)
+    step = _step(address, context)
+    masks = layout.parts(state.mask)
+    every: list[Ground] = []
+    leads = listed(lead, layout.count)
+    for number, base in enumerate(bases):
+        part = State(masks[number])
+        weights = walker.warp_weights[layout.warps[number]]
+        if tiles:
+            ground = Ground(
+                part, weights, base, phases[number], None, None, (), None, leads[number]
+            )
+        else:
+            laid = _stride(base, part, weights)
+            kinds = None if laid[-1] or unit != SECTOR_BYTES else _kinds(base, part.mask)
+            ground = Ground(part, weights, base, phases[number], *laid, kinds)
+        every.append(ground)
+    strides = each(layout, [ground.stride for ground in every])
+    return Grounds(context, state.mask, every, strides, step, None)
+
+
+def _pattern(access: Access, ground: Ground) -> Pattern:
+    state, weights, base, phases, stride, starts, begins, kinds, lead = ground
     if access.facts.entry in TILES:
         total = 0.0
         for shift, weight in phases:
-            rows = _of_tiles(walker.warp_weights, access, lead, base, shift, state)
+            rows = _of_tiles(weights, access, lead, base, shift, state)
             times = weight if weight.size == rows.size else weight.sum(keepdims=True)
             total += float(times @ rows)
-        return Pattern(ground, total)
+        return Pattern(total)
     unit = _unit(access)
     total = cycles = 0.0
     loads = unit == SECTOR_BYTES and access.facts.category in ("load", "copy")
@@ -272,7 +265,7 @@ def _pattern(walker: Counting, access: Access, state: State, ground: Ground) -> 
         if shared and starts is not None and not ((starts - starts[0, 0]) % unit).any():
             # Moved by whole units a warp meets the same conflicts in other banks.
             one = State(state.mask[:, :WARP_SIZE])
-            every = walker.warp_weights.sum(keepdims=True)
+            every = weights.sum(keepdims=True)
             per_row = _per_row(every, access, base[:WARP_SIZE], offset, one)  # type: ignore[index]
         elif kinds is not None and kinds.lowest + offset >= 0:
             told = [
@@ -280,14 +273,14 @@ def _pattern(walker: Counting, access: Access, state: State, ground: Ground) -> 
                 for begin, lanes in kinds.begins
             ]
             counts = np.array(told, dtype=np.int64).T[:, kinds.which]
-            per_row = np.stack([part @ walker.warp_weights for part in counts])
+            per_row = np.stack([part @ weights for part in counts])
         else:
-            per_row = _per_row(walker.warp_weights, access, base, offset, state, loads)
+            per_row = _per_row(weights, access, base, offset, state, loads)
         if per_row.shape[1] != weight.shape[0]:
             weight = weight.sum(keepdims=True)
         total += float(weight @ per_row[0])
         cycles += float(weight @ per_row[1])
-    return Pattern(ground, total, cycles if loads else 0.0)
+    return Pattern(total, cycles if loads else 0.0)
 
 
 @lru_cache(maxsize=4096)
@@ -373,15 +366,33 @@ def _distinct(units: Array, active: Mask) -> Array:
     return distinct_per_row(units, active)[0]
 
 
-def _phases(
-    context: Context, address: Val, unit: int
-) -> list[tuple[int, npt.NDArray[np.float64]]] | Missing:
-    """Shifts of the address modulo ``unit`` over the iterations, with the weight of each row.
+def _phases(context: Context, address: Val, unit: int, layout: Layout) -> list[Phases] | Missing:
+    """For each launch: shifts of the address modulo ``unit`` over the iterations, with the weight
+    of each row.
 
     A whole multiple of the unit changes neither how lanes share sectors nor banks.
     """
-    phases = {0: context.weight}
-    for loop, factor in address.terms.items():
+    if not address.terms and context.weight.ndim == 1:
+        return [[(0, context.weight)]] * layout.count
+    found = [_phases_of(context, address, unit, number) for number in range(layout.count)]
+    good = [one for one in found if not isinstance(one, Missing)]
+    if len(good) == len(found):
+        return good
+    lost = [one for one in found if isinstance(one, Missing)]
+    if good or lost.count(lost[0]) != len(found):
+        raise ApartError([one if isinstance(one, Missing) else None for one in found])
+    return lost[0]
+
+
+def _own(values: npt.NDArray[Any], number: int) -> npt.NDArray[Any]:
+    """The rows of one launch."""
+    return values[number] if values.ndim == 2 else values
+
+
+def _phases_of(context: Context, address: Val, unit: int, number: int) -> Phases | Missing:
+    phases = {0: _own(context.weight, number)}
+    for loop, factors in address.terms.items():
+        factor = factors.values[number] if isinstance(factors, Each) else factors
         if not isinstance(factor, int):
             return Missing("the stride over the loop differs between lanes", 0)
         period = unit // gcd(unit, factor)
@@ -395,8 +406,8 @@ def _phases(
             where = where.parent
         if where.start is None or where.stop is None:
             return Missing("the iterations are not known", 0)
-        start, stop = where.start, where.stop
-        further: dict[int, npt.NDArray[np.float64]] = {}
+        start, stop = _own(where.start, number), _own(where.stop, number)
+        further: dict[int, Floats] = {}
         for phase in range(period):
             # How many of start..stop-1 are congruent to the phase.
             held = (stop - 1 - phase) // period - (start - 1 - phase) // period
@@ -440,9 +451,9 @@ def _stride(
     return stride, starts[None], begins
 
 
-def _step(address: Val, context: Context) -> int | None:
+def _step(address: Val, context: Context) -> Number | None:
     """Bytes per iteration of the innermost loop."""
     if context.loop < 0:
         return None
     factor = address.terms.get(context.loop, 0)
-    return factor if isinstance(factor, int) else None
+    return factor if isinstance(factor, int | Each) else None

@@ -6,24 +6,27 @@ evaluate.py for values and accesses.py for memory -> journal.py -> report.py
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 
 import numpy as np
 
 from wattcast.features.attached import Attached
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import checkpoint
-from wattcast.features.errors import LaunchError, PtxError
+from wattcast.features.errors import NONSENSE, LaunchError, PtxError
 from wattcast.features.integers import wrap
-from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.launch import WARP_SIZE, Launch, PointerHint
 from wattcast.features.ptx.ir import Function, Instruction, Module, Symbol, Variable
 from wattcast.features.symbolic.arith import Missing, Val, Value
 from wattcast.features.symbolic.build import scheme
 from wattcast.features.symbolic.calls import Calls
-from wattcast.features.symbolic.evaluate import Context, Evaluator, Lanes, State
+from wattcast.features.symbolic.each import ApartError
+from wattcast.features.symbolic.evaluate import Context, Evaluator, Lanes, State, joined
 from wattcast.features.symbolic.plan import shape_of
 from wattcast.features.symbolic.report import summarise
-from wattcast.features.symbolic.results import SymbolicResult
+from wattcast.features.symbolic.results import SampledBlocks, SymbolicResult
 from wattcast.features.symbolic.rounds import Rounder
 from wattcast.features.symbolic.sample import choose_blocks
 from wattcast.features.symbolic.scheme import Scheme
@@ -49,15 +52,113 @@ def analyse_symbolically(
     kernel does not have.
     """
     made = scheme(module, function)
-    shape = shape_of(made)
-    trips, _ = resolve_trips(made.cfg, made.forest, loops or {})
     arguments = Arguments(made, launch)
-    sampling = choose_blocks(made, launch, arguments.constant, knowable=shape.knowable)
-    lanes = Lanes(launch, np.array(sampling.blocks, dtype=np.int64))
-    evaluator = Evaluator(made, lanes, arguments.value, _symbols(module, function))
-    weights = np.repeat(np.array(sampling.weights), launch.warps_per_block)
-    walker = Walker(evaluator, shape, weights, accesses=accesses, by_warp=not sampling.exact)
-    calls = Calls(module, lanes, weights, evaluator.symbols, loops or {}, accesses)
+    known = shape_of(made).knowable
+    (blocks,) = choose_blocks(made, [(launch, arguments.constant)], knowable=known)
+    asked = _Asked(launch, arguments, blocks)
+    (found,) = _walked(module, [asked], loops or {}, accesses)
+    return found
+
+
+MOST_LANES_TOGETHER = 1 << 16
+"""Lanes walked together: numpy's time per operation is then a small part, and a kernel's values in
+them (some hundred, of 8 bytes) take 100 MB."""
+
+
+def analyse_together(
+    module: Module,
+    function: Function,
+    launches: Sequence[Launch],
+    *,
+    loops: Mapping[str, float] | None = None,
+    accesses: bool = True,
+) -> Iterator[tuple[Launch, SymbolicResult]]:
+    """Launches with what ``analyse_symbolically`` tells of each, to the last bit.
+
+    Those that behave alike are walked as one. What cannot be analysed is left out: alone it tells
+    why. Raises PtxError and LaunchError where ``analyse_symbolically`` would for any launch.
+    """
+    made = scheme(module, function)
+    valid: list[tuple[Launch, Arguments]] = []
+    for launch in launches:
+        with suppress(LaunchError):
+            valid.append((launch, Arguments(made, launch)))
+    pairs = [(launch, arguments.constant) for launch, arguments in valid]
+    blocks = choose_blocks(made, pairs, knowable=shape_of(made).knowable)
+    groups: dict[Hashable, list[_Asked]] = {}
+    for (launch, arguments), sampling in zip(valid, blocks, strict=True):
+        one = len(sampling.blocks) == 1, *(size == 1 for size in (*launch.grid, *launch.block))
+        groups.setdefault((sampling.exact, one), []).append(_Asked(launch, arguments, sampling))
+    waiting = [part for group in groups.values() for part in _chunks(group)]
+    while waiting:
+        checkpoint()
+        group = waiting.pop()
+        try:
+            found = _walked(module, group, loops or {}, accesses)
+        except ApartError as error:
+            parts: dict[Hashable, list[_Asked]] = {}
+            for asked, kind in zip(group, error.kinds, strict=True):
+                parts.setdefault(kind, []).append(asked)
+            waiting += parts.values() if len(parts) > 1 else ([asked] for asked in group)
+            continue
+        except NONSENSE:
+            if len(group) > 1:
+                waiting += ([asked] for asked in group)
+            continue
+        yield from zip((asked.launch for asked in group), found, strict=True)
+
+
+def _chunks(group: list[_Asked]) -> Iterator[list[_Asked]]:
+    part: list[_Asked] = []
+    lanes = 0
+    for asked in group:
+        own = len(asked.sampling.blocks) * asked.launch.warps_per_block * WARP_SIZE
+        if part and lanes + own > MOST_LANES_TOGETHER:
+            yield part
+            part, lanes = [], 0
+        part.append(asked)
+        lanes += own
+    if part:
+        yield part
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A launch with its arguments and the blocks to look at."""
+
+    launch: Launch
+    arguments: Arguments
+    sampling: SampledBlocks
+
+
+def _walked(
+    module: Module, group: Sequence[_Asked], loops: Mapping[str, float], accesses: bool
+) -> list[SymbolicResult]:
+    """Walk the launches of a group as one. Raises ApartError where they do not behave alike."""
+    for asked in group:
+        asked.arguments.missing.clear()
+    made = group[0].arguments.scheme
+    function, shape = made.function, shape_of(made)
+    trips, _ = resolve_trips(made.cfg, made.forest, loops)
+    blocks = [np.array(asked.sampling.blocks, dtype=np.int64) for asked in group]
+    lanes = Lanes([asked.launch for asked in group], blocks)
+
+    def argument(name: str, offset: int, bits: int) -> Value:
+        values = [asked.arguments.value(name, offset, bits) for asked in group]
+        return joined(lanes.layout, values)
+
+    if len(group) == 1:
+        argument = group[0].arguments.value
+    evaluator = Evaluator(made, lanes, argument, _symbols(module, function))
+    weights = np.concatenate(
+        [
+            np.repeat(np.array(asked.sampling.weights), asked.launch.warps_per_block)
+            for asked in group
+        ]
+    )
+    exact = group[0].sampling.exact
+    walker = Walker(evaluator, shape, weights, accesses=accesses, by_warp=not exact)
+    calls = Calls(module, lanes, weights, evaluator.symbols, loops, accesses)
     walker.calls = calls
     calls.stack.append(function.name)
     walker.loops = Rounder(walker, {trip.loop: trip for trip in trips})
@@ -65,15 +166,21 @@ def analyse_symbolically(
     if made.cfg.body.instructions:
         if made.forest.irreducible:  # cycles that are no loops are walked once
             walker.watch.doubtful_from = 0
-        walker.region(-1, root, State(lanes.living, 1.0, not made.forest.irreducible))
-        root.end()
+        try:
+            walker.region(-1, root, State(lanes.living, 1.0, not made.forest.irreducible))
+        finally:
+            root.end()
     diagnostics = [
-        *made.cfg.diagnostics,
-        *made.forest.diagnostics,
-        *arguments.diagnostics(),
-        *calls.diagnostics,
+        [
+            *made.cfg.diagnostics,
+            *made.forest.diagnostics,
+            *asked.arguments.diagnostics(),
+            *calls.diagnostics,
+        ]
+        for asked in group
     ]
-    return summarise(walker, calls.walkers, trips, sampling, diagnostics, calls.complete)
+    sampled = [asked.sampling for asked in group]
+    return summarise(walker, calls.walkers, trips, sampled, diagnostics, calls.complete)
 
 
 def knowable(module: Module, function: Function) -> bool:

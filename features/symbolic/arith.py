@@ -1,8 +1,8 @@
 """Arithmetic on values of all sampled lanes at once, with loop counters left symbolic.
 
-A value is a plain ``int`` (the same everywhere), a ``Val``, a ``Test`` (a comparison that
-still contains a loop counter) or ``Missing``. Everything computed is exact: what might wrap
-with a counter in it is not followed.
+A value is a plain ``int`` (the same everywhere; ``Each``: in each launch), a ``Val``, a ``Test``
+(a comparison that still contains a loop counter) or ``Missing``. Everything computed is exact:
+what might wrap with a counter in it is not followed.
 """
 
 from __future__ import annotations
@@ -14,6 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.integers import COMPARISONS, SIGNED, Lanes, fold, fold_lanes, operations
+from wattcast.features.symbolic.each import (
+    NUMBER,
+    ApartError,
+    Each,
+    Number,
+    least,
+    mapped,
+    most,
+    spread,
+)
 
 Array = npt.NDArray[Any]
 
@@ -42,10 +52,10 @@ class Val:
 
     def __init__(
         self,
-        base: Array | int,
-        low: int,
-        high: int,
-        terms: Mapping[int, Array | int] | None = None,
+        base: Array | Number,
+        low: Number,
+        high: Number,
+        terms: Mapping[int, Array | Number] | None = None,
         origin: str | None = None,
     ) -> None:
         self.base = base
@@ -62,15 +72,15 @@ class Test(NamedTuple):
     value: Val
 
 
-Value = int | Val | Test | Missing
+Value = Number | Val | Test | Missing
 
 
 class Obligation(NamedTuple):
     """``value`` was taken to stay within ``low`` and ``high`` whatever the counter."""
 
     value: Val
-    low: int
-    high: int
+    low: Number
+    high: Number
 
 
 _FLIPPED = {"eq": "ne", "ne": "eq"}
@@ -78,7 +88,7 @@ _FLIPPED = {"eq": "ne", "ne": "eq"}
 
 def inverted(value: Value) -> Value:
     """The opposite of a predicate."""
-    if isinstance(value, int):
+    if isinstance(value, NUMBER):
         return 1 - value
     if isinstance(value, Val):
         return Val(~np.asarray(value.base, dtype=np.bool_), 0, 1)
@@ -90,9 +100,9 @@ def inverted(value: Value) -> Value:
     return value
 
 
-def as_val(value: int | Val) -> Val:
-    """An int as a ``Val``."""
-    return Val(value, value, value) if isinstance(value, int) else value
+def as_val(value: Number | Val) -> Val:
+    """A number as a ``Val``."""
+    return value if isinstance(value, Val) else Val(value, value, value)
 
 
 def _scale(value: Val, factor: int) -> Val:
@@ -106,7 +116,7 @@ def _sum(a: Val, b: Val, sign: int) -> Val | Missing:
         added = dict(terms)
         for loop, factor in b.terms.items():
             added[loop] = added.get(loop, 0) + (factor if sign > 0 else -factor)
-        terms = {k: f for k, f in added.items() if not (isinstance(f, int) and f == 0)}
+        terms = {k: f for k, f in added.items() if not (isinstance(f, NUMBER) and f == 0)}
     if sign > 0:
         if a.origin and b.origin:
             return Missing("the sum of two unknown addresses", 0)
@@ -126,7 +136,12 @@ def _product(a: Val, b: Val) -> Val | Missing:
     if b.terms:
         a, b = b, a
     corners = a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high
-    low, high = max(min(corners), -INFINITE), min(max(corners), INFINITE)
+    low: Number
+    high: Number
+    if any(type(corner) is Each for corner in corners):
+        low, high = most(least(*corners), -INFINITE), least(most(*corners), INFINITE)
+    else:
+        low, high = max(min(corners), -INFINITE), min(max(corners), INFINITE)
     terms = {loop: factor * b.base for loop, factor in a.terms.items()}
     return Val(a.base * b.base, low, high, terms)
 
@@ -136,11 +151,21 @@ def limits(bits: int) -> tuple[int, int]:
     return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
 
 
-def narrowed(base: Array | int, bits: int) -> Array | int:
-    """Wrapped to a width; arrays are int64 and wrap at 64 bits by themselves."""
+def narrowed(base: Array | Number, bits: int, own: bool = False) -> Array | Number:
+    """Wrapped to a width; arrays are int64 and wrap at 64 bits by themselves. ``own``: the array
+    is nobody else's, and may hold the result."""
     if isinstance(base, int):
         return fold("trunc", bits, bits, (base,))
-    return base if bits >= 64 else base.astype(SIGNED[bits // 8]).astype(np.int64)
+    if isinstance(base, Each):
+        found: Number = mapped(lambda one: fold("trunc", bits, bits, (one,)), base)
+        return found
+    if bits >= 64:
+        return base
+    wrapped = base.astype(SIGNED[bits // 8])
+    if not own or base.dtype != np.int64:
+        return wrapped.astype(np.int64)
+    base[...] = wrapped
+    return base
 
 
 class Arithmetic:
@@ -149,16 +174,16 @@ class Arithmetic:
     def __init__(self) -> None:
         self.obligations: list[Obligation] | None = None
 
-    def _within(self, value: Val, low: int, high: int) -> Val | Missing:
+    def _within(self, value: Val, low: Number, high: Number) -> Val | Missing:
         """``value``, on condition that it stays between ``low`` and ``high``."""
         if self.obligations is None:
             return Missing("the arithmetic may wrap within the loop", 0)
         self.obligations.append(Obligation(value, low, high))
-        bounded = (max(value.low, low), min(value.high, high))
+        bounded = (most(value.low, low), least(value.high, high))
         return Val(value.base, *bounded, value.terms, value.origin)
 
-    def settle(self, value: Val | Missing, bits: int) -> Value:
-        """Wrap a result to its width, if it can leave it at all."""
+    def settle(self, value: Val | Missing, bits: int, own: bool = True) -> Value:
+        """Wrap a result to its width, if it can leave it at all. ``own``: it was just made."""
         if isinstance(value, Missing):
             return value
         low, high = limits(bits)
@@ -169,8 +194,8 @@ class Arithmetic:
             elif value.terms:
                 return self._within(value, low, high)
             else:
-                return Val(narrowed(value.base, bits), low, high)
-        if not value.terms and isinstance(value.base, int) and not value.origin:
+                return Val(narrowed(value.base, bits, own), low, high)
+        if not value.terms and isinstance(value.base, NUMBER) and not value.origin:
             return value.base
         return value
 
@@ -179,7 +204,10 @@ class Arithmetic:
         kinds = {type(arg) for arg in args}
         if Missing in kinds and not (op in ("and", "or") and bits == 1):
             return next(arg for arg in args if isinstance(arg, Missing))
-        if Val not in kinds and all(isinstance(arg, int) for arg in args):
+        if Val not in kinds and all(isinstance(arg, NUMBER) for arg in args):
+            if Each in kinds:
+                found: Number = mapped(lambda *each: fold(op, bits, given, each), *args)
+                return found
             return fold(op, bits, given, tuple(args))  # type: ignore[arg-type]
         if bits == 1 and op in ("and", "or", "xor"):
             return _logic(op, args)
@@ -194,6 +222,8 @@ class Arithmetic:
             return self.settle(_product(values[0], values[1]), bits)
         if op == "neg":
             return self.settle(_product(values[0], as_val(-1)), bits)
+        if op == "shl" and isinstance(args[1], Each):
+            raise ApartError(args[1].values)
         if op == "shl" and isinstance(args[1], int):
             amount = args[1] & 0xFFFFFFFF
             if amount >= bits:
@@ -201,7 +231,7 @@ class Arithmetic:
             if amount < 62:
                 return self.settle(_product(values[0], as_val(1 << amount)), bits)
         if op in ("sext", "trunc"):
-            return self.settle(values[0], bits)
+            return self.settle(values[0], bits, own=False)
         if op == "zext":
             return self._unsigned(values[0], given)
         return self._elementwise(op, bits, given, values)
@@ -221,6 +251,9 @@ class Arithmetic:
             return Missing(f"argument {a.origin or b.origin} is not given", 0)
         if sign == "u" and (a.low < 0 or b.low < 0):
             if not a.terms and not b.terms:
+                for one, other in ((a.base, b.base), (b.base, a.base)):
+                    if isinstance(one, Each) and isinstance(other, NUMBER):
+                        raise ApartError(one.values)
                 left, right = _pattern(a.base, bits), _pattern(b.base, bits)
                 return _predicate(left < right if how == "lt" else left <= right)
             first, second = (self._unsigned(v, bits) for v in values)
@@ -228,12 +261,12 @@ class Arithmetic:
                 return first if isinstance(first, Missing) else second
             a, b = first, second
         if not a.terms and not b.terms:
-            return _predicate(_LANES[how].function(a.base, b.base))
+            return _compared(how, a.base, b.base)
         difference = _sum(a, b, -1)
         if isinstance(difference, Missing):
             return difference
         if not difference.terms:
-            return _predicate(_LANES[how].function(difference.base, 0))
+            return _compared(how, difference.base, 0)
         decided = _decided(how, difference)
         return Test(how, difference) if decided is None else decided
 
@@ -244,15 +277,19 @@ class Arithmetic:
             if value.terms:
                 return Missing(f"{op} of a value with a loop counter", 0)
         low, high = limits(bits)
-        base: Array | int
+        base: Array | Number
+        low: Number
+        high: Number
         if op in ("and", "or", "xor"):
-            base = _LANES[op].function(values[0].base, values[1].base)
+            sides = [spread(v.base) for v in values]
+            base = _LANES[op].function(sides[0], sides[1])
             if op == "and":
                 tops = [v.high for v in values if v.low >= 0]
                 if tops:
-                    low, high = 0, min(tops)
+                    low, high = 0, least(*tops)
             elif all(v.low >= 0 for v in values):
-                low, high = 0, (1 << max(v.high for v in values).bit_length()) - 1
+                top = most(*(v.high for v in values))
+                low, high = 0, mapped(lambda one: (1 << one.bit_length()) - 1, top)
             return Val(base, low, high)
         if given > 64:
             return Missing(f"{op} is not followed", 0)
@@ -261,19 +298,27 @@ class Arithmetic:
         if op in ("shr.s", "shr.u", "div.u", "div.s") and a.low >= 0 and values[1].low >= 0:
             smallest = values[1].low
             if op.startswith("shr"):
-                high = a.high >> min(smallest, 64)
+                high = a.high >> least(smallest, 64)
             else:
-                high = a.high // max(smallest, 1) if smallest else high
+                high = a.high // most(smallest, 1) if smallest else high
             low = 0 if smallest or op.startswith("shr") else low
         elif op in ("rem.u", "rem.s") and a.low >= 0 and values[1].low > 0:
-            low, high = 0, min(a.high, values[1].high - 1)
+            low, high = 0, least(a.high, values[1].high - 1)
         elif op in ("min.s", "max.s"):
-            pick = min if op == "min.s" else max
+            pick = least if op == "min.s" else most
             low, high = pick(a.low, values[1].low), pick(a.high, values[1].high)
         return Val(narrowed(found, bits) if bits < 64 else found, low, high)
 
 
-def _pattern(base: Array | int, bits: int) -> Array:
+def _compared(how: str, left: Array | Number, right: Array | Number) -> Value:
+    function = _LANES[how].function
+    if isinstance(left, NUMBER) and isinstance(right, NUMBER):
+        found: Number = mapped(lambda a, b: int(function(a, b)), left, right)
+        return found
+    return _predicate(function(spread(left), spread(right)))
+
+
+def _pattern(base: Array | Number, bits: int) -> Array:
     """The bits as unsigned integers."""
     found: Array = np.asarray(base, dtype=np.int64).astype(np.uint64) & np.uint64((1 << bits) - 1)
     return found
@@ -300,7 +345,7 @@ def _decided(how: str, value: Val) -> int | None:
 def _logic(op: str, args: list[Value]) -> Value:
     left, right = args
     for first, second in ((left, right), (right, left)):
-        if isinstance(first, int):
+        if isinstance(first, NUMBER):
             if op == "and":
                 return second if first else 0
             if op == "or":

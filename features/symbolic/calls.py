@@ -12,6 +12,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.symbolic.arith import Missing, Val, Value
 from wattcast.features.symbolic.build import scheme
+from wattcast.features.symbolic.each import NUMBER
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Lanes, State
 from wattcast.features.symbolic.plan import shape_of
 from wattcast.features.symbolic.rounds import Rounder
@@ -90,7 +91,7 @@ class Calls:
         for parameter, stored in zip(function.parameters, call.arguments, strict=False):
             for offset, node in stored.items():
                 value = caller.evaluator.evaluate(node, context)
-                if isinstance(value, int) or (isinstance(value, Val) and not value.terms):
+                if isinstance(value, NUMBER) or (isinstance(value, Val) and not value.terms):
                     values[parameter.name, offset] = value
 
         def argument(name: str, offset: int, bits: int) -> Value:
@@ -100,8 +101,10 @@ class Calls:
         walker.evaluator.argument = argument
         root = Context(-1, None, "root", context.rows, context.weight, 0)
         self.stack.append(function.name)
-        walker.region(-1, root, state)
-        root.end()
+        try:
+            walker.region(-1, root, state)
+        finally:
+            root.end()
         self.stack.pop()
 
     def _miss(self, code: str, detail: str, line: int) -> None:

@@ -7,7 +7,7 @@ the rows of contexts further in. Nothing recurses: expressions can be thousands 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,16 @@ from wattcast.features.symbolic.arith import (
     as_val,
     inverted,
 )
+from wattcast.features.symbolic.each import (
+    NUMBER,
+    Amount,
+    ApartError,
+    Layout,
+    Number,
+    each,
+    least,
+    most,
+)
 from wattcast.features.symbolic.scheme import Scheme
 from wattcast.features.values import Node
 
@@ -40,7 +50,7 @@ class State:
 
     __slots__ = ("known", "mask", "share")
 
-    def __init__(self, mask: Mask, share: float = 1.0, known: bool = True) -> None:
+    def __init__(self, mask: Mask, share: Amount = 1.0, known: bool = True) -> None:
         self.mask = mask
         self.share = share
         self.known = known
@@ -62,7 +72,8 @@ class Context:
     ``leaving``: lanes that leave the loop from a block (or just the totals of warps and
     lanes); ``start`` and ``stop`` bound the iterations a row stands for.
     ``parent_rows`` gives each row's row in ``parent`` (``None``: the same rows).
-    ``weight``: executions of each row in the launch, per block. ``edges`` are the states that
+    ``weight``: executions of each row in the launch, per block. Where launches differ in weight,
+    start or stop, these are ``[launches, rows]``. ``edges`` are the states that
     went along block edges, ``exits`` the exit contexts of inner loops. ``family``: all contexts
     under one root, for ``end``.
     """
@@ -106,7 +117,7 @@ class Context:
         self.edges: dict[tuple[int, int], State] = {}
         self.exits: dict[int, Context] = {}
         self.picked: tuple[Context, npt.NDArray[np.intp] | None] | None = None
-        self.leaving: dict[int, Mask | tuple[float, float]] = {}
+        self.leaving: dict[int, Mask | tuple[Amount, Amount]] = {}
         self.start: npt.NDArray[np.int64] | None = None
         self.stop: npt.NDArray[np.int64] | None = None
         self.family: list[Context] = [] if parent is None else parent.family
@@ -121,17 +132,60 @@ class Context:
 
 
 class Lanes:
-    """All lanes of the sampled blocks, padded to whole warps: ids and who exists."""
+    """All lanes of the sampled blocks, padded to whole warps: ids and who exists.
+
+    Those of several launches lie one behind the other, as ``layout`` tells.
+    """
+
+    def __init__(self, launches: Sequence[Launch], blocks: Sequence[npt.NDArray[np.int64]]) -> None:
+        self._each = [_OneLaunch(*pair) for pair in zip(launches, blocks, strict=True)]
+        self.layout = Layout([one.count for one in self._each])
+        self.count: Number = each(self.layout, self.layout.sizes)
+        self._kept: dict[str, Value] = {}
+        living = [one.living for one in self._each]
+        self.living: Mask = (living[0] if len(living) == 1 else np.concatenate(living))[None, :]
+
+    def special(self, name: str) -> Value:
+        """A special register's value."""
+        found = self._kept.get(name)
+        if found is None:
+            found = joined(self.layout, [one.special(name) for one in self._each])
+            self._kept[name] = found
+        return found
+
+
+def joined(layout: Layout, values: Sequence[Value]) -> Value:
+    """One value of what it is in each launch. Raises ApartError where the kinds differ."""
+    first = values[0]
+    if len(values) == 1:
+        return first
+    if isinstance(first, Missing):
+        kinds: list[object] = [v if isinstance(v, Missing) else type(v) for v in values]
+    else:
+        kinds = [(type(v), v.origin) if isinstance(v, Val) else type(v) for v in values]
+    if kinds.count(kinds[0]) != len(kinds):
+        raise ApartError([str(kind) for kind in kinds])
+    if isinstance(first, int):
+        number: Number = each(layout, list(values))
+        return number
+    if not isinstance(first, Val) or not isinstance(first.base, np.ndarray):
+        return first
+    held = [value for value in values if isinstance(value, Val)]
+    low = each(layout, [value.low for value in held])
+    high = each(layout, [value.high for value in held])
+    return Val(np.concatenate([value.base for value in held]), low, high)
+
+
+class _OneLaunch:
+    """The lanes of one launch."""
 
     def __init__(self, launch: Launch, blocks: npt.NDArray[np.int64]) -> None:
         self.launch = launch
         self.blocks = blocks
         self.per_block = launch.warps_per_block * WARP_SIZE
         self.count = blocks.size * self.per_block
-        self.warps = self.count // WARP_SIZE
-        self._kept: dict[str, Value] = {}
         self.thread = np.arange(self.per_block, dtype=np.int64)
-        self.living: Mask = self._in_all(self.thread < launch.threads_per_block)[None, :]
+        self.living = self._in_all(self.thread < launch.threads_per_block)
 
     def _in_all(self, inside: Array) -> Array:
         """What is so in one block, for all blocks."""
@@ -139,12 +193,6 @@ class Lanes:
 
     def special(self, name: str) -> Value:
         """A special register's value."""
-        found = self._kept.get(name)
-        if found is None:
-            found = self._kept[name] = self._special(name)
-        return found
-
-    def _special(self, name: str) -> Value:
         head, _, axis = name.partition(".")
         place = "xyz".find(axis) if axis else -1
         launch = self.launch
@@ -194,6 +242,28 @@ def _straight_of(scheme: Scheme) -> frozenset[Node]:
     return frozenset(found)
 
 
+@attached
+def _passing_of(scheme: Scheme) -> dict[Node, int]:
+    """Nodes of straight code that nothing but straight nodes are made of, by how many those are."""
+    straight = _straight_of(scheme)
+    users: dict[Node, int] = {}
+    wanted = {ending.condition for ending in scheme.endings}
+    wanted |= {guard for guards in scheme.guards for _, guard, _ in guards}
+    wanted |= {a.address for found in scheme.accesses for a in found}
+    wanted |= {a.stride for found in scheme.accesses for a in found}
+    for phi in scheme.phis.values():
+        wanted |= {phi.start, phi.step, phi.latch}
+    for calls in scheme.calls.values():
+        wanted |= {node for call in calls for part in call.arguments for node in part.values()}
+    for node in scheme.graph.nodes:
+        if node not in straight:
+            wanted.update(node.args)
+        else:
+            for arg in set(node.args):
+                users[arg] = users.get(arg, 0) + 1
+    return {node: count for node, count in users.items() if node not in wanted}
+
+
 class Evaluator(Arithmetic):
     """Evaluates nodes of a scheme for sampled lanes. ``argument`` gives parameters' values."""
 
@@ -207,6 +277,8 @@ class Evaluator(Arithmetic):
         super().__init__()
         self.scheme = scheme
         self.straight = _straight_of(scheme)
+        # Of many launches what is not needed again is not held: their lanes take memory.
+        self.left = dict(_passing_of(scheme)) if lanes.layout.count > 1 else None
         self.lanes = lanes
         self.argument = argument
         self.symbols = symbols
@@ -263,9 +335,19 @@ class Evaluator(Arithmetic):
                 continue
             if top not in memo:
                 memo[top] = self._computed(top, home)
+                for arg in set(top.args) if self.left is not None else ():
+                    self._used(arg, memo)
             stack.pop()
         found = context.memo[node] = lifted(memo[node], context, home)
         return found
+
+    def _used(self, node: Node, memo: dict[Node, Value]) -> None:
+        assert self.left is not None
+        count = self.left.get(node)
+        if count == 1:
+            del memo[node]
+        elif count is not None:
+            self.left[node] = count - 1
 
     def _computed(self, node: Node, context: Context) -> Value:
         try:
@@ -297,7 +379,7 @@ class Evaluator(Arithmetic):
         if node.args and op not in ("phi", "exit", "join"):
             args = [memo[arg] for arg in node.args]
             if op == "select":
-                return choose(args)
+                return choose(args, self.lanes.layout)
             return self.apply(op, node.bits, node.args[0].bits, args)
         if op == "const":
             constant: int = node.value
@@ -337,7 +419,7 @@ class Evaluator(Arithmetic):
             return Missing("the loop's iterations are not known", line)
         start, step = parent.memo[phi.start], parent.memo[phi.step]
         start, step = lifted(start, context, parent), lifted(step, context, parent)
-        if isinstance(step, int) and step == 0:
+        if isinstance(step, NUMBER) and step == 0:
             return start
         counted = self.apply("mul", node.bits, node.bits, [step, context.counter])
         return self.apply("add", node.bits, node.bits, [start, counted])
@@ -351,7 +433,7 @@ class Evaluator(Arithmetic):
         if value.terms:
             return Missing("a value that changes with two loops", 0)
         base = value.base
-        if rows is None or isinstance(base, int) or base.ndim < 2 or base.shape[0] == 1:
+        if rows is None or isinstance(base, NUMBER) or base.ndim < 2 or base.shape[0] == 1:
             return value
         wide = np.broadcast_to(base, (base.shape[0], rows.shape[1]))
         return Val(np.take_along_axis(wide, rows, axis=0), value.low, value.high, None,
@@ -383,7 +465,9 @@ class Evaluator(Arithmetic):
                 if isinstance(value, Missing):
                     return value
                 return Missing("which path was taken depends on data", line)
-            result = value if result is None else choose([Val(state.mask, 0, 1), value, result])
+            if result is not None:
+                value = choose([Val(state.mask, 0, 1), value, result], self.lanes.layout)
+            result = value
             if isinstance(result, Missing):
                 return result
         return Missing("a block that no lane reaches", line) if result is None else result
@@ -397,7 +481,7 @@ def lifted(value: Value, inner: Context, outer: Context) -> Value:
         held = lifted(value.value, inner, outer)
         return Test(value.how, held) if isinstance(held, Val) else value
     parts = [value.base, *value.terms.values()]
-    if all(isinstance(p, int) or p.ndim < 2 or p.shape[0] == 1 for p in parts):
+    if all(isinstance(p, NUMBER) or p.ndim < 2 or p.shape[0] == 1 for p in parts):
         return value
     chain = []
     context = inner
@@ -420,11 +504,12 @@ def lifted(value: Value, inner: Context, outer: Context) -> Value:
     return Val(pick(value.base), value.low, value.high, terms, value.origin)
 
 
-def choose(args: list[Value]) -> Value:
+def choose(args: list[Value], layout: Layout) -> Value:
+    """The second where the first is true, else the third."""
     chooser, yes, no = args
     if isinstance(chooser, Missing):
         return chooser
-    if isinstance(chooser, int):
+    if isinstance(chooser, NUMBER):
         return yes if chooser else no
     if isinstance(chooser, Test):
         return Missing("a choice that changes within the loop", 0)
@@ -432,15 +517,15 @@ def choose(args: list[Value]) -> Value:
         if isinstance(value, Missing | Test):
             # A value that no lane takes need not be known.
             taken = np.asarray(chooser.base if rest is not None else inverted(chooser).base)  # type: ignore[union-attr]
-            if taken.any():
+            if layout.any(taken):
                 return value if isinstance(value, Missing) else Missing("a condition chosen", 0)
             return no if rest is not None else yes
     a, b = as_val(yes), as_val(no)  # type: ignore[arg-type]
     if a.origin != b.origin:
         return Missing("one of two addresses that are not known", 0)
-    terms: dict[int, Array | int] = {}
+    terms: dict[int, Array | Number] = {}
     for loop in {**a.terms, **b.terms}:
         terms[loop] = np.where(chooser.base, a.terms.get(loop, 0), b.terms.get(loop, 0))
-    low, high = min(a.low, b.low), max(a.high, b.high)
+    low, high = least(a.low, b.low), most(a.high, b.high)
     base = np.where(chooser.base, a.base, b.base)
     return Val(base, low, high, terms, a.origin)

@@ -230,8 +230,7 @@ def streams(
     module: Module, function: Function, launch: Launch, result: SymbolicResult, row: int = 0
 ) -> tuple[tuple[Stream, ...], float, bool]:
     """What the launch does to each buffer, a block's requests to global memory, and whether no
-    cache matters: nothing is touched again that one may have dropped. ``row``: blocks in a row of
-    the grid that the kernel makes of a line (``forms.row_of``), 0 if it makes none.
+    cache matters: nothing is touched again that one may have dropped. ``row``: see ``row_of``.
 
     Accesses whose addresses are no sums of multiples are taken to be all new, or to fall anywhere
     in their buffer where its size is given.
@@ -270,33 +269,40 @@ def _grouped(forms: Forms, result: SymbolicResult) -> tuple[list[Group], list[Gr
     """Accesses by form, and those that have none."""
     made = forms.scheme
     counts = result.functions[made.function.name]
+    every, asked = counts.sectors.tolist(), counts.requests.tolist()
     trips = {loop.loop: max(1.0, loop.count) for loop in result.loops}
     loop_of = {phi.node: loop for loop, phis in made.loop_phis.items() for phi in phis}
     found: dict[object, Group] = {}
     loose: dict[object, Group] = {}
-    known: dict[Node, Form | None] = {}
+    known: dict[Node, tuple[Form | None, Form | None]] = {}
     for block, accesses in enumerate(made.accesses):
         loops = made.forest.around(block)
         for access in accesses:
             at = access.position
-            sectors = float(counts.sectors[at])
+            sectors = every[at]
             if access.space not in ("global", "generic") or not sectors:
                 continue
             if access.facts.category not in _MOVES:
                 continue
-            if access.address not in known:
-                known[access.address] = form_of(access.address, forms, trips, loop_of)
-            form, width = in_lines(known[access.address], access, forms)
+            pair = known.get(access.address)
+            if pair is None:
+                form = form_of(access.address, forms, trips, loop_of)
+                pair = known[access.address] = form, form and form._replace(offset=0)
+            form, width = in_lines(pair[0], access, forms)
             if form is None:
                 origin = pointer_of(access.address, made)
-                nothing = Form(origin, 0, (), (0, 0, 0), False)
-                group = loose.setdefault((origin, width), Group(nothing, width, loops))
+                group = loose.get((origin, width))
+                if group is None:
+                    nothing = Form(origin, 0, (), (0, 0, 0), False)
+                    group = loose[origin, width] = Group(nothing, width, loops)
             else:
-                key = form._replace(offset=0), loops, width
-                group = found.setdefault(key, Group(form, width, loops))
+                key = pair[1] if form is pair[0] else form._replace(offset=0), loops, width
+                group = found.get(key)
+                if group is None:
+                    group = found[key] = Group(form, width, loops)
                 group.offsets.add(form.offset + access.offset)
             _add(group, access, made, sectors)
-            group.requests += float(counts.requests[at])
+            group.requests += asked[at]
             group.places.append(at)
     return list(found.values()), list(loose.values())
 

@@ -1,4 +1,7 @@
-"""What the walk found, entry by entry, so that a loop tried in vain can be taken back."""
+"""What the walk found, entry by entry, so that a loop tried in vain can be taken back.
+
+Totals are of the launch, or of each launch that is walked.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.symbolic.arith import Missing
+from wattcast.features.symbolic.each import Amount, Number
 
 
 class Visit(NamedTuple):
@@ -15,8 +19,8 @@ class Visit(NamedTuple):
     ``by_warp``: executions of each sampled warp, where blocks are a sample."""
 
     block: int
-    warps: float
-    lanes: float
+    warps: Amount
+    lanes: Amount
     known: bool
     by_warp: npt.NDArray[np.float64] | None = None
 
@@ -25,7 +29,7 @@ class Guarded(NamedTuple):
     """A guarded instruction was: lanes whose guard is true."""
 
     position: int
-    lanes: float
+    lanes: Amount
     known: bool
 
 
@@ -33,10 +37,10 @@ class Split(NamedTuple):
     """A conditional branch was: warps and lanes that take it, and that do not."""
 
     position: int
-    taken_warps: float
-    taken_lanes: float
-    other_warps: float
-    other_lanes: float
+    taken_warps: Amount
+    taken_lanes: Amount
+    other_warps: Amount
+    other_lanes: Amount
     reason: Missing | None
 
 
@@ -45,13 +49,13 @@ class Touched(NamedTuple):
 
     position: int
     part: int
-    requests: float
-    sectors: float
-    transactions: float
-    stride: int | None
-    per_iteration: int | None
+    requests: Amount
+    sectors: Amount
+    transactions: Amount
+    stride: Number | None
+    per_iteration: Number | None
     reason: Missing | None
-    l1_millicycles: float = 0.0
+    l1_millicycles: Amount = 0.0
 
 
 class Rounds(NamedTuple):
@@ -62,10 +66,10 @@ class Rounds(NamedTuple):
     """
 
     loop: int
-    entries: float
-    headers: float
-    lowest: int
-    highest: int
+    entries: Amount
+    headers: Amount
+    lowest: Number
+    highest: Number
     reason: Missing | None
     how: str
 

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx.ir import Immediate, Instruction
+from wattcast.features.symbolic.each import Layout
 from wattcast.features.symbolic.scheme import Scheme
 
 Mask = npt.NDArray[np.bool_]
@@ -96,8 +97,8 @@ def _waits_for(one: Instruction) -> int:
 class Watch:
     """Follows one walk and remembers from which block on warp counts are in doubt."""
 
-    def __init__(self, scheme: Scheme, order: Order, living: Mask) -> None:
-        self.order = order
+    def __init__(self, scheme: Scheme, order: Order, living: Mask, layout: Layout) -> None:
+        self.order, self.layout = order, layout
         self.scheme = scheme
         self.living = living
         self.retired: Mask = np.zeros_like(living)
@@ -123,7 +124,7 @@ class Watch:
         named = _named(needed)
         table = mask.reshape(mask.shape[0], -1, WARP_SIZE)
         absent = (self.living & ~self.retired & ~mask).reshape(table.shape) & named
-        if (table.any(axis=2) & absent.any(axis=2)).any():
+        if self.layout.any(table.any(axis=2) & absent.any(axis=2), WARP_SIZE):
             self._doubt(block)
 
     def parted(self, taken: Mask, other: Mask) -> None:
@@ -135,7 +136,7 @@ class Watch:
             np.broadcast_to(part, (rows, part.shape[1])).reshape(rows, -1, WARP_SIZE).any(axis=2)
             for part in (taken, other)
         ]
-        if (sides[0] & sides[1]).any():
+        if self.layout.any(sides[0] & sides[1], WARP_SIZE):
             self.doubtful_from = 0
 
     def guessed(self) -> None:
@@ -163,7 +164,7 @@ class Watch:
                     needed = self.order.waits[block]
                     left = (held & _named(needed)).any(axis=1)
                     left &= waiting.reshape(-1, WARP_SIZE).any(axis=1)
-                    if needed < 0 and left.any():
+                    if needed < 0 and self.layout.any(left, WARP_SIZE):
                         self.doubtful.add(end)
                     total += left
                     held[left] = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,6 +12,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.ptx.ir import Instruction
 from wattcast.features.symbolic import results
 from wattcast.features.symbolic.arith import Missing
+from wattcast.features.symbolic.each import Amount, Each, Number, least, listed, most, ratio
 from wattcast.features.symbolic.journal import Guarded, Rounds, Split, Touched, Visit
 from wattcast.features.symbolic.plan import Shape
 from wattcast.features.symbolic.scheme import Scheme
@@ -35,11 +36,11 @@ def _source_line(one: Instruction) -> int | None:
 
 
 class _Totals(NamedTuple):
-    """One function's journal, added up."""
+    """One function's journal, added up; lists are by launch."""
 
-    counts: results.SymbolicCounts
-    accesses: tuple[results.AccessInfo, ...]
-    branches: tuple[results.BranchInfo, ...]
+    counts: list[results.SymbolicCounts]
+    accesses: list[tuple[results.AccessInfo, ...]]
+    branches: list[tuple[results.BranchInfo, ...]]
     rounds: dict[int, list[Rounds]]
 
 
@@ -47,37 +48,44 @@ def summarise(
     walker: Walker,
     called: Mapping[str, Walker],
     given: tuple[TripCount, ...],
-    sampling: results.SampledBlocks,
-    diagnostics: list[Diagnostic],
+    sampled: Sequence[results.SampledBlocks],
+    diagnostics: Sequence[list[Diagnostic]],
     complete: bool,
-) -> results.SymbolicResult:
-    """Add up the journals of the kernel and of the functions it calls."""
-    scheme = walker.scheme
+) -> list[results.SymbolicResult]:
+    """Add up the journals of the kernel and of the functions it calls, for every launch walked."""
     kernel = _totals(walker)
-    loops = _loops(scheme, walker.shape, kernel.rounds, given)
-    others = {name: _totals(other) for name, other in called.items()}
-    warnings = _warnings(loops, kernel.branches, kernel.accesses)
-    for name, other in called.items():
-        trips = tuple(other.loops.trip(loop.index) for loop in other.scheme.forest.loops)
-        inner = _loops(other.scheme, other.shape, others[name].rounds, trips)
-        warnings += _warnings(inner, others[name].branches, others[name].accesses)
-    everything = [kernel.counts, *(other.counts for other in others.values())]
-    return results.SymbolicResult(
-        functions={counts.function: counts for counts in everything},
-        loops=loops,
-        accesses=kernel.accesses,
-        branches=kernel.branches,
-        sampling=sampling,
-        diagnostics=(*diagnostics, *warnings),
-        complete=complete,
-        relative_standard_error=_standard_error(walker, sampling),
-    )
+    loops = _loops(walker, kernel.rounds, given)
+    others = [_totals(other) for other in called.values()]
+    inner = [
+        _loops(
+            other, found.rounds, tuple(other.loops.trip(n.index) for n in other.scheme.forest.loops)
+        )
+        for other, found in zip(called.values(), others, strict=True)
+    ]
+    errors = _standard_errors(walker, sampled)
+    made = []
+    for launch, sampling in enumerate(sampled):
+        warnings = _warnings(loops[launch], kernel.branches[launch], kernel.accesses[launch])
+        for trips, found in zip(inner, others, strict=True):
+            warnings += _warnings(trips[launch], found.branches[launch], found.accesses[launch])
+        everything = [found.counts[launch] for found in (kernel, *others)]
+        made.append(
+            results.SymbolicResult(
+                functions={counts.function: counts for counts in everything},
+                loops=loops[launch],
+                accesses=kernel.accesses[launch],
+                branches=kernel.branches[launch],
+                sampling=sampling,
+                diagnostics=(*diagnostics[launch], *warnings),
+                complete=complete,
+                relative_standard_error=errors[launch],
+            )
+        )
+    return made
 
 
-def _standard_error(walker: Walker, sampling: results.SampledBlocks) -> float:
+def _standard_errors(walker: Walker, sampled: Sequence[results.SampledBlocks]) -> list[float]:
     """Relative standard error of the kernel's warp executions, from one sampled block to others."""
-    if sampling.drawn is None:
-        return 0.0
     blocks = walker.scheme.cfg.blocks
     every = [
         (blocks[entry.block].end - blocks[entry.block].start, entry.by_warp)
@@ -85,24 +93,48 @@ def _standard_error(walker: Walker, sampling: results.SampledBlocks) -> float:
         if isinstance(entry, Visit) and entry.by_warp is not None
     ]
     if not every:
+        return [0.0] * len(sampled)
+    sizes, warps = np.array([size for size, _ in every]), np.array([each for _, each in every])
+    parts = zip(sampled, walker.layout.warps, strict=True)
+    return [_standard_error(one, sizes @ np.ascontiguousarray(warps[:, at])) for one, at in parts]
+
+
+def _standard_error(sampling: results.SampledBlocks, executed: results.Floats) -> float:
+    if sampling.drawn is None:
         return 0.0
-    executed = np.array([size for size, _ in every]) @ np.array([each for _, each in every])
     per_block = np.reshape(executed, (len(sampling.blocks), -1)).sum(axis=1)
     total = sampling.drawn.total(per_block)
     return sampling.drawn.standard_error(per_block) / total if total else 0.0
+
+
+def _column(amount: Amount) -> Any:
+    """A total as what goes into rows of launches."""
+    return np.array(amount.values)[:, None] if isinstance(amount, Each) else amount
+
+
+def _table(amounts: list[Amount], launches: int) -> results.Floats:
+    """Totals by instruction as rows of launches."""
+    if launches == 1:
+        return np.array([amounts], dtype=np.float64)
+    plain = np.array([0.0 if isinstance(one, Each) else one for one in amounts])
+    found = np.repeat(plain[None], launches, axis=0)
+    for place, one in enumerate(amounts):
+        if isinstance(one, Each):
+            found[:, place] = one.values
+    return found
 
 
 def _totals(walker: Walker) -> _Totals:
     scheme, journal, watch = walker.scheme, walker.journal, walker.watch
     body = scheme.cfg.body
     count = len(body.instructions)
-    warps, lanes = np.zeros(count), np.zeros(count)
+    warps, lanes = (np.zeros((walker.layout.count, count)) for _ in range(2))
     known = np.ones(count, dtype=np.bool_)
-    guarded: dict[int, float] = {}
+    guarded: dict[int, Amount] = {}
     touched: dict[int, list[Touched]] = {}
     rounds: dict[int, list[Rounds]] = {}
     splits: dict[int, list[Split]] = {}
-    by_block: dict[int, list[float]] = {}
+    by_block: dict[int, list[Amount]] = {}
     doubtful: set[int] = set()
     for entry in journal:
         if isinstance(entry, Visit):
@@ -123,12 +155,12 @@ def _totals(walker: Walker) -> _Totals:
             splits.setdefault(entry.position, []).append(entry)
     for index, (block_warps, block_lanes) in by_block.items():
         block = scheme.cfg.blocks[index]
-        warps[block.start : block.end] = block_warps
-        lanes[block.start : block.end] = block_lanes
+        warps[:, block.start : block.end] = _column(block_warps)
+        lanes[:, block.start : block.end] = _column(block_lanes)
         if index in doubtful:
             known[block.start : block.end] = False
     for position, total in guarded.items():
-        lanes[position] = total
+        lanes[:, position : position + 1] = _column(total)
     late = range(watch.doubtful_from, len(scheme.cfg.blocks))
     for index in (*late, *watch.doubtful):
         block = scheme.cfg.blocks[index]
@@ -140,8 +172,9 @@ def _totals(walker: Walker) -> _Totals:
 
 def _branches(
     scheme: Scheme, splits: dict[int, list[Split]], lanes: results.Floats, known: results.Flags
-) -> tuple[results.BranchInfo, ...]:
-    found = []
+) -> list[tuple[results.BranchInfo, ...]]:
+    launches = len(lanes)
+    infos: list[list[results.BranchInfo]] = [[] for _ in range(launches)]
     for block, ending in enumerate(scheme.endings):
         entries = splits.get(ending.position)
         if not entries or ending.condition is None:
@@ -151,21 +184,23 @@ def _branches(
         yes_warps = sum(e.taken_warps for e in entries)
         no_warps = sum(e.other_warps for e in entries)
         if one.base in ("bra", "ret", "exit"):
-            lanes[one.position] = yes  # a guarded branch is active where it is taken
+            lanes[:, one.position : one.position + 1] = _column(yes)  # active where it is taken
             known[one.position] &= not any(entry.reason for entry in entries)
-        whole = max(yes + no, 1e-300)
-        most = max(yes_warps, no_warps, 1e-300)
+        whole = most(yes + no, 1e-300)
+        top = most(yes_warps, no_warps, 1e-300)
         reason = next((e.reason for e in entries if e.reason is not None), None)
         condition = text(ending.condition)
-        found.append(
-            results.BranchInfo(
-                one.position, one.line, _source_line(one),
-                f"not {condition}" if ending.negated else condition,
-                yes / whole, yes_warps / most, no_warps / most, reason is None,
-                reason.reason if reason else None, (reason.line or None) if reason else None,
-            )
-        )  # fmt: skip
-    return tuple(found)
+        shares = [listed(part, launches) for part in (yes / whole, yes_warps / top, no_warps / top)]
+        for infos_of, row in zip(infos, zip(*shares, strict=True), strict=True):
+            infos_of.append(
+                results.BranchInfo(
+                    one.position, one.line, _source_line(one),
+                    f"not {condition}" if ending.negated else condition,
+                    *row, reason is None,
+                    reason.reason if reason else None, (reason.line or None) if reason else None,
+                )
+            )  # fmt: skip
+    return [tuple(found) for found in infos]
 
 
 def _accesses(
@@ -174,13 +209,13 @@ def _accesses(
     warps: results.Floats,
     lanes: results.Floats,
     known: results.Flags,
-) -> tuple[results.SymbolicCounts, tuple[results.AccessInfo, ...]]:
-    body = scheme.cfg.body
+) -> tuple[list[results.SymbolicCounts], list[tuple[results.AccessInfo, ...]]]:
+    body, launches = scheme.cfg.body, len(warps)
     requests, sectors, shared_requests, transactions, constants, l1_millicycles = (
-        [0.0] * len(body.instructions) for _ in range(6)
+        cast(list[Amount], [0.0] * len(body.instructions)) for _ in range(6)
     )
     sure = known.tolist()
-    infos = []
+    infos: list[list[results.AccessInfo]] = [[] for _ in range(launches)]
     for accesses in scheme.accesses:
         for number, access in enumerate(accesses):
             entries = touched.get(access.position)
@@ -192,7 +227,9 @@ def _accesses(
             mine = [entry for entry in entries if entry.part == part]
             if not mine:
                 continue
-            asked = got = moved = 0.0
+            asked: Amount = 0.0
+            got: Amount = 0.0
+            moved: Amount = 0.0
             reason: Missing | None = None
             for entry in mine:
                 asked += entry.requests
@@ -206,30 +243,51 @@ def _accesses(
             affine = reason is None and bool(known[position])
             if not affine:
                 sure[position] = False
-            strides = {entry.stride for entry in mine if entry.requests}
-            steps = {entry.per_iteration for entry in mine if entry.requests}
-            infos.append(
-                results.AccessInfo(
-                    position, one.opcode, one.line, _source_line(one), access.space, affine,
-                    strides.pop() if len(strides) == 1 else None,
-                    steps.pop() if len(steps) == 1 else None,
-                    asked, got / asked if asked else 0.0, moved / asked if asked else 0.0,
-                    text(access.address) + (f" + {access.offset}" if access.offset else ""),
-                    reason.reason if reason else None, (reason.line or None) if reason else None,
-                )
-            )  # fmt: skip
-    counts = results.SymbolicCounts(
-        scheme.function.name, warps, lanes, np.array(requests), np.array(sectors),
-        np.array(shared_requests), np.array(transactions), known,
-        np.array(sure, dtype=np.bool_), np.array(constants), np.array(l1_millicycles),
-    )  # fmt: skip
-    return counts, tuple(infos)
+            rows = zip(
+                _one_of([(entry.stride, entry.requests) for entry in mine], launches),
+                _one_of([(entry.per_iteration, entry.requests) for entry in mine], launches),
+                *(listed(n, launches) for n in (asked, ratio(got, asked), ratio(moved, asked))),
+                strict=True,
+            )
+            place = position, one.opcode, one.line, _source_line(one), access.space, affine
+            address = text(access.address) + (f" + {access.offset}" if access.offset else "")
+            why = (reason.reason, reason.line or None) if reason else (None, None)
+            for infos_of, row in zip(infos, rows, strict=True):
+                infos_of.append(results.AccessInfo(*place, *row, address, *why))
+    tables = [_table(one, launches) for one in (requests, sectors, shared_requests, transactions)]
+    more = [_table(one, launches) for one in (constants, l1_millicycles)]
+    certain = np.array(sure, dtype=np.bool_)
+    counts = [
+        results.SymbolicCounts(
+            scheme.function.name, *(table[launch] for table in (warps, lanes, *tables)),
+            known, certain, *(table[launch] for table in more),
+        )
+        for launch in range(launches)
+    ]  # fmt: skip
+    return counts, [tuple(found) for found in infos]
+
+
+def _one_of(found: list[tuple[Number | None, Amount]], launches: int) -> list[int | None]:
+    """The number that all have who asked for something, launch by launch; else ``None``."""
+    if len(found) == 1:
+        only, times = found[0]
+        if launches == 1:
+            return [only if times else None]  # type: ignore[list-item]
+        numbers, asked = listed(only, launches), listed(times, launches)
+        return [number if times else None for number, times in zip(numbers, asked, strict=True)]
+    columns = [(listed(number, launches), listed(asked, launches)) for number, asked in found]
+    every = []
+    for launch in range(launches):
+        said = {numbers[launch] for numbers, asked in columns if asked[launch]}
+        every.append(said.pop() if len(said) == 1 else None)
+    return every
 
 
 def _loops(
-    scheme: Scheme, shape: Shape, rounds: dict[int, list[Rounds]], given: tuple[TripCount, ...]
-) -> tuple[results.TripInfo, ...]:
-    found = []
+    walker: Walker, rounds: dict[int, list[Rounds]], given: tuple[TripCount, ...]
+) -> list[tuple[results.TripInfo, ...]]:
+    scheme, shape, launches = walker.scheme, walker.shape, walker.layout.count
+    infos: list[list[results.TripInfo]] = [[] for _ in range(launches)]
     for loop in scheme.forest.loops:
         entries = rounds.get(loop.index, [])
         conditions = shape.conditions[loop.index]
@@ -247,20 +305,24 @@ def _loops(
             how = "given" if stand_in else "assumed"
         else:
             how = "constant" if _constant(shape, loop.index) else "inferred"
-        mean = headers / lanes if lanes else 0.0
+        mean = ratio(headers, lanes)
         if any(e.how == "unknown" for e in entries):
             mean = known.count + (1 if first else 0)
-        found.append(
-            results.TripInfo(
-                loop.index, loop.label, loop.line, loop.location.line if loop.location else None,
-                how, max(0.0, mean - (1 if first else 0)), mean,
-                min((e.lowest for e in entries), default=0),
-                max((e.highest for e in entries), default=0),
-                lanes, expression,
-                reason.reason if reason else None, (reason.line or None) if reason else None,
-            )
+        columns = (
+            most(0.0, mean - (1 if first else 0)), mean,
+            least(*(e.lowest for e in entries)) if entries else 0,
+            most(*(e.highest for e in entries)) if entries else 0, lanes,
         )  # fmt: skip
-    return tuple(found)
+        rows = zip(*(listed(one, launches) for one in columns), strict=True)
+        for infos_of, row in zip(infos, rows, strict=True):
+            infos_of.append(
+                results.TripInfo(
+                    loop.index, loop.label, loop.line,
+                    loop.location.line if loop.location else None, how, *row, expression,
+                    reason.reason if reason else None, (reason.line or None) if reason else None,
+                )
+            )  # fmt: skip
+    return [tuple(found) for found in infos]
 
 
 def _constant(shape: Shape, loop: int) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,14 +22,21 @@ from wattcast.features.symbolic.arith import (
     Value,
     inverted,
 )
-from wattcast.features.symbolic.evaluate import Context, Mask, State
+from wattcast.features.symbolic.closed import NEVER, Counts, kept, picked_rows, solve_test
+from wattcast.features.symbolic.counting import weights_of
+from wattcast.features.symbolic.each import (
+    NUMBER,
+    ApartError,
+    Number,
+    agreed,
+    each,
+    least,
+)
+from wattcast.features.symbolic.evaluate import Context, Mask, State, choose
 from wattcast.features.symbolic.journal import Rounds
 from wattcast.features.symbolic.plan import DEEPEST
 from wattcast.features.symbolic.walk import Edge, Walker
 from wattcast.features.trips import TripCount
-
-NEVER = np.int64(1) << np.int64(60)
-"""Iterations of a loop that is not left by an exit."""
 
 MOST_CELLS = 1 << 22
 """Rows times lanes of one loop looked at apart (4 MB of masks)."""
@@ -41,27 +49,6 @@ TRY_BUDGET = 2000
 """Blocks walked one iteration at a time, over the whole analysis (each some 50 us): enough for
 geometric loops and for some hundred iterations; it bounds the time of hostile loops."""
 
-Counts = npt.NDArray[np.int64]
-
-
-def solve_test(test: Test) -> Counts:
-    """First counter >= 0 at which ``value OP 0`` fails; NEVER if it does not, or not exactly."""
-    value = test.value
-    ((_, factor),) = value.terms.items()
-    base, step = np.broadcast_arrays(
-        np.asarray(value.base, dtype=np.int64), np.asarray(factor, dtype=np.int64)
-    )
-    divisor = np.where(step == 0, 1, step)
-    if test.how in ("lt", "le"):
-        # Integers: v <= 0 is v - 1 < 0.
-        held = base - (1 if test.how == "le" else 0)
-        steps = -(held // np.maximum(divisor, 1))  # ceil(-held / step)
-        return np.where(held >= 0, 0, np.where(step > 0, steps, NEVER))
-    if test.how == "ne":
-        exact = (step != 0) & (base % divisor == 0) & (-base // divisor >= 0)
-        return np.where(base == 0, 0, np.where(exact, -base // divisor, NEVER))
-    return np.where(base != 0, 0, np.where(step != 0, 1, NEVER))
-
 
 class Rounder:
     """Runs loops for a walker. ``given``: trips per loop to use where nothing is known."""
@@ -73,6 +60,7 @@ class Rounder:
         self.shape = walker.shape
         self.evaluator = walker.evaluator
         self.budget = TRY_BUDGET
+        self.layout = walker.layout
         self.cells = walker.evaluator.lanes.count
         self.deep = 0
 
@@ -116,12 +104,12 @@ class Rounder:
 
     def _solve(
         self, loop: int, context: Context, state: State
-    ) -> tuple[int | Counts, list[Mask | None]] | Missing:
-        """Last iteration of every lane (int if one for all), and who leaves by which exit."""
+    ) -> tuple[Number | Counts, list[Mask | None]] | Missing:
+        """Last iteration of every lane (a number if one for all), and who leaves by which exit."""
         counter = Val(0, 0, INFINITE, {loop: 1})
         there = Context(loop, context, "solve", context.rows, context.weight, counter)
         saved, self.evaluator.obligations = self.evaluator.obligations, []
-        lasts: list[int | Counts] = []
+        lasts: list[Number | Counts] = []
         try:
             for leave in self.shape.exits[loop]:
                 ending = self.scheme.endings[leave.source]
@@ -135,7 +123,7 @@ class Rounder:
                 stays = value if inside[0] else inverted(value)
                 if isinstance(stays, Missing):
                     return stays
-                if isinstance(stays, int):
+                if isinstance(stays, NUMBER):
                     lasts.append(int(NEVER) if stays else 0)
                 elif isinstance(stays, Val):
                     lasts.append(np.where(stays.base, NEVER, np.int64(0)))
@@ -147,27 +135,27 @@ class Rounder:
         finally:
             self.evaluator.obligations = saved
         shape = state.mask.shape
-        if all(isinstance(last, int) for last in lasts):
-            last: int | Counts = min(one for one in lasts if isinstance(one, int))
+        numbers = [last for last in lasts if isinstance(last, NUMBER)]
+        last: Number | Counts
+        if len(numbers) == len(lasts):
+            last = least(*numbers)
             if last >= NEVER:
                 return Missing("it never ends", self.scheme.forest.loops[loop].line)
         else:
-            least = lasts[0]
+            first: Counts = np.asarray(lasts[0])
             for other in lasts[1:]:
-                least = np.minimum(least, other)
-            wide = np.broadcast_to(np.asarray(least), np.broadcast_shapes(shape, np.shape(least)))
-            held = wide[np.broadcast_to(state.mask, wide.shape)]
-            if held.size == 0:
+                first = np.minimum(first, np.asarray(other))
+            wide = np.broadcast_to(first, np.broadcast_shapes(shape, np.shape(first)))
+            inside = np.broadcast_to(state.mask, wide.shape)
+            if not self.layout.any(inside):
                 return Missing("no lane enters it", 0)
-            if held.max() >= NEVER:
+            high = self._end(np.maximum, wide, inside)
+            if high >= NEVER:
                 return Missing("it never ends", self.scheme.forest.loops[loop].line)
-            last = (
-                int(held[0])
-                if held.min() == held.max()
-                else np.where(np.broadcast_to(state.mask, wide.shape), wide, 0)
-            )
+            low = self._end(np.minimum, wide, inside)
+            last = low if low == high else np.where(inside, wide, 0)
         for need in obligations:
-            if not _kept(need.value, need.low, need.high, last, loop, state.mask):
+            if not kept(need.value, need.low, need.high, last, loop, state.mask, self.layout):
                 return Missing("its counter wraps", self.scheme.forest.loops[loop].line)
         chosen: list[Mask | None] = [None]
         if len(lasts) == 1:
@@ -175,18 +163,27 @@ class Rounder:
         chosen = []
         before = np.zeros((1, 1), dtype=np.bool_)
         for one in lasts:
-            mine = (np.asarray(one) == last) & ~before
+            mine = (np.asarray(one) == np.asarray(last)) & ~before
             mine = mine if mine.ndim == 2 else np.atleast_2d(mine)
             before = before | mine
             chosen.append(mine)
         return last, chosen
+
+    def _end(self, end: np.ufunc, wide: Counts, inside: Mask) -> Number:
+        """The least or the greatest count of the lanes inside."""
+        if self.layout.count == 1:
+            return int(end.reduce(wide[inside]))
+        found: Number = self.layout.extreme(
+            end, np.where(inside, wide, NEVER if end is np.minimum else -NEVER)
+        )
+        return found
 
     def _closed(
         self,
         loop: int,
         context: Context,
         state: State,
-        last: int | Counts,
+        last: Number | Counts,
         chosen: list[Mask | None],
     ) -> list[Edge] | Missing:
         exits = self.shape.exits[loop]
@@ -195,8 +192,8 @@ class Rounder:
         apart = bool(self.shape.varies[loop] >> loop & 1)
         made: tuple[Context, State, npt.NDArray[np.intp] | None] | Missing
         if not apart and self.shape.bent >> loop & 1:
-            rounds = (last if isinstance(last, int) else int(last.max())) + 1
-            apart = rounds * context.rows * self.cells <= BENT_CELLS
+            rounds = self.layout.extreme(np.maximum, last) + 1
+            apart = bool(rounds * context.rows * self.cells <= BENT_CELLS)
         made = self._body(loop, context, state, last, apart, at_latch)
         if isinstance(made, Missing):
             return made
@@ -210,14 +207,19 @@ class Rounder:
                 body.leaving[leave.source] = self.walker.count(state.mask, context)
                 continue
             if isinstance(last, int):
-                gone: Mask = (body.stop - 1 == last)[:, None]
+                gone: Mask = self.of_lanes(body.stop - 1 == last)
             else:
-                wide = last if last.shape[0] == 1 or parent_rows is None else last[parent_rows]
-                gone = wide == (body.stop - 1)[:, None]
+                wide = np.atleast_2d(np.asarray(last))
+                wide = wide if wide.shape[0] == 1 or parent_rows is None else wide[parent_rows]
+                gone = wide == self.of_lanes(body.stop - 1)
             body.leaving[leave.source] = gone if mine is None else gone & mine
         self._note(loop, context, state, last)
         counter: Value
-        counter = last if isinstance(last, int) else Val(last, int(last.min()), int(last.max()))
+        if isinstance(last, NUMBER):
+            counter = last
+        else:
+            low, high = (self.layout.extreme(one, last) for one in (np.minimum, np.maximum))
+            counter = Val(last, low, high)
         leaving = Context(loop, context, "exit", context.rows, context.weight, counter)
         leaving.picked = (body, picked)
         self.walker.region(loop, body, arriving)
@@ -225,7 +227,7 @@ class Rounder:
         edges: list[Edge] = []
         for leave, mine in zip(exits, chosen, strict=True):
             part = state if mine is None else state.only(mine)
-            if mine is None or part.mask.any():
+            if mine is None or self.layout.any(part.mask):
                 edges.append((leave.source, leave.target, part))
         return edges
 
@@ -234,89 +236,122 @@ class Rounder:
         loop: int,
         context: Context,
         state: State,
-        last: int | Counts,
+        last: Number | Counts,
         apart: bool,
         at_latch: bool,
     ) -> tuple[Context, State, npt.NDArray[np.intp] | None] | Missing:
         """The iterations in rows: each apart, or runs of them in which the same lanes stay."""
         rows = context.rows
         mask = state.mask
-        starts: list[Counts] = []
-        table = np.atleast_2d(np.asarray(last))
-        for row in range(table.shape[0] if table.shape[0] > 1 else 1):
-            if isinstance(last, int):
-                ends = np.array([last], dtype=np.int64)
-            else:
-                ends = np.unique(table[row][mask[row if mask.shape[0] > 1 else 0]])
-                ends = ends if ends.size else np.zeros(1, dtype=np.int64)
-            total = int(ends[-1]) + 1
-            if apart:
-                if total * self.cells > MOST_CELLS * 4:
-                    return Missing("too many iterations that differ", 0)
-                points = np.arange(total + 1, dtype=np.int64)
-            elif at_latch:
-                points = np.concatenate([[0], ends + 1])
-            else:
-                points = np.unique(np.concatenate([[0], ends, ends + 1]))
-            starts.append(points)
-        if len(starts) == 1 and rows > 1:
-            starts = starts * rows
+        pairs = zip(self.layout.parts(last), self.layout.parts(mask), strict=True)
+        alike = [next(pairs)] if isinstance(last, int) else pairs
+        found = [self._points(one, part, rows, apart, at_latch) for one, part in alike]
+        if agreed([one is None for one in found]):
+            return Missing("too many iterations that differ", 0)
+        every = [one for one in found if one is not None]
+        starts = every[0]
         sizes = [points.size - 1 for points in starts]
+        if any([points.size - 1 for points in one] != sizes for one in every[1:]):
+            raise ApartError([tuple(points.size for points in one) for one in every])
         count = sum(sizes)
         if count * self.cells > MOST_CELLS * 4:
             return Missing("too many iterations that differ", 0)
-        start = np.concatenate([points[:-1] for points in starts])
-        stop = np.concatenate([points[1:] for points in starts])
+        start, stop = self._same(
+            [np.concatenate([points[:-1] for points in one]) for one in every],
+            [np.concatenate([points[1:] for points in one]) for one in every],
+        )
         parent_rows = np.repeat(np.arange(rows), sizes)
-        top = int(stop.max()) - 1
+        top: Number
+        if stop.ndim == 1:
+            top = int(stop.max()) - 1
+        else:
+            top = each(self.layout, (stop.max(axis=1) - 1).tolist())
         if apart:
-            counter: Value = Val(start[:, None], 0, top) if count > 1 else int(start[0])
+            counter: Value
+            if count > 1:
+                counter = Val(self.of_lanes(start), 0, top)
+            else:
+                counter = each(self.layout, np.atleast_2d(start)[:, 0].tolist())
         else:
             counter = Val(0, 0, top, {loop: 1}) if top else 0
-        weight = context.weight[parent_rows] * (stop - start)
+        weight = context.weight[..., parent_rows] * (stop - start)
         identity = count == rows and all(size == 1 for size in sizes)
         body = Context(loop, context, "body", count, weight, counter,
                        None if identity else parent_rows)  # fmt: skip
         body.start, body.stop = start, stop
         picked: npt.NDArray[np.intp] | None = None
-        if isinstance(last, int):
+        if isinstance(last, NUMBER):
             arriving = mask if mask.shape[0] == 1 or identity else mask[parent_rows]
             if count > 1:
                 ends_at = np.cumsum(sizes) - 1
                 picked = np.broadcast_to(ends_at[:, None], (rows, mask.shape[1]))
         else:
+            table = np.atleast_2d(last)
             wide = table if table.shape[0] == 1 else table[parent_rows]
             there = mask if mask.shape[0] == 1 else mask[parent_rows]
-            arriving = there & (wide >= start[:, None])
+            arriving = there & (wide >= self.of_lanes(start))
             if count > 1:
-                first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-                found = [
-                    first[row] + np.searchsorted(
-                        starts[row], table[row if table.shape[0] > 1 else 0], side="right"
-                    ) - 1
-                    for row in range(rows)
-                ]  # fmt: skip
-                picked = np.minimum(np.array(found), count - 1)
+                firsts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+                parts = [
+                    picked_rows(firsts, one, part)
+                    for one, part in zip(every, self.layout.parts(table), strict=True)
+                ]
+                picked = np.minimum(np.concatenate(parts, axis=1), count - 1)
         return body, State(arriving, state.share, state.known), picked
 
+    def _points(
+        self, last: int | Counts, mask: Mask, rows: int, apart: bool, at_latch: bool
+    ) -> list[Counts] | None:
+        """Where the runs of iterations of each row begin, and where the last one ends; ``None`` if
+        they are too many."""
+        starts: list[Counts] = []
+        table = np.atleast_2d(np.asarray(last))
+        for row in range(table.shape[0]):
+            if isinstance(last, int):
+                ends = np.array([last], dtype=np.int64)
+            else:
+                ends = np.unique(table[row][mask[row if mask.shape[0] > 1 else 0]])
+                ends = ends if ends.size else np.zeros(1, dtype=np.int64)
+            if apart:
+                if (int(ends[-1]) + 1) * mask.shape[1] > MOST_CELLS * 4:
+                    return None
+                points = np.arange(int(ends[-1]) + 2, dtype=np.int64)
+            elif at_latch:
+                points = np.concatenate([[0], ends + 1])
+            else:
+                points = np.unique(np.concatenate([[0], ends, ends + 1]))
+            starts.append(points)
+        return starts * rows if len(starts) == 1 else starts
+
+    def _same(self, starts: list[Counts], stops: list[Counts]) -> tuple[Counts, Counts]:
+        """Starts and stops of rows, ``[rows]`` where all launches have the same."""
+        one = all((a == starts[0]).all() for a in starts[1:])
+        if one and all((a == stops[0]).all() for a in stops[1:]):
+            return starts[0], stops[0]
+        return np.stack(starts), np.stack(stops)
+
+    def of_lanes(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """``[rows]`` or ``[launches, rows]`` as a table that goes with ``[rows, lanes]``."""
+        if values.ndim == 1:
+            return values[:, None]
+        return np.repeat(values.T, self.layout.sizes, axis=1)
+
     def _note(
-        self, loop: int, context: Context, state: State, last: int | Counts,
+        self, loop: int, context: Context, state: State, last: Number | Counts,
         reason: Missing | None = None, how: str = "inferred",
     ) -> None:  # fmt: skip
         """Write down how often the header was executed."""
         entries = self.walker.count(state.mask, context)[1]
-        if isinstance(last, int):
+        low: Number
+        high: Number
+        if isinstance(last, NUMBER):
             rounds, low, high = entries * (last + 1), last + 1, last + 1
         else:
             wide = np.broadcast_to(last, np.broadcast_shapes(last.shape, state.mask.shape))
             inside = np.broadcast_to(state.mask, wide.shape)
-            held = wide[inside]
-            low, high = int(held.min()) + 1, int(held.max()) + 1
+            low, high = (self._end(end, wide, inside) + 1 for end in (np.minimum, np.maximum))
             per_warp = ((wide + 1) * inside).reshape(wide.shape[0], -1, 32).sum(axis=2)
-            weight = context.weight
-            if wide.shape[0] != context.rows:
-                weight = weight.sum(keepdims=True)
-            rounds = float(weight @ (per_warp @ self.walker.warp_weights))
+            rounds = self.walker.weighed(weights_of(wide, context), per_warp)
             if not state.known and low != high:
                 line = self.scheme.forest.loops[loop].line
                 reason, how = Missing("which lanes enter it depends on data", line), "doubtful"
@@ -376,7 +411,7 @@ class Rounder:
                 mask = latches[0][2].mask
                 for _, _, part in latches[1:]:
                     mask = mask | part.mask
-                if not mask.any():
+                if not self.layout.any(mask):
                     break
                 values = {
                     p.node: self.evaluator.evaluate(p.latch, body)
@@ -391,7 +426,7 @@ class Rounder:
         last = np.maximum(rounds - 1, 0)
         self._note(loop, context, state, last)
         there = Context(loop, context, "exit", context.rows, context.weight,
-                        Val(last, 0, int(last.max())))  # fmt: skip
+                        Val(last, 0, self.layout.extreme(np.maximum, last)))  # fmt: skip
         there.memo.update(after)  # type: ignore[arg-type]
         context.exits[loop] = there
         return [(source, target, part) for (source, target), part in going.items()]
@@ -413,13 +448,7 @@ class Rounder:
         if isinstance(value, Missing | Test) or isinstance(held, Test):
             after[node] = value if isinstance(value, Missing) else Missing("a condition", 0)
             return
-        after[node] = self.evaluator_select(left, value, held)
-
-    def evaluator_select(self, mask: Mask, yes: int | Val, no: int | Val) -> Value:
-        """``yes`` where the mask is set, else ``no``."""
-        from wattcast.features.symbolic.evaluate import choose
-
-        return choose([Val(mask, 0, 1), yes, no])
+        after[node] = choose([Val(left, 0, 1), value, held], self.layout)
 
     # --- unknown ---
 
@@ -441,20 +470,3 @@ class Rounder:
             return [(leave.source, leave.target, state) for leave in exits]
         part = state.guessed(1 / max(1, len(exits)))
         return [(leave.source, leave.target, part) for leave in exits]
-
-
-def _kept(value: Val, low: int, high: int, last: int | Counts, loop: int, mask: Mask) -> bool:
-    """Whether a value stays within bounds from counter 0 to ``last``, for all lanes there."""
-    if set(value.terms) - {loop} or value.origin:
-        return False
-    factor = value.terms.get(loop, 0)
-    reach = float(np.max(np.abs(factor))) * float(np.max(last)) + float(np.max(np.abs(value.base)))
-    if reach > 2.0**62:
-        return False
-    end = value.base + factor * last
-    for edge in (value.base, end):
-        wide = np.asarray(edge)
-        good = (wide >= low) & (wide <= high)
-        if not (good | ~mask).all():
-            return False
-    return True

@@ -8,18 +8,17 @@ Otherwise the strata of the executed analysis are sampled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
 from math import gcd, prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from wattcast.features.attached import Attached
 from wattcast.features.execution.sampling import plan_blocks
-from wattcast.features.integers import COMPARISONS
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.symbolic.each import ApartError, Each, Layout, Number, each, most
+from wattcast.features.symbolic.relevant import relevant_nodes
 from wattcast.features.symbolic.results import SampledBlocks
 from wattcast.features.symbolic.scheme import Scheme
 from wattcast.features.values import Affine, Node, affine
@@ -43,53 +42,66 @@ MOST_STEPS = 16
 MOST_BETWEEN = 4
 """Most blocks across which one comparison changes its outcome (a guard ``i < n``: 1)."""
 
-Constant = Callable[[str, int, int], "int | None"]
+Constant = Callable[[str, int, int], "Number | None"]
+_Sum = tuple[Any, dict[Node, Any], list[Any]]
+"""Constant, factors of leaves and steps of loop counters; each a ``Number``."""
+
+
+class Shape(NamedTuple):
+    """Blocks and threads along the axes, of a launch or of each of some."""
+
+    grid: tuple[Number, ...]
+    block: tuple[Number, ...]
+    warps_per_block: Number
+
 
 _AXES = ("ctaid.x", "ctaid.y", "ctaid.z")
-_TRANSPARENT = frozenset({
-    "add", "sub", "mul", "shl", "sext", "zext", "trunc", "neg", "select", "join", "exit", "phi",
-    "const", "special", "param", "symbol", "unknown",
-})  # fmt: skip
-_LOGIC = frozenset({"and", "or", "xor"})
 
 
 class IrregularError(Exception):
     """The grid does not fall into intervals, or an address is no sum of multiples."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Relevant:
-    """Nodes that tell blocks apart: compared ones, and addresses. ``irregular``: others do."""
-
-    compared: tuple[Node, ...]
-    addresses: tuple[Node, ...]
-    irregular: bool
-
-
-_relevant: Attached[Scheme, _Relevant] = Attached("relevant")
-
-
 def choose_blocks(
-    scheme: Scheme, launch: Launch, constant: Constant, *, knowable: bool
-) -> SampledBlocks:
-    """Every block of a small launch, one of each kind of block, or a sample: that of an execution
-    where the rest of the kernel is ``knowable``."""
+    scheme: Scheme, asked: Sequence[tuple[Launch, Constant]], *, knowable: bool
+) -> list[SampledBlocks]:
+    """For each launch every block if it is small, one of each kind of block, or a sample: that of
+    an execution where the rest of the kernel is ``knowable``."""
+    large = [pair for pair in asked if not _small(pair[0])]
+    kinds = iter(_kinds_of_blocks(scheme, large) if large else ())
+    return [
+        _whole(launch)
+        if _small(launch)
+        else _chosen(Forms(scheme, launch, constant), launch, next(kinds), knowable)
+        for launch, constant in asked
+    ]
+
+
+def _small(launch: Launch) -> bool:
+    return launch.blocks * launch.warps_per_block * WARP_SIZE <= ALL_LANES
+
+
+def _whole(launch: Launch) -> SampledBlocks:
+    blocks = tuple(range(launch.blocks))
+    return SampledBlocks(blocks, (1.0,) * launch.blocks, launch.blocks, True)
+
+
+def _chosen(forms: Forms, launch: Launch, looked: _Looked | None, knowable: bool) -> SampledBlocks:
     lanes = launch.warps_per_block * WARP_SIZE
-    if launch.blocks * lanes <= ALL_LANES:
-        blocks = tuple(range(launch.blocks))
-        return SampledBlocks(blocks, (1.0,) * launch.blocks, launch.blocks, True)
     try:
-        axes = _intervals(scheme, launch, constant)
+        if looked is None:
+            raise IrregularError
+        axes = _intervals(launch, looked)
         if prod(len(axis) for axis in axes) * lanes > MOST_LANES:
             raise IrregularError
     except IrregularError:
-        count = max(1, len(scheme.cfg.body.instructions))
-        cuts = turns(Forms(scheme, launch, constant))
+        count = max(1, len(forms.scheme.cfg.body.instructions))
+        cuts = turns(forms, launch)
         plan = plan_blocks(launch, cuts=cuts)
         drawn = knowable and count * lanes * len(plan.blocks) <= DRAWN_CELLS
         if not drawn:
-            most = min(MOST_BLOCKS, SAMPLED_CELLS // (count * lanes))
-            plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, most), cuts=cuts)
+            few = min(MOST_BLOCKS, SAMPLED_CELLS // (count * lanes))
+            plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, few), cuts=cuts)
         weights = tuple(float(w) for w in plan.weights())
         held = plan if drawn else None
         return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete, held)
@@ -105,70 +117,10 @@ def choose_blocks(
     )
 
 
-def _relevant_nodes(scheme: Scheme) -> _Relevant:
-    known = _relevant.get(scheme)
-    if known is not None:
-        return known
-    depends = _depending(scheme)
-    decisions: list[Node] = [e.condition for e in scheme.endings if e.condition is not None]
-    decisions += [guard for guards in scheme.guards for _, guard, _ in guards]
-    addresses = [access.address for found in scheme.accesses for access in found]
-    compared: list[Node] = []
-    irregular = False
-    seen: set[Node] = set()
-    stack = [*decisions, *addresses]
-    while stack:
-        node = stack.pop()
-        if node in seen or node not in depends:
-            continue
-        seen.add(node)
-        stack.extend(node.args)
-        if node.op == "phi":
-            phi = scheme.phis[node]
-            stack.append(phi.start)
-            if phi.step is None or phi.step in depends:
-                irregular = True
-        elif node.op in COMPARISONS or node.op in ("min.s", "max.s", "min.u", "max.u"):
-            compared.append(node)
-        elif node.op == "mul":
-            irregular |= all(arg in depends for arg in node.args)
-        elif node.op not in _TRANSPARENT and not (node.bits == 1 and node.op in _LOGIC):
-            irregular = True
-    found = _Relevant(
-        tuple(compared),
-        tuple(dict.fromkeys(address for address in addresses if address in depends)),
-        irregular,
-    )
-    _relevant.set(scheme, found)
-    return found
-
-
-def _depending(scheme: Scheme) -> set[Node]:
-    """Nodes made of ``ctaid``."""
-    found: set[Node] = set()
-    for _ in range(4):  # phis depend on nodes made later
-        before = len(found)
-        for node in scheme.graph.nodes:
-            if node in found:
-                continue
-            if node.op == "special":
-                if str(node.value).startswith("ctaid"):
-                    found.add(node)
-            elif any(arg in found for arg in node.args):
-                found.add(node)
-            elif node.op == "phi":
-                phi = scheme.phis[node]
-                if phi.start in found or (phi.latch is not None and phi.latch in found):
-                    found.add(node)
-        if len(found) == before:
-            break
-    return found
-
-
 class Forms:
     """Affine forms with the launch's constants filled in and loop counters taken apart."""
 
-    def __init__(self, scheme: Scheme, launch: Launch, constant: Constant) -> None:
+    def __init__(self, scheme: Scheme, launch: Launch | Shape, constant: Constant) -> None:
         self.scheme = scheme
         self.launch = launch
         self.constant = constant
@@ -190,7 +142,7 @@ class Forms:
                 return 0
         return None
 
-    def form(self, node: Node) -> tuple[int, dict[Node, int], list[int]]:
+    def form(self, node: Node) -> _Sum:
         """Constant, terms and the steps of loop counters in a value. Raises IrregularError."""
         constant = 0
         terms: dict[Node, int] = {}
@@ -234,25 +186,98 @@ class Forms:
             if node.op == "and":
                 return 0, number
             if node.op == "rem.u":
-                return 0, max(number - 1, 0)
+                return 0, most(number - 1, 0)
             return 0, around[1] >> number if node.op[:3] == "shr" else around[1]
         return None
 
 
-def _intervals(scheme: Scheme, launch: Launch, constant: Constant) -> list[list[tuple[int, float]]]:
-    """Along each axis: blocks to look at, and how many of the axis each stands for."""
-    relevant = _relevant_nodes(scheme)
+class _Looked(NamedTuple):
+    """What tells blocks of a launch apart: sums that change their sign, and addresses."""
+
+    forms: Forms
+    compared: list[_Sum]
+    addresses: list[_Sum]
+
+
+def _kinds_of_blocks(
+    scheme: Scheme, asked: Sequence[tuple[Launch, Constant]]
+) -> list[_Looked | None]:
+    """What tells blocks apart, for each launch; ``None`` where that is irregular. The sums of all
+    are worked out at once, as far as launches do not differ in them."""
+    relevant = relevant_nodes(scheme)
     if relevant.irregular:
-        raise IrregularError
-    forms = Forms(scheme, launch, constant)
+        return [None] * len(asked)
+    layout = Layout([1] * len(asked))
+    forms = Forms(
+        scheme, _together(layout, [launch for launch, _ in asked]), _constants(layout, asked)
+    )
+    compared: list[_Sum] = []
+    try:
+        for node in relevant.compared:
+            compared += _compared(forms, node)
+        addresses = [forms.form(node) for node in relevant.addresses]
+    except IrregularError:
+        return [None] * len(asked)
+    except ApartError as error:
+        parts: dict[Hashable, list[int]] = {}
+        for place, kind in enumerate(error.kinds):
+            parts.setdefault(kind, []).append(place)
+        found: dict[int, _Looked | None] = {}
+        for places in parts.values():
+            several = _kinds_of_blocks(scheme, [asked[place] for place in places])
+            found.update(zip(places, several, strict=True))
+        return [found[place] for place in range(len(asked))]
+    if len(asked) == 1:
+        return [_Looked(forms, compared, addresses)]
+    return [
+        _Looked(
+            Forms(scheme, *pair),
+            [_sum_of(part, number) for part in compared],
+            [_sum_of(part, number) for part in addresses],
+        )
+        for number, pair in enumerate(asked)
+    ]
+
+
+def _together(layout: Layout, launches: Sequence[Launch]) -> Shape:
+    """The shape of launches as one whose numbers are theirs."""
+    grid, block = (
+        tuple(each(layout, list(sizes)) for sizes in zip(*shapes, strict=True))
+        for shapes in ([one.grid for one in launches], [one.block for one in launches])
+    )
+    return Shape(grid, block, each(layout, [one.warps_per_block for one in launches]))
+
+
+def _constants(layout: Layout, asked: Sequence[tuple[Launch, Constant]]) -> Constant:
+    def constant(name: str, offset: int, bits: int) -> Number | None:
+        values = [known(name, offset, bits) for _, known in asked]
+        if None in values and any(value is not None for value in values):
+            raise ApartError([value is None for value in values])
+        found: Number | None = each(layout, values)
+        return found
+
+    return constant
+
+
+def _sum_of(part: _Sum, number: int) -> _Sum:
+    """The sum of one launch."""
+    constant, terms, steps = part
+
+    def own(value: Any) -> int:
+        found: int = value.values[number] if type(value) is Each else value
+        return found
+
+    return own(constant), {n: own(f) for n, f in terms.items()}, [own(step) for step in steps]
+
+
+def _intervals(launch: Launch, looked: _Looked) -> list[list[tuple[int, float]]]:
+    """Along each axis: blocks to look at, and how many of the axis each stands for."""
     singles: list[set[int]] = [set(), set(), set()]
     cuts: list[set[int]] = [set(), set(), set()]
-    for node in relevant.compared:
-        for part in _compared(forms, node):
-            _turn(forms, launch, part, singles, cuts)
+    for part in looked.compared:
+        _turn(looked.forms, launch, part, singles, cuts)
     periods = [1, 1, 1]
-    for node in relevant.addresses:
-        _, terms, _ = forms.form(node)
+    for _, terms, _ in looked.addresses:
         for leaf, factor in terms.items():
             if leaf.op == "special" and leaf.value in _AXES:
                 axis = _AXES.index(leaf.value)
@@ -261,16 +286,15 @@ def _intervals(scheme: Scheme, launch: Launch, constant: Constant) -> list[list[
     return [_axis(launch.grid[axis], singles[axis], cuts[axis], periods[axis]) for axis in range(3)]
 
 
-def turns(forms: Forms) -> tuple[tuple[int, ...], ...]:
+def turns(forms: Forms, launch: Launch) -> tuple[tuple[int, ...], ...]:
     """Along each axis, blocks from which on some comparison has another outcome for some lane, or
     for all, whatever else is unknown.
 
     So guards that few blocks pass are found where the grid does not fall into intervals. A loop of
     smaller steps than from block to block is taken to go up to where the next block begins.
     """
-    launch = forms.launch
     cuts: list[set[int]] = [set(), set(), set()]
-    for node in _relevant_nodes(forms.scheme).compared:
+    for node in relevant_nodes(forms.scheme).compared:
         with suppress(IrregularError):
             for part in _compared(forms, node):
                 found = _along(forms, part)
@@ -285,20 +309,17 @@ def turns(forms: Forms) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(sorted(cut for cut in found if 0 < cut < size)) for found, size in sizes)
 
 
-_Parts = tuple[int, dict[Node, int], list[int]]
-
-
-def _compared(forms: Forms, node: Node) -> list[_Parts]:
+def _compared(forms: Forms, node: Node) -> list[_Sum]:
     """What a comparison turns at, where it is zero. Raises IrregularError."""
     for arg in node.args:
-        _must_not_wrap(forms, forms.launch, arg)
+        _must_not_wrap(forms, arg)
     parts = [_difference(forms, node.args[0], node.args[1])]
     if node.op.endswith(".u"):  # unsigned: the order also turns where a side changes sign
         parts += [forms.form(node.args[0]), forms.form(node.args[1])]
     return parts
 
 
-def _difference(forms: Forms, left: Node, right: Node) -> tuple[int, dict[Node, int], list[int]]:
+def _difference(forms: Forms, left: Node, right: Node) -> _Sum:
     first, terms, steps = forms.form(left)
     second, others, more = forms.form(right)
     total = dict(terms)
@@ -307,7 +328,7 @@ def _difference(forms: Forms, left: Node, right: Node) -> tuple[int, dict[Node, 
     return first - second, {n: f for n, f in total.items() if f}, [*steps, *more]
 
 
-def _must_not_wrap(forms: Forms, launch: Launch, node: Node) -> None:
+def _must_not_wrap(forms: Forms, node: Node) -> None:
     """The affine form of a compared value holds in the whole launch."""
     low, terms, _ = forms.form(node)
     high = low
@@ -315,7 +336,7 @@ def _must_not_wrap(forms: Forms, launch: Launch, node: Node) -> None:
         return
     for leaf, factor in terms.items():
         if leaf.op == "special" and leaf.value in _AXES:
-            bounds: tuple[int, int] | None = (0, launch.grid[_AXES.index(leaf.value)])
+            bounds: tuple[Any, Any] | None = (0, forms.launch.grid[_AXES.index(leaf.value)])
         else:
             bounds = forms.bounds(leaf)
         if bounds is not None:
@@ -337,7 +358,7 @@ class _Along(NamedTuple):
     turned: bool
 
 
-def _along(forms: Forms, form: _Parts) -> _Along | None:
+def _along(forms: Forms, form: _Sum) -> _Along | None:
     """Loop counters are left out; ``None``: it is the same in all blocks, or not known at all."""
     constant, terms, _ = form
     axis, slope = -1, 0
@@ -361,7 +382,11 @@ def _along(forms: Forms, form: _Parts) -> _Along | None:
 
 
 def _turn(
-    forms: Forms, launch: Launch, form: _Parts, singles: list[set[int]], cuts: list[set[int]]
+    forms: Forms,
+    launch: Launch,
+    form: _Sum,
+    singles: list[set[int]],
+    cuts: list[set[int]],
 ) -> None:
     """Note the blocks in which ``form`` is zero or changes its sign for some lane."""
     found = _along(forms, form)

@@ -14,8 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from wattcast.features.effort import checkpoint
-from wattcast.features.symbolic.accesses import Counting, measure
+from wattcast.features.symbolic.accesses import measure
 from wattcast.features.symbolic.arith import Missing, Test, Val, Value, inverted
+from wattcast.features.symbolic.counting import Counting
+from wattcast.features.symbolic.each import NUMBER, Amount, ApartError, Each, least, most
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask, State
 from wattcast.features.symbolic.journal import Entry, Guarded, Split, Visit
 from wattcast.features.symbolic.order import Watch
@@ -27,7 +29,7 @@ Edge = tuple[int, int, State]
 """Source block, target block (-1: out of the function), who goes along."""
 
 SMALL_MASK = 1 << 14
-"""Lanes of a mask up to which equal ones are looked for."""
+"""Lanes of a launch in a mask up to which equal ones are looked for."""
 
 BOTH_WAYS = 0.5
 """Share of the lanes that take a branch nothing is known of; every warp takes both sides. A
@@ -86,7 +88,7 @@ class Walker(Counting):
         self.loops: Loops
         self.calls: Called
         self.visits = 0
-        self.watch = Watch(self.scheme, shape.order, evaluator.lanes.living)
+        self.watch = Watch(self.scheme, shape.order, evaluator.lanes.living, self.layout)
         self._masks: dict[tuple[tuple[int, ...], bytes], Mask] = {}
 
     # --- walking ---
@@ -137,10 +139,10 @@ class Walker(Counting):
         for state in incoming[1:]:
             mask = mask | state.mask
         known = all(state.known for state in incoming)
-        share = 1.0
+        share: Amount = 1.0
         if any(state.share != 1.0 for state in incoming):
-            lanes = sum(state.share * float(state.mask.sum()) for state in incoming)
-            share = min(1.0, lanes / max(1.0, float(mask.sum())))
+            lanes = sum(state.share * self.marked(state.mask) for state in incoming)
+            share = least(1.0, lanes / most(1.0, self.marked(mask)))
         return State(mask, share, known)
 
     def block(self, block: int, context: Context, state: State) -> list[Edge]:
@@ -156,7 +158,7 @@ class Walker(Counting):
                 if (source, block) in context.edges
             ]
             if coming:
-                warps = float(self.watch.groups(block, coming) @ self.warp_weights)
+                warps = self.weighed(None, self.watch.groups(block, coming))
         each = self.of_warps(state.mask, context) if self.by_warp else None
         self.journal.append(Visit(block, warps, lanes * state.share, state.known, each))
         guarded: dict[int, State] = {}
@@ -175,7 +177,7 @@ class Walker(Counting):
 
     def _one(self, mask: Mask) -> Mask:
         """Equal masks as one object, so that what is known of one is known of all."""
-        if mask.size > SMALL_MASK:
+        if mask.size > SMALL_MASK * self.layout.count:
             return mask
         return self._masks.setdefault((mask.shape, mask.tobytes()), mask)
 
@@ -187,7 +189,7 @@ class Walker(Counting):
     def split(self, value: Value, state: State) -> tuple[State, State, Missing | None]:
         """Who of ``state`` finds a predicate true, and who false."""
         nobody = np.zeros((1, state.mask.shape[1]), dtype=np.bool_)
-        if isinstance(value, int):
+        if isinstance(value, NUMBER):
             none = State(nobody, 1.0, state.known)
             return (state, none, None) if value else (none, state, None)
         if isinstance(value, Val):
@@ -212,9 +214,9 @@ class Walker(Counting):
         self._note(ending.position, context, taken, other, reason)
         edges = []
         for target, part in zip(ending.targets, (taken, other), strict=True):
-            if isinstance(value, int) and not (value if part is taken else not value):
+            if isinstance(value, NUMBER) and not (value if part is taken else not value):
                 continue
-            if part.mask.any():
+            if self.layout.any(part.mask):
                 edges.append((block, target, part))
         return edges
 
@@ -231,7 +233,7 @@ class Walker(Counting):
         self.journal.append(entry)
 
     def _leave(
-        self, block: int, context: Context, state: State, held: Mask | tuple[float, float]
+        self, block: int, context: Context, state: State, held: Mask | tuple[Amount, Amount]
     ) -> list[Edge]:
         """The exit branch of a loop whose trip counts are solved: no condition to look at."""
         ending = self.scheme.endings[block]
@@ -242,14 +244,14 @@ class Walker(Counting):
         if isinstance(held, tuple):
             warps, lanes = self.count(state.mask, context)
             gone = (held[0], held[1] * state.share)
-            stay = (max(0.0, warps - gone[0]), max(0.0, lanes * state.share - gone[1]))
+            stay = (most(0.0, warps - gone[0]), most(0.0, lanes * state.share - gone[1]))
             yes, no = (stay, gone) if 0 in inside else (gone, stay)
             self.journal.append(Split(ending.position, *yes, *no, None))
             return [(block, ending.targets[place], state) for place in inside]
         going, staying = state.only(held), state.only(~held)
         pair = (staying, going) if 0 in inside else (going, staying)
         self._note(ending.position, context, *pair, None)
-        if not staying.mask.any():
+        if not self.layout.any(staying.mask):
             return []
         return [(block, ending.targets[place], staying) for place in inside]
 
@@ -257,6 +259,8 @@ class Walker(Counting):
         ending = self.scheme.endings[block]
         assert ending.condition is not None
         value = self.evaluator.evaluate(ending.condition, context)
+        if isinstance(value, Each):
+            raise ApartError(value.values)
         if isinstance(value, int):
             inside = 0 <= value < len(ending.targets)
             return [(block, ending.targets[value], state)] if inside else []
@@ -264,7 +268,7 @@ class Walker(Counting):
         for number, target in enumerate(ending.targets):
             if isinstance(value, Val) and not value.terms:
                 part = state.only(np.asarray(value.base == number))
-                if not part.mask.any():
+                if not self.layout.any(part.mask):
                     continue
             else:
                 part = state.guessed(1 / len(ending.targets))

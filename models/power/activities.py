@@ -14,14 +14,8 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
-from wattcast.models.time.bottleneck import (
-    CONSTANTS,
-    NOTHING_BESIDE,
-    SHARED_BYTES_PER_LANE,
-    Beside,
-    Constants,
-    dram_bytes,
-)
+from wattcast.models.time.beside import NOTHING_BESIDE, Beside
+from wattcast.models.time.bottleneck import CONSTANTS, SHARED_BYTES_PER_LANE, Constants, dram_bytes
 from wattcast.models.time.measured_work import FLOPS_PER_FMA, Work
 
 

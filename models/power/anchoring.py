@@ -17,7 +17,11 @@ to the second digit (docs/power.md has the figures and the command).
 
 from __future__ import annotations
 
+import csv
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,9 +40,47 @@ NOISE = 0.02
 LENGTHS = (22.0, 90.0, 1.5)
 """Distances in ln threads, ln threads per block and ln predicted watts at which launches are
 one unit apart: where the prediction hardly moves, neither does what it misses."""
-DEVIATIONS = 2.3
-"""Half the width of a 90 % interval in standard deviations of the process. A normal one would
-need 1.64; measured power has longer tails (1.6 on K20, 2.3 on M60, 2.7 on V100)."""
+ANY = "any"
+
+
+class AnchoredWidth(NamedTuple):
+    """Half the width of an interval in standard deviations of the process, and its ``level``.
+
+    ``anchored.csv`` (made by ``python -m studies intervals --write``) holds what one or three known
+    launches left of kernels left out, by GPU and source of its rows; ``groups`` are kernels. The
+    row ``any`` is for models without rows of their own there: boards are its groups, and so few
+    support a level of 0.8. A normal process would need 1.64 at 0.9.
+    """
+
+    gpu: str
+    source: str
+    deviations: float
+    level: float
+    groups: int
+
+
+WIDTHS = Path(__file__).with_name("anchored.csv")
+
+
+@lru_cache(maxsize=1)
+def _widths() -> dict[tuple[str, str], AnchoredWidth]:
+    with WIDTHS.open(encoding="utf-8", newline="") as file:
+        return {
+            (row["gpu"], row["source"]): AnchoredWidth(
+                row["gpu"],
+                row["source"],
+                float(row["deviations"]),
+                float(row["level"]),
+                int(row["groups"]),
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def width_of(gpu: str, source: str) -> AnchoredWidth:
+    """Of answers by a model of a GPU, trained on rows of a source."""
+    known = _widths()
+    return known.get((gpu, source)) or known[ANY, ANY]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,18 +144,18 @@ def _covariance(one: Floats, other: Floats) -> Floats:
     return np.asarray(OFFSET**2 + LOCAL**2 * np.exp(-distance))
 
 
-def corrected(estimate: Estimate, anchor: Anchored) -> Estimate:
+def corrected(estimate: Estimate, anchor: Anchored, width: AnchoredWidth) -> Estimate:
     """An estimate in watts moved to the first anchored value, ``seen_kernel``, with its interval.
 
-    The interval is DEVIATIONS standard deviations either way in ln watts, and never wider than
-    the estimate's own: a measured launch takes nothing away from what was known.
+    The interval is ``width.deviations`` standard deviations either way in ln watts, and never wider
+    than the estimate's own: a measured launch takes nothing away from what was known.
     """
     watts = float(anchor.watts[0])
-    factor = float(np.exp(DEVIATIONS * anchor.log_deviation[0]))
+    factor = float(np.exp(width.deviations * anchor.log_deviation[0]))
     return Estimate(
         value=watts,
         low=watts / min(factor, estimate.value / estimate.low),
         high=watts * min(factor, estimate.high / estimate.value),
-        level=estimate.level,
+        level=min(estimate.level, width.level),
         basis="seen_kernel",
     )

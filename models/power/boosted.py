@@ -44,9 +44,11 @@ class BoostedPowerModel:
         self._singles = tuple(TreeModel(single) for single in singles)
         if not self._singles:
             raise ModelError("an average needs members")
+        self.feature_names = card.feature_names
         self._factor = card.watts_factor
-        self._minimum = np.array([f.minimum for f in card.features])
-        self._maximum = np.array([f.maximum for f in card.features])
+        # The range is kept in double precision; compare what the model sees.
+        self._minimum = np.array([f.minimum for f in card.features]).astype(np.float32)
+        self._maximum = np.array([f.maximum for f in card.features]).astype(np.float32)
         self._may_miss = np.array([f.missing_share > 0 for f in card.features])
         self._background_file = (artifact if card.files else artifact.members[0]).file(
             BACKGROUND_NAME
@@ -54,7 +56,9 @@ class BoostedPowerModel:
 
     def predict_watts(self, x: ArrayLike) -> Float64s:
         """Power in watts, ``[n]``, for vectors ``[n, k]``, by ONNX Runtime on one thread."""
-        vectors = self._checked(x)
+        return self._watts(self._checked(x))
+
+    def _watts(self, vectors: Float32s) -> Float64s:
         return self._factor * _mean([single.score(vectors) for single in self._singles])
 
     def shap(self, x: ArrayLike) -> tuple[float, Float64s]:
@@ -71,12 +75,11 @@ class BoostedPowerModel:
 
     def outside_training_range(self, x: ArrayLike) -> tuple[tuple[str, ...], ...]:
         """Per row, the features whose value the training rows do not span."""
-        vectors = self._checked(x)
-        # The range is kept in double precision; compare what the model sees.
-        low, high = self._minimum.astype(np.float32), self._maximum.astype(np.float32)
-        outside = (vectors < low) | (vectors > high)
-        names = self.card.feature_names
-        return tuple(tuple(names[at] for at in np.flatnonzero(row)) for row in outside)
+        outside = self._outside(self._checked(x))
+        return tuple(tuple(self.feature_names[at] for at in np.flatnonzero(row)) for row in outside)
+
+    def _outside(self, vectors: Float32s) -> NDArray[np.bool_]:
+        return (vectors < self._minimum) | (vectors > self._maximum)
 
     def novelty(self, x: ArrayLike) -> Float64s:
         """How unlike the training rows vectors ``[n, k]`` are, ``[n]``; 1 is unusual."""
@@ -100,11 +103,12 @@ class BoostedPowerModel:
         if alternatives is not None:
             others = np.asarray(alternatives, dtype=np.float32).reshape(-1, vectors.shape[1])
             vectors = np.vstack([vectors, others])
+        vectors = self._checked(vectors)
         basis: Basis = "unseen_kernel"
-        if any(self.outside_training_range(vectors[:1])) or self.novelty(vectors[:1])[0] > NOVEL:
+        if self._outside(vectors[:1]).any() or self._novelty.score(vectors[:1])[0] > NOVEL:
             basis = "extrapolated"
         calibration = self.card.intervals
-        each = [calibration.estimate(float(w), basis) for w in self.predict_watts(vectors)]
+        each = [calibration.estimate(float(w), basis) for w in self._watts(vectors)]
         low = min(part.low for part in each)
         high = max(part.high for part in each)
         return Estimate(each[0].value, low, high, calibration.level, basis)
@@ -130,9 +134,9 @@ class BoostedPowerModel:
             if bad.any():
                 row, at = (int(i) for i in np.argwhere(bad)[0])
                 raise ModelError(
-                    f"feature {self.card.feature_names[at]} is {vectors[row, at]} in row {row}; "
+                    f"feature {self.feature_names[at]} is {vectors[row, at]} in row {row}; "
                     "the model was trained on finite values there",
-                    field=self.card.feature_names[at],
+                    field=self.feature_names[at],
                 )
         return vectors
 
@@ -169,7 +173,14 @@ class Novelty:
     def __init__(self, background: Background) -> None:
         quantiles = np.array([feature.quantiles for feature in background.features], np.float64)
         levels = np.linspace(0, 1, quantiles.shape[1])
-        self._scales = [_distinct(each, levels) for each in quantiles]
+        scales = [_distinct(each, levels) for each in quantiles]
+        # Row by row, and from the last one on level: inf where a feature has fewer.
+        self._knots = np.full(quantiles.shape, np.inf)
+        self._knots_at, self._slopes = np.zeros(quantiles.shape), np.zeros(quantiles.shape)
+        for row, (values, places) in enumerate(scales):
+            self._knots[row, : values.size] = values
+            self._knots_at[row, : values.size] = places
+            self._slopes[row, : values.size - 1] = np.diff(places) / np.diff(values)
         self._low, self._high = quantiles[:, 0], quantiles[:, -1]
         least = 1e-9 * np.maximum(1.0, np.abs(self._high))
         self._span = np.maximum(self._high - self._low, least)
@@ -185,7 +196,7 @@ class Novelty:
         Raises ModelError for vectors of another length.
         """
         vectors = np.asarray(x, dtype=np.float64)
-        width = len(self._scales)
+        width = len(self._knots)
         if vectors.ndim != 2 or vectors.shape[1] != width:
             raise ModelError(f"vectors must be [n, {width}], not {list(vectors.shape)}")
         if not len(vectors):
@@ -195,12 +206,14 @@ class Novelty:
 
     def _places(self, vectors: NDArray[np.floating]) -> Floats:
         values = vectors.astype(np.float64)
-        inside = np.empty_like(values)
-        for at, (quantiles, places) in enumerate(self._scales):
-            inside[:, at] = np.interp(values[:, at], quantiles, places)
-        below = np.clip((self._low - values) / self._span, 0, MOST_OVERSHOOT)
-        above = np.clip((values - self._high) / self._span, 0, MOST_OVERSHOOT)
-        return np.asarray(inside - below + above)
+        within = np.minimum(np.maximum(values, self._low), self._high)
+        # As np.interp for each feature, for all at once: a missing value stays one.
+        knot = np.maximum((within[..., None] >= self._knots).sum(axis=-1) - 1, 0)
+        row = np.arange(len(self._knots))
+        inside = self._slopes[row, knot] * (within - self._knots[row, knot])
+        inside += self._knots_at[row, knot]
+        beyond = np.minimum(np.abs(values - within) / self._span, MOST_OVERSHOOT)
+        return np.asarray(inside + np.copysign(beyond, values - within))
 
 
 def _distinct(quantiles: Floats, levels: Floats) -> tuple[Floats, Floats]:
@@ -211,7 +224,9 @@ def _distinct(quantiles: Floats, levels: Floats) -> tuple[Floats, Floats]:
 
 def _distances(one: Floats, other: Floats) -> Floats:
     steps = (one[:, None, :] - other[None, :, :]) ** 2
-    return np.asarray(np.sqrt(np.nanmean(steps, axis=-1)))
+    sums = steps.sum(axis=-1)
+    means = np.nanmean(steps, axis=-1) if np.isnan(sums).any() else sums / steps.shape[-1]
+    return np.asarray(np.sqrt(means))
 
 
 # --- the vector of a power model: features of its schema, and how the launch fills the GPU ----

@@ -31,7 +31,8 @@ from wattcast.models.power.activities import (
     unit_activities,
 )
 from wattcast.models.store import Artifact
-from wattcast.models.time.bottleneck import NOTHING_BESIDE, SHARED_BYTES_PER_LANE, Beside
+from wattcast.models.time.beside import NOTHING_BESIDE, Beside
+from wattcast.models.time.bottleneck import SHARED_BYTES_PER_LANE
 
 PARAMETERS_NAME = "model.json"
 """File of an artifact that holds ``PhysicalParameters``."""
@@ -320,9 +321,7 @@ def parameters_for(gpu: GpuProfile, pooled: PhysicalParameters) -> PhysicalParam
             "reference_core_mhz": reference.core_mhz,
             "reference_memory_mhz": reference.memory_mhz,
             "weights": weights,
-            "own_weights": published_weights(
-                gpu, reference, gpu.tdp_watts - idle, weights["fma"]
-            ),
+            "own_weights": published_weights(gpu, reference, gpu.tdp_watts - idle, weights["fma"]),
             "families": {},
         }
     )

@@ -13,13 +13,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from types import MappingProxyType
 
 import numpy as np
 
-from wattcast.features.activity import Activity, Extras
+from wattcast.features.activity import Activity
 from wattcast.features.activity.counts import LATENCY_PER_BARRIER, LATENCY_PER_WAVE
-from wattcast.features.activity.extras import TensorKind
 from wattcast.features.activity.waiting import Waiting
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
@@ -29,6 +27,7 @@ from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming
 from wattcast.models.estimate import Estimate, unsure
 from wattcast.models.intervals import loosened
 from wattcast.models.time.base import Floats, Regime, TimePrediction
+from wattcast.models.time.beside import NOTHING_BESIDE, TENSOR_COST, Beside, beside
 from wattcast.models.time.spread import interval_of, level_of
 
 
@@ -90,6 +89,10 @@ HOT_WORD_CYCLES = 1.0
 """Core cycles between two atomics on the same word of global memory (GK110 whitepaper: one a
 clock; nothing newer is published)."""
 
+HOT_WORD_LANES = 16
+"""Lanes of a warp whose atomics on one word reach L2 as one, from 7.0 on: 163,840 of them were
+10,240 on a Quadro GV100 (github.com/accel-sim/gpgpu-sim_distribution, pull request 33)."""
+
 LATENCY = "latency"
 
 _REGIMES: Mapping[str, Regime] = {
@@ -98,67 +101,6 @@ _REGIMES: Mapping[str, Regime] = {
     "latency": "latency",
     "atomics": "latency",
 }
-
-
-TENSOR_COST: Mapping[TensorKind, float] = MappingProxyType(
-    {
-        "f16": 1.0,
-        "tf32": 2.0,
-        "f64": 16.0,
-        "f8": 0.5,
-        "f4": 0.25,
-        "s8": 0.5,
-        "s4": 0.25,
-        "b1": 1 / 16,
-    }
-)
-"""Time of a multiply-add of the matrix units over that of an FP16 one (A100 whitepaper: FP16 312,
-TF32 156, FP64 19.5 TFLOPS; INT8 624, INT4 1248, binary 4992 TOPS. FP8 and FP4: H100 and Blackwell
-whitepapers, twice and four times FP16). Sparse ones take half (same place)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Beside:
-    """What a launch does beside ``activity1``, in the units of this model.
-
-    ``tensor_fmas``: multiply-adds of the matrix units, as FP16 ones of the same time.
-    ``atomic_passes``: passes of atomics over their lanes that meet at one address, each a
-    load/store pass more. ``hottest_operations``: atomics on the word of global memory that most
-    of them hit; they go one after the other. ``waiting``: dependent chains of a warp, for each
-    machine instruction and each load that it executes. ``l1_cycles_per_sector`` of global loads;
-    without it L1 delivers sectors at its full rate. ``register_reads`` of FP32 multiply-adds, by
-    warps.
-    """
-
-    tensor_fmas: float = 0.0
-    atomic_passes: float = 0.0
-    hottest_operations: float = 0.0
-    waiting: Waiting | None = None
-    l1_cycles_per_sector: float | None = None
-    register_reads: float = 0.0
-
-
-NOTHING_BESIDE = Beside()
-
-
-def beside(extras: Extras) -> Beside:
-    """The extras of an analysis; what it does not know counts as no conflict."""
-    tensor = sum(
-        work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0)
-        for work in extras.tensor
-    )
-    passes = sum(
-        max(0.0, use.passes - use.requests) for use in extras.atomics.uses if use.passes is not None
-    )
-    hottest = extras.atomics.hottest_operations or 0.0
-    return Beside(
-        tensor,
-        passes,
-        hottest,
-        extras.waiting,
-        extras.l1_cycles_per_sector,
-        extras.register_reads,
-    )
 
 
 def resource_seconds(
@@ -178,7 +120,6 @@ def resource_seconds(
     busiest = gpu.sm_count * hz / activity.sm_imbalance
     multiplications = max(0.0, activity.fma_pipe_instructions - activity.fp32_instructions)
     extra = multiplications * (MULTIPLY_INSTRUCTIONS.get(_major(gpu), 1.0) - 1.0)
-    conflicts = max(0.0, activity.shared_transactions - activity.shared_requests)
     shared_lanes = sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
 
     def pipe(warp_instructions: float, lanes: float) -> float:
@@ -191,11 +132,9 @@ def resource_seconds(
         "l2": activity.l2_sectors * SECTOR_BYTES / (_l2_bytes_per_clock(gpu) * hz),
         "l1": _l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         "load_store": constants.load_store
-        * pipe(activity.lsu_requests + conflicts + more.atomic_passes, shared_lanes),
-        "atomics": more.hottest_operations * HOT_WORD_CYCLES / hz,
-        "tensor": more.tensor_fmas / (sm.tensor_fma_per_clock * busiest)
-        if sm.tensor_fma_per_clock
-        else 0.0,
+        * pipe(_load_store_passes(activity, gpu) + more.atomic_passes, shared_lanes),
+        "atomics": _hot_word_cycles(more, gpu) / hz,
+        "tensor": _tensor_cycles(more, gpu) / busiest,
         "issue": (activity.warp_instructions_sass + extra) / (sm.warp_schedulers * busiest),
         "fma": max(
             pipe(activity.fma_pipe_instructions + extra, sm.fp32_lanes),
@@ -304,6 +243,11 @@ def dependent_cycles(gpu: GpuProfile) -> float:
 SHARED_CYCLES, L1_CYCLES, L2_CYCLES = 24.0, 33.0, 216.0
 """Load latencies where a profile holds none: medians of Jia et al. 2018, Table 3.1, and Ernst,
 gpu-benches (cuda-latency)."""
+TWO_PARTITIONS = ("8.0", "9.0")
+FAR_L2 = 2.0
+"""L2 of A100 and H100 has two halves; what does not fit into the nearer one takes twice as long:
+A100 211 cycles to 20 MB, 424 to 444 to 40 MB; H100 266 to 25 MB, 462 to 475 to 50 MB (Ernst,
+gpu-benches, cuda-latency)."""
 DRAM_SECONDS = 200e-9
 """What device memory adds to a hit in L2 where a profile holds no latency: mean over V100 (154 ns),
 A100 (256), H100 (220), L40 (142; Ernst, gpu-benches, cuda-latency) and GTX 980 (222;
@@ -331,6 +275,8 @@ def _waiting_seconds(
     past_l1 = min(1.0, max(0.0, activity.l2_sectors - activity.global_store_sectors) / asked)
     past_l2 = min(past_l1, activity.dram_read_sectors / asked)
     near, far = gpu.l1_latency_cycles or L1_CYCLES, gpu.l2_latency_cycles or L2_CYCLES
+    if gpu.compute_capability in TWO_PARTITIONS and 2 * activity.footprint_bytes > gpu.l2_bytes:
+        far *= FAR_L2
     cycles += loads * (near + past_l1 * (far - near))
     memory = DRAM_SECONDS
     if gpu.dram_latency_cycles is not None:
@@ -343,12 +289,55 @@ def _major(gpu: GpuProfile) -> str:
     return gpu.compute_capability.partition(".")[0]
 
 
+def _hot_word_cycles(more: Beside, gpu: GpuProfile) -> float:
+    together = HOT_WORD_LANES if _unified(gpu) else 1
+    return HOT_WORD_CYCLES * max(
+        more.hottest_operations / together, min(more.hottest_requests, more.hottest_operations)
+    )
+
+
+def _tensor_cycles(more: Beside, gpu: GpuProfile) -> float:
+    """Cycles of the matrix units over all SMs. Boards whose units add up in FP32 at half rate do
+    integers at full rate."""
+    sm = gpu.capability
+    if not sm.tensor_fma_per_clock:
+        return 0.0
+    integer = more.tensor_int8_fmas if sm.tensor_int8_fma_per_clock else 0.0
+    others = more.tensor_fmas - TENSOR_COST["s8"] * integer
+    return others / sm.tensor_fma_per_clock + integer / max(1, sm.tensor_int8_fma_per_clock)
+
+
 def _l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) -> float:
     """Cycles of L1 over all SMs. How long a request takes by its banks and lines is known of L1s
-    that are one memory with shared memory (7.0 on)."""
+    that are one memory with shared memory (7.0 on); no less than its lanes take to be handed over.
+    """
     each = SECTOR_BYTES / (gpu.l1_bytes_per_clock or L1_BYTES_PER_CLOCK)
-    of_load = each if per_sector is None or _major(gpu) in DEPENDENT_CYCLES else per_sector
-    return activity.global_load_sectors * of_load + activity.global_store_sectors * each
+    stored = activity.global_store_sectors * each
+    if not _unified(gpu):
+        return activity.global_load_sectors * each + stored
+    request = WARP_SIZE / gpu.lsu_lanes
+    loaded = activity.global_load_sectors * (each if per_sector is None else per_sector)
+    return max(loaded, request * activity.global_load_requests) + max(
+        stored, request * activity.global_store_requests
+    )
+
+
+def _load_store_passes(activity: Activity, gpu: GpuProfile) -> float:
+    """Requests of the load/store unit and what bank conflicts add. Where L1 and shared memory are
+    one, requests of global memory take their cycles there (``_l1_cycles``), not twice."""
+    conflicts = max(0.0, activity.shared_transactions - activity.shared_requests)
+    if not _unified(gpu):
+        return activity.lsu_requests + conflicts
+    in_global = activity.global_load_requests + activity.global_store_requests
+    others = max(0.0, activity.lsu_requests - in_global - activity.shared_requests)
+    handed = activity.shared_requests * WARP_SIZE / gpu.lsu_lanes
+    width = gpu.capability.shared_bytes_per_clock / SHARED_BYTES_PER_LANE / WARP_SIZE
+    return others + max(activity.shared_requests + conflicts, handed * width)
+
+
+def _unified(gpu: GpuProfile) -> bool:
+    """Whether L1 and shared memory are one memory behind one pipe (Volta tuning guide)."""
+    return _major(gpu) not in DEPENDENT_CYCLES
 
 
 def _multiply_lanes(gpu: GpuProfile) -> float:

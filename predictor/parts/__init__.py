@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import asdict, replace
-from functools import wraps
+from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wattcast.features.analysis import KernelAnalysis, analyse
@@ -14,8 +14,10 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import giving_up
 from wattcast.features.errors import LaunchError, ServiceError, WattcastError
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import Launch
 from wattcast.features.occupancy import fixed_block
 from wattcast.features.ptx.ir import Function
+from wattcast.features.together import together
 from wattcast.models.estimate import Estimate
 from wattcast.models.time.base import TimePrediction
 from wattcast.predictor.parts.arguments import by_position, c_names
@@ -57,10 +59,7 @@ def analysed(
     """
     module = source.known.module
     function = module.kernel(request.kernel)
-    launch = request.launch.launch()
-    if launch.arguments:
-        given = by_position(function, launch.arguments, source.kernels)
-        launch = replace(launch, arguments=given)
+    launch = launch_of(source, function, request.launch)
     effort = effort_of(predictor.settings, request)
     ptxas = ptxas and predictor.settings.ptxas == "auto" and request.registers_per_thread is None
     ptxas = ptxas and predictor.sources.may_compile
@@ -99,6 +98,26 @@ def analysed(
         id(gpu),
     )
     return predictor.analysed.get_or_make(key, make, predictor.modules.place(source.known))
+
+
+def launch_of(source: Source, function: Function, asked: LaunchRequest) -> Launch:
+    """The launch asked for, arguments by position. Raises LaunchError."""
+    launch = asked.launch()
+    if not launch.arguments:
+        return launch
+    given = by_position(function, launch.arguments, source.kernels)
+    return replace(launch, arguments=given)
+
+
+def announced(
+    source: Source, function: Function, launches: Iterable[LaunchRequest]
+) -> AbstractContextManager[None]:
+    """Launches that are analysed inside: what can be worked out for many at once is."""
+    known = []
+    for asked in launches:
+        with suppress(LaunchError):
+            known.append(launch_of(source, function, completed(function, asked)))
+    return together(known)
 
 
 def effort_of(settings: Limits, request: KernelRequest) -> int:
@@ -228,6 +247,8 @@ def coverage(analysis: KernelAnalysis) -> dict[str, Any]:
 
 def needs(source: Source, analysis: KernelAnalysis) -> list[dict[str, Any]]:
     """``predictor.messages.Need``: arguments to give first, by their C names where known."""
+    if not analysis.needs:
+        return []
     names = c_names(analysis.function, source.kernels)
     return [
         {**asdict(need), "argument": names[need.position] or need.argument}
@@ -326,6 +347,7 @@ _PARTICULAR = re.compile(r"[$%]?[\w.$]*\d[\w.$]*")
 """What tells warnings of one cause apart: lines, labels, numbers, types of an opcode."""
 
 
+@lru_cache(maxsize=4096)
 def _cause(found: Diagnostic) -> tuple[str, str]:
     """Warnings with equal ones are one line of an answer."""
     missing = _NOT_GIVEN.search(found.detail)

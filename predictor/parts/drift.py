@@ -84,7 +84,7 @@ class DriftWatch:
             if found.boosted is None:
                 return
             known = window.model
-            if known is not None and known.card.feature_names != found.boosted.card.feature_names:
+            if known is not None and known.feature_names != found.boosted.feature_names:
                 window.vectors.clear()  # another selection of the schema's fields
             window.model = found.boosted
             window.vectors.append(found.vector.model_inputs())

@@ -79,7 +79,9 @@ def anchored_power(
         _places([request.launch.launch()], [estimate.value]),
         [estimate.value],
     )
-    moved = anchoring.corrected(estimate, anchor)
+    assert found.card is not None
+    width = anchoring.width_of(found.card.gpu, found.card.source)
+    moved = anchoring.corrected(estimate, anchor, width)
     note = Diagnostic(
         "power_anchored",
         f"{len(measured)} measured launch{'es' if len(measured) > 1 else ''} of this kernel moved "

@@ -6,15 +6,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import ModelCard
 from wattcast.models.clocks import ClockPair
-from wattcast.models.estimate import Estimate
+from wattcast.models.estimate import Estimate, between
 from wattcast.models.power.limit import HELD_BACK, checked_limit, clocks_within, held_back
 from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.floor import least_seconds
 from wattcast.models.time.registry import DEFAULT, get_time_model
 from wattcast.predictor.parts.watts import Watts, predicted_watts
 
@@ -25,6 +27,12 @@ if TYPE_CHECKING:
 READING = 0.01
 """How far a board's mean reading lies above the limit it keeps to, relative: A40 boards at 300 W
 read 297 to 303 (fma_sweep_power.csv)."""
+
+
+OVER_LIMIT = 0.05
+"""How far above its limit a board may be read at most, relative: an A40 was measured at 303 W on
+300 (fma_sweep_power.csv), and NVML calls its readings of Fermi and Kepler accurate to 5 % (nvml.h,
+nvmlDeviceGetPowerUsage; nothing better is published)."""
 
 
 class Models(Protocol):
@@ -104,10 +112,22 @@ def cost_at(
 ) -> Cost:
     """Time, as it is or ``corrected``, and power at a pair of clocks, whatever the limit."""
     found, notes = timed(predictor, request.time_model, analysis, gpu, pair, board)
-    duration = None if found is None else corrected(found)
+    duration = None if found is None else long_enough(corrected(found), analysis, gpu)
     seconds = None if duration is None else duration.estimate.value
     power = predicted_watts(predictor, request.model, analysis, gpu, pair, board, seconds)
     return Cost(pair, duration, power, notes)
+
+
+def long_enough(
+    found: TimePrediction, analysis: KernelAnalysis | None, gpu: GpuProfile
+) -> TimePrediction:
+    """The prediction, its lower end no shorter than the launch can be."""
+    cases: list[Activity] = []
+    if analysis is not None and found.family == DEFAULT:  # others need not have counted anything
+        cases = [analysis.activity, *analysis.activity_cases]
+    estimate = found.estimate
+    least = min(least_seconds(cases, gpu, found.clocks), estimate.value)
+    return replace(found, estimate=replace(estimate, low=max(estimate.low, least)))
 
 
 def cost(
@@ -143,16 +163,37 @@ def within_limit(
     """
     asked_limit = checked_limit(limit_watts, gpu)
     free = at(asked)
-    if free.power.estimate is None or free.duration is None:
-        return free
     own = board_limit(free.power.card, gpu)
+    if free.power.estimate is None or free.duration is None:
+        return _possible(predictor, gpu, free, own)
     limit = own if asked_limit is None else min(own, asked_limit)
     found = _lowered(predictor, gpu, at, free, limit)
     if found is free:
-        return _capped(free, free, limit, ())
+        return _possible(predictor, gpu, _capped(free, free, limit, ()), own)
     usual = free if limit == own else _lowered(predictor, gpu, at, free, own)
     instead = "without a limit" if limit == own else f"instead of {own:g} W"
-    return _capped(free, found, limit, (_note(usual, found, f"at {limit:g} W {instead}"),))
+    note = _note(usual, found, f"at {limit:g} W {instead}")
+    return _possible(predictor, gpu, _capped(free, found, limit, (note,)), own)
+
+
+def _possible(predictor: Predictor, gpu: GpuProfile, found: Cost, limit: float) -> Cost:
+    """The cost with a power that the board can draw: from idle to little over its own limit.
+
+    Idle power that is a guess (``IDLE_SHARE``) does not overrule measured launches of the kernel,
+    and what was measured on the board, idle or at work, overrules it.
+    """
+    watts = found.power.estimate
+    if watts is None:
+        return found
+    physical = predictor.power.physical(gpu)
+    idle = physical.parameters.idle_watts
+    card = found.power.card
+    if card is not None and card.gpu == gpu.id and card.intervals.floor_watts > 0:
+        idle = min(idle, card.intervals.floor_watts)
+    if watts.basis == "seen_kernel" and physical.pooled and gpu.idle_watts is None:
+        idle = min(idle, watts.low)
+    watts = between(watts, idle, limit * (1.0 + OVER_LIMIT))
+    return replace(found, power=replace(found.power, estimate=watts))
 
 
 def _lowered(

@@ -253,7 +253,7 @@ class PowerModels:
         self, gpu: GpuProfile, champion: Artifact[ModelCard] | None = None
     ) -> PhysicalPowerModel:
         """The model of a champion, else the packaged one."""
-        which = "" if champion is None else champion.card.folder.as_posix()
+        which = "" if champion is None else champion.card.place
         known = self._physical.get((gpu.id, which))
         if known is not None and known.gpu is gpu:
             return known
@@ -341,5 +341,5 @@ def reference_of(card: Card) -> dict[str, Any]:
         "gpu": card.gpu,
         "target": card.target,
         "members": [{"family": m.family, "version": m.version} for m in card.members],
-        "card": f"/models/{card.folder.as_posix()}",
+        "card": f"/models/{card.place}",
     }

@@ -32,7 +32,8 @@ from wattcast.models.power.physical import (
     PhysicalPowerModel,
     WorkAtTime,
 )
-from wattcast.models.time.bottleneck import beside, predicted_seconds
+from wattcast.models.time.beside import beside
+from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.predictor.parts.power_models import TARGET
 
 if TYPE_CHECKING:
@@ -159,8 +160,8 @@ def _boosted(
     clocks: ClockPair,
     time_seconds: float | None,
 ) -> Watts:
-    names = model.card.feature_names
-    vector = vector_for(analysis.vector(model.card.feature_schema.id), names, gpu)
+    own = analysis.vector(model.card.feature_schema.id)
+    vector = vector_for(own, model.feature_names, gpu)
     inputs = vector.model_inputs()
     others = alternatives(analysis, vector)
     try:

@@ -17,7 +17,8 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair
-from wattcast.models.estimate import energy, weaker
+from wattcast.models.energy import energy
+from wattcast.models.estimate import weaker
 from wattcast.models.power import PHYSICAL
 from wattcast.models.power.activities import work_activities
 from wattcast.models.store import PACKAGED_ARTIFACTS, ArtifactStore
@@ -26,7 +27,7 @@ from wattcast.models.time.measured_work import SCHEMA_ID, Work
 from wattcast.models.time.work_model import WorkTimeModel, work_time_model
 from wattcast.predictor import parts
 from wattcast.predictor.parts.clocks import clocks_of
-from wattcast.predictor.parts.limits import Cost, within_limit
+from wattcast.predictor.parts.limits import Cost, long_enough, within_limit
 from wattcast.predictor.parts.power_models import TARGET, reference_of
 from wattcast.predictor.parts.stored import PredictionRecord
 from wattcast.predictor.parts.watts import Watts, physical_notes
@@ -72,7 +73,7 @@ def predict_work(
     model, times = predictor.power.physical(gpu), predictor.work_time.of(gpu.id)
 
     def at(pair: ClockPair) -> Cost:
-        duration = times.predict(measured, gpu, pair)
+        duration = long_enough(times.predict(measured, gpu, pair), None, gpu)
         activities = work_activities(measured, gpu, pair, duration.estimate.value)
         found = model.of_activities(activities, pair)
         return Cost(
@@ -91,7 +92,7 @@ def predict_work(
 
     found = within_limit(predictor, gpu, at, clocks, request.power_limit_watts)
     duration, power, _ = found.told()
-    both = energy(power, duration.estimate)
+    both = energy(power, duration, gpu)
     note = Diagnostic(
         "power_from_work",
         "measured work holds no loads and stores, L2 hits, texture or tensor operations; they were "

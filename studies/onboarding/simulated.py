@@ -20,13 +20,8 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.physical import VoltageCurve
-from wattcast.models.time.bottleneck import (
-    Beside,
-    beside,
-    combined_seconds,
-    dram_bytes,
-    resource_seconds,
-)
+from wattcast.models.time.beside import Beside, beside
+from wattcast.models.time.bottleneck import combined_seconds, dram_bytes, resource_seconds
 from wattcast.training.measure.device import Batch, Device, GpuLostError, WorkloadError
 from wattcast.training.measure.workload import Board, Pattern, Probe, Workload, executed
 

@@ -14,7 +14,7 @@ import numpy as np
 from studies.evaluation import coverage, folds_of
 from studies.power.pooled import LaunchedTable
 from wattcast.models.cards import ScoreName, Spread
-from wattcast.models.power.anchoring import DEVIATIONS, anchored, launch_coordinates
+from wattcast.models.power.anchoring import anchored, launch_coordinates, width_of
 from wattcast.training.evaluation.scores import point_scores, spread_of
 from wattcast.training.evaluation.splits import Fit, Floats, Rows
 
@@ -24,7 +24,8 @@ SHOTS = 3
 @dataclass(frozen=True)
 class KnownScores:
     """Scores over the seeded assignments: anchored, without the measurements, and of the known
-    launches' median; ``coverage`` is the share of rows inside the anchored 90 % interval."""
+    launches' median; ``coverage`` is the share of rows inside the anchored 90 % interval, whose
+    width these kernels told, too (``studies intervals`` leaves them out of it)."""
 
     anchored: dict[ScoreName, Spread]
     alone: dict[ScoreName, Spread]
@@ -37,7 +38,7 @@ def known_scores(
 ) -> KnownScores:
     """Scores on the served table with ``shots`` known launches of every kernel."""
     rows = table.launched[table.served]
-    each = [_predicted(rows, table, fit, seed, shots) for seed in seeds]
+    each = [predicted(rows, table, fit, seed, shots) for seed in seeds]
     measured = rows.watts
 
     def scored(at: int) -> dict[ScoreName, Spread]:
@@ -48,16 +49,16 @@ def known_scores(
             found.append(point_scores(measured[tested], predictions[at][tested], groups))
         return spread_of(found)
 
-    inside = []
+    inside, width = [], width_of(table.gpu, table.source)
     for watts, _, _, deviation in each:
         tested = ~np.isnan(watts)
-        factor = np.exp(DEVIATIONS * deviation[tested])
+        factor = np.exp(width.deviations * deviation[tested])
         low, high = watts[tested] / factor, watts[tested] * factor
         inside.append(coverage(measured[tested], low, high))
     return KnownScores(scored(0), scored(1), scored(2), float(np.mean(inside)))
 
 
-def _predicted(
+def predicted(
     rows: Rows, table: LaunchedTable, fit: Fit, seed: int, shots: int
 ) -> tuple[Floats, Floats, Floats, Floats]:
     """Anchored and plain watts, the known launches' median, and ln deviations, each ``[n]``."""

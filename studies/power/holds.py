@@ -171,7 +171,7 @@ def known_judged(
     gpu: str, source: str, seeds: Sequence[int], checkpoints: Checkpoints
 ) -> KnownScores:
     """Kernels left out but for three measured launches each, anchored on those."""
-    own, fit = _pooled(gpu, source, checkpoints)
+    own, fit = pooled_model(gpu, source, checkpoints)
     return known_scores(own, fit, seeds)
 
 
@@ -179,7 +179,7 @@ def interval_judged(
     gpu: str, source: str, seeds: Sequence[int], checkpoints: Checkpoints
 ) -> IntervalGain:
     """Interval scores on kernels left out."""
-    own, fit = _pooled(gpu, source, checkpoints)
+    own, fit = pooled_model(gpu, source, checkpoints)
     grouped = evaluate(own.launched[own.served], fit, "grouped", seeds)
     served = grouped.interval_scores(EXPONENTS, floor_watts=own.floor_watts)
     constant = grouped.interval_scores(CONSTANT)
@@ -188,7 +188,8 @@ def interval_judged(
     return IntervalGain(served[name].mean, constant[name].mean, nearest)
 
 
-def _pooled(gpu: str, source: str, checkpoints: Checkpoints) -> tuple[LaunchedTable, Fit]:
+def pooled_model(gpu: str, source: str, checkpoints: Checkpoints) -> tuple[LaunchedTable, Fit]:
+    """The rows of a board with launch features, and how its extra trees are fitted."""
     own = launched_table(gpu, source=source)
     others = [peer for peer in peer_tables(source) if peer.gpu != gpu]
     return own, pooled_fits(own, others, checkpoints)[own.served]

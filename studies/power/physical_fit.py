@@ -394,9 +394,7 @@ def parameters_of(table: GpuRows, weights: Floats, voltage: VoltageCurve) -> Phy
         reference_memory_mhz=table.reference.memory_mhz,
         voltage=voltage,
         weights=named,
-        own_weights=published_weights(
-            table.gpu, table.reference, table.scale_watts, named["fma"]
-        ),
+        own_weights=published_weights(table.gpu, table.reference, table.scale_watts, named["fma"]),
     )
 
 

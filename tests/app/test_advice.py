@@ -19,7 +19,8 @@ from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.cuda import PtxasReport, find_ptxas
 from wattcast.models.clocks import default_clocks
 from wattcast.models.power.physical import WorkAtTime
-from wattcast.models.time.bottleneck import beside, predicted_seconds
+from wattcast.models.time.beside import beside
+from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.predictor import parts
 from wattcast.predictor.advise import LEAST_GAIN_PERCENT, advise
 from wattcast.predictor.messages.advise import AdviceAnswer

@@ -106,14 +106,14 @@ def test_a_shift_is_learned_promoted_served_and_rolled_back(
 
 
 def test_kernels_measured_again_are_not_taken_for_unseen_ones(service: httpx.Client) -> None:
-    """The champion's own uploads, measured anew under a later shift: known by their groups."""
+    """The champion's own uploads, measured anew: known by their groups."""
     cards = []
-    for seed, shift in ((1, 1.2), (2, 1.4)):
-        batch = upload(service, table(240, kernels=24, shift=shift, seed=seed, board="again"))
+    for seed in (1, 2):
+        batch = upload(service, table(240, kernels=24, shift=1.2, seed=seed, board="again"))
         job = ended(service, retrain(service, batches=[batch], board="again").headers["Location"])
         assert job["state"] == "done", job["error"]
         result: Any = job["result"]
-        assert result["promoted"], result["verdict"]
+        assert result["promoted"] is (seed == 1), result["verdict"]
         name = result["candidate"]
         place = f"/models/{GPU}/power/{name['family']}-{name['schema_id']}-{name['source']}"
         cards.append(service.get(f"{place}/{name['version']}").json())

@@ -56,6 +56,14 @@ CASES = {
     # both shifts of a rotation
     "shl.b32 %r6, %r2, 7; shr.u32 %r7, %r2, 25; or.b32 %r8, %r6, %r7;"
     "st.global.u32 [%rd1], %r8;": "0 0 1 1",
+    # a rotation and what it is added to
+    "shf.l.wrap.b32 %r6, %r2, %r2, 7; add.s32 %r7, %r6, %r3; st.global.u32 [%rd1], %r7;": "0 1 1",
+    "shf.r.wrap.b32 %r6, %r2, %r3, 7; add.s32 %r7, %r6, %r4; st.global.u32 [%rd1], %r7;": "0 1 1",
+    "shl.b32 %r6, %r2, 7; shr.u32 %r7, %r2, 25; or.b32 %r8, %r6, %r7; add.s32 %r9, %r8, %r3;"
+    "st.global.u32 [%rd1], %r9;": "0 0 0 1 1",
+    "shf.l.wrap.b32 %r6, %r2, %r2, 7; sub.s32 %r7, %r3, %r6; st.global.u32 [%rd1], %r7;": "1 1 1",
+    "shf.l.wrap.b32 %r6, %r2, %r2, 7; add.s32 %r7, %r6, %r3; add.s32 %r8, %r7, %r4;"
+    "st.global.u32 [%rd1], %r8;": "0 1 1 1",
     # signs and constants are operands
     "neg.f32 %f4, %f1; fma.rn.f32 %f5, %f4, %f2, %f3; st.global.f32 [%rd1], %f5;": "0 1 1",
     "ld.const.f32 %f4, [table+8]; add.f32 %f5, %f4, %f1; st.global.f32 [%rd1], %f5;": "0 1 1",

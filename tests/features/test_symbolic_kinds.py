@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
-from wattcast.features.symbolic.accesses import Counting, Ground, _kinds, _pattern
-from wattcast.features.symbolic.evaluate import Context, State
+from wattcast.features.symbolic.accesses import Ground, _kinds, _pattern
+from wattcast.features.symbolic.evaluate import State
 from wattcast.features.symbolic.scheme import Access
 from wattcast.features.values import Graph
 
@@ -25,12 +25,10 @@ def access(opcode: str, offset: int) -> Access:
     return Access(0, address, offset, "global", facts.bytes_per_lane, facts)
 
 
-def ground(base: Any, mask: Any) -> Ground:
-    rows = mask.shape[0]
-    weight = np.linspace(0.3, 1.7, rows)
-    context = Context(-1, None, "root", rows, weight, 0)
+def ground(base: Any, mask: Any, weights: Any) -> Ground:
+    rows = np.linspace(0.3, 1.7, mask.shape[0])
     kinds = _kinds(base, mask)
-    return Ground(context, mask, base, [(0, weight)], None, None, (), None, None, kinds)
+    return Ground(State(mask), weights, base, [(0, rows)], None, None, (), kinds)
 
 
 @given(st.data())
@@ -43,30 +41,25 @@ def test_kinds_of_warps_count_as_their_addresses_do(data: st.DataObject) -> None
     who = np.array([held[n % len(held)] for n in range(WARPS)])
     mask = (who[:, None] >> np.arange(WARP_SIZE) & 1).astype(np.bool_).reshape(1, -1)
     base = (np.array(begins)[:, None] + layout).reshape(-1)
-    found = ground(base, mask)
+    found = ground(base, mask, np.linspace(1.1, 7.3, WARPS))
     assert found.kinds is not None
-    walker = Counting(None, np.linspace(1.1, 7.3, WARPS))  # type: ignore[arg-type]
     for opcode in ("ld.global.f32", "ld.global.v4.f32", "st.global.f64"):
         one = access(opcode, data.draw(st.integers(-8, 300), "offset"))
-        by_kind = _pattern(walker, one, State(mask), found)
-        by_address = _pattern(walker, one, State(mask), found._replace(kinds=None))
-        assert by_kind[1:] == by_address[1:]
+        assert _pattern(one, found) == _pattern(one, found._replace(kinds=None))
 
 
 def test_rows_of_iterations_have_kinds_too() -> None:
     lanes = np.arange(WARPS * WARP_SIZE)
     base = 4 * lanes + np.array([[0], [128], [52]])
     mask = np.stack([lanes % WARP_SIZE < 32, lanes % WARP_SIZE < 7, lanes % WARP_SIZE > 30])
-    found = ground(base, mask)
+    weights = np.linspace(1.1, 7.3, WARPS)
+    found = ground(base, mask, weights)
     assert found.kinds is not None
     assert len(found.kinds.begins) == 3
-    walker = Counting(None, np.linspace(1.1, 7.3, WARPS))  # type: ignore[arg-type]
     one = access("ld.global.f32", 8)
-    told = _pattern(walker, one, State(mask), found)
-    assert told[1:] == _pattern(walker, one, State(mask), found._replace(kinds=None))[1:]
-    assert told.total == pytest.approx(
-        walker.warp_weights.sum() * np.dot([5, 2, 1], np.linspace(0.3, 1.7, 3))
-    )
+    told = _pattern(one, found)
+    assert told == _pattern(one, found._replace(kinds=None))
+    assert told.total == pytest.approx(weights.sum() * np.dot([5, 2, 1], np.linspace(0.3, 1.7, 3)))
 
 
 def test_lanes_that_lie_in_no_one_way_have_none() -> None:

@@ -7,7 +7,16 @@ import pytest
 
 from wattcast.features.errors import LaunchError
 from wattcast.models.estimate import Estimate
-from wattcast.models.power.anchoring import NOISE, anchored, corrected, launch_coordinates
+from wattcast.models.power.anchoring import (
+    NOISE,
+    AnchoredWidth,
+    anchored,
+    corrected,
+    launch_coordinates,
+    width_of,
+)
+
+WIDTH = AnchoredWidth("any", "any", 2.3, 0.8, 7)
 
 
 def test_a_repeated_launch_answers_what_was_measured() -> None:
@@ -57,13 +66,22 @@ def test_repetitions_that_disagree_are_averaged() -> None:
 def test_the_interval_narrows_and_never_widens() -> None:
     estimate = Estimate(80.0, 60.0, 110.0, 0.9, "unseen_kernel")
     place = launch_coordinates([64], [256], [80.0])
-    near = corrected(estimate, anchored([80.0], [120.0], place, place, [80.0]))
+    near = corrected(estimate, anchored([80.0], [120.0], place, place, [80.0]), WIDTH)
     assert near.basis == "seen_kernel"
     assert near.high / near.low < 1.2
     far = launch_coordinates([10**6], [1024], [300.0])
-    wide = corrected(estimate, anchored([300.0], [310.0], far, place, [80.0]))
+    wide = corrected(estimate, anchored([300.0], [310.0], far, place, [80.0]), WIDTH)
+    assert wide.level == near.level == 0.8
     assert wide.high / wide.value <= 110 / 80 * (1 + 1e-9)
     assert wide.value / wide.low <= 80 / 60 * (1 + 1e-9)
+
+
+def test_widths_are_those_of_the_board_or_of_any() -> None:
+    assert (
+        width_of("tesla-k20", "thesis").deviations < width_of("ada-24sm", "powerquant").deviations
+    )
+    assert width_of("tesla-k20", "uploads") == width_of("h100-sxm5", "dvfs")
+    assert width_of("h100-sxm5", "dvfs").level == 0.8
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, np.nan, np.inf])

@@ -25,7 +25,7 @@ from wattcast.models.power.physical import (
     predicted_power,
 )
 from wattcast.models.store import ArtifactStore
-from wattcast.models.time.bottleneck import Beside
+from wattcast.models.time.beside import Beside
 
 V100 = load_gpu("tesla-v100")
 REFERENCE = ClockPair(1000.0, 800.0)

@@ -18,17 +18,16 @@ from wattcast.features.activity.extras import (
 )
 from wattcast.features.activity.waiting import Waiting
 from wattcast.features.analysis import analyse
-from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.sections import BlockStart, TimeInterval
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks, streaming_bytes_per_second
+from wattcast.models.time.beside import Beside, beside
 from wattcast.models.time.bottleneck import (
     CONSTANTS,
-    Beside,
     BottleneckTimeModel,
     Constants,
-    beside,
     combined_seconds,
     dram_bytes,
     launch_seconds,
@@ -152,14 +151,76 @@ def test_tensor_work_by_kind() -> None:
 
 def test_atomics_on_one_word_go_one_after_the_other() -> None:
     # 80e9 requests of 32 lanes: 31 passes more each, and every operation on one word.
-    use = AtomicUse("k", 0, 1, None, "atom.add", "global", 80e9, 2560e9, 2560e9, 2560e9, 80e9)
-    extras = Extras((), 0.0, Atomics((use,), 2560e9, 80e9), Synchronisation(0, 0, 0, 0, 0))
-    found = resource_seconds(activity(), V100, AT_1000, more=beside(extras))
-    assert found["atomics"] == pytest.approx(2560.0)
-    assert found["load_store"] == pytest.approx(1.15 * 31)
+    use = AtomicUse("k", 0, 1, None, "red.add.f32", "global", 80e9, 2560e9, 2560e9, 2560e9, 80e9)
+    quiet = Synchronisation(0, 0, 0, 0, 0)
+
+    def seconds(gpu: str, opcode: str) -> dict[str, float]:
+        each = replace(use, opcode=opcode)
+        more = beside(Extras((), 0.0, Atomics((each,), 2560e9, 80e9), quiet))
+        return resource_seconds(activity(), load_gpu(gpu), AT_1000, more=more)
+
+    kepler = seconds("tesla-k20", "red.global.add.f32")
+    assert kepler["atomics"] == pytest.approx(2560.0)
+    # From Volta on 16 lanes of a warp reach L2 as one.
+    volta = seconds("tesla-v100", "red.global.add.f32")
+    assert volta["atomics"] == pytest.approx(160.0)
+    assert volta["load_store"] == pytest.approx(1.15 * 31)
+    # ptxas lets one lane add up the integers of its warp.
+    whole = seconds("tesla-v100", "red.global.add.u32")
+    assert whole["atomics"] == pytest.approx(80.0)
+    assert whole["load_store"] == 0.0
     unknown = replace(use, passes=None, hottest_operations=None)
-    extras = Extras((), 0.0, Atomics((unknown,), None, None), Synchronisation(0, 0, 0, 0, 0))
+    extras = Extras((), 0.0, Atomics((unknown,), None, None), quiet)
     assert beside(extras) == Beside()
+
+
+def test_a_request_of_global_memory_takes_l1_and_its_lanes_once() -> None:
+    """On an A40 a load of 4 bytes a lane takes two cycles, whatever its stride up to 7 (Ernst,
+    gpu-benches, gpu-strides): its load/store unit has 16 lanes; on an A100 one."""
+    gpus = {name: load_gpu(name) for name in ("a40", "a100-sxm4-80gb", "gtx-1080-ti")}
+
+    def cycles(name: str) -> tuple[float, float]:
+        gpu = gpus[name]
+        found = resource_seconds(
+            activity(global_load_requests=1e9, global_load_sectors=4e9, lsu_requests=1e9),
+            gpu,
+            ClockPair(1000.0, gpu.memory_mhz),
+            more=Beside(l1_cycles_per_sector=0.25),
+        )
+        return found["l1"] * gpu.sm_count, found["load_store"] * gpu.sm_count
+
+    assert cycles("a40") == (pytest.approx(2.0), 0.0)
+    assert cycles("a100-sxm4-80gb") == (pytest.approx(1.0), 0.0)
+    # Pascal's L1 and its shared memory are two memories.
+    assert cycles("gtx-1080-ti") == (pytest.approx(1.0), pytest.approx(1.15))
+
+
+def test_half_of_l2_is_far_on_an_a100() -> None:
+    chain = Waiting(0.0, 0.0, 1.0, 0.0)
+    a100 = load_gpu("a100-sxm4-80gb")
+
+    def cycles(footprint_bytes: float, gpu: GpuProfile = a100) -> float:
+        launch = activity(
+            load_requests_per_warp=1e6, instructions_per_warp=1e6, global_load_requests=1e6,
+            global_load_sectors=1e6, l2_sectors=1e6, footprint_bytes=footprint_bytes,
+        )  # fmt: skip
+        found = resource_seconds(launch, gpu, default_clocks(gpu), more=Beside(waiting=chain))
+        return found["latency"] * default_clocks(gpu).core_hz / 1e6
+
+    assert cycles(19e6) == pytest.approx(211, rel=0.01)
+    assert cycles(22e6) == pytest.approx(422, rel=0.01)
+    assert cycles(5e6, V100) == pytest.approx(215, rel=0.01)
+
+
+def test_boards_that_add_up_at_half_rate_multiply_integers_at_full_rate() -> None:
+    """GeForce RTX 3090: 71 TFLOP/s of FP16 with sums in FP32, 284 TOP/s of INT8, both dense."""
+    gpu = load_gpu("rtx-3090")
+    printed: list[tuple[TensorKind, float]] = [("f16", 71e12), ("s8", 284e12), ("tf32", 35.5e12)]
+    for kind, peak in printed:
+        work = TensorWork(kind, False, peak / 2)
+        extras = Extras((work,), 0.0, Atomics((), 0.0, 0.0), Synchronisation(0, 0, 0, 0, 0))
+        found = resource_seconds(activity(), gpu, default_clocks(gpu), more=beside(extras))
+        assert found["tensor"] == pytest.approx(1.0, rel=0.01), kind
 
 
 def test_a_launch_is_paid_for_each() -> None:

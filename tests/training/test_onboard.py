@@ -15,7 +15,8 @@ from wattcast.features.gpus import check_profile, load_gpu
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
 from wattcast.models.store import ArtifactStore
-from wattcast.models.time.bottleneck import BottleneckTimeModel, beside
+from wattcast.models.time.beside import beside
+from wattcast.models.time.bottleneck import BottleneckTimeModel
 from wattcast.training.measure.recording import Recording, read_recording
 from wattcast.training.measure.workload import executed
 from wattcast.training.onboard.data import loaded, to_toml

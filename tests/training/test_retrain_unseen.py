@@ -1,4 +1,4 @@
-"""Left out means left out: what a kernel's other measurements taught is no evidence of unseen ones."""
+"""Left out means left out: kernels that taught a model before are no evidence of unseen ones."""
 
 from __future__ import annotations
 

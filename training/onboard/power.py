@@ -33,7 +33,8 @@ from wattcast.models.power.physical import (
     predicted_power,
     regressors,
 )
-from wattcast.models.time.bottleneck import beside, predicted_seconds
+from wattcast.models.time.beside import beside
+from wattcast.models.time.bottleneck import predicted_seconds
 from wattcast.training.measure.lines import Configuration
 from wattcast.training.measure.recording import Recording
 from wattcast.training.measure.workload import Pattern, executed

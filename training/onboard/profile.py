@@ -23,10 +23,10 @@ from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.models.clocks import ClockPair
+from wattcast.models.time.beside import beside
 from wattcast.models.time.bottleneck import (
     CONSTANTS,
     LATENCY,
-    beside,
     combined_seconds,
     dram_bytes,
     resource_seconds,

@@ -83,7 +83,7 @@ def calibrate_time(
     card = write_parameters(card, out_dir, PARAMETERS_NAME, correction)
     final = ways.predict(correction, everything)
     baseline = plan.baseline_watts[0]
-    # Nothing in the default model was fitted to a kernel, and the correction before is not continued.
+    # Nothing in the default model was fitted to a kernel, and no correction is continued.
     footing = uploads.footing(frozenset(), (), order.policy)
     verdict = uploads.judged(
         order.policy, left_out[0], baseline, opponents, final, champion, footing

@@ -68,8 +68,9 @@ def calibrate_power(
     """Calibrate, write the artifact below ``out_dir`` and judge it.
 
     The uploads' vectors are ``COLUMNS``. ``opponents`` are watts ``[n]`` of what answers now, which
-    learned from what bears the marks ``knowing``; ``champion`` those of the board's calibration before, whose rows are not ``new``. Raises
-    DataError for launches of fewer than two kernels, or power that is not positive.
+    learned from what bears the marks ``knowing``; ``champion`` those of the board's calibration
+    before, whose rows are not ``new``. Raises DataError for launches of fewer than two kernels, or
+    power that is not positive.
     """
     rows = uploads.rows
     if len(np.unique(rows.groups)) < 2:

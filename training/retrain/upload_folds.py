@@ -189,9 +189,10 @@ def judged(
 ) -> Judged:
     """Scores and intervals of out-of-fold watts ``[protocols, n]``.
 
-    ``known`` ``[n]`` marks rows of kernels that the model ``before``, which the candidate descends
-    from, had learned from: no fold leaves those out, so they tell nothing of unseen kernels. Grouped
-    scores are those of the others; where these are too few for an interval it is that of ``before``.
+    ``known`` ``[n]`` marks rows of kernels that the model ``before``, from which the candidate
+    descends, had learned from: no fold leaves those out, so they tell nothing of unseen kernels.
+    Grouped scores are those of the others; where these are too few for an interval, it is that of
+    ``before``.
     """
     rows = plan.rows
     unseen = np.ones(len(rows), dtype=np.bool_) if known is None else ~known

@@ -14,10 +14,8 @@ from wattcast.features.schemas import activity_schema
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.activities import UnitActivities, unit_activities
 from wattcast.models.time.base import Regime
+from wattcast.models.time.beside import NOTHING_BESIDE, Beside, beside
 from wattcast.models.time.bottleneck import (
-    NOTHING_BESIDE,
-    Beside,
-    beside,
     combined_seconds,
     launch_seconds,
     regime,

@@ -1,0 +1,151 @@
+"""Scalar loads from shared memory that ptxas joins into wide ones.
+
+Loads of one basic block that read neighbouring words through the same register, with no store and
+no barrier between them, become one load of 8 or 16 bytes where the address is known to be aligned.
+ptxas places the variables itself, so it aligns them as it likes (machine code of ptxas 12.9 for
+sm_80: all of the fixture ``wide_shared`` and of tiled matrix products; it knows nothing of
+neighbours through different registers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wattcast.features.attached import attached
+from wattcast.features.cfg import build_cfg
+from wattcast.features.dataflow import flow
+from wattcast.features.isa import OpcodeFacts, classify
+from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Register, Symbol
+
+Floats = npt.NDArray[np.float64]
+
+WIDEST = 16
+"""Bytes of the widest access of a lane (PTX ISA, vectors of ``ld``)."""
+
+LEAST_OF_FOUR = 3
+"""Words of four that are loaded by one wide load; two of four stay two loads."""
+
+_FENCES = frozenset({"bar", "barrier", "membar", "fence", "call", "atom", "red", "cp"})
+
+
+class Joined(NamedTuple):
+    """By position, ``[n]``: how many ``loads``, itself included, each instruction shares one wide
+    load with, and its share of the ``passes`` that a request takes at least: one for each 4 bytes
+    of a lane, as those of half or a quarter of the warp go together."""
+
+    loads: Floats
+    passes: Floats
+
+
+@attached
+def joined_loads(body: Body) -> Joined:
+    """Which loads of a function become one; worked out once."""
+    size = len(body.instructions)
+    found = Joined(np.ones(size), np.zeros(size))
+    aligned = _Alignment(body)
+    for open_loads in _spans(body):
+        for base, loads in open_loads.items():
+            for width, group in _groups(loads, aligned.of(base)):
+                found.loads[group] = len(group)
+                found.passes[group] = width / 4 / len(group)
+    return found
+
+
+def _spans(body: Body) -> Iterator[dict[str, dict[int, tuple[int, int]]]]:
+    """Loads that nothing keeps apart: by register, offset to bytes and position."""
+    written = flow(body).writes
+    for block in build_cfg(body).blocks:
+        span: dict[str, dict[int, tuple[int, int]]] = {}
+        for one in body.instructions[block.start : block.end]:
+            facts = classify(one.opcode)
+            if _parts(one, facts):
+                yield span
+                span = {}
+            where = _scalar_load(one, facts)
+            if where is not None:
+                base, offset = where
+                span.setdefault(base, {}).setdefault(offset, (facts.bits // 8, one.position))
+            for name in written[one.position]:
+                if name in span:
+                    yield {name: span.pop(name)}
+        yield span
+
+
+def _parts(one: Instruction, facts: OpcodeFacts) -> bool:
+    stores = facts.category == "store" and facts.space in ("shared", "generic")
+    return stores or facts.entry in _FENCES
+
+
+def _scalar_load(one: Instruction, facts: OpcodeFacts) -> tuple[str, int] | None:
+    """Register and offset of a load that can be part of a wide one."""
+    if facts.entry != "ld" or facts.space != "shared" or one.predicate is not None:
+        return None
+    if ".volatile" in one.opcode or not 4 <= facts.bits // 8 < WIDEST:
+        return None
+    address = one.operands[-1]
+    if type(one.operands[0]) is not Register or type(address) is not Address:
+        return None
+    return (address.base.name, address.offset) if type(address.base) is Register else None
+
+
+def _groups(loads: dict[int, tuple[int, int]], aligned: int) -> Iterator[tuple[int, list[int]]]:
+    """Bytes of a wide load and the positions it serves: the widest first."""
+    left = dict(loads)
+    for width in (WIDEST, WIDEST // 2):
+        if aligned < width:
+            continue
+        for offset in sorted(left):
+            if offset not in left:
+                continue
+            size = left[offset][0]
+            start = offset - offset % width
+            window = range(start, start + width, size)
+            asked = [at for at in window if left.get(at, (0, 0))[0] == size]
+            # Of four words one may go to nobody.
+            if len(asked) > 1 and len(asked) >= min(len(window), LEAST_OF_FOUR):
+                yield width, [left.pop(at)[1] for at in asked]
+
+
+class _Alignment:
+    """The power of two, up to ``WIDEST``, that a register's value is known to be a multiple of."""
+
+    def __init__(self, body: Body) -> None:
+        self._writers: dict[str, list[Instruction]] = {}
+        for names, one in zip(flow(body).writes, body.instructions, strict=True):
+            for name in names:
+                self._writers.setdefault(name, []).append(one)
+        self._known: dict[str, int] = {}
+
+    def of(self, name: str) -> int:
+        if name not in self._known:
+            self._known[name] = WIDEST  # what leads back to itself does not change it
+            found = [self._result(one) for one in self._writers.get(name, ())]
+            self._known[name] = min(found, default=1)
+        return self._known[name]
+
+    def _operand(self, operand: object) -> int:
+        if type(operand) is Register:
+            return self.of(operand.name)
+        if type(operand) is Immediate and isinstance(operand.value, int):
+            return min(WIDEST, operand.value & -operand.value) if operand.value else WIDEST
+        return WIDEST if type(operand) is Symbol and not operand.offset % WIDEST else 1
+
+    def _result(self, one: Instruction) -> int:
+        entry = classify(one.opcode).entry
+        sources = one.operands[1:]
+        if entry in ("mov", "cvta", "cvt"):
+            return self._operand(sources[0])
+        if entry in ("add", "sub", "or"):
+            return min(map(self._operand, sources))
+        if entry == "and":
+            return max(map(self._operand, sources))
+        if entry == "shl" and type(sources[1]) is Immediate:
+            return min(WIDEST, self._operand(sources[0]) << int(sources[1].value))
+        if entry in ("mul", "mad") and ".hi" not in one.opcode:
+            product = min(WIDEST, self._operand(sources[0]) * self._operand(sources[1]))
+            return product if entry == "mul" else min(product, self._operand(sources[2]))
+        return 1

@@ -1,0 +1,97 @@
+"""What a launch does beside ``activity1`` that the default time model counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from wattcast.features.activity import Extras
+from wattcast.features.activity.extras import AtomicUse, TensorKind
+from wattcast.features.activity.waiting import Waiting
+
+TENSOR_COST: Mapping[TensorKind, float] = MappingProxyType(
+    {
+        "f16": 1.0,
+        "tf32": 2.0,
+        "f64": 16.0,
+        "f8": 0.5,
+        "f4": 0.25,
+        "s8": 0.5,
+        "s4": 0.25,
+        "b1": 1 / 16,
+    }
+)
+"""Time of a multiply-add of the matrix units over that of an FP16 one (A100 whitepaper: FP16 312,
+TF32 156, FP64 19.5 TFLOPS; INT8 624, INT4 1248, binary 4992 TOPS. FP8 and FP4: H100 and Blackwell
+whitepapers, twice and four times FP16). Sparse ones take half (same place)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What a launch does beside ``activity1``, in the units of this model.
+
+    ``tensor_fmas``: multiply-adds of the matrix units, as FP16 ones of the same time.
+    ``atomic_passes``: passes of atomics over their lanes that meet at one address, each a
+    load/store pass more. ``hottest_operations``: atomics on the word of global memory that most
+    of them hit; they go one after the other. ``hottest_requests``: warps they come from.
+    ``tensor_int8_fmas``: the part of ``tensor_fmas`` that is done on integers, as 8-bit ones.
+    ``waiting``: dependent chains of a warp, for each machine instruction and each load that it
+    executes. ``l1_cycles_per_sector`` of global loads; without it L1 delivers sectors at its full
+    rate. ``register_reads`` of FP32 multiply-adds, by warps.
+    """
+
+    tensor_fmas: float = 0.0
+    atomic_passes: float = 0.0
+    hottest_operations: float = 0.0
+    hottest_requests: float = 0.0
+    tensor_int8_fmas: float = 0.0
+    waiting: Waiting | None = None
+    l1_cycles_per_sector: float | None = None
+    register_reads: float = 0.0
+
+
+NOTHING_BESIDE = Beside()
+
+
+def beside(extras: Extras) -> Beside:
+    """The extras of an analysis; what it does not know counts as no conflict."""
+    tensor = sum(
+        work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0)
+        for work in extras.tensor
+    )
+    integer = sum(
+        work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0)
+        for work in extras.tensor
+        if work.kind in ("s8", "s4", "b1")
+    )
+    passes = sum(
+        max(0.0, use.passes - use.requests)
+        for use in extras.atomics.uses
+        if use.passes is not None and not _aggregated(use)
+    )
+    hottest = extras.atomics.hottest_operations or 0.0
+    requests = extras.atomics.hottest_requests or 0.0
+    in_global = [use for use in extras.atomics.uses if use.space == "global"]
+    if in_global and all(map(_aggregated, in_global)):
+        hottest = min(hottest, requests)
+    return Beside(
+        tensor,
+        passes,
+        hottest,
+        requests,
+        integer / TENSOR_COST["s8"],
+        extras.waiting,
+        extras.l1_cycles_per_sector,
+        extras.register_reads,
+    )
+
+
+def _aggregated(use: AtomicUse) -> bool:
+    """Whether ptxas lets one lane of a warp do the atomics of all: integer sums of which each warp
+    hits one address (machine code of ptxas 12.9 for sm_75 and sm_80: VOTE and POPC, shuffles or
+    REDUX, then RED by one lane)."""
+    words = use.opcode.split(".")
+    if use.space != "global" or "add" not in words or not {"u32", "s32"} & set(words):
+        return False
+    return use.passes == use.operations

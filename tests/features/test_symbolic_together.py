@@ -1,0 +1,140 @@
+"""Launches walked as one are told what each is told alone, to the last bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.app.same_answers import body
+from tests.features.execution_kernels import BASE, kernel
+from tests.features.symbolic_programs import affine_programs
+from tests.features.test_execution_generated import programs
+from tests.features.test_symbolic_generated import MANY, SHARED
+from tests.fixtures.kernels.manifest import KERNELS
+from wattcast.features.errors import LaunchError
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
+from wattcast.features.symbolic import SymbolicResult, analyse, analyse_symbolically
+from wattcast.features.symbolic import analyse_together as together
+from wattcast.features.symbolic.each import ApartError, Layout, each, least, most, ratio
+from wattcast.predictor.messages import LaunchRequest
+
+
+def bits(value: Any) -> Any:
+    """A result as plain data that is equal only where every bit is."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.str, value.shape, value.tobytes()
+    if is_dataclass(value):
+        return [bits(getattr(value, field.name)) for field in fields(value)]
+    if isinstance(value, dict):
+        return [(key, bits(inner)) for key, inner in value.items()]
+    if isinstance(value, tuple):
+        return [bits(inner) for inner in value]
+    return type(value).__name__, repr(value)
+
+
+def check(module: Module, name: str, launches: Sequence[Launch], loops: dict[str, float]) -> None:
+    function = module.kernel(name)
+    found = {id(launch): each for launch, each in together(module, function, launches, loops=loops)}
+    for launch in launches:
+        alone: SymbolicResult = analyse_symbolically(module, function, launch, loops=loops)
+        assert bits(found[id(launch)]) == bits(alone), launch
+
+
+def variants(launch: Launch) -> Iterator[Launch]:
+    """Launches that differ from one in what may part them: blocks, threads, sizes given or not."""
+    yield launch
+    wide, *others = launch.grid
+    for more in (1, 2, 2 * wide):
+        yield replace(launch, grid=(wide + more, *others))
+    for more in (1, 64):
+        longer = {n: v + more if type(v) is int else v for n, v in launch.arguments.items()}
+        yield replace(launch, arguments=longer)
+    yield replace(launch, arguments={})
+    narrow, *rest = launch.block
+    yield replace(launch, block=(max(1, narrow // 2), *rest))
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_fixtures(kernel: Any) -> None:
+    asked = [body(kernel, shape) for shape in kernel.shapes[:1]]
+    requests = [LaunchRequest.model_validate(each["launch"]) for each in asked]
+    launches = [one for request in requests for one in variants(request.launch())]
+    check(read_module(asked[0]["ptx"]), kernel.entry, launches, {"default": 2.5})
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    text=st.one_of(affine_programs(), programs()),
+    launches=st.lists(
+        st.tuples(st.integers(1, 90), st.sampled_from([32, 48, 65]), st.integers(0, 140)),
+        min_size=2, max_size=6,
+    ),
+)  # fmt: skip
+def test_generated_programs(text: str, launches: list[tuple[int, int, int]]) -> None:
+    made = kernel(text, declarations=SHARED).replace(".reg .b32 %r<32>;", MANY)
+    asked = [Launch.of(grid, block, 0, {"out": BASE, "n": n}) for grid, block, n in launches]
+    check(read_module(made), "k", asked, {})
+
+
+def test_launches_that_behave_alike_are_walked_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A guarded kernel whose last block is cut, whatever the size."""
+    text = kernel("setp.ge.s32 %p1, %r5, %r1;\n@%p1 bra $end;\nst.global.u32 [%rd1], %r5;\n$end:")
+    module, walked = read_module(text), analyse._walked
+    sizes: list[int] = []
+
+    def counted(module: Module, group: Any, *more: Any) -> Any:
+        sizes.append(len(group))
+        return walked(module, group, *more)
+
+    monkeypatch.setattr(analyse, "_walked", counted)
+    launches = [Launch.of(100 + n, 64, 0, {"out": BASE, "n": 6390 + 64 * n}) for n in range(40)]
+    assert len(list(together(module, module.kernel("k"), launches))) == 40
+    assert sizes == [40]
+
+
+def test_one_that_cannot_be_analysed_is_left_out() -> None:
+    module = read_module(kernel("st.global.u32 [%rd1], %r5;"))
+    launches = [Launch.of(4, 64, 0, {"nothing": 1}), Launch.of(4, 64)]
+    found = [launch for launch, _ in together(module, module.kernel("k"), launches)]
+    assert found == launches[1:]
+    with pytest.raises(LaunchError, match="no parameter"):
+        analyse_symbolically(module, module.kernel("k"), launches[0])
+
+
+def test_numbers_of_launches_calculate_as_each_would() -> None:
+    layout = Layout([32, 64])
+    one, other = each(layout, [3, -5]), each(layout, [2, 4])
+    assert (one * other + 1).values == [7, -19]
+    assert (10 - one).values == [7, 15]
+    assert (one // 2).values == [1, -3]
+    assert isinstance(each(layout, [7, 7]), int)
+    assert least(one, other, 3).values == [2, -5]
+    assert most(one, 4) == 4
+    assert ratio(one, each(layout, [0, 2])).values == [0.0, -2.5]
+    assert (np.asarray(one) == np.repeat([3, -5], [32, 64])).all()
+    assert (np.arange(96) + one == np.arange(96) + np.repeat([3, -5], [32, 64])).all()
+    with pytest.raises(ApartError) as apart:
+        bool(one > 0)
+    assert apart.value.kinds == (True, False)
+    assert other > 0
+
+
+def test_what_decides_is_asked_of_each_launch() -> None:
+    layout = Layout([32, 64])
+    chosen = np.zeros((2, 96), dtype=np.bool_)
+    assert not layout.any(chosen)
+    chosen[1, 40] = True
+    with pytest.raises(ApartError) as apart:
+        layout.any(chosen)
+    assert apart.value.kinds == (False, True)
+    chosen[0, 0] = True
+    assert layout.any(chosen)
+    assert layout.extreme(np.maximum, np.arange(96)).values == [31, 95]

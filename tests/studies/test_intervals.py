@@ -1,0 +1,25 @@
+"""What the study of intervals prints is what the models ship."""
+
+from __future__ import annotations
+
+import pytest
+
+from studies import intervals
+from wattcast.models.energy import JOINT
+from wattcast.training.data.datasets import find_data
+
+needs_data = pytest.mark.skipif(
+    find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
+)
+
+
+@needs_data
+@pytest.mark.slow
+def test_energy_is_calibrated_as_energy() -> None:
+    assert intervals.joint_share() == pytest.approx(JOINT, abs=5e-4)
+    assert intervals.energy_beside_product() <= 0.6
+    held = [line for line in intervals.energy_lines() if line.kind == "energy"]
+    (together,) = [line for line in held if line.board == "all"]
+    assert 0.87 <= together.rows <= 0.97
+    assert 0.87 <= together.groups <= 0.97
+    assert all(line.groups >= line.level for line in held)

@@ -289,8 +289,9 @@ class KernelAnalysis:
         """What the launch does besides: tensor work by kind, atomics, synchronisation."""
         counts, factors = self.counts, self._factors
         return measure_extras(
-            self.module, counts.functions(factors), self.launch, counts.atomics(factors)
-        )
+            self.module, counts.functions(factors), self.launch, counts.atomics(factors),
+            self.shared_bytes_per_block,
+        )  # fmt: skip
 
     @property
     def activity_diagnostics(self) -> tuple[Diagnostic, ...]:

@@ -172,7 +172,11 @@ class Runs:
                 self._module,
                 self._launch,
                 self._gpu,
-                plan=plan_blocks(in_rows(self._launch, self._row), cuts=self._cuts),
+                plan=plan_blocks(
+                    in_rows(self._launch, self._row),
+                    cuts=self._cuts,
+                    balanced=self._differ,
+                ),
                 effort=self._effort,
                 forced=forced,
                 extrapolate=self._extrapolate,
@@ -212,6 +216,14 @@ class Runs:
             and str(index) not in given
             for index, parameter in enumerate(self._function.parameters)
         )
+
+    @property
+    def _differ(self) -> bool:
+        """Whether blocks may differ from all their neighbours, as far as symbols tell."""
+        try:
+            return not self.flow.sampling.exact
+        except WattcastError:
+            return False
 
     @property
     def _cuts(self) -> tuple[tuple[int, ...], ...]:

@@ -82,7 +82,7 @@ def announced(
 ) -> SymbolicResult | None:
     """The symbolic analysis of an announced launch; ``None`` if it has to be made alone."""
     waiting = _WAITING.get()
-    return waiting and waiting.take(module, function, launch, loops, accesses)
+    return None if waiting is None else waiting.take(module, function, launch, loops, accesses)
 
 
 def _key(launch: Launch) -> Hashable:

@@ -150,8 +150,8 @@ def _time_weights(resource: str, events: InstructionEvents, gpu: GpuProfile) -> 
 
 _TIME_EVENTS: Mapping[str, str] = {
     "dram": "dram_sectors", "l2": "l2_sectors", "l1": "global_sectors",
-    "atomics": "atomic_requests", "alu": "alu", "fp64": "fp64", "fp16": "fp16", "sfu": "sfu",
-    "texture": "texture_requests", LATENCY: "latency_cycles",
+    "atomics": "atomic_requests", "alu": "alu", "fp64": "fp64", "shared_fp64": "fp64",
+    "fp16": "fp16", "sfu": "sfu", "texture": "texture_requests", LATENCY: "latency_cycles",
 }  # fmt: skip
 
 _ENERGY_EVENTS: Mapping[str, str] = {

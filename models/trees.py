@@ -50,6 +50,8 @@ class TreeModel:
         # One vector is microseconds of work: handing it to threads costs more than it saves.
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1
+        options.enable_mem_pattern = False  # planning its few bytes takes a quarter of a run
+        options.enable_cpu_mem_arena = False
         options.log_severity_level = 3  # errors only; warnings go to stderr unasked
         try:
             session = ort.InferenceSession(

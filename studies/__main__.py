@@ -27,10 +27,15 @@ STUDIES = {
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
     "work": ("time.work_tables", "time from measured work: trains the shipped model, its scores"),
+    "applications": ("clocks.applications", "clocks chosen from counters, applications left out"),
     "clocks": ("clocks.scaling", "scaling over clocks: fits the shipped models, their scores"),
     "power": ("power.holds", "what the power models must hold on published rows"),
     "physical": ("power.physical_tables", "the physical power model with programs left out"),
     "extra-trees": ("power.pooled", "fits the shipped extra trees on rows of several GPUs"),
+    "physical-boards": (
+        "power.physical_boards",
+        "boards left out, boards of one kind, temperature",
+    ),
     "fit-physical": ("power.physical_artifacts", "fits the shipped physical power models"),
     "fit-all": (
         "fit_all",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -111,7 +112,11 @@ class Activity:
 
     def values(self) -> dict[str, float]:
         """Name to value, in the order of the schema."""
-        return {field.name: float(getattr(self, field.name)) for field in fields(self)}
+        return dict(zip(QUANTITIES, map(float, _quantities(self)), strict=True))
+
+
+QUANTITIES = tuple(field.name for field in fields(Activity))
+_quantities = attrgetter(*QUANTITIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +286,8 @@ class _Totals:
             return
         # A copy from global to shared memory is one request of the load/store unit.
         self.lsu += max(requests, shared)
-        loads = facts.category in ("load", "copy") or facts.entry == "atom"
+        stores = facts.category == "copy" and facts.space == "global"  # from shared memory
+        loads = (facts.category in ("load", "copy") and not stores) or facts.entry == "atom"
         if facts.category == "atomic":
             self.atomics += max(requests, shared)
         if facts.space == "local":
@@ -293,7 +299,7 @@ class _Totals:
         elif requests:
             if loads:
                 self.load_requests += requests
-            if facts.category in ("store", "atomic"):
+            if stores or facts.category in ("store", "atomic"):
                 self.store_requests += requests
         if loads and requests:
             self.loads += requests

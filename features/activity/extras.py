@@ -13,8 +13,15 @@ from typing import Literal, get_args
 
 from wattcast.features.activity.counts import Counted, body_of
 from wattcast.features.activity.reads import measure_register_reads
-from wattcast.features.activity.waiting import Waiting, measure_waiting
+from wattcast.features.activity.waiting import (
+    NO_COPIES,
+    Copies,
+    Waiting,
+    measure_copies,
+    measure_waiting,
+)
 from wattcast.features.attached import attached
+from wattcast.features.fifth import product_shape
 from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.ptx.ir import Body, Immediate, Instruction, Module
@@ -131,10 +138,12 @@ class Extras:
     """Facts beside ``activity1``.
 
     ``tensor`` is sorted by kind; ``unshaped_tensor_instructions`` counts warp executions of matrix
-    instructions whose shape is no part of their name (tcgen05.mma). ``waiting``: the dependent
-    chains of a warp. ``l1_cycles_per_sector``: cycles of L1 for each sector loaded from global
-    memory; the symbolic analysis does not know. ``register_reads``: those of FP32 multiply-adds,
-    by warps.
+    instructions whose shape nothing tells (a tcgen05.mma with a computed descriptor). ``waiting``:
+    the dependent chains of a warp. ``l1_cycles_per_sector``: cycles of L1 for each sector loaded
+    from global memory; the symbolic analysis does not know. ``register_reads``: those of FP32
+    multiply-adds, by warps. ``from_registers``: of ``tensor``, what mma and wmma multiply.
+    ``feed_passes``: passes of shared memory that feed asynchronous products (wgmma, tcgen05) and
+    bring what is copied for them. ``copies``: waits for asynchronous copies.
     """
 
     tensor: tuple[TensorWork, ...]
@@ -144,23 +153,33 @@ class Extras:
     waiting: Waiting | None = None
     l1_cycles_per_sector: float | None = None
     register_reads: float = 0.0
+    from_registers: tuple[TensorWork, ...] = ()
+    feed_passes: float = 0.0
+    copies: Copies = NO_COPIES
 
 
 def measure_extras(
-    module: Module, functions: Mapping[str, Counted], launch: Launch, atomics: Atomics
-) -> Extras:
-    """Add up what the analysis counted; ``functions`` maps names to counts by position."""
+    module: Module, functions: Mapping[str, Counted], launch: Launch, atomics: Atomics,
+    shared_bytes: int = 0,
+) -> Extras:  # fmt: skip
+    """Add up what the analysis counted; ``functions`` maps names to counts by position,
+    ``shared_bytes`` are those of a block."""
     tensor: dict[tuple[TensorKind, bool], float] = {}
+    from_registers: dict[tuple[TensorKind, bool], float] = {}
     unshaped = barriers = meeting = warp_syncs = fences = async_waits = 0.0
-    for one, executed, lanes in _executed(module, functions):
+    for name, one, executed, lanes in _executed(module, functions):
         facts = classify(one.opcode)
         if facts.pipe == "tensor" and facts.category == "compute":
             work = tensor_work(one.opcode)
+            if facts.entry.startswith("tcgen05"):  # each thread that asks for one gets one
+                work, lanes = _fifth(body_of(module, name), one), lanes * WARP_SIZE
             if work is None:
                 unshaped += executed
             else:
-                key = (work.kind, work.sparse)
-                tensor[key] = tensor.get(key, 0.0) + work.multiply_adds * lanes / WARP_SIZE
+                key, done = (work.kind, work.sparse), work.multiply_adds * lanes / WARP_SIZE
+                tensor[key] = tensor.get(key, 0.0) + done
+                if facts.entry.startswith(("mma", "wmma")):
+                    from_registers[key] = from_registers.get(key, 0.0) + done
         elif facts.category == "barrier":
             words = set(one.opcode.split("."))
             if facts.entry in ("bar", "barrier") and "arrive" not in words:
@@ -170,12 +189,8 @@ def measure_extras(
             fences += executed * (facts.entry in ("membar", "fence"))
             async_waits += executed * bool(words & _WAITS)
     warps = launch.blocks * launch.warps_per_block
-    order = get_args(TensorKind)
     return Extras(
-        tuple(
-            TensorWork(kind, sparse, tensor[kind, sparse])
-            for kind, sparse in sorted(tensor, key=lambda key: (order.index(key[0]), key[1]))
-        ),
+        _sorted_work(tensor),
         unshaped,
         atomics,
         Synchronisation(
@@ -188,7 +203,31 @@ def measure_extras(
         measure_waiting(module, functions),
         _l1_cycles_per_sector(functions.values()),
         measure_register_reads(module, functions),
+        _sorted_work(from_registers),
+        _feed_passes(module, functions) if tensor != from_registers else 0.0,
+        measure_copies(module, functions, launch.blocks, launch.warps_per_block, shared_bytes),
     )
+
+
+def _sorted_work(work: Mapping[tuple[TensorKind, bool], float]) -> tuple[TensorWork, ...]:
+    order = get_args(TensorKind)
+    ordered = sorted(work, key=lambda key: (order.index(key[0]), key[1]))
+    return tuple(TensorWork(kind, sparse, work[kind, sparse]) for kind, sparse in ordered)
+
+
+def _feed_passes(module: Module, functions: Mapping[str, Counted]) -> float:
+    """Passes beyond the first of asynchronous products and bulk copies, as conflicts count them."""
+    found = 0.0
+    for name, counts in functions.items():
+        for position in _fed_by(body_of(module, name)):
+            found += float(counts.shared_transactions[position] - counts.shared_requests[position])
+    return found
+
+
+@attached
+def _fed_by(body: Body) -> tuple[int, ...]:
+    names = ("wgmma.mma_async", "tcgen05.mma", "cp.async.bulk")
+    return tuple(one.position for one in body.instructions if one.opcode.startswith(names))
 
 
 def _l1_cycles_per_sector(functions: Iterable[Counted]) -> float | None:
@@ -222,6 +261,21 @@ def tensor_work(opcode: str) -> TensorWork | None:
     return TensorWork(kind, sparse, m * n * k * products)
 
 
+_FIFTH: Mapping[str, TensorKind] = {
+    "kind::f16": "f16", "kind::tf32": "tf32", "kind::f8f6f4": "f8", "kind::i8": "s8",
+    "kind::mxf8f6f4": "f8", "kind::mxf4": "f4", "kind::mxf4nvf4": "f4",
+}  # fmt: skip
+
+
+def _fifth(body: Body, one: Instruction) -> TensorWork | None:
+    """Multiply-adds of a tcgen05.mma; ``None`` where the text does not tell its descriptor."""
+    shape = product_shape(body, one)
+    if shape is None:
+        return None
+    kind = next(_FIFTH[part] for part in one.modifiers if part in _FIFTH)
+    return TensorWork(kind, "sp" in one.modifiers, shape[0] * shape[1] * shape[2])
+
+
 def _kind(facts: OpcodeFacts, words: list[str]) -> TensorKind | None:
     """The kind of the first factor: the second type, but for wmma of f16, which names none."""
     if len(facts.types) == 2 and facts.entry == "wmma.mma":
@@ -234,13 +288,14 @@ def _kind(facts: OpcodeFacts, words: list[str]) -> TensorKind | None:
 
 def _executed(
     module: Module, functions: Mapping[str, Counted]
-) -> Iterable[tuple[Instruction, float, float]]:
-    """Matrix instructions and barriers that ran, with their warp executions and active lanes."""
+) -> Iterable[tuple[str, Instruction, float, float]]:
+    """Matrix instructions and barriers that ran, with their function, warp executions and active
+    lanes."""
     for name, counts in functions.items():
         for one in _extras_of(body_of(module, name)):
             executed = float(counts.warp_executions[one.position])
             if executed:
-                yield one, executed, float(counts.active_lanes[one.position])
+                yield name, one, executed, float(counts.active_lanes[one.position])
 
 
 @attached

@@ -19,8 +19,10 @@ from wattcast.features.attached import attached
 from wattcast.features.cfg import BasicBlock, build_cfg
 from wattcast.features.dataflow import block_sources, flow
 from wattcast.features.isa import OpcodeFacts, classify
+from wattcast.features.loops import natural_loops
 from wattcast.features.machine_code import machine_code
-from wattcast.features.ptx.ir import Body, Module
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.features.ptx.ir import Body, Immediate, Instruction, Module
 from wattcast.features.registers import UNROLL
 
 INSTRUCTION, SHARED, LOAD = 4.0, 25.0, 400.0
@@ -146,3 +148,110 @@ def _chases(body: Body, block: BasicBlock) -> bool:
                     change = kept.update if kept.intersection(used) else kept.difference_update
                     change(written)
     return False
+
+
+# --- asynchronous copies: what a block waits for that it asked for some rounds before ------------
+
+
+class Copies(NamedTuple):
+    """Waits for copies from global to shared memory, one after another, of a block on average.
+
+    ``exposed``: for what was asked for in the same round of a loop, or outside of loops.
+    ``pipelined``: for what was asked for rounds ahead, each divided by their number: so many
+    copies' latencies pass one after another, whatever else goes on meanwhile.
+    """
+
+    exposed: float
+    pipelined: float
+
+
+NO_COPIES = Copies(0.0, 0.0)
+
+
+def measure_copies(
+    module: Module, functions: Mapping[str, Counted], blocks: int, warps: int, shared_bytes: int
+) -> Copies:
+    """What all functions wait for; ``warps`` and ``shared_bytes`` are those of a block.
+
+    Of cp.async the text tells how many rounds lie between a commit and its wait. Bulk copies come
+    in stages: shared memory holds so many times what is announced at once, and one is in use.
+    """
+    exposed = pipelined = 0.0
+    for name, counts in functions.items():
+        body = body_of(module, name)
+        for position, rounds in _waits_ahead(body):
+            times = float(counts.warp_executions[position]) / (blocks * warps)
+            exposed += times * (rounds == 0)
+            pipelined += times / rounds if rounds else 0.0
+        announced, brought = _bulk(body)
+        times = sum(float(counts.active_lanes[position]) for position in announced) / blocks
+        if times:
+            sectors = sum(float(counts.sectors[position]) for position in brought) / blocks
+            stages = int(shared_bytes // max(sectors * SECTOR_BYTES / times, 1.0))
+            exposed += times * (stages < 2)
+            pipelined += times / (stages - 1) if stages > 1 else 0.0
+    return Copies(exposed, pipelined)
+
+
+_WAITS = ("cp.async.wait_group", "cp.async.wait_all")
+_COMMIT = "cp.async.commit_group"
+AT_ONCE = 0.1
+"""Of the instructions of a loop for each of its waits: so few from a commit to it hide nothing."""
+
+
+@attached
+def _waits_ahead(body: Body) -> tuple[tuple[int, float], ...]:
+    """Waits for cp.async that count: position, and rounds of their loop between the commit and the
+    wait (0: at once).
+
+    A wait leaves the last n groups in flight and needs the one before them, so many of the loop's
+    commits ago; of several that are waited for in a round the last asked for counts. A wait with no
+    commit since the one before it needs what was on its way meanwhile.
+    """
+    marks = [one for one in body.instructions if one.opcode.startswith((*_WAITS, _COMMIT))]
+    if not any(one.opcode.startswith(_WAITS) for one in marks):
+        return ()
+    cfg = build_cfg(body)
+    forest = natural_loops(cfg)
+    by_loop: dict[int, list[Instruction]] = {}
+    for one in marks:
+        by_loop.setdefault(forest.innermost[cfg.block_of[one.position]], []).append(one)
+    found: list[tuple[int, float]] = []
+    for loop, mine in by_loop.items():
+        commits = [one.position for one in mine if one.opcode.startswith(_COMMIT)]
+        inside = forest.loops[loop].blocks if loop >= 0 else ()
+        length = sum(cfg.blocks[block].end - cfg.blocks[block].start for block in inside)
+        ahead: list[tuple[float, int]] = []
+        waits = [
+            one
+            for before, one in zip([None, *mine], mine, strict=False)
+            if one.opcode.startswith(_WAITS)
+            and (before is None or before.opcode.startswith(_COMMIT))
+        ]
+        for one in waits if commits else ():
+            kept = one.operands[0] if one.operands else None
+            needed = 1 + (int(kept.value) if isinstance(kept, Immediate) else 0)
+            earlier = [position for position in commits if position < one.position]
+            same = one.position - earlier[-needed] if len(earlier) >= needed else length + 1
+            if loop < 0 or same < AT_ONCE * length / len(waits):
+                if len(earlier) >= needed:
+                    found.append((one.position, 0.0))
+            else:
+                ahead.append((needed / len(commits), one.position))
+        if ahead:
+            rounds, position = min(ahead)
+            found.append((position, rounds))
+    return tuple(found)
+
+
+@attached
+def _bulk(body: Body) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Positions of announcements of bytes, and of bulk copies to shared memory."""
+    announced, brought = [], []
+    for one in body.instructions:
+        if one.base == "mbarrier" and "expect_tx" in one.opcode:
+            announced.append(one.position)
+        facts = classify(one.opcode)
+        if facts.entry.startswith("cp.async.bulk") and facts.space == "shared":
+            brought.append(one.position)
+    return tuple(announced), tuple(brought)

@@ -25,6 +25,7 @@ from wattcast.features.attached import attached
 from wattcast.features.dataflow import closure
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import LaunchError
+from wattcast.features.execution import tensor_maps
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.roles import registers, usage
 from wattcast.features.execution.spaces import (
@@ -186,6 +187,17 @@ def pointers(kernel: ir.Function) -> dict[tuple[str, int], bool]:
     return found
 
 
+def _is_tensor_map(kernel: ir.Function, parameter: ir.Parameter) -> bool:
+    """Whether a parameter is as large as a tensor map, in a kernel that copies by such."""
+    return parameter.bytes == tensor_maps.BYTES and _copies_tensors(kernel)
+
+
+@attached
+def _copies_tensors(kernel: ir.Function) -> bool:
+    copies = ("cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor")
+    return any(one.opcode.startswith(copies) for one in kernel.body.instructions)
+
+
 def _pack(value: float, parameter: ir.Parameter) -> bytes:
     dtype = TYPES.get(parameter.type)
     if dtype is None or parameter.bytes != dtype.itemsize:
@@ -261,7 +273,7 @@ def bind(
             continue
         places = sorted(place for name, place in pointing if name == parameter.name)
         hint = given if isinstance(given, PointerHint) else None
-        if hint is not None and not places:
+        if not places and (hint is not None or _is_tensor_map(program.kernel, parameter)):
             places = [0]
         address = bool(places) and given != 0
         if isinstance(given, int | float) and not (

@@ -26,9 +26,15 @@ _BARRIERS = frozenset({"bar", "barrier"})
 
 
 def is_barrier(instruction: ir.Instruction) -> bool:
-    """Whether threads of a block wait here (not ``bar.warp.sync``, not cluster barriers)."""
+    """Whether threads of a block wait here (not ``bar.warp.sync``); those of a cluster wait for
+    their own block, the others are taken to be there."""
     parts = instruction.opcode.split(".")
-    return parts[0] in _BARRIERS and not ({"warp", "cluster", "arrive"} & set(parts))
+    return parts[0] in _BARRIERS and not ({"warp", "arrive"} & set(parts))
+
+
+def is_phase_wait(instruction: ir.Instruction) -> bool:
+    """Whether threads wait here for a phase of a memory barrier."""
+    return instruction.opcode.startswith(("mbarrier.try_wait", "mbarrier.test_wait"))
 
 
 @dataclass(slots=True)
@@ -114,7 +120,8 @@ class Context:
 
     ``parameters`` maps a kernel's parameter names to their byte offsets (empty for device
     functions); ``roles`` says how loaded registers are used; ``sites`` grows over the program.
-    ``idle``: what the instruction being built loads or stores decides no count.
+    ``cluster``: blocks of a cluster; ``idle``: what the instruction being built loads or stores
+    decides no count.
     """
 
     operands: Operands
@@ -122,6 +129,8 @@ class Context:
     roles: Mapping[str, str]
     sites: list[Site]
     precise: bool
+    body: ir.Body
+    cluster: int = 1
     idle: bool = False
     position: int = 0
     instruction: ir.Instruction = field(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from wattcast.features.execution import mbarriers
 from wattcast.features.execution.context import (
     CallSite,
     Context,
@@ -13,12 +14,13 @@ from wattcast.features.execution.context import (
     Linked,
     LoopEdge,
     is_barrier,
+    is_phase_wait,
 )
 from wattcast.features.execution.groups import Group
 from wattcast.features.execution.loads import put_parameter
 from wattcast.features.execution.operands import PARAMETERS, Frame, Items, UnsupportedError, store
 from wattcast.features.execution.spaces import CODE_BASE
-from wattcast.features.execution.values import BOOL, U32, U64, Array, as_type, spread
+from wattcast.features.execution.values import BOOL, U32, U64, Array, as_type, constant, spread
 from wattcast.features.memory import distinct
 from wattcast.features.ptx import ir
 
@@ -52,6 +54,8 @@ def finish(
             inner = leave
         elif base in ("exit", "trap"):
             inner = _exit
+        elif is_phase_wait(one):
+            inner = mbarriers.finish(context, one, after, falls)
         elif is_barrier(one):
             inner = _barrier(context, one, after, falls)
         else:
@@ -318,12 +322,18 @@ def give_back(
 # --- barriers --------------------------------------------------------------------------------
 
 
+CLUSTER_BARRIER = 16
+"""The number under which threads wait for a cluster: one more than blocks have (PTX ISA, bar)."""
+
+
 def _barrier(context: Context, one: ir.Instruction, after: int, edge: LoopEdge | None) -> Finish:
     items = one.operands
     operands = context.operands
     if "red" in one.opcode.split("."):
         return _reducing(context, one, after, edge)
     number = operands.source(items[0], U32) if items else None
+    if "cluster" in one.modifiers:
+        number = operands.slots.constant(constant(CLUSTER_BARRIER, U32))
     count = operands.source(items[1], U32) if len(items) > 1 else None
 
     def apply(machine: Machine, frame: Frame, group: Group, shift: int) -> int | None:

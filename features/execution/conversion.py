@@ -7,6 +7,7 @@ import numpy as np
 from wattcast.features.execution import floating
 from wattcast.features.execution.integer import Function, Operation
 from wattcast.features.execution.values import (
+    EIGHT_BIT,
     F16,
     F32,
     F64,
@@ -15,8 +16,11 @@ from wattcast.features.execution.values import (
     U32,
     Array,
     DType,
+    eight_bit_values,
     from_bf16,
+    halves,
     pack_halves,
+    to_eight_bit,
 )
 
 _INTEGRAL: dict[str, Function] = {
@@ -108,6 +112,46 @@ def _float_to_float(
     return apply
 
 
+def _packed(
+    target: str, source: str, modifiers: tuple[str, ...], precise: bool
+) -> Operation | None:
+    """Pairs of narrow floats: from two f32, or from a pair."""
+    to, of = target.removesuffix("x2"), source.removesuffix("x2")
+    if to in EIGHT_BIT:
+        relu = "relu" in modifiers
+
+        def eight(value: Array) -> Array:
+            wide = (from_bf16(value) if of == "bf16" else value).astype(F64)
+            found: Array = to_eight_bit(np.where(relu & (wide <= 0), 0.0, wide), to).astype(U16)
+            return found
+
+        if source == "f32":
+            return Operation(lambda a, b: eight(b) | eight(a) << np.uint16(8), (F32, F32), U16)
+        if source in ("f16x2", "bf16x2"):
+            held = F16 if of == "f16" else U16
+
+            def narrowed(pair: Array) -> Array:
+                low, high = halves(pair)
+                return eight(low.view(held)) | eight(high.view(held)) << np.uint16(8)
+
+            return Operation(narrowed, (U32,), U16)
+        return None
+    if of in EIGHT_BIT and target == "f16x2":
+        relu = "relu" in modifiers
+
+        def widened(pair: Array) -> Array:
+            low, high = (eight_bit_values(of)[(pair >> np.uint16(at)) & np.uint16(255)]
+                         for at in (0, 8))  # fmt: skip
+            parts = (np.where(relu & (each <= 0), 0.0, each) for each in (low, high))
+            return pack_halves(*(each.astype(F16) for each in parts))
+
+        return Operation(widened, (U16,), U32)
+    if target in ("f16x2", "bf16x2") and source == "f32":
+        narrow = _float_to_float("f32", to, modifiers, precise)
+        return Operation(lambda a, b: pack_halves(narrow(b), narrow(a)), (F32, F32), U32)
+    return None
+
+
 _FLOATS = frozenset({"f16", "f32", "f64", "bf16", "tf32"})
 
 
@@ -116,9 +160,8 @@ def conversion(modifiers: tuple[str, ...], *, precise: bool) -> Operation | None
     if len(modifiers) < 2:
         return None
     target, source = modifiers[-2], modifiers[-1]
-    if target in ("f16x2", "bf16x2") and source == "f32":
-        narrow = _float_to_float("f32", target.removesuffix("x2"), modifiers, precise)
-        return Operation(lambda a, b: pack_halves(narrow(b), narrow(a)), (F32, F32), U32)
+    if target.endswith("x2"):
+        return _packed(target, source, modifiers, precise)
     if target not in TYPES or source not in TYPES:
         return None
     held, result = TYPES[source], TYPES[target]

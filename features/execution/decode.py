@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from wattcast.features.execution import alu, atomics, loads, matrix, warp
+from wattcast.features.execution import (
+    alu,
+    atomics,
+    bulk,
+    loads,
+    matrix,
+    mbarriers,
+    warp,
+    warpgroup,
+)
 from wattcast.features.execution.context import Context
 from wattcast.features.execution.floating import is_long_division
 from wattcast.features.execution.groups import Group
@@ -52,11 +61,19 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
             raise UnsupportedError("asynchronous reduction")
         return atomics.build(context, base, modifiers, items)
     if base == "cp":
-        if "bulk" in modifiers or "reduce" in modifiers:
-            raise UnsupportedError("bulk copies")
-        if items and "mbarrier" not in modifiers and len(items) >= 3:
-            return loads.copy_async(context, modifiers, items)
-        return None
+        if "bulk" in modifiers:
+            return bulk.build(context, modifiers, items)
+        if "mbarrier" in modifiers:
+            return mbarriers.build(context, modifiers, items)
+        return loads.copy_async(context, modifiers, items) if len(items) >= 3 else None
+    if base == "mbarrier":
+        return mbarriers.build(context, modifiers, items)
+    if base == "wgmma":
+        return warpgroup.build(context, modifiers, items)
+    if base == "tcgen05":
+        return warpgroup.build_fifth(context, modifiers, items)
+    if base == "mapa":
+        return _own_block(context, modifiers, items)
     if base in warp.BUILDERS:
         return warp.BUILDERS[base](context, modifiers, items)
     if base in matrix.BUILDERS:
@@ -68,6 +85,22 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
         raise UnsupportedError("not known")
     if has_long_way(one):
         return _watched_division(context, items, handler)
+    return handler
+
+
+def _own_block(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """mapa: the same address in another block of the cluster is taken to be the block's own.
+
+    Blocks of a cluster do alike, so what others do to this one is what it does to them.
+    """
+    operands, kind = context.operands, TYPES[modifiers[-1]]
+    target, source = operands.target(items[0], kind), operands.source(items[1], kind)
+    if context.precise and context.cluster > 1:
+        raise UnsupportedError("shared memory of other blocks of a cluster")
+
+    def handler(frame: Frame, group: Group) -> None:
+        store(frame, group, target, as_type(frame[source], kind))
+
     return handler
 
 
@@ -97,13 +130,20 @@ def is_plain(one: ir.Instruction) -> bool:
     base, _, rest = one.opcode.partition(".")
     if base in matrix.BUILDERS:
         return base == "mma" or rest.startswith("mma.")
+    if base == "tcgen05":  # moves and multiplies what is in tensor memory
+        return rest.startswith(("mma", "ld.", "st.", "cp.", "shift"))
+    if base in ("shfl", "vote", "match", "redux"):  # of registers of other lanes, counted alike
+        return True
     others = (_SPECIAL, _SILENT, _MEMORY, warp.BUILDERS, TEXTURES)
     return not any(base in names for names in others)
 
 
 _SPECIAL = frozenset(
-    {"bar", "barrier", "atom", "red", "cp", "bra", "brx", "ret", "exit", "trap", "call"}
-)
+    {
+        "bar", "barrier", "atom", "red", "cp", "bra", "brx", "ret", "exit", "trap", "call",
+        "mbarrier",
+    }
+)  # fmt: skip
 
 
 def _arrive(context: Context, items: Items) -> Handler:

@@ -13,6 +13,7 @@ from wattcast.features.attached import Attached
 from wattcast.features.dataflow import definitions
 from wattcast.features.diagnostics import CUT_SHORT, Diagnostic
 from wattcast.features.effort import DEFAULT_EFFORT, Effort
+from wattcast.features.execution import spaces
 from wattcast.features.execution.arguments import Bound, bind
 from wattcast.features.execution.context import FRAME_STEP, Linked
 from wattcast.features.execution.footprints import Ran
@@ -25,6 +26,7 @@ from wattcast.features.execution.program import Program
 from wattcast.features.execution.results import ExecutionResult
 from wattcast.features.execution.sampling import SamplingPlan, plan_blocks, whole
 from wattcast.features.execution.summary import summarise
+from wattcast.features.execution.tensor_maps import TensorMap
 from wattcast.features.execution.values import Array
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import Launch
@@ -45,13 +47,15 @@ class ExactMemory:
     ``symbols`` gives module variables (``__constant__``, ``__device__``) by name.
     Pointer arguments of the launch are then plain integers: the addresses. ``textures`` are
     float32 images ``(height, width)`` by texture object (point sampling, clamped, coordinates not
-    normalised); ``parameters`` are the bytes of parameters passed by value, by position or name.
+    normalised); ``parameters`` are the bytes of parameters passed by value, by position or name;
+    ``tensor_maps`` say what those that are tensor maps hold, by name.
     """
 
     buffers: Mapping[int, bytes | npt.NDArray[Any]]
     symbols: Mapping[str, bytes | npt.NDArray[Any]] = field(default_factory=dict)
     textures: Mapping[int, npt.NDArray[Any]] = field(default_factory=dict)
     parameters: Mapping[str, bytes] = field(default_factory=dict)
+    tensor_maps: Mapping[str, TensorMap] = field(default_factory=dict)
 
 
 _PROGRAMS: Attached[ir.Function, dict[bool, Program]] = Attached("programs")
@@ -132,6 +136,10 @@ def execute(
             )
             if exact is not None:
                 machine.textures = exact.textures
+                machine.tensor_maps = {
+                    spaces.PARAMETER_BASE + program.parameters[name]: tensor
+                    for name, tensor in exact.tensor_maps.items()
+                }
             batches.append(Ran(machine, first))
             try:
                 machine.run()

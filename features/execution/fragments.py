@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from wattcast.features.execution.operands import UnsupportedError
 from wattcast.features.execution.values import (
+    EIGHT_BIT,
     F16,
     F32,
     F64,
@@ -27,6 +28,7 @@ from wattcast.features.execution.values import (
     U64,
     Array,
     DType,
+    eight_bit_values,
     from_bf16,
     to_bf16,
 )
@@ -59,27 +61,6 @@ ELEMENTS = {
 }  # fmt: skip
 
 
-@lru_cache
-def _eight_bit(exponent_bits: int) -> npt.NDArray[np.float64]:
-    """Values of the 256 patterns of an 8-bit float (OCP FP8: e4m3 and e5m2)."""
-    mantissa_bits = 7 - exponent_bits
-    bias = (1 << (exponent_bits - 1)) - 1
-    out = np.zeros(256)
-    for bits in range(256):
-        exponent = bits >> mantissa_bits & ((1 << exponent_bits) - 1)
-        fraction = (bits & ((1 << mantissa_bits) - 1)) / (1 << mantissa_bits)
-        if exponent_bits == 5 and exponent == 31:
-            value = float("nan") if fraction else float("inf")
-        elif exponent_bits == 4 and bits & 0x7F == 0x7F:
-            value = float("nan")
-        elif exponent:
-            value = (1 + fraction) * 2.0 ** (exponent - bias)
-        else:
-            value = fraction * 2.0 ** (1 - bias)
-        out[bits] = -value if bits & 0x80 else value
-    return out
-
-
 def numbers(registers: Array, element: Element) -> Array:
     """Registers ``uint[..., r]`` -> element values ``[..., r * per_register]`` to compute with.
 
@@ -98,8 +79,8 @@ def numbers(registers: Array, element: Element) -> Array:
         return raw.view(F16).astype(F64)
     if name == "bf16":
         return from_bf16(raw.view(U16)).astype(F64)
-    if name in ("e4m3", "e5m2"):
-        result: Array = _eight_bit(int(name[1]))[raw.view(U8)]
+    if name in EIGHT_BIT:
+        result: Array = eight_bit_values(name)[raw.view(U8)]
         return result
     if name in ("s4", "u4"):
         pieces = raw.view(U8)

@@ -359,6 +359,7 @@ def copy_async(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
     site = context.site("global", width, loads=True, stores=True)
     # A second site of the same instruction holds the shared side.
     shared = context.site("shared", width, stores=True)
+    idle = context.idle
 
     def handler(frame: Frame, group: Group) -> None:
         machine = group.machine
@@ -372,8 +373,9 @@ def copy_async(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
         values = [np.zeros(1, dtype=dtype)] * count
         if copied is not None:
             tally.count_global(where, copied, width)
-            read = access.read_global(site, tally, where, copied, dtype, count)
-            if copied is group:
+            look = access.touch_global if idle else access.read_global
+            read = look(site, tally, where, copied, dtype, count)
+            if copied is group or idle:
                 values = read
             else:
                 mask = copied.mask
@@ -383,6 +385,9 @@ def copy_async(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
             values = [np.where(kept >= 4 * (k + 1), v, dtype.type(0)) for k, v in enumerate(values)]
         target = addresses(frame, to_slot, to_offset)
         machine.tallies[shared.number].count_shared(target, width, group)
+        if idle:
+            access.touch_private(shared, machine.shared, target, group, dtype, count)
+            return
         access.write_private(shared, machine.shared, target, group, values)
 
     return handler

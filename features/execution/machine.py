@@ -24,12 +24,14 @@ from wattcast.features.execution.barriers import Barriers
 from wattcast.features.execution.context import FRAME_STEP, Gather, LoopEdge
 from wattcast.features.execution.forced import Override
 from wattcast.features.execution.groups import Counts, CutShortError, Group, Mask
+from wattcast.features.execution.mbarriers import Mbarriers
 from wattcast.features.execution.operands import PARAMETERS, Frame
 from wattcast.features.execution.paths import Step
 from wattcast.features.execution.program import Program
 from wattcast.features.execution.specials import special_values
 from wattcast.features.execution.steady import Steady
 from wattcast.features.execution.tally import COUNTED, Tally
+from wattcast.features.execution.tensor_maps import TensorMap
 from wattcast.features.execution.trace import Trace
 from wattcast.features.execution.trips import Trips
 from wattcast.features.execution.values import BOOL, U32, Array, as_type, spread
@@ -125,6 +127,8 @@ class Machine:
         self.finished = False
         self.pending: dict[int, Group] = {}
         self.barriers = Barriers(self)
+        self.mbarriers = Mbarriers(self)
+        self.assumed_maps: set[TensorMap] = set()
         self.gathering: dict[int, Group] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
         self._returns: dict[int, Array] = {}
@@ -265,7 +269,8 @@ class Machine:
     def resting(self) -> list[tuple[int, Group]]:
         """All groups but the one that is carried out, with their keys."""
         waiting = (place for held in self.barriers.waiting.values() for place in held.groups)
-        return [*self.pending.items(), *self.gathering.items(), *waiting]
+        phases = ((rest.key, rest.group) for rest in self.mbarriers.waiting)
+        return [*self.pending.items(), *self.gathering.items(), *waiting, *phases]
 
     def inside(self, key: int) -> set[int]:
         """Loops that threads are in, or in a function called from them; and those around a key."""
@@ -334,7 +339,10 @@ class Machine:
 
     def _unblock(self) -> bool:
         """Nothing can run: open barriers, or end a deadlock."""
-        if self.barriers.waiting and self.barriers.release(force=not self.gathering):
+        force = not (self.gathering or self.mbarriers.waiting)
+        if self.barriers.waiting and self.barriers.release(force=force):
+            return True
+        if self.mbarriers.release():
             return True
         if not self.gathering:
             return False
@@ -348,6 +356,7 @@ class Machine:
 
     forced = False
     textures: Mapping[int, npt.NDArray[Any]] = MappingProxyType({})
+    tensor_maps: Mapping[int, TensorMap] = MappingProxyType({})
 
     # --- collectives ---
 

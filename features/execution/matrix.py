@@ -32,7 +32,7 @@ def _sources(context: Context, operand: ir.Operand, size: int) -> list[int]:
     return [context.operands.source(o, dtype) for o in elements(operand)]
 
 
-def _gathered(frame: Frame, group: Group, slots: list[int], size: int) -> Array:
+def gathered(frame: Frame, group: Group, slots: list[int], size: int) -> Array:
     """Bits ``(warps, 32, registers)`` of a fragment."""
     dtype = U64 if size == 8 else U32
     count = group.machine.count
@@ -44,13 +44,13 @@ def _scatter(frame: Frame, group: Group, slots: list[int], bits: Array) -> None:
         store(frame, group, slot, np.ascontiguousarray(bits[..., k]).reshape(-1))
 
 
-def _taking_part(group: Group, table: Array) -> Array:
+def taking_part(group: Group, table: Array) -> Array:
     """The rows of the warps that take part, of a table with one for every warp."""
     rows = group.layout.rows
     return table if rows is None else table[rows]
 
 
-def _scatter_part(frame: Frame, group: Group, slots: list[int], bits: Array) -> None:
+def scatter_part(frame: Frame, group: Group, slots: list[int], bits: Array) -> None:
     """Store fragments of the warps that take part; the others get zeros, and keep what they had."""
     rows = group.layout.rows
     full = np.zeros((group.machine.count // WARP_SIZE, WARP_SIZE, len(slots)), dtype=bits.dtype)
@@ -58,7 +58,7 @@ def _scatter_part(frame: Frame, group: Group, slots: list[int], bits: Array) -> 
     _scatter(frame, group, slots, full)
 
 
-def _product(a: Array, b: Array, c: Array, precise: bool) -> Array:
+def product(a: Array, b: Array, c: Array, precise: bool) -> Array:
     if a.dtype.kind == "f" and not precise:
         a, b = a.astype(np.float32), b.astype(np.float32)
     result: Array = np.matmul(a, b) + c
@@ -92,7 +92,7 @@ def multiply(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
     def handler(frame: Frame, group: Group) -> None:
         matrices = [
             fragments.assemble(
-                fragments.numbers(_gathered(frame, group, s, 8 if kind.bits == 64 else 4), kind),
+                fragments.numbers(gathered(frame, group, s, 8 if kind.bits == 64 else 4), kind),
                 places, rows, columns,
             )
             for s, kind, places, rows, columns in (
@@ -101,7 +101,7 @@ def multiply(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
                 (slots[2], kind_c, parts[2], shape.m, shape.n),
             )
         ]  # fmt: skip
-        total = _product(matrices[0], matrices[1], matrices[2], precise)
+        total = product(matrices[0], matrices[1], matrices[2], precise)
         _scatter(frame, group, outs, fragments.registers_of(total[:, result[0], result[1]], kind_d))
 
     return handler
@@ -150,11 +150,11 @@ class _Tiles:
         """Element addresses of the warps that take part, and whether they are shared."""
         count = group.machine.count
         base = spread(addresses(frame, self.slot, self.offset), count).reshape(-1, WARP_SIZE)
-        first = _taking_part(group, base)[:, 0]
+        first = taking_part(group, base)[:, 0]
         lead = np.full(1, self.columns if self.by_row else self.rows, dtype=np.int64)
         if self.stride is not None:
             held = spread(as_type(frame[self.stride], U32), count).reshape(-1, WARP_SIZE)
-            lead = _taking_part(group, held)[:, 0].astype(np.int64)
+            lead = taking_part(group, held)[:, 0].astype(np.int64)
         row, column = self.places
         along, across = (row, column) if self.by_row else (column, row)
         element = along * lead[:, None] + across
@@ -185,7 +185,7 @@ def load_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Han
         if tiles.repeats > 1:
             values = np.tile(values, (1, tiles.repeats))[:, : WARP_SIZE * tiles.count]
         bits = np.ascontiguousarray(values.reshape(-1, WARP_SIZE, tiles.count)).view(wide)
-        _scatter_part(frame, group, outs, bits)
+        scatter_part(frame, group, outs, bits)
 
     return handler
 
@@ -202,7 +202,7 @@ def store_tile(context: Context, modifiers: tuple[str, ...], items: Items) -> Ha
         machine = group.machine
         where, shared = tiles.locate(frame, group)
         machine.tallies[tiles.site.number].count_tile(where, tiles.size, shared, group)
-        bits = _taking_part(group, _gathered(frame, group, sources, size))
+        bits = taking_part(group, gathered(frame, group, sources, size))
         values = np.ascontiguousarray(bits).view(tiles.element.dtype)
         values = values.reshape(where.shape[0], -1)[:, : tiles.elements]
         access.write_flat(tiles.site, machine, where, shared, group, values)
@@ -231,10 +231,10 @@ def multiply_tiles(context: Context, modifiers: tuple[str, ...], items: Items) -
         matrices = []
         for which, kind, held, size in zip("abc", kinds[1:], slots, sizes[1:], strict=True):
             rows, columns = _tile(shape, which)
-            values = fragments.numbers(_gathered(frame, group, held, size), kind)
+            values = fragments.numbers(gathered(frame, group, held, size), kind)
             places = fragments.wmma_places(rows, columns, values.shape[-1])
             matrices.append(fragments.assemble(values, places, rows, columns))
-        total = _product(matrices[0], matrices[1], matrices[2], precise)
+        total = product(matrices[0], matrices[1], matrices[2], precise)
         count = len(outs) * kinds[0].per_register
         row, column = fragments.wmma_places(shape.m, shape.n, count)
         _scatter(frame, group, outs, fragments.registers_of(total[:, row, column], kinds[0]))
@@ -276,7 +276,7 @@ def _row_addresses(site: access.Site, frame: Frame, slot: int, offset: int, grou
                    count: int) -> Offsets:  # fmt: skip
     """Row addresses ``(warps that take part, 8 * matrices)`` in shared memory."""
     where = spread(addresses(frame, slot, offset), group.machine.count).reshape(-1, WARP_SIZE)
-    chosen = _taking_part(group, where)[:, : 8 * count]
+    chosen = taking_part(group, where)[:, : 8 * count]
     return access.in_window(chosen) if site.space == "generic" else chosen
 
 
@@ -286,19 +286,21 @@ def load_matrices(context: Context, modifiers: tuple[str, ...], items: Items) ->
     outs = [context.operands.target(o, U32) for o in elements(items[0])]
     slot, offset = context.operands.address(items[1])
     site = context.site(space_of(modifiers), 16, loads=True, role="half2")
-    across = "trans" in modifiers
+    across, idle = "trans" in modifiers, context.idle
 
     def handler(frame: Frame, group: Group) -> None:
         machine = group.machine
         starts = _row_addresses(site, frame, slot, offset, group, count)
         machine.tallies[site.number].count_matrices(starts, group)
+        if idle:
+            return
         where = starts[:, :, None] + 2 * np.arange(8)
         values = access.read_flat(
             site, machine, where.reshape(starts.shape[0], -1), True, group, U16
         )
         values = values.reshape(-1, count, 8, 8)
         bits = _to_lanes(values.swapaxes(2, 3) if across else values).swapaxes(1, 2)
-        _scatter_part(frame, group, outs, bits)
+        scatter_part(frame, group, outs, bits)
 
     return handler
 
@@ -315,7 +317,7 @@ def store_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -
         machine = group.machine
         starts = _row_addresses(site, frame, slot, offset, group, count)
         machine.tallies[site.number].count_matrices(starts, group)
-        bits = _taking_part(group, _gathered(frame, group, sources, 4))
+        bits = taking_part(group, gathered(frame, group, sources, 4))
         values = _from_lanes(bits.swapaxes(1, 2))
         if across:
             values = values.swapaxes(2, 3)
@@ -331,7 +333,7 @@ def transpose(context: Context, modifiers: tuple[str, ...], items: Items) -> Han
     source = context.operands.source(items[1], U32)
 
     def handler(frame: Frame, group: Group) -> None:
-        bits = _gathered(frame, group, [source], 4)[..., 0]
+        bits = gathered(frame, group, [source], 4)[..., 0]
         store(frame, group, dst, _to_lanes(_from_lanes(bits).swapaxes(1, 2)).reshape(-1))
 
     return handler

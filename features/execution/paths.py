@@ -100,6 +100,8 @@ def analyse(program: Program, runs: tuple[Run, ...]) -> Path | None:
         for one in chain:
             base = one.base
             barriers |= base in ("bar", "barrier")
+            if base == "mbarrier" or "mbarrier" in one.opcode:
+                return None  # phases count the rounds
             if base in ("call", "brx") or (base in ("ret", "exit", "trap") and not one.predicate):
                 return None
             if run.index not in seen:

@@ -25,6 +25,7 @@ from wattcast.features.execution.context import (
     LoopEdge,
     Run,
     is_barrier,
+    is_phase_wait,
 )
 from wattcast.features.execution.decode import decode, is_plain
 from wattcast.features.execution.operands import Frame, Handler, Operands, Slots
@@ -32,6 +33,7 @@ from wattcast.features.execution.roles import that_count, usage
 from wattcast.features.execution.spaces import CODE_BASE, SYMBOL_BASE
 from wattcast.features.execution.values import BOOL, U32, U64, constant
 from wattcast.features.execution.warp import is_collective, member_mask
+from wattcast.features.launch import dim3
 from wattcast.features.loops import natural_loops
 from wattcast.features.ptx import ir
 
@@ -70,6 +72,7 @@ class Program:
         self.dynamic: list[str] = []
         self.local_bytes = 0
         self.guarded: dict[int, int] = {}  # global number of a predicated instruction -> row
+        self.cluster = dim3("cluster", kernel.directives.get("reqnctapercluster", (1,))[:3])
         self.parameters = _layout(kernel.parameters)
         self.paths: dict[tuple[int, ...], Path | None] = {}
         self._critical: dict[int, list[tuple[int, frozenset[str]]]] = {}
@@ -233,11 +236,13 @@ class Program:
             linked.usage.roles,
             self.sites,
             self.precise,
+            body,
+            self.cluster[0] * self.cluster[1] * self.cluster[2],
         )
         starts = {block.start for block in linked.cfg.blocks}
         count = len(body.instructions)
         for one in body.instructions:
-            if (one.base == "call" or is_barrier(one)) and one.position + 1 < count:
+            if (one.base == "call" or _waits(one)) and one.position + 1 < count:
                 starts.add(one.position + 1)
             if is_collective(one):
                 starts.add(one.position)
@@ -246,23 +251,23 @@ class Program:
         for start, end in zip(ordered, ends, strict=True):
             run = Run(len(self.runs), linked.base + start, linked.base + end, linked.index)
             handlers = []
-            carried_out = 1
+            carried_out, matrices = 1, 0
             sites = len(self.sites)
             for one in body.instructions[start:end]:
                 context.position = linked.base + one.position
                 context.instruction = one
-                if one.base in _ENDS or is_barrier(one):
+                if one.base in _ENDS or _waits(one):
                     continue  # it ends the run
                 context.idle = self._is_idle(linked, one)
                 handler = self._handler(context, one)
                 carried_out += handler is not None
                 if handler is not None and handler is not _idle:
+                    matrices += one.base in _MATRIX and not context.idle
                     handlers.append(handler)
                     run.by_position[context.position] = handler
             run.handlers = tuple(handlers)
             run.issue_units = carried_out * groups.ISSUE_UNITS
             run.lane_units = carried_out + sum(map(_units, self.sites[sites:]))
-            matrices = sum(one.base in _MATRIX for one in body.instructions[start:end])
             run.lane_units += matrices * groups.MATRIX_UNITS
             if is_collective(body.instructions[start]):
                 run.gather = _gather(context, body.instructions[start])
@@ -280,13 +285,16 @@ class Program:
             return False
         if one.base == "st":
             return not self._contents
-        plain = one.base in ("ld", "ldu") or is_plain(one)
+        if one.opcode.startswith("cp.async.c"):
+            return not self._contents
+        plain = one.base in ("ld", "ldu", "ldmatrix") or is_plain(one)
         return plain and self._that_count[linked.index].isdisjoint(writes(one))
 
     def _handler(self, context: Context, one: ir.Instruction) -> Handler | None:
         try:
             handler = decode(context, one)
-            if context.idle and handler is not None and is_plain(one):
+            counts = one.base in ("wgmma", "tcgen05")  # what they read of shared memory
+            if context.idle and handler is not None and is_plain(one) and not counts:
                 handler = _idle
         except (LookupError, StopIteration, TypeError, ValueError) as error:
             handler = _unsupported(one, str(error))
@@ -311,6 +319,10 @@ class Program:
             return None
         inside = cfg.block_of[source] in loop.blocks
         return LoopEdge(linked.first_loop + loop.index, not inside)
+
+
+def _waits(one: ir.Instruction) -> bool:
+    return is_barrier(one) or is_phase_wait(one)
 
 
 def _idle(frame: Frame, group: groups.Group) -> None:

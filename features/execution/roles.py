@@ -35,6 +35,9 @@ def registers(operands: Iterable[ir.Operand]) -> list[str]:
     return found
 
 
+_NOT_FROM_MEMORY = ("ld.param", "div.", "mbarrier.", "elect.", "mapa.", "activemask")
+
+
 def that_count(
     bodies: Sequence[ir.Body], is_plain: Callable[[ir.Instruction], bool]
 ) -> tuple[list[frozenset[str]], bool]:
@@ -46,7 +49,7 @@ def that_count(
     found = [_that_count(body, is_plain, contents=False) for body in bodies]
     if not any(
         not is_plain(one)
-        and not one.opcode.startswith(("ld.param", "div."))
+        and not one.opcode.startswith(_NOT_FROM_MEMORY)
         and not names.isdisjoint(writes(one))
         for body, names in zip(bodies, found, strict=True)
         for one in body.instructions

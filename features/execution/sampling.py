@@ -12,7 +12,7 @@ overlap of footprints.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -44,6 +44,10 @@ class SamplingPlan:
     ``strata`` gives each block's stratum, ``sizes`` the number of blocks of every stratum.
     ``pairs_x`` and ``pairs_y`` are positions in ``blocks`` of neighbours along x and y of
     ``grid``: the launch's, or one of as many blocks in the same order that its kernel makes of it.
+    ``balanced``: the grid, where blocks differ by their place: what they stand for is then chosen
+    so that the mean place along each axis is the grid's, and what grows linearly along one (a
+    loop up to ``blockIdx``) is estimated without error (Deville and Saerndal, Calibration
+    Estimators in Survey Sampling, JASA 1992).
     """
 
     blocks: tuple[int, ...]
@@ -52,6 +56,7 @@ class SamplingPlan:
     pairs_x: tuple[tuple[int, int], ...] = ()
     pairs_y: tuple[tuple[int, int], ...] = ()
     grid: Dim3 | None = None
+    balanced: Dim3 | None = None
 
     @cached_property
     def drawn(self) -> tuple[tuple[npt.NDArray[np.intp], int], ...]:
@@ -67,10 +72,32 @@ class SamplingPlan:
 
     def weights(self) -> npt.NDArray[np.float64]:
         """How many blocks of the launch each sampled block stands for."""
+        return self._calibrated[0]
+
+    @cached_property
+    def _calibrated(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64] | None]:
+        """The weights; and if they are balanced, 1 for each block and how far it lies from the
+        middle of each axis along which they are, as a share of it."""
         drawn = np.bincount(self.strata, minlength=len(self.sizes))
         per = np.array(self.sizes, dtype=np.float64) / np.maximum(drawn, 1)
         weights: npt.NDArray[np.float64] = per[list(self.strata)]
-        return weights
+        if self.balanced is None or self.complete:
+            return weights, None
+        wide, high, _ = self.balanced
+        blocks = np.array(self.blocks)
+        at = (blocks % wide, blocks // wide % high, blocks // (wide * high))
+        axes = [
+            (place - (size - 1) / 2) / size
+            for place, size in zip(at, self.balanced, strict=True) if size > 1
+        ]  # fmt: skip
+        whole = np.stack([np.ones(blocks.size), *axes], axis=1)
+        # All axes, else the first that the blocks can be balanced along.
+        for columns in ([*range(len(axes) + 1)], *([0, n] for n in range(1, len(axes) + 1))):
+            places = whole[:, columns]
+            found = _balanced(weights, places)
+            if found is not None:
+                return found, places
+        return weights, None
 
     def to_trace(self) -> list[int]:
         """Positions in ``blocks`` whose accesses are followed one by one: some of the largest
@@ -88,13 +115,16 @@ class SamplingPlan:
 
     def fewer(self, launch: Launch) -> SamplingPlan | None:
         """A few of the blocks for the whole launch: of the largest stratum two neighbours and the
-        one farthest from them, and one each of the next two, if half the blocks are enough for
-        that. ``None`` if there are few anyway."""
+        one farthest from them (two opposite them if the blocks are to be balanced), and one each of
+        the next two, if half the blocks are enough for that. ``None`` if there are few anyway."""
         main = [slot for slot, stratum in enumerate(self.strata) if stratum == 0]
         pairs = [pair for near in (self.pairs_x, self.pairs_y) for pair in near[:1]]
         launch = self.numbered(launch)
         kept = [slot for pair in pairs for slot in pair if slot in main] or main[-1:]
-        kept.append(max(main, key=lambda slot: abs(self.blocks[slot] - self.blocks[kept[0]])))
+        if self.balanced is None:
+            kept.append(max(main, key=lambda slot: abs(self.blocks[slot] - self.blocks[kept[0]])))
+        else:
+            kept += self._opposite(main, kept[0])
         kept = list(dict.fromkeys(kept))
         room = min(2, len(self.blocks) // 2 - len(kept))
         if room < 0:
@@ -105,14 +135,37 @@ class SamplingPlan:
         rest = [self.sizes[stratum] for stratum in others]
         sizes = (sum(self.sizes) - sum(rest), *rest)
         blocks = tuple(self.blocks[slot] for slot in kept)
-        return SamplingPlan(blocks, numbers, sizes, *_pairs(blocks, launch), launch.grid)
+        return SamplingPlan(
+            blocks, numbers, sizes, *_pairs(blocks, launch), launch.grid, self.balanced
+        )
+
+    def _opposite(self, main: Sequence[int], first: int) -> list[int]:
+        """Of some blocks (positions) the two nearest to where ``first`` mirrored in the middle of
+        the grid lies."""
+        assert self.balanced is not None
+        wide, high, deep = self.balanced
+
+        def apart(slot: int) -> float:
+            ends = zip(self._at(slot), self._at(first), (wide, high, deep), strict=True)
+            return sum(abs(one + other - (size - 1)) / size for one, other, size in ends)
+
+        return sorted((slot for slot in main if slot != first), key=apart)[:2]
+
+    def _at(self, slot: int) -> tuple[int, int, int]:
+        assert self.balanced is not None
+        wide, high, _ = self.balanced
+        block = self.blocks[slot]
+        return block % wide, block // wide % high, block // (wide * high)
 
     def estimate(self, per_block: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
         """Launch totals from counts ``[blocks, ...]``: each stratum's mean times its size."""
         values = np.asarray(per_block)
+        weights, places = self._calibrated
+        if places is not None:
+            return np.asarray(np.tensordot(weights, values.astype(np.float64), axes=(0, 0)))
         total = np.zeros(values.shape[1:], dtype=np.float64)
-        for places, size in self.drawn:
-            total += values[places].sum(axis=0) * float(size) / places.size
+        for chosen, size in self.drawn:
+            total += values[chosen].sum(axis=0) * float(size) / chosen.size
         return total
 
     def total(self, per_block: npt.NDArray[np.int64]) -> float:
@@ -122,19 +175,53 @@ class SamplingPlan:
     def standard_error(self, per_block: npt.NDArray[np.int64]) -> float:
         """Standard error of ``total`` (stratified, with finite-population correction).
 
-        A stratum with one sampled block takes the pooled variance of the others.
+        A stratum with one sampled block takes the pooled variance of the others; what is linear
+        in a ``balanced`` block's place has none.
         """
         values = np.asarray(per_block, dtype=np.float64)
+        weights, places = self._calibrated
+        if places is not None:
+            scale = np.sqrt(weights)
+            fit = np.linalg.lstsq(places * scale[:, None], values * scale, rcond=None)[0]
+            values = values - places @ fit
         own = [values[places] for places, _ in self.drawn]
-        spreads = [((each - each.mean()) ** 2).sum() for each in own]
+        spreads = [float(((each - each.mean()) ** 2).sum()) for each in own]
         degrees = sum(each.size - 1 for each in own)
-        pooled = float(sum(spreads)) / degrees if degrees else 0.0
+        pooled = sum(spreads) / degrees if degrees else 0.0
         total = 0.0
-        for each, (_, size) in zip(own, self.drawn, strict=True):
+        for each, spread, (_, size) in zip(own, spreads, self.drawn, strict=True):
             if each.size < size:
-                variance = float(each.var(ddof=1)) if each.size > 1 else pooled
+                variance = spread / (each.size - 1) if each.size > 1 else pooled
                 total += size * size * (1 - each.size / size) * variance / each.size
         return math.sqrt(total)
+
+
+LEAST_WEIGHT = 0.1
+"""Of what a block stood for before; balancing takes no block less seriously."""
+
+
+def _balanced(
+    weights: npt.NDArray[np.float64], places: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64] | None:
+    """Weights as near to given ones as may be whose mean place is the middle of every axis.
+
+    Blocks that stand for themselves alone keep doing so. ``None`` where there are too few others.
+    """
+    free, found = weights > 1.0, weights.copy()
+    wanted = np.zeros(places.shape[1])
+    wanted[0] = weights.sum()
+    for _ in range(len(weights)):
+        missing = wanted - places.T @ found
+        lever = places * (weights * free)[:, None]
+        change = lever @ np.linalg.lstsq(lever.T @ places, missing, rcond=None)[0]
+        found = found + change
+        low = found < LEAST_WEIGHT * weights
+        if not low.any():
+            exact = np.abs(wanted - places.T @ found).max() <= 1e-9 * wanted[0]
+            return found if exact else None
+        found = np.where(low, LEAST_WEIGHT * weights, found)
+        free = free & ~low
+    return None
 
 
 def whole(launch: Launch) -> SamplingPlan:
@@ -174,13 +261,18 @@ def axis_cuts(
 
 def plan_blocks(
     launch: Launch, *, most: int | None = None, seed: int = 0,
-    cuts: Sequence[Sequence[int]] = ((), (), ()),
+    cuts: Sequence[Sequence[int]] = ((), (), ()), balanced: bool = False,
 ) -> SamplingPlan:  # fmt: skip
     """The default plan: 8 to 24 blocks, about 6,000 threads (fewer if the grid is smaller).
 
-    ``cuts`` gives coordinates along x, y and z at which blocks begin to behave differently.
+    ``cuts`` gives coordinates along x, y and z at which blocks begin to behave differently;
+    ``balanced``: each may differ from its neighbours (``SamplingPlan``).
     """
     per_block = launch.warps_per_block * 32
+    # Classes of blocks that are told apart stand each for its own number.
+    balanced = balanced and all(
+        cut in (1, n - 1) for n, own in zip(launch.grid, cuts, strict=True) for cut in own
+    )
     budget = most or max(FEWEST, min(MOST, SAMPLED_THREADS // per_block))
     if launch.blocks <= budget:
         return whole(launch)
@@ -218,7 +310,7 @@ def plan_blocks(
         owner += [number] * len(found)
     taken = set(blocks)
     main = [b for b, s in zip(blocks, owner, strict=True) if s == 0]
-    main.sort(key=lambda block: _from_centre(block, strata[kept[0]], launch))
+    main.sort(key=_from_centre(strata[kept[0]], launch))
     added, boxes = 0, [strata[s] for s in kept]
     for block in main:
         if added == min(spare, 4):
@@ -243,6 +335,7 @@ def plan_blocks(
     return SamplingPlan(
         ordered, tuple(s for _, s in joined), tuple(kept_sizes), *_pairs(ordered, launch),
         launch.grid,
+        balanced=launch.grid if balanced else None,
     )  # fmt: skip
 
 
@@ -316,6 +409,9 @@ def _spread(
     for size, (jitters, order) in zip(dims, drawn, strict=True):
         count = len(order)
         along = [0] * count
+        if size == 1:
+            columns.append(along)
+            continue
         for part, jitter in enumerate(jitters):
             mirror = count - 1 - part
             along[part] = min(size - 1, int(size * (part + jitter) / count))
@@ -331,12 +427,15 @@ def _spread(
     return [box[0][0] + x + wide * (box[1][0] + y + high * (box[2][0] + z)) for x, y, z in found]
 
 
-def _from_centre(block: int, box: tuple[tuple[int, int], ...], launch: Launch) -> float:
+def _from_centre(box: tuple[tuple[int, int], ...], launch: Launch) -> Callable[[int], float]:
     """How far a block lies from the middle of a box: neighbours there keep a linear mean true."""
-    place = _position(block, launch)
-    return sum(
-        abs(p - (lo + hi - 1) / 2) / (hi - lo) for p, (lo, hi) in zip(place, box, strict=True)
-    )
+    (x, wide), (y, high), (z, deep) = (((lo + hi - 1) / 2, hi - lo) for lo, hi in box)
+
+    def far(block: int) -> float:
+        at = _position(block, launch)
+        return abs(at[0] - x) / wide + abs(at[1] - y) / high + abs(at[2] - z) / deep
+
+    return far
 
 
 def _pairs(

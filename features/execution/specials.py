@@ -66,15 +66,25 @@ def special_values(machine: Machine, name: str) -> Array | None:
         "nwarpid": 64, "nsmid": machine.multiprocessors, "gridid": 0,
         "dynamic_smem_size": dynamic, "total_smem_size": machine.shared_bytes,
         "aggr_smem_size": machine.shared_bytes, "reserved_smem_offset_begin": 0,
-        "cluster_ctarank": 0, "cluster_nctarank": 1, "is_explicit_cluster": 0,
-        "cluster_ctaid": 0, "cluster_nctaid": 1,
     }  # fmt: skip
     if head in fixed:
         return one(fixed[head])
+    cluster = machine.program.cluster
     if head == "clusterid":
-        return _squeezed(split(block, launch.grid), U32)
+        return _squeezed(split(block, launch.grid) // (*cluster, 1)[number], U32)
     if head == "nclusterid":
-        return one(launch.grid[number] if number < 3 else 0)
+        return one(launch.grid[number] // cluster[number] if number < 3 else 0)
+    if head == "cluster_ctaid":
+        return _squeezed(split(block, launch.grid) % (*cluster, 1)[number], U32)
+    if head in ("cluster_nctaid", "cluster_nctarank", "is_explicit_cluster"):
+        whole = cluster[0] * cluster[1] * cluster[2]
+        return one({"cluster_nctarank": whole, "is_explicit_cluster": whole > 1}.get(
+            head, (*cluster, 0)[number]))  # fmt: skip
+    if head == "cluster_ctarank":
+        wide, high, _ = launch.grid
+        place = (block % wide, block // wide % high, block // (wide * high))
+        x, y, z = (at % size for at, size in zip(place, cluster, strict=True))
+        return _squeezed(x + cluster[0] * (y + cluster[1] * z), U32)
     if head in ("clock", "clock64", "clock_hi", "globaltimer", "globaltimer_lo", "globaltimer_hi"):
         return np.zeros(1, dtype=U64)
     if head.startswith(("envreg", "pm")):

@@ -18,6 +18,9 @@ from wattcast.features.launch import WARP_SIZE
 _OFFSET_MASK = (1 << WINDOW_SHIFT) - 1
 
 
+ROUND_OF_BANKS = 128
+"""Bytes after which the banks of shared memory come round again (CUDA C++ Programming Guide)."""
+
 COUNTED = (
     "requests", "sectors", "local_sectors", "shared_requests", "shared_transactions",
     "constant_transactions", "l1_millicycles", "extra",
@@ -225,10 +228,18 @@ class Tally:
         """8 x 8 matrices: row addresses ``(warps, 8 * matrices)``; eight rows are one part."""
         self.shared_requests += group.warps
         matrices = starts.shape[1] // 8
-        self._last, self._memo = (group, starts), None
+        last, memo = self._last, self._memo
+        self._last = (group, starts)
+        if memo is not None and last is not None and last[0] is group:
+            moved = starts - last[1]
+            if not moved[0, 0] % ROUND_OF_BANKS and (moved == moved[0, 0]).all():
+                self.transactions += memo[0]
+                return
         words = (starts.reshape(-1, 8)[:, :, None] + 4 * np.arange(4)).reshape(-1, 32)
         per_warp = memory.bank_conflicts(words).reshape(-1, matrices).sum(axis=1)
-        self.transactions += group.machine.per_slot(per_warp, group.layout.owners)
+        counts = group.machine.per_slot(per_warp, group.layout.owners)
+        self._memo = (counts, None)
+        self.transactions += counts
 
     def count_constant(self, addresses: Offsets, group: Group) -> None:
         """Constant accesses: one transaction per distinct 4-byte word of a warp."""

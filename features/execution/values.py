@@ -10,6 +10,7 @@ carried in ``uint16``.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -132,3 +133,38 @@ def pack_halves(low: Array, high: Array) -> Array:
     """Two 16-bit values -> one ``uint32`` (low first)."""
     result: Array = low.view(U16).astype(U32) | (high.view(U16).astype(U32) << np.uint32(16))
     return result
+
+
+EIGHT_BIT = {"e4m3": 0x7E, "e5m2": 0x7B}
+"""The largest finite pattern of the 8-bit floats; 0x7f is no number in both (OCP 8-bit Floating
+Point Specification, revision 1.0)."""
+
+
+@lru_cache
+def eight_bit_values(name: str) -> npt.NDArray[np.float64]:
+    """Values of the 256 patterns of an 8-bit float."""
+    exponent_bits = int(name[1])
+    places, bias = 7 - exponent_bits, (1 << (exponent_bits - 1)) - 1
+    bits = np.arange(256)
+    size = bits & 0x7F
+    exponent, fraction = size >> places, size % (1 << places) / (1 << places)
+    value: npt.NDArray[np.float64] = np.ldexp(
+        fraction + (exponent > 0), np.maximum(exponent, 1) - bias
+    )
+    value[size > EIGHT_BIT[name]] = np.nan
+    if name == "e5m2":
+        value[size == 0x7C] = np.inf
+    signed: npt.NDArray[np.float64] = np.where(bits & 0x80, -value, value)
+    return signed
+
+
+def to_eight_bit(value: Array, name: str) -> Array:
+    """float64 -> the nearest finite 8-bit float (``.satfinite``), ties to even; NaN: 0x7f."""
+    table = eight_bit_values(name)[: EIGHT_BIT[name] + 1]
+    middles = (table[1:] + table[:-1]) / 2
+    size = np.abs(value)
+    found = np.searchsorted(middles, size)
+    tie = (found < middles.size) & (size == middles[np.minimum(found, middles.size - 1)])
+    found = found + (tie & (found % 2 == 1))
+    found = np.where(np.signbit(value), found | 0x80, found)
+    return np.where(np.isnan(value), 0x7F, found).astype(U8)

@@ -17,7 +17,7 @@ from wattcast.features.execution.operands import (
     destinations,
     store,
 )
-from wattcast.features.execution.values import BOOL, S32, TYPES, U32, U64, Array, as_type, spread
+from wattcast.features.execution.values import BOOL, S32, TYPES, U32, Array, as_type, spread
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx import ir
@@ -224,34 +224,15 @@ def elect(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
     if not isinstance(target, ir.Pair):
         raise UnsupportedError("elect form")
     dst, flag = operands.target(target.first, U32), operands.target(target.second, BOOL)
+    members = operands.source(items[1], U32)
 
     def handler(frame: Frame, group: Group) -> None:
-        active = _active(group)
-        leader = active.argmax(axis=1)
+        mask = _table(as_type(frame[members], U32), group)
+        leader = (_active(group) & ((mask & _BIT) != 0)).argmax(axis=1)
         store(frame, group, dst, _all_lanes(leader.astype(U32)))
         store(frame, group, flag, (leader[:, None] == _LANE).reshape(-1))
 
     return handler
-
-
-def arrive(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
-    """mbarrier: asynchronous work is done at once, so every wait succeeds at the first try."""
-    operands = context.operands
-    if modifiers[0] in ("try_wait", "test_wait") or "try_wait" in modifiers:
-        dst = operands.target(items[0], BOOL)
-
-        def succeed(frame: Frame, group: Group) -> None:
-            store(frame, group, dst, np.ones(1, dtype=np.bool_))
-
-        return succeed
-    if modifiers[0].startswith("arrive") and len(items) > 1:
-        state = operands.target(items[0], U64)
-
-        def token(frame: Frame, group: Group) -> None:
-            store(frame, group, state, np.zeros(1, dtype=U64))
-
-        return token
-    return None
 
 
 Builder = Callable[[Context, tuple[str, ...], Items], Handler | None]
@@ -263,5 +244,4 @@ BUILDERS: dict[str, Builder] = {
     "match": match,
     "redux": reduce,
     "elect": elect,
-    "mbarrier": arrive,
 }

@@ -86,9 +86,8 @@ def measure(walker: Counting, access: Access, context: Context, state: State) ->
     key = (access.address, access.offset % unit, access.space, access.width, kind)
     kept = walker.patterns.get(key)
     if kept is None or kept.grounds is not grounds:
-        found = [_pattern(access, ground) for ground in grounds.found]
-        totals = each(walker.layout, [one.total for one in found])
-        cycles = each(walker.layout, [one.l1_millicycles for one in found])
+        pairs = zip(*(_pattern(access, ground) for ground in grounds.found), strict=True)
+        totals, cycles = (each(walker.layout, list(column)) for column in pairs)
         kept = walker.patterns[key] = Patterns(grounds, totals, cycles)
     doubt = None if state.known else Missing("whether it is reached depends on data", 0)
     moved, transactions = (0.0, kept.totals) if passes else (kept.totals, 0.0)

@@ -138,7 +138,7 @@ def _product(a: Val, b: Val) -> Val | Missing:
     corners = a.low * b.low, a.low * b.high, a.high * b.low, a.high * b.high
     low: Number
     high: Number
-    if any(type(corner) is Each for corner in corners):
+    if Each in (type(a.low), type(a.high), type(b.low), type(b.high)):
         low, high = most(least(*corners), -INFINITE), least(most(*corners), INFINITE)
     else:
         low, high = max(min(corners), -INFINITE), min(max(corners), INFINITE)
@@ -276,10 +276,10 @@ class Arithmetic:
                 return Missing(f"argument {value.origin} is not given", 0)
             if value.terms:
                 return Missing(f"{op} of a value with a loop counter", 0)
-        low, high = limits(bits)
-        base: Array | Number
         low: Number
         high: Number
+        low, high = limits(bits)
+        base: Array | Number
         if op in ("and", "or", "xor"):
             sides = [spread(v.base) for v in values]
             base = _LANES[op].function(sides[0], sides[1])

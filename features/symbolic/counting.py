@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.symbolic.each import Amount, each
+from wattcast.features.symbolic.each import Amount, Layout, each
 from wattcast.features.symbolic.evaluate import Context, Evaluator, Mask
 
 if TYPE_CHECKING:
@@ -58,22 +58,22 @@ class Counting:
             return float(per_row if weight is None else weight @ per_row)
         counts = counts.astype(np.float64)
         if weight is None:
-            return each(layout, [float(counts[at] @ warps[at]) for at in layout.warps])
+            return each_of(layout, [float(counts[at] @ warps[at]) for at in layout.warps])
         if layout.even and len(counts) == 1:  # as many products of a row and a column
             stack = layout.count, 1, -1
-            found = counts.reshape(stack) @ warps.reshape(layout.count, -1, 1)
-            return each(layout, (found.ravel() * weight[..., 0]).tolist())
+            dots = (counts.reshape(stack) @ warps.reshape(layout.count, -1, 1)).ravel()
+            return each_of(layout, (dots * weight[..., 0]).tolist())
         rows = weight if weight.ndim == 2 else [weight] * layout.count
         parts = zip(rows, layout.warps, strict=True)
         found = [row @ (np.ascontiguousarray(counts[:, at]) @ warps[at]) for row, at in parts]
-        return each(layout, [float(one) for one in found])
+        return each_of(layout, [float(one) for one in found])
 
     def marked(self, mask: Mask) -> Amount:
         """Cells that a mask marks."""
         if self.layout.count == 1:
             return float(mask.sum())
         found = np.add.reduceat(mask.sum(axis=0), self.layout.starts)
-        return each(self.layout, found.astype(np.float64).tolist())
+        return each_of(self.layout, found.astype(np.float64).tolist())
 
     def lanes_of(self, mask: Mask) -> npt.NDArray[np.uint32]:
         """Each row's warps, a bit for each of their lanes; kept for the mask asked for last."""
@@ -93,7 +93,13 @@ class Counting:
         return np.concatenate([row @ here[:, at] for row, at in parts])
 
 
-def weights_of(mask: Mask, context: Context) -> Floats:
+def each_of(layout: Layout, values: list[float]) -> Amount:
+    """A total of each launch."""
+    found: Amount = each(layout, values)
+    return found
+
+
+def weights_of(mask: npt.NDArray[Any], context: Context) -> Floats:
     """Weights of a mask's rows, ``[rows]`` or ``[launches, rows]``."""
     weight = context.weight
     return weight if mask.shape[0] == context.rows else weight.sum(axis=-1, keepdims=True)

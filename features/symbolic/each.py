@@ -9,7 +9,7 @@ no launch is looked at in another way than alone.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import accumulate, repeat
 from typing import Any, TypeAlias
 
@@ -43,7 +43,7 @@ class Layout:
         self.warps = [slice(warps[n], warps[n + 1]) for n in range(self.count)]
         self.even = self.count > 1 and len(set(self.sizes)) == 1
 
-    def any(self, chosen: Mask, lanes_each: int = 1) -> bool:
+    def any(self, chosen: Any, lanes_each: int = 1) -> bool:
         """Whether any of ``[..., lanes]`` is set; ``lanes_each``: 32 for an axis of warps."""
         if self.count == 1 or chosen.shape[-1:] in ((), (1,)):
             return bool(chosen.any())
@@ -89,7 +89,9 @@ def agreed(truths: list[Any]) -> bool:
 def each(layout: Layout, values: list[Any]) -> Any:
     """A number for each launch, or the number where it is one for all."""
     first = values[0]
-    return first if values.count(first) == len(values) else Each(layout, values)
+    if layout.count == 1 or values.count(first) == len(values):
+        return first
+    return Each(layout, values)
 
 
 def _binary(function: Callable[[Any, Any], Any]) -> Any:
@@ -206,6 +208,13 @@ def _ratio(part: float, whole: float) -> float:
 def listed(value: Any, count: int) -> list[Any]:
     """The number of each of so many launches."""
     return value.values if type(value) is Each else [value] * count
+
+
+def by_launch(columns: tuple[Any, ...], count: int) -> Iterable[tuple[Any, ...]]:
+    """Numbers as one row for each of so many launches."""
+    if count == 1:
+        return (columns,)
+    return zip(*(listed(column, count) for column in columns), strict=True)
 
 
 def spread(value: Any) -> Any:

@@ -18,7 +18,7 @@ from operator import mul
 from wattcast.features.attached import attached
 from wattcast.features.execution.reuse import DIRECT
 from wattcast.features.isa import classify
-from wattcast.features.launch import Launch, PointerHint, in_rows
+from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
 from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.reuse import ReuseCurve, Sharing, Stream, patch
@@ -208,8 +208,16 @@ class _Measured:
         # The same steps of the same counts, in whatever loop; and how blocks lie to each other.
         self.family = tuple(sorted((d.stride, d.times) for d in group.form.dims)), group.form.blocks
         self.leads, self.again = True, False
+        self._over: list[Box] | None = None
         if periods:
             self.share = min(1.0, times[0] * periods[-1] / known.whole)
+
+    def over(self, grid: Dim3) -> list[Box]:
+        """The boxes of the whole grid."""
+        if self._over is None:
+            moves = [(s, float(n)) for s, n in zip(self.group.form.blocks, grid, strict=True)]
+            self._over = self.group.boxes(self.group.loops, moves)
+        return self._over
 
     def lines_in(self, window: float) -> float:
         """Distinct lines in a window of so many requests, on average."""
@@ -327,9 +335,8 @@ def _most(name: str, width: int, arguments: Arguments) -> float:
     return float("inf")
 
 
-def _curve(known: _Launch, members: list[_Measured], kind: str) -> ReuseCurve:
-    """``kind``: the loads that L1 may keep, or everything."""
-    mine = [m for m in members if kind == "all" or m.group.kept]
+def _curve(known: _Launch, mine: list[_Measured]) -> ReuseCurve:
+    """How soon a block comes back to what some groups touch."""
     gaps = {gap for m in mine for gap, _ in m.repeats}
     windows = sorted(
         {0.0, known.whole}
@@ -412,8 +419,7 @@ def _distinct(known: _Launch, members: list[_Measured], unit: int) -> float:
     """Distinct units of the whole launch."""
     total = 0.0
     for m in (m for m in members if m.leads):
-        grid = zip(m.group.form.blocks, known.launch.grid, strict=True)
-        box = m.group.boxes(m.group.loops, [(s, float(n)) for s, n in grid])
+        box = m.over(known.launch.grid)
         one = (m.sectors if unit == SECTOR_BYTES else m.lines)[-1]
         total += min(one * known.launch.blocks, max(one, m.group.units(box, unit)))
     return total
@@ -452,6 +458,7 @@ def _stream(known: _Launch, name: str, members: list[_Measured], arguments: Argu
         return float(sum(getattr(m.group, kind) for m in members))
 
     loads = unique("kept", "direct", "atomic")
+    every, kept = _curve(known, members), [m for m in members if m.group.kept]
     return Stream(
         name=name or "(no pointer)",
         kept_load_sectors=of("kept"),
@@ -466,8 +473,8 @@ def _stream(known: _Launch, name: str, members: list[_Measured], arguments: Argu
         distinct_lines=min(most, _distinct(known, members, LINE_BYTES)),
         sharing=_sharing(known, members, SECTOR_BYTES),
         line_sharing=_sharing(known, members, LINE_BYTES),
-        kept=_curve(known, members, "kept"),
-        all=_curve(known, members, "all"),
+        kept=_curve(known, kept) if len(kept) < len(members) else every,
+        all=every,
     )
 
 

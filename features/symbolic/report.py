@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -12,7 +12,17 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.ptx.ir import Instruction
 from wattcast.features.symbolic import results
 from wattcast.features.symbolic.arith import Missing
-from wattcast.features.symbolic.each import Amount, Each, Number, least, listed, most, ratio
+from wattcast.features.symbolic.each import (
+    Amount,
+    Each,
+    Layout,
+    Number,
+    by_launch,
+    least,
+    listed,
+    most,
+    ratio,
+)
 from wattcast.features.symbolic.journal import Guarded, Rounds, Split, Touched, Visit
 from wattcast.features.symbolic.plan import Shape
 from wattcast.features.symbolic.scheme import Scheme
@@ -166,7 +176,7 @@ def _totals(walker: Walker) -> _Totals:
         block = scheme.cfg.blocks[index]
         known[block.start : block.end] = False
     branches = _branches(scheme, splits, lanes, known)
-    counts, accesses = _accesses(scheme, touched, warps, lanes, known)
+    counts, accesses = _accesses(walker, touched, warps, lanes, known)
     return _Totals(counts, accesses, branches, rounds)
 
 
@@ -190,13 +200,13 @@ def _branches(
         top = most(yes_warps, no_warps, 1e-300)
         reason = next((e.reason for e in entries if e.reason is not None), None)
         condition = text(ending.condition)
-        shares = [listed(part, launches) for part in (yes / whole, yes_warps / top, no_warps / top)]
-        for infos_of, row in zip(infos, zip(*shares, strict=True), strict=True):
+        shares = yes / whole, yes_warps / top, no_warps / top
+        for infos_of, row in zip(infos, by_launch(shares, launches), strict=True):
             infos_of.append(
                 results.BranchInfo(
                     one.position, one.line, _source_line(one),
                     f"not {condition}" if ending.negated else condition,
-                    *row, reason is None,
+                    row[0], row[1], row[2], reason is None,
                     reason.reason if reason else None, (reason.line or None) if reason else None,
                 )
             )  # fmt: skip
@@ -204,15 +214,17 @@ def _branches(
 
 
 def _accesses(
-    scheme: Scheme,
+    walker: Walker,
     touched: dict[int, list[Touched]],
     warps: results.Floats,
     lanes: results.Floats,
     known: results.Flags,
 ) -> tuple[list[results.SymbolicCounts], list[tuple[results.AccessInfo, ...]]]:
-    body, launches = scheme.cfg.body, len(warps)
+    scheme, layout = walker.scheme, walker.layout
+    body, launches = scheme.cfg.body, layout.count
+    nothing: list[Amount] = [0.0] * len(body.instructions)
     requests, sectors, shared_requests, transactions, constants, l1_millicycles = (
-        cast(list[Amount], [0.0] * len(body.instructions)) for _ in range(6)
+        nothing.copy() for _ in range(6)
     )
     sure = known.tolist()
     infos: list[list[results.AccessInfo]] = [[] for _ in range(launches)]
@@ -243,44 +255,45 @@ def _accesses(
             affine = reason is None and bool(known[position])
             if not affine:
                 sure[position] = False
-            rows = zip(
-                _one_of([(entry.stride, entry.requests) for entry in mine], launches),
-                _one_of([(entry.per_iteration, entry.requests) for entry in mine], launches),
-                *(listed(n, launches) for n in (asked, ratio(got, asked), ratio(moved, asked))),
-                strict=True,
-            )
+            columns = (
+                _one_of([(entry.stride, entry.requests) for entry in mine], layout),
+                _one_of([(entry.per_iteration, entry.requests) for entry in mine], layout),
+                asked, ratio(got, asked), ratio(moved, asked),
+            )  # fmt: skip
             place = position, one.opcode, one.line, _source_line(one), access.space, affine
             address = text(access.address) + (f" + {access.offset}" if access.offset else "")
             why = (reason.reason, reason.line or None) if reason else (None, None)
-            for infos_of, row in zip(infos, rows, strict=True):
-                infos_of.append(results.AccessInfo(*place, *row, address, *why))
-    tables = [_table(one, launches) for one in (requests, sectors, shared_requests, transactions)]
-    more = [_table(one, launches) for one in (constants, l1_millicycles)]
+            for infos_of, row in zip(infos, by_launch(columns, launches), strict=True):
+                infos_of.append(results.AccessInfo._make((*place, *row, address, *why)))
+    amounts = (requests, sectors, shared_requests, transactions, constants, l1_millicycles)
+    tables = [_table(one, launches) for one in amounts]
     certain = np.array(sure, dtype=np.bool_)
     counts = [
         results.SymbolicCounts(
-            scheme.function.name, *(table[launch] for table in (warps, lanes, *tables)),
-            known, certain, *(table[launch] for table in more),
+            scheme.function.name, warps[launch], lanes[launch], tables[0][launch],
+            tables[1][launch], tables[2][launch], tables[3][launch], known, certain,
+            tables[4][launch], tables[5][launch],
         )
         for launch in range(launches)
     ]  # fmt: skip
     return counts, [tuple(found) for found in infos]
 
 
-def _one_of(found: list[tuple[Number | None, Amount]], launches: int) -> list[int | None]:
-    """The number that all have who asked for something, launch by launch; else ``None``."""
+def _one_of(found: list[tuple[Number | None, Amount]], layout: Layout) -> Any:
+    """The number that all have who asked for something, else ``None``; of each launch."""
+    launches = layout.count
     if len(found) == 1:
-        only, times = found[0]
-        if launches == 1:
-            return [only if times else None]  # type: ignore[list-item]
-        numbers, asked = listed(only, launches), listed(times, launches)
-        return [number if times else None for number, times in zip(numbers, asked, strict=True)]
+        number, asked = found[0]
+        if not isinstance(asked, Each):
+            return number if asked else None
+        if all(asked.values):
+            return number
     columns = [(listed(number, launches), listed(asked, launches)) for number, asked in found]
     every = []
     for launch in range(launches):
         said = {numbers[launch] for numbers, asked in columns if asked[launch]}
         every.append(said.pop() if len(said) == 1 else None)
-    return every
+    return Each(layout, every) if launches > 1 else every[0]
 
 
 def _loops(
@@ -313,12 +326,13 @@ def _loops(
             least(*(e.lowest for e in entries)) if entries else 0,
             most(*(e.highest for e in entries)) if entries else 0, lanes,
         )  # fmt: skip
-        rows = zip(*(listed(one, launches) for one in columns), strict=True)
-        for infos_of, row in zip(infos, rows, strict=True):
+        for infos_of, row in zip(infos, by_launch(columns, launches), strict=True):
+            count, average, lowest, highest, entered = row
             infos_of.append(
                 results.TripInfo(
                     loop.index, loop.label, loop.line,
-                    loop.location.line if loop.location else None, how, *row, expression,
+                    loop.location.line if loop.location else None, how,
+                    count, average, lowest, highest, entered, expression,
                     reason.reason if reason else None, (reason.line or None) if reason else None,
                 )
             )  # fmt: skip

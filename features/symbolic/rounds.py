@@ -146,14 +146,14 @@ class Rounder:
             for other in lasts[1:]:
                 first = np.minimum(first, np.asarray(other))
             wide = np.broadcast_to(first, np.broadcast_shapes(shape, np.shape(first)))
-            inside = np.broadcast_to(state.mask, wide.shape)
-            if not self.layout.any(inside):
+            entering = np.broadcast_to(state.mask, wide.shape)
+            if not self.layout.any(entering):
                 return Missing("no lane enters it", 0)
-            high = self._end(np.maximum, wide, inside)
+            high = self._end(np.maximum, wide, entering)
             if high >= NEVER:
                 return Missing("it never ends", self.scheme.forest.loops[loop].line)
-            low = self._end(np.minimum, wide, inside)
-            last = low if low == high else np.where(inside, wide, 0)
+            low = self._end(np.minimum, wide, entering)
+            last = low if low == high else np.where(entering, wide, 0)
         for need in obligations:
             if not kept(need.value, need.low, need.high, last, loop, state.mask, self.layout):
                 return Missing("its counter wraps", self.scheme.forest.loops[loop].line)

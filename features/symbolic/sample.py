@@ -42,7 +42,8 @@ MOST_STEPS = 16
 MOST_BETWEEN = 4
 """Most blocks across which one comparison changes its outcome (a guard ``i < n``: 1)."""
 
-Constant = Callable[[str, int, int], "Number | None"]
+Constant = Callable[[str, int, int], Any]
+"""The value of a parameter: an integer, ``Each``, or ``None`` where nobody gave one."""
 _Sum = tuple[Any, dict[Node, Any], list[Any]]
 """Constant, factors of leaves and steps of loop counters; each a ``Number``."""
 
@@ -50,9 +51,9 @@ _Sum = tuple[Any, dict[Node, Any], list[Any]]
 class Shape(NamedTuple):
     """Blocks and threads along the axes, of a launch or of each of some."""
 
-    grid: tuple[Number, ...]
-    block: tuple[Number, ...]
-    warps_per_block: Number
+    grid: tuple[Any, ...]
+    block: tuple[Any, ...]
+    warps_per_block: Any
 
 
 _AXES = ("ctaid.x", "ctaid.y", "ctaid.z")
@@ -97,11 +98,13 @@ def _chosen(forms: Forms, launch: Launch, looked: _Looked | None, knowable: bool
     except IrregularError:
         count = max(1, len(forms.scheme.cfg.body.instructions))
         cuts = turns(forms, launch)
-        plan = plan_blocks(launch, cuts=cuts)
+        plan = plan_blocks(launch, cuts=cuts, balanced=True)
         drawn = knowable and count * lanes * len(plan.blocks) <= DRAWN_CELLS
         if not drawn:
             few = min(MOST_BLOCKS, SAMPLED_CELLS // (count * lanes))
-            plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, few), cuts=cuts)
+            plan = plan_blocks(
+                launch, most=max(FEWEST_BLOCKS, few), cuts=cuts, balanced=not any(cuts)
+            )
         weights = tuple(float(w) for w in plan.weights())
         held = plan if drawn else None
         return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete, held)
@@ -127,8 +130,8 @@ class Forms:
         self.row = 0  # see forms.row_of
         self.memo: dict[Node, Affine | None] = {}
 
-    def leaf(self, node: Node) -> int | None:
-        """The value of a leaf that is the same in the whole launch."""
+    def leaf(self, node: Node) -> Any:
+        """The value of a leaf that is the same in the whole launch, ``None`` if it is not."""
         if node.op == "param":
             name, offset = node.value
             return self.constant(name, offset, node.bits)
@@ -207,10 +210,12 @@ def _kinds_of_blocks(
     relevant = relevant_nodes(scheme)
     if relevant.irregular:
         return [None] * len(asked)
-    layout = Layout([1] * len(asked))
-    forms = Forms(
-        scheme, _together(layout, [launch for launch, _ in asked]), _constants(layout, asked)
-    )
+    if len(asked) == 1:
+        forms = Forms(scheme, *asked[0])
+    else:
+        layout = Layout([1] * len(asked))
+        shape = _together(layout, [launch for launch, _ in asked])
+        forms = Forms(scheme, shape, _constants(layout, asked))
     compared: list[_Sum] = []
     try:
         for node in relevant.compared:

@@ -243,8 +243,10 @@ class Walker(Counting):
         ]  # fmt: skip
         if isinstance(held, tuple):
             warps, lanes = self.count(state.mask, context)
-            gone = (held[0], held[1] * state.share)
-            stay = (most(0.0, warps - gone[0]), most(0.0, lanes * state.share - gone[1]))
+            gone: tuple[Amount, Amount] = held[0], held[1] * state.share
+            stay: tuple[Amount, Amount] = (
+                most(0.0, warps - gone[0]), most(0.0, lanes * state.share - gone[1]),
+            )  # fmt: skip
             yes, no = (stay, gone) if 0 in inside else (gone, stay)
             self.journal.append(Split(ending.position, *yes, *no, None))
             return [(block, ending.targets[place], state) for place in inside]

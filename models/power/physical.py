@@ -213,15 +213,16 @@ A100 draw 10 to 35 W of 250 and 400 there, boards with GDDR 50 to 100 W (docs/ph
 
 
 TENSOR_PICOJOULES = 3.9
-"""Energy of an FP16 or BF16 multiply-add of the matrix units with FP32 accumulation and its operands
+"""Energy of an FP16 or BF16 multiply-add of the matrix units with FP32 accumulation, its operands
 from registers, at 12 nm and the highest clock, for random normal values.
 
 H. He, "Strangely, Matrix Multiplications on GPUs Run Faster When Given "Predictable" Data!"
 (thonking.ai, 2024): BF16, 8192 cubed, on an A100 at its limit of 400 W: 257 TFLOP/s with normally
-distributed values, 295 with zeros, which keep below the limit. So the clock fell to 0.87 and the voltage to 0.87
-(``idle_power_voltage.csv``: 0.80 of 0.92 V). Of the 400 W 70 are idle and clock (the same table), 84
-what the other weights say of such a kernel's issue, shared memory, L2 and device memory (tiles of
-256 x 128 x 32, warps of 64 x 64). That leaves 1.9 pJ, 2.5 at the highest voltage, 3.9 at 12 nm."""
+distributed values, 295 with zeros, which keep below the limit. So the clock fell to 0.87 and the
+voltage to 0.87 (``idle_power_voltage.csv``: 0.80 of 0.92 V). Of the 400 W 70 are idle and clock
+(the same table), 84 what the other weights say of such a kernel's issue, shared memory, L2 and
+device memory (tiles of 256 x 128 x 32, warps of 64 x 64). That leaves 1.9 pJ, 2.5 at the highest
+voltage, 3.9 at 12 nm."""
 
 TENSOR_VALUES = 0.4
 """Share by which the power of a matrix product falls at most with other values: "almost 40 %"
@@ -234,7 +235,7 @@ def process_factor(gpu: GpuProfile) -> float:
     """Energy of an event by the chip's process over that at 12 nm."""
     capability = float(gpu.compute_capability)
     nanometres = next(nm for below, nm in PROCESS_NM if capability < below)
-    return (nanometres / 12.0) ** PROCESS_EXPONENT
+    return float((nanometres / 12.0) ** PROCESS_EXPONENT)
 
 
 def published_weights(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
 from wattcast.features.activity import Extras
-from wattcast.features.activity.extras import AtomicUse, TensorKind
-from wattcast.features.activity.waiting import Waiting
+from wattcast.features.activity.extras import AtomicUse, TensorKind, TensorWork
+from wattcast.features.activity.waiting import NO_COPIES, Copies, Waiting
 
 TENSOR_COST: Mapping[TensorKind, float] = MappingProxyType(
     {
@@ -27,6 +27,13 @@ TF32 156, FP64 19.5 TFLOPS; INT8 624, INT4 1248, binary 4992 TOPS. FP8 and FP4: 
 whitepapers, twice and four times FP16). Sparse ones take half (same place)."""
 
 
+FROM_REGISTERS: Mapping[str, float] = {"9": 1 / 0.62}
+"""Time of a multiply-add by mma or wmma, whose factors come from registers, over that of the peak
+rate, by major compute capability, else 1. Hopper reaches its peak by wgmma alone, and about 62 % of
+it by mma (Luo et al., Dissecting the NVIDIA Hopper Architecture through Microbenchmarking and
+Multiple Level Analysis, arXiv:2501.12084, 2025). Nothing is published of 10.0."""
+
+
 @dataclass(frozen=True, slots=True)
 class Beside:
     """What a launch does beside ``activity1``, in the units of this model.
@@ -38,7 +45,10 @@ class Beside:
     ``tensor_int8_fmas``: the part of ``tensor_fmas`` that is done on integers, as 8-bit ones.
     ``waiting``: dependent chains of a warp, for each machine instruction and each load that it
     executes. ``l1_cycles_per_sector`` of global loads; without it L1 delivers sectors at its full
-    rate. ``register_reads`` of FP32 multiply-adds, by warps.
+    rate. ``register_reads`` of FP32 multiply-adds, by warps. ``register_fmas``: of
+    ``tensor_fmas``, those of mma and wmma, whose factors come from registers. ``feed_passes``:
+    passes of shared memory that asynchronous products take; ``copies``: waits of a block for
+    asynchronous copies.
     """
 
     tensor_fmas: float = 0.0
@@ -49,6 +59,9 @@ class Beside:
     waiting: Waiting | None = None
     l1_cycles_per_sector: float | None = None
     register_reads: float = 0.0
+    register_fmas: float = 0.0
+    feed_passes: float = 0.0
+    copies: Copies = NO_COPIES
 
 
 NOTHING_BESIDE = Beside()
@@ -56,15 +69,8 @@ NOTHING_BESIDE = Beside()
 
 def beside(extras: Extras) -> Beside:
     """The extras of an analysis; what it does not know counts as no conflict."""
-    tensor = sum(
-        work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0)
-        for work in extras.tensor
-    )
-    integer = sum(
-        work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0)
-        for work in extras.tensor
-        if work.kind in ("s8", "s4", "b1")
-    )
+    tensor = _as_f16(extras.tensor)
+    integer = _as_f16(work for work in extras.tensor if work.kind in ("s8", "s4", "b1"))
     passes = sum(
         max(0.0, use.passes - use.requests)
         for use in extras.atomics.uses
@@ -84,6 +90,16 @@ def beside(extras: Extras) -> Beside:
         extras.waiting,
         extras.l1_cycles_per_sector,
         extras.register_reads,
+        _as_f16(extras.from_registers),
+        extras.feed_passes,
+        extras.copies,
+    )
+
+
+def _as_f16(done: Iterable[TensorWork]) -> float:
+    """Multiply-adds as FP16 ones of the same time."""
+    return sum(
+        work.multiply_adds * TENSOR_COST[work.kind] * (0.5 if work.sparse else 1.0) for work in done
     )
 
 

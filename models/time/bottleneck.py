@@ -18,7 +18,7 @@ import numpy as np
 
 from wattcast.features.activity import Activity
 from wattcast.features.activity.counts import LATENCY_PER_BARRIER, LATENCY_PER_WAVE
-from wattcast.features.activity.waiting import Waiting
+from wattcast.features.activity.waiting import Copies, Waiting
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -27,7 +27,7 @@ from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming
 from wattcast.models.estimate import Estimate, unsure
 from wattcast.models.intervals import loosened
 from wattcast.models.time.base import Floats, Regime, TimePrediction
-from wattcast.models.time.beside import NOTHING_BESIDE, TENSOR_COST, Beside, beside
+from wattcast.models.time.beside import FROM_REGISTERS, NOTHING_BESIDE, TENSOR_COST, Beside, beside
 from wattcast.models.time.spread import interval_of, level_of
 
 
@@ -36,7 +36,7 @@ class Constants:
     """Dimensionless constants shared by all GPUs, and one time (docs/bottleneck.md).
 
     ``overlap_norm`` and ``sm_norm``: exponents of the norms that combine the SM with memory, and
-    what an SM does. ``reread_locality``: share of
+    what an SM does; ``queue_norm`` that of units behind one queue. ``reread_locality``: share of
     estimated DRAM re-reads that count; 1 for our own analysis, which follows reuse distances, less
     for estimates that do not (``studies.data.activity_tables``). ``load_store``, ``fp64`` and
     ``texture``: time a pipe takes over that at its peak rate. ``block_cycles`` and
@@ -47,6 +47,7 @@ class Constants:
 
     overlap_norm: float = 3.0
     sm_norm: float = 1.5
+    queue_norm: float = 1.0
     reread_locality: float = 1.0
     load_store: float = 1.15
     fp64: float = 1.1
@@ -81,9 +82,9 @@ L2_BYTES_PER_CLOCK_OF_SM = 32
 
 REGISTERS_PER_CLOCK = 2
 """Registers of a warp that a scheduler's register file delivers a clock: one from each of its two
-banks (R. Huerta et al., "Analyzing Modern NVIDIA GPU Cores", arXiv:2503.20481, 2025)."""
+banks (``features.activity.reads`` has the sources)."""
 TWO_BANKS_FROM = 7.0
-"""Compute capability from which it has two; before it has four (Jia et al. 2018, section 3.5)."""
+"""Compute capability from which it has two; before it has four (Jia et al. 2018)."""
 
 HOT_WORD_CYCLES = 1.0
 """Core cycles between two atomics on the same word of global memory (GK110 whitepaper: one a
@@ -132,9 +133,12 @@ def resource_seconds(
         "l2": activity.l2_sectors * SECTOR_BYTES / (_l2_bytes_per_clock(gpu) * hz),
         "l1": _l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         "load_store": constants.load_store
-        * pipe(_load_store_passes(activity, gpu) + more.atomic_passes, shared_lanes),
+        * pipe(
+            _load_store_passes(activity, gpu, more.feed_passes) + more.atomic_passes, shared_lanes
+        ),
         "atomics": _hot_word_cycles(more, gpu) / hz,
-        "tensor": _tensor_cycles(more, gpu) / busiest,
+        # Asynchronous products read shared memory beside the warps: the slower of the two counts.
+        "tensor": max(_tensor_cycles(more, gpu) / busiest, pipe(more.feed_passes, shared_lanes)),
         "issue": (activity.warp_instructions_sass + extra) / (sm.warp_schedulers * busiest),
         "fma": max(
             pipe(activity.fma_pipe_instructions + extra, sm.fp32_lanes),
@@ -144,18 +148,26 @@ def resource_seconds(
             else 0.0,
         ),
         "alu": pipe(activity.alu_pipe_instructions, sm.int_lanes),
-        "fp64": constants.fp64 * pipe(activity.fp64_instructions, sm.fp64_lanes),
+        "shared_fp64" if sm.fp64_lanes <= SHARED_FP64_LANES else "fp64": constants.fp64
+        * pipe(activity.fp64_instructions, sm.fp64_lanes),
         "fp16": pipe(activity.fp16_instructions, sm.fp16_lanes / 2),
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
         "texture": constants.texture * pipe(activity.texture_requests, sm.texture_lanes),
         "blocks": activity.blocks * _block_seconds(activity, gpu, hz, busiest, constants),
-        "latency": _waiting_seconds(activity, gpu, clocks, more.waiting),
+        "latency": _waiting_seconds(activity, gpu, clocks, more.waiting, more.copies),
     }
 
 
 ISSUED = ("issue", "fma", "alu", "fp64", "fp16", "sfu", "tensor")
 """One thing: an instruction takes its slot of the scheduler and its pipe at the same time, and
 different pipes work side by side. The slowest of them counts."""
+
+QUEUED = ("shared_fp64", "load_store")
+SHARED_FP64_LANES = 4
+"""One thing: units that the parts of an SM share and that take their instructions from one queue.
+Double precision is such a unit where an SM has only a few lanes of it; others have some in each
+part (an engineer of NVIDIA, forums.developer.nvidia.com/t/315200: on GPUs with lighter SMs FP64 is
+a unit of the whole SM, and the MIO queues what such units do). Their times add up."""
 
 BESIDE_SM = ("dram", "l2", "blocks")
 """What works beside the SMs: memory, and what hands out blocks. All else is done by an SM in turns
@@ -171,9 +183,11 @@ def combined_seconds(resources: Mapping[str, float], constants: Constants = CONS
     of the two counts. 0 where nothing is needed.
     """
     issued = max((resources.get(name, 0.0) for name in ISSUED), default=0.0)
-    outside = (*ISSUED, *BESIDE_SM, LATENCY)
+    queue = [resources.get(name, 0.0) for name in QUEUED]
+    outside = (*ISSUED, *QUEUED, *BESIDE_SM, LATENCY)
     inside = [part for name, part in resources.items() if name not in outside]
-    sm = _norm((issued, *inside), constants.sm_norm)
+    queued = _norm(queue, constants.queue_norm)
+    sm = _norm((issued, queued, *inside), constants.sm_norm)
     busy = _norm((sm, *(resources.get(name, 0.0) for name in BESIDE_SM)), constants.overlap_norm)
     return max(busy, resources.get(LATENCY, 0.0))
 
@@ -255,11 +269,14 @@ docs/frequency.md)."""
 
 
 def _waiting_seconds(
-    activity: Activity, gpu: GpuProfile, clocks: ClockPair, waiting: Waiting | None
-) -> float:
+    activity: Activity, gpu: GpuProfile, clocks: ClockPair, waiting: Waiting | None,
+    copies: Copies,
+) -> float:  # fmt: skip
     """The chain of one warp times the waves; each load takes as long as the level it comes from.
 
-    What device memory adds to a load goes with the memory clock.
+    A copy that is waited for in the round that asks for it takes as long as a load; those asked for
+    rounds ahead pass beside the chain, and the longer of the two counts. What device memory adds to
+    a load goes with the memory clock.
     """
     if waiting is None:
         return activity.latency_cycles / clocks.core_hz
@@ -270,19 +287,22 @@ def _waiting_seconds(
         + waiting.barriers * instructions * LATENCY_PER_BARRIER
         + LATENCY_PER_WAVE
     )
-    loads = waiting.loads * activity.load_requests_per_warp
+    loads = waiting.loads * activity.load_requests_per_warp + copies.exposed
     asked = max(activity.global_load_sectors, 1.0)
     past_l1 = min(1.0, max(0.0, activity.l2_sectors - activity.global_store_sectors) / asked)
     past_l2 = min(past_l1, activity.dram_read_sectors / asked)
     near, far = gpu.l1_latency_cycles or L1_CYCLES, gpu.l2_latency_cycles or L2_CYCLES
     if gpu.compute_capability in TWO_PARTITIONS and 2 * activity.footprint_bytes > gpu.l2_bytes:
         far *= FAR_L2
-    cycles += loads * (near + past_l1 * (far - near))
+    each = near + past_l1 * (far - near)
+    cycles += loads * each
     memory = DRAM_SECONDS
     if gpu.dram_latency_cycles is not None:
         memory = max(0.0, gpu.dram_latency_cycles - far) / (gpu.core_mhz * 1e6)
-    behind = loads * past_l2 * memory * gpu.memory_mhz / clocks.memory_mhz
-    return activity.waves * (cycles / clocks.core_hz + behind)
+    behind = past_l2 * memory * gpu.memory_mhz / clocks.memory_mhz
+    chain = cycles / clocks.core_hz + loads * behind
+    beside = copies.pipelined * (each / clocks.core_hz + behind)
+    return activity.waves * max(chain, beside)
 
 
 def _major(gpu: GpuProfile) -> str:
@@ -304,6 +324,7 @@ def _tensor_cycles(more: Beside, gpu: GpuProfile) -> float:
         return 0.0
     integer = more.tensor_int8_fmas if sm.tensor_int8_fma_per_clock else 0.0
     others = more.tensor_fmas - TENSOR_COST["s8"] * integer
+    others += more.register_fmas * (FROM_REGISTERS.get(_major(gpu), 1.0) - 1.0)
     return others / sm.tensor_fma_per_clock + integer / max(1, sm.tensor_int8_fma_per_clock)
 
 
@@ -322,10 +343,11 @@ def _l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) ->
     )
 
 
-def _load_store_passes(activity: Activity, gpu: GpuProfile) -> float:
-    """Requests of the load/store unit and what bank conflicts add. Where L1 and shared memory are
+def _load_store_passes(activity: Activity, gpu: GpuProfile, feed_passes: float) -> float:
+    """Requests of the load/store unit and what bank conflicts add, less the passes that feed
+    asynchronous products beside it. Where L1 and shared memory are
     one, requests of global memory take their cycles there (``_l1_cycles``), not twice."""
-    conflicts = max(0.0, activity.shared_transactions - activity.shared_requests)
+    conflicts = max(0.0, activity.shared_transactions - activity.shared_requests - feed_passes)
     if not _unified(gpu):
         return activity.lsu_requests + conflicts
     in_global = activity.global_load_requests + activity.global_store_requests
@@ -369,10 +391,10 @@ class BottleneckTimeModel:
 
         nothing: Floats = np.zeros_like(next(iter(parts.values())))
         issued = np.max([nothing, *(parts[name] for name in ISSUED if name in parts)], axis=0)
-        outside = (*ISSUED, *BESIDE_SM, LATENCY)
-        sm = norm(
-            [issued, *(parts[name] for name in parts if name not in outside)], CONSTANTS.sm_norm
-        )
+        queued = np.sum([nothing, *(parts[name] for name in QUEUED if name in parts)], axis=0)
+        outside = (*ISSUED, *QUEUED, *BESIDE_SM, LATENCY)
+        inside = (parts[name] for name in parts if name not in outside)
+        sm = norm([issued, queued, *inside], CONSTANTS.sm_norm)
         beside_sm = (parts[name] for name in BESIDE_SM if name in parts)
         busy = norm([sm, *beside_sm], CONSTANTS.overlap_norm)
         found: Floats = np.maximum(busy, parts.get(LATENCY, nothing))
@@ -439,10 +461,18 @@ def resource_shares(
     }
     sm = combined_seconds(inside, constants)
     of_sm = _shared(sm, total, constants.overlap_norm) if sm else 0.0
+    queued = sum(inside.get(name, 0.0) for name in QUEUED)
     return {
         **{name: _shared(part, total, constants.overlap_norm) for name, part in beside_sm.items()},
         **{
-            name: of_sm * _shared(part, sm, constants.sm_norm) / sm for name, part in inside.items()
+            name: of_sm
+            * (
+                part / queued * _shared(queued, sm, constants.sm_norm)
+                if name in QUEUED
+                else _shared(part, sm, constants.sm_norm)
+            )
+            / sm
+            for name, part in inside.items()
         },
     }
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import lru_cache, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar
 
 from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.counted import Coverage
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.effort import giving_up
 from wattcast.features.errors import LaunchError, ServiceError, WattcastError
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 MOST_LINES = 5
 """Lines named of what one cause does elsewhere."""
+
+COVERED = tuple(each.name for each in fields(Coverage))
 
 P = ParamSpec("P")
 R = TypeVar("R", bound="KernelRequest")
@@ -242,7 +245,7 @@ def facts(analysis: KernelAnalysis) -> dict[str, Any]:
 
 def coverage(analysis: KernelAnalysis) -> dict[str, Any]:
     """``wattcast.predictor.messages.Coverage``."""
-    return asdict(analysis.coverage)
+    return members(analysis.coverage, *COVERED)
 
 
 def needs(source: Source, analysis: KernelAnalysis) -> list[dict[str, Any]]:

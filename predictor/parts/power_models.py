@@ -93,12 +93,10 @@ class PowerModels:
         champions = self._serving.champions
         return champions.get((gpu, board)) or champions.get((gpu, ""))
 
-    def of_one_board(
-        self, model: BoostedPowerModel | PhysicalPowerModel, gpu: str, board: str = ""
-    ) -> bool:
+    def of_one_board(self, card: ModelCard, gpu: str, board: str = "") -> bool:
         """Whether a model rests on another board than the user's: packaged, and not pooled."""
-        own = self.promoted(gpu, board) is not None or model.card.source == ONBOARD
-        return not own and model.card.gpu != POOLED
+        own = self.promoted(gpu, board) is not None or card.source == ONBOARD
+        return not own and card.gpu != POOLED
 
     def times(self, gpu: str, board: str = "") -> CorrectedTimes | None:
         """What corrects the default time model on a GPU's board, else on the GPU."""
@@ -261,6 +259,15 @@ class PowerModels:
             made = PhysicalPowerModel(champion or self.physical_artifact(gpu.id), gpu)
             self._physical[gpu.id, which] = made
             return made
+
+    def instead_of(
+        self, trees: ModelCard, gpu: GpuProfile, board: str
+    ) -> PhysicalPowerModel | None:
+        """Who answers where trees that ``auto`` picked extrapolate: the physical model, if it errs
+        less on what it never saw than they do; else, or after a promotion, nobody."""
+        physical = self._physical_of(gpu)
+        better = unseen_error_percent(physical.card) < unseen_error_percent(trees)
+        return physical if better and self.promoted(gpu.id, board) is None else None
 
     def physical_artifact(self, gpu: str) -> Artifact[ModelCard]:
         """The packaged physical model of a GPU, its own or the pooled one. Raises ModelError."""

@@ -79,8 +79,10 @@ def predicted_watts(
     if isinstance(model, PhysicalPowerModel):
         found = _physical(model, analysis, gpu, clocks, time_seconds)
     else:
-        found = _boosted(predictor, model, analysis, gpu, clocks, time_seconds)
-    if found.estimate is not None and predictor.power.of_one_board(model, gpu.id, board):
+        instead = predictor.power.instead_of(model.card, gpu, board) if choice == "auto" else None
+        found = _boosted(predictor, model, analysis, gpu, clocks, time_seconds, instead)
+    card = found.card
+    if card and found.estimate and predictor.power.of_one_board(card, gpu.id, board):
         found = replace(found, estimate=of_any_board(found.estimate))
     notes = predictor.power.stands_in(TARGET, gpu.id, board, choice)
     return replace(found, diagnostics=(*found.diagnostics, *notes)) if notes else found
@@ -159,7 +161,9 @@ def _boosted(
     gpu: GpuProfile,
     clocks: ClockPair,
     time_seconds: float | None,
+    instead: PhysicalPowerModel | None,
 ) -> Watts:
+    """By trees, or by the model ``instead`` of them where they extrapolate."""
     own = analysis.vector(model.card.feature_schema.id)
     vector = vector_for(own, model.feature_names, gpu)
     inputs = vector.model_inputs()
@@ -172,7 +176,18 @@ def _boosted(
         return Watts(model.card, vector, None, model, diagnostics=(why,))
     found = Watts(model.card, vector, estimate, model)
     if estimate.basis == "extrapolated":
-        found = replace(found, diagnostics=(_unlike_training(model, inputs),))
+        why = _unlike_training(model, inputs)
+        other = None
+        if instead is not None:
+            other = _physical(instead, analysis, gpu, clocks, time_seconds)
+        if other is not None and other.estimate is not None:
+            detail = (
+                f"the {model.card.family} model of {gpu.id} extrapolates here ({why.detail}); the "
+                "physical model answers, with weights of other GPUs and datasheet facts"
+            )
+            kept = [each for each in other.diagnostics if each.code != "gpu_uncalibrated"]
+            return replace(other, diagnostics=(*kept, Diagnostic("other_model_answers", detail)))
+        found = replace(found, diagnostics=(why,))
     if clocks == default_clocks(gpu):
         return found
     physical = predictor.power.physical(gpu)

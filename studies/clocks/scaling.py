@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from studies.clocks.abe_regression import abe_table
+from studies.clocks.applications import from_counters
 from studies.clocks.known_points import known_table
 from studies.clocks.scaling_artifacts import write_campaigns
 from studies.clocks.scaling_parts import library_table, parts_table
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         elif options.libraries:
             print(library_table())
         else:
-            scored = run_studies(jobs=options.jobs, progress=progress)
+            scored = [*run_studies(jobs=options.jobs, progress=progress), from_counters()]
             if options.known:
                 print(known_table(scored))
                 return 0

@@ -19,7 +19,7 @@ from studies.clocks.scaling_protocols import (
     fit_physical,
     log_ratios,
 )
-from studies.clocks.scaling_rows import Floats, ScalingRows, scaling_rows
+from studies.clocks.scaling_rows import TITAN_X, Floats, ScalingRows, scaling_rows
 from studies.clocks.scaling_studies import Progress, ScaleScores, Scored
 from studies.clocks.scaling_trees import (
     CANDIDATES,
@@ -30,7 +30,7 @@ from studies.clocks.scaling_trees import (
     fit_trees,
     hyperparameters,
 )
-from studies.data.frequency import read_frequency
+from studies.data.frequency import SEQUENCES, FrequencyTable, read_frequency
 from wattcast.features.errors import DataError
 from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
 from wattcast.models.clocks import ClockPair
@@ -52,6 +52,7 @@ from wattcast.models.scaling.card import (
     trees_schema,
 )
 from wattcast.models.scaling.physical import PARAMETERS_NAME, ScalingParameters
+from wattcast.training.data.datasets import data_root
 from wattcast.training.families import library_versions
 from wattcast.training.provenance import code_revision, today, write_artifact
 
@@ -239,15 +240,7 @@ def _card(
             dropped=dict(read.dropped),
             noted=dict(read.noted),
         ),
-        sources=(
-            Source(
-                repository=REPOSITORIES[read.source],
-                path=f"{read.name}.csv (uniform columns)",
-                sha256=read.sha256,
-                used_sha256=read.sha256,
-                licence=LICENCES[read.source],
-            ),
-        ),
+        sources=_sources(read, root),
         hyperparameters=rest.pop("hyperparameters", {}),
         libraries=library_versions(libraries),
         scores=tuple(score for one in scored for score in _scores(one, model, quantity)),
@@ -259,6 +252,30 @@ def _card(
         code_revision=code_revision(),
         **rest,
     )
+
+
+def _sources(read: FrequencyTable, root: Path | None) -> tuple[Source, ...]:
+    found = [
+        Source(
+            repository=REPOSITORIES[read.source],
+            path=f"{read.name}.csv (uniform columns)",
+            sha256=read.sha256,
+            used_sha256=read.sha256,
+            licence=LICENCES[read.source],
+        )
+    ]
+    if read.name == TITAN_X:
+        digest = sha256_of((root or data_root()).joinpath(*SEQUENCES))
+        found.append(
+            Source(
+                repository="https://github.com/hpc-ulisboa/gpuPTXModel",
+                path=f"{SEQUENCES[-1]} (uniform columns): times of ten applications",
+                sha256=digest,
+                used_sha256=digest,
+                licence="BSD-3-Clause",
+            )
+        )
+    return tuple(found)
 
 
 def _physical_inputs(part: ScalingRows) -> Floats:

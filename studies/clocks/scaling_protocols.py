@@ -112,10 +112,7 @@ def fit_physical(
 ) -> list[PhysicalFit]:
     """The physical model of each campaign, all of one kind of counters."""
     if not parts[0].has_time:
-        return [
-            PhysicalFit(time, power, time_measured=False)
-            for power, time in (fit_power_and_time(part, settings) for part in parts)
-        ]
+        return [_few_times(part, prior, settings) for part in parts]
     times = fit_times(parts, prior)
     return [
         PhysicalFit(
@@ -125,6 +122,19 @@ def fit_physical(
         )
         for part in parts
     ]
+
+
+def _few_times(
+    part: ScalingRows, prior: TimePrior | None, settings: PowerSettings | None
+) -> PhysicalFit:
+    """Time by the kernels whose time is known; where there are none, as power betrays it."""
+    timed = part.timed
+    if timed is None:
+        power, time = fit_power_and_time(part, settings)
+        return PhysicalFit(time, power, time_measured=False)
+    time = fit_times([timed], prior)[part.campaign]
+    relative = relative_time(time, part.use, part.core, part.memory)
+    return PhysicalFit(time, fit_power(part, relative, settings), time_measured=True)
 
 
 def predict(
@@ -147,7 +157,7 @@ def predict(
     fits = fit_physical([part.take(rows) for part, rows in zip(parts, train, strict=True)])
     ratios = log_ratios(parts, fits)
     time = ratios.time
-    hybrid = _corrected(time, np.concatenate(train), candidates) if time else None
+    hybrid = corrected(time, np.concatenate(train), candidates) if time else None
     starts = np.cumsum([0, *[len(part) for part in parts]])
     for at, (part, result) in enumerate(zip(parts, results, strict=True)):
         times, powers = dict(result.time), dict(result.power)
@@ -159,7 +169,7 @@ def predict(
         power = ratios.power[at]
         if power is not None:
             powers["physical"] = power.physical
-            powers["hybrid"] = _corrected(power, train[at], candidates)
+            powers["hybrid"] = corrected(power, train[at], candidates)
         results[at] = Predictions(part, times, powers)
     return results
 
@@ -229,7 +239,8 @@ def _power_rows(part: ScalingRows, power: PowerParameters, relative: Floats) -> 
     )
 
 
-def _corrected(rows: ResidualRows, train: Bools, candidates: Sequence[TreeSettings]) -> Floats:
+def corrected(rows: ResidualRows, train: Bools, candidates: Sequence[TreeSettings]) -> Floats:
+    """Scales ``[n]`` by the physical model and trees of the training rows, chosen among them."""
     trees = fit_trees(rows, train, choose(rows, train, candidates))
     return rows.predict(trees, np.ones(len(train), dtype=bool))
 

@@ -8,13 +8,16 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from studies.data.frequency import (
+    COUNTED_TOO,
     NVPROF_COUNTS,
     NVPROF_INSTRUCTIONS,
     FrequencyTable,
     read_frequency,
+    read_measured_sequences,
 )
 from wattcast.features.errors import DataError
 from wattcast.features.gpus import load_gpu
@@ -26,6 +29,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 
+TITAN_X = "lisboa_gtx_titan_x"
 _DCGM_UNITS = {"sp": "u_sp", "dp": "u_dp", "sm_active": "u_smact"}
 
 
@@ -34,7 +38,8 @@ class ScalingRows:
     """Rows of one campaign, ``[n]``, each with its kernel's counters at the ``nominal`` pair.
 
     ``time_scale`` and ``power_scale`` are measured over those at ``reference`` (NaN where
-    nobody measured), ``power_watts`` absolute. ``kernel`` numbers kernels, ``names`` and
+    nobody measured; ten applications of the Titan X have times at 32 of 64 pairs), ``power_watts``
+    absolute. ``kernel`` numbers kernels, ``names`` and
     ``groups`` hold their names by row. ``idle_watts`` NaN where unknown.
     """
 
@@ -85,8 +90,19 @@ class ScalingRows:
 
     @property
     def has_time(self) -> bool:
-        """Whether time was measured."""
-        return bool(np.isfinite(self.time_scale).any())
+        """Whether time was measured, of every row."""
+        return bool(np.isfinite(self.time_scale).all())
+
+    @property
+    def timed(self) -> ScalingRows | None:
+        """The rows whose time was measured, over that at the nominal pair; ``None`` if none was."""
+        rows = np.isfinite(self.time_scale)
+        if not rows.any():
+            return None
+        nominal = (self.core == 1.0) & (self.memory == 1.0)
+        at_nominal = np.full(int(self.kernel.max()) + 1, np.nan)
+        at_nominal[self.kernel[nominal]] = self.time_scale[nominal]
+        return replace(self, time_scale=self.time_scale / at_nominal[self.kernel]).take(rows)
 
     @property
     def has_power(self) -> bool:
@@ -148,6 +164,9 @@ def _scaling_rows(
         measured = frame[column].to_numpy(float)
         return np.asarray(measured / base[column].to_numpy(float)[row_of_kernel])
 
+    time_scale = scale("time_seconds")
+    if campaign == TITAN_X:
+        time_scale = _titan_x_times(frame, against, root)
     kind, use = _uses(table)
     position = np.array([use.position[kernel] for kernel in frame["kernel"]])
     return ScalingRows(
@@ -168,11 +187,29 @@ def _scaling_rows(
         core_mhz=frame["core_mhz"].to_numpy(float),
         memory_mhz=frame["memory_mhz"].to_numpy(float),
         use=use.table.take(position),
-        time_scale=scale("time_seconds"),
+        time_scale=time_scale,
         power_scale=scale("power_watts"),
         power_watts=frame["power_watts"].to_numpy(float),
         idle_watts=frame["idle_watts"].to_numpy(float),
         sound_power=np.array([sound[kernel] for kernel in frame["kernel"]]),
+    )
+
+
+def _titan_x_times(frame: pd.DataFrame, reference: ClockPair, root: Path) -> Floats:
+    """Times over those at ``reference`` of the applications that another campaign timed."""
+    measured = read_measured_sequences(root).set_index(["benchmark", "memory_mhz", "core_mhz"])
+    times = measured["time_ms"].to_dict()
+
+    def at(name: str, memory_mhz: float, core_mhz: float) -> float:
+        key = (COUNTED_TOO.get(name, ""), memory_mhz, core_mhz)
+        return float(times.get(key, np.nan))
+
+    columns = (frame[name] for name in ("benchmark", "memory_mhz", "core_mhz"))
+    return np.array(
+        [
+            at(name, memory, core) / at(name, reference.memory_mhz, reference.core_mhz)
+            for name, memory, core in zip(*columns, strict=True)
+        ]
     )
 
 

@@ -19,7 +19,7 @@ from studies.clocks.scaling_protocols import (
     leave_programs_out,
     micro_to_real,
 )
-from studies.clocks.scaling_rows import Bools, Floats, Integers, scaling_rows
+from studies.clocks.scaling_rows import TITAN_X, Bools, Floats, Integers, scaling_rows
 from wattcast.models.clocks import ClockPair
 from wattcast.models.scaling.card import ScalingProtocol
 from wattcast.training.card_tables import table
@@ -127,7 +127,6 @@ NVPROF_CAMPAIGNS = (
     "wang_tesla_v100",
 )
 DCGM_CAMPAIGNS = ("wang_dcgm_tesla_v100", "wang_dcgm_quadro_rtx_8000")
-TITAN_X = "lisboa_gtx_titan_x"
 MICRO_CAMPAIGNS = ("lisboa_titan_xp", "lisboa_titan_v", "lisboa_gtx_980", "lisboa_tesla_k40c")
 """Campaigns of microbenchmarks alone, each kernel a program of its own."""
 MICRO_FOLDS = 10

@@ -245,6 +245,35 @@ def read_frequency(
     )
 
 
+SEQUENCES = ("sequences", "gtx_titan_x_measured.csv")
+"""Time, power and energy of 140 microbenchmarks and 15 applications on the Titan X at 32 clock
+pairs (github.com/hpc-ulisboa/gpuPTXModel, BSD-3), below the data root."""
+COUNTED_TOO: Mapping[str, str] = MappingProxyType(
+    {
+        "ATAX": "atax",
+        "BICG": "bicg",
+        "Blackscholes": "blackscholes",
+        "CORR": "correlation",
+        "COVAR": "covariance",
+        "GESUMMV": "gesummv",
+        "SYRK": "syrk",
+        "backprop": "backprop",
+        "fft": "fft",
+        "hotspot": "hotspot",
+    }
+)
+"""Applications of ``lisboa_gtx_titan_x``, which has no times, by their names among those."""
+
+
+def read_measured_sequences(root: Path | None = None) -> pd.DataFrame:
+    """Columns ``kind`` (micro, real), ``benchmark``, ``core_mhz``, ``memory_mhz``, ``time_ms``,
+    ``power_watts``, a row for each clock pair. Raises DataError naming file, row and column."""
+    columns = {"kind": text(choices=("micro", "real")), "benchmark": text()}
+    numbers = ("core_mhz", "memory_mhz", "time_ms", "power_watts")
+    path = (root or data_root()).joinpath(*SEQUENCES)
+    return read_table(path, {**columns, **{name: number() for name in numbers}})
+
+
 OPCODE_COUNTS = "wang_ptx_opcode_counts"
 _NAMES = ("kind", "benchmark", "args", "kernel")
 

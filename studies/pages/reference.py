@@ -23,6 +23,9 @@ from wattcast.app.services.models.promoted import alone
 from wattcast.app.settings import Settings
 from wattcast.features.gpus import GpuProfile, list_gpus
 from wattcast.features.schemas import list_schemas
+from wattcast.models.clocks import default_clocks
+from wattcast.models.power.activities import UnitActivities
+from wattcast.models.power.physical import PhysicalPowerModel, predicted_power
 from wattcast.predictor.catalog import schema_details
 from wattcast.training.card_tables import table
 from wattcast.training.measure import lines
@@ -111,8 +114,8 @@ def features_page() -> str:
 
 def gpus_page(settings: Settings) -> str:
     """Every GPU of the package, from its profile."""
-    cards = alone(settings, registry=False).power.cards()
-    measured = {card.gpu for card in cards if card.target == "power"}
+    models = alone(settings, registry=False).power
+    measured = {card.gpu for card in models.cards() if card.target == "power"}
     parts = [
         "# GPUs\n",
         "From the profiles in `features/gpus`. Any of the names finds a GPU, in any spelling: "
@@ -122,22 +125,47 @@ def gpus_page(settings: Settings) -> str:
         "Elsewhere it is `pooled` over the other boards, and every answer says that the GPU is "
         "not calibrated. *Limit* is the power limit it ships with, *range* what "
         "`nvidia-smi -pl` takes where that is published (for laptops what their makers may "
-        "choose).\n",
+        "choose). *Tensor-bound* is what the physical model says of FP16 multiply-adds of the "
+        "matrix units at their full rate, with random values, cut at the limit: "
+        "[Matrix units](../physical.md#matrix-units).\n",
         table(
             ("id", "name", "also called", "PCI", "architecture", "capability", "SMs", "core MHz",
              "memory", "memory MHz", "GB/s", "L2 MiB", "limit W", "range W", "clock pairs",
-             "power", "SMs and limit from"),
-            [_gpu(gpu, gpu.id in measured) for gpu in list_gpus()],
+             "tensor-bound W", "power", "SMs, memory and limit from"),
+            [_gpu(gpu, models.physical(gpu), gpu.id in measured) for gpu in list_gpus()],
         ),
     ]  # fmt: skip
     return "\n".join(parts)
 
 
-def _gpu(gpu: GpuProfile, measured: bool) -> tuple[str, ...]:
+MMA_FMAS = 16 * 8 * 16
+"""Multiply-adds of the matrix instruction whose loop is told: mma.m16n8k16."""
+
+TENSOR_MEASURED = dict.fromkeys(
+    ("a100-sxm4-40gb", "a100-sxm4-80gb"), "measured: 400, a BF16 product of normal values (He 2024)"
+)
+"""Published watts of tensor-bound kernels, with their data."""
+
+
+def _tensor_bound(gpu: GpuProfile, model: PhysicalPowerModel) -> str:
+    """Watts of a loop of matrix multiply-adds, and what stands beside them."""
+    rate = gpu.capability.tensor_fma_per_clock
+    if not rate:
+        return "-"
+    nothing = dict.fromkeys(UnitActivities._fields, 0.0)
+    issue = rate / MMA_FMAS / gpu.warp_schedulers
+    busy = UnitActivities(**{**nothing, "tensor": 1.0, "issue": issue})
+    watts = predicted_power(model.parameters, busy, default_clocks(gpu)).watts
+    told = f"{watts:.0f}" if watts < gpu.tdp_watts else f"{gpu.tdp_watts:g}, at its limit"
+    return f"{told}; {TENSOR_MEASURED.get(gpu.id, 'a guess')}"
+
+
+def _gpu(gpu: GpuProfile, model: PhysicalPowerModel, measured: bool) -> tuple[str, ...]:
     driver, size, limits = gpu.driver, gpu.memory_bytes, gpu.limit_range_watts
     also = [*gpu.aliases, *(name for name in (driver.names if driver else ()) if name != gpu.name)]
     sources = dict.fromkeys(
-        gpu.sources[fact.source] for fact in (gpu.chip.sm_count, gpu.power.tdp_watts)
+        gpu.sources[fact.source]
+        for fact in (gpu.chip.sm_count, gpu.memory.bandwidth_bytes_per_second, gpu.power.tdp_watts)
     )
     return (
         f"`{gpu.id}`",
@@ -155,6 +183,7 @@ def _gpu(gpu: GpuProfile, measured: bool) -> tuple[str, ...]:
         f"{gpu.tdp_watts:g}",
         f"{limits[0]:g} to {limits[1]:g}" if limits else "-",
         f"{len(gpu.supported_pairs) or '-'}",
+        _tensor_bound(gpu, model),
         "measured" if measured else "pooled",
         _cell("; ".join(sources)),
     )

@@ -318,6 +318,14 @@ PER_ELEMENT = {"fma": 2.0, "load_store": 2.0, "alu": 5.0, "issue": 9.5}
 ``studies/fma_sweep.cu``: two loads, the sums, addresses and the loop; ``issue`` is all of them."""
 
 
+def sweep_frame(gpu_id: str) -> pd.DataFrame:
+    """The rows of ``modern/fma_sweep_power.csv`` of a kind of board, below its power limit: those
+    whose clock fell are left out. Raises DataError."""
+    frame: pd.DataFrame = pd.read_csv(data_root() / "modern" / "fma_sweep_power.csv")
+    frame = frame.loc[frame["gpu"] == gpu_id]
+    return frame.loc[frame["core_mhz"] == frame["core_mhz"].max()]
+
+
 def sweep_rows(gpu_id: str) -> GpuRows:
     """A sweep of multiply-adds (``modern/fma_sweep_power.csv``). Raises DataError.
 
@@ -327,9 +335,7 @@ def sweep_rows(gpu_id: str) -> GpuRows:
     number of the board.
     """
     gpu, path = load_gpu(gpu_id), data_root() / "modern" / "fma_sweep_power.csv"
-    frame = pd.read_csv(path)
-    frame = frame[frame["gpu"] == gpu_id]
-    frame = frame[frame["core_mhz"] == frame["core_mhz"].max()]
+    frame = sweep_frame(gpu_id)
     clocks = ClockPair(gpu.max_core_mhz, gpu.memory_mhz)
     most = events_per_second(gpu, clocks)
     elements = frame["gbytes_per_second"].to_numpy(float) * 1e9 / 8

@@ -13,7 +13,9 @@ from tests.fixtures.kernels.data import FixtureKernel, Shape, materialise, ptx_p
 from tests.fixtures.kernels.manifest import KERNELS
 from tests.reference.fixtures import run_fixture
 from tests.reference.memory import TEXTURE_BASE, buffer_addresses
+from tests.reference.memory import TensorMap as OfReference
 from wattcast.features.execution import ExactMemory, ExecutionResult, execute
+from wattcast.features.execution.tensor_maps import TensorMap
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
 
@@ -33,6 +35,9 @@ def run_exact(
     arguments: dict[str, int | float] = {}
     textures: dict[int, np.ndarray] = {}
     by_value: dict[str, bytes] = {}
+    module = read_module(ptx_path(kernel.source, target).read_text())
+    function = module.kernel(kernel.entry)
+    maps: dict[str, TensorMap] = {}
     for index, (name, value) in enumerate(made.items()):
         if isinstance(value, np.ndarray):
             arguments[str(index)] = places[name]
@@ -42,16 +47,21 @@ def run_exact(
             arguments[str(index)] = handle
         elif isinstance(value, bytes):
             by_value[str(index)] = value
+        elif isinstance(value, OfReference):
+            held = {**vars(value), "address": places[value.address]}
+            maps[function.parameters[index].name] = TensorMap(**held)
+            by_value[str(index)] = bytes(128)
         else:
             arguments[str(index)] = value.item()
-    module = read_module(ptx_path(kernel.source, target).read_text())
-    function = module.kernel(kernel.entry)
     result = execute(
         function,
         module,
         Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, arguments),
         exact=ExactMemory(
-            {places[n]: made[n] for n in places}, textures=textures, parameters=by_value
+            {places[n]: made[n] for n in places},
+            textures=textures,
+            parameters=by_value,
+            tensor_maps=maps,
         ),
         effort=None,
     )

@@ -66,6 +66,27 @@ def test_the_standard_error_of_a_stratified_sample() -> None:
     assert plan.standard_error(values) == pytest.approx((64 * 0.75 * 8 / 2) ** 0.5)
 
 
+@pytest.mark.parametrize("grid", [(128, 64), (32, 16), (100, 7), (16, 512), (500, 1), (9, 8, 7)])
+def test_what_grows_along_an_axis_is_estimated_without_error(grid: tuple[int, ...]) -> None:
+    launch = Launch.of(grid, 128)
+    plan = plan_blocks(launch, balanced=True)
+    fewer = plan.fewer(launch)
+    assert fewer is not None
+    # A few blocks of a grid of three dimensions cannot be balanced along all of them.
+    for some in (plan, fewer) if len(grid) < 3 else (plan,):
+        blocks = np.array(some.blocks)
+        along_x = 3 * (blocks % grid[0]) + 7
+        assert some.total(along_x) == pytest.approx(
+            (3 * (grid[0] - 1) / 2 + 7) * launch.blocks, rel=1e-12
+        )
+        assert some.total(np.ones_like(blocks)) == pytest.approx(launch.blocks, rel=1e-12)
+        assert some.standard_error(along_x) < 1e-9 * launch.blocks
+        assert (some.weights() > 0).all()
+    # What does not is as uncertain as it was.
+    rough = np.random.default_rng(1).integers(0, 100, len(plan.blocks))
+    assert plan.standard_error(rough) > 0.3 * plan_blocks(launch).standard_error(rough)
+
+
 def test_a_launch_whose_edge_differs_is_counted_exactly() -> None:
     # All threads below n go on: the last block is cut in the middle.
     body = "setp.ge.u32 %p1, %r5, %r1; @%p1 ret; st.global.u32 [%rd3], %r2; ret;"

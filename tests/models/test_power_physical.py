@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,6 +20,7 @@ from wattcast.models.power.physical import (
     POOLED,
     WEIGHTS,
     PhysicalParameters,
+    PhysicalPowerModel,
     VoltageCurve,
     conversion,
     parameters_for,
@@ -147,8 +149,41 @@ def test_energies_of_events_become_weights_of_a_board() -> None:
     assert watts["fp32"] == pytest.approx(10e-12 * 128 * 84 * 1740e6 * (8 / 12) ** 0.8)
     assert watts["idle"] == pytest.approx(45 + 0.2 * 255)
     assert watts["clock"] == pytest.approx(0.1 * 255)
-    # A full matrix unit is taken to draw what a full FMA pipe and its issue draw.
-    assert near.weight("tensor") == pytest.approx(near.weight("fma") + 0.5 * near.weight("issue"))
+
+
+def test_matrix_units_draw_what_was_published() -> None:
+    pooled = parameters(fma=10.0)
+    busy = NOTHING._replace(tensor=0.5)
+    for gpu_id, lanes, process in (("a100-sxm4-40gb", 1024, 7 / 12), ("tesla-v100", 512, 1.0)):
+        gpu = load_gpu(gpu_id)
+        found = parameters_for(gpu, pooled)
+        watts = predicted_power(found, busy, found.reference).components["tensor"]
+        peak = lanes * gpu.sm_count * gpu.max_core_mhz * 1e6
+        assert watts == pytest.approx(0.5 * peak * 3.9e-12 * process**0.8)
+
+
+@pytest.mark.parametrize(
+    ("gpu_id", "share"), [("gtx-1080-ti", 1 / 128), ("tesla-p100", 1.0), ("a100-sxm4-40gb", 2.0)]
+)
+def test_half_precision_draws_by_what_its_lanes_do(gpu_id: str, share: float) -> None:
+    pooled = parameters(fma=10.0)
+    found = parameters_for(load_gpu(gpu_id), pooled)
+    assert found.weight("fp16") == pytest.approx(share * found.weight("fma"))
+
+
+def test_the_interval_of_matrix_units_reaches_down_to_other_values() -> None:
+    artifact = ArtifactStore().find(POOLED, "power", "physical", "activity1")
+    model = PhysicalPowerModel(artifact, load_gpu("a100-sxm4-40gb"))
+    fma = model.of_activities(NOTHING._replace(fma=0.5), model.parameters.reference).estimate
+    found = model.of_activities(NOTHING._replace(tensor=0.5), model.parameters.reference)
+    tensor = found.estimate
+    assert tensor.high / tensor.value >= fma.high / fma.value
+    parts = found.breakdown.components
+    moving = tensor.value - parts["idle"] - parts["clock"]
+    assert moving == pytest.approx(parts["tensor"])
+    width = model.card.intervals.extrapolated  # no row of the fit uses them
+    low, _ = width.around(np.array([0.6 * tensor.value]))
+    assert tensor.low == pytest.approx(max(float(low[0]), model.parameters.idle_watts))
 
 
 def test_a_family_answers_for_its_compute_capability() -> None:

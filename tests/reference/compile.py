@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.reference.access import compile_access, opcode_words
+from tests.reference.asynchronous import compile_bulk, compile_mbarrier, compile_wait
 from tests.reference.collective import compile_collective
 from tests.reference.convert import compile_convert
 from tests.reference.floats import compile_compare, compile_float
@@ -29,7 +30,7 @@ from tests.reference.parse import (
 )
 from tests.reference.slots import Lane, Plain, Slots
 
-PLAIN, ACCESS, COLLECTIVE, BRANCH, CALL, BARRIER, RETURN = range(7)
+PLAIN, ACCESS, COLLECTIVE, BRANCH, CALL, BARRIER, RETURN, WAIT = range(8)
 FUNCTION_BASE = 0x7800_0000_0000  # "addresses" of device functions
 
 # Instructions that change nothing a thread can see here: ordering, hints, and the bookkeeping of
@@ -37,7 +38,9 @@ FUNCTION_BASE = 0x7800_0000_0000  # "addresses" of device functions
 NOTHING = (
     "membar", "fence", "prefetch", "prefetchu", "nanosleep", "griddepcontrol", "discard",
     "applypriority", "pmevent", "cp.async.commit_group", "cp.async.wait_group",
-    "cp.async.wait_all",
+    "cp.async.wait_all", "cp.async.bulk.commit_group", "cp.async.bulk.wait_group",
+    "cp.async.bulk.prefetch", "wgmma.fence", "wgmma.commit_group", "wgmma.wait_group",
+    "setmaxnreg", "createpolicy",
 )  # fmt: skip
 
 
@@ -226,12 +229,17 @@ class Code:
             return Step(CALL, ins.opcode, ins.line, self._call_step(function, ins, slots))
         if base in ("bar", "barrier") and "warp" not in words:
             return _barrier(ins, slots, words)
+        wait = compile_wait(ins, slots)
+        if wait:
+            return Step(WAIT, ins.opcode, ins.line, wait[0], reduction_slot=wait[1])
         collective = compile_collective(ins, slots)
         if collective:
             return Step(
                 COLLECTIVE, ins.opcode, ins.line, collective.run, members=collective.members
             )
-        access = compile_access(ins, slots, self.textures)
+        access = compile_bulk(ins, slots) or compile_access(ins, slots, self.textures)
+        if base == "mbarrier" or ins.opcode.startswith("cp.async.mbarrier"):
+            access = compile_mbarrier(ins, slots)
         if access:
             return Step(ACCESS, ins.opcode, ins.line, access)
         for compiler in (

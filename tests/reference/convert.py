@@ -43,7 +43,7 @@ def convert(bits: int, source: str, target: str, words: set[str]) -> int:
     if mode != "rn" and math.isfinite(number) and number != 0.0:
         number = round_exact(Fraction(number), target, mode)
     if "relu" in words:
-        number = max(number, 0.0)
+        number = 0.0 if number <= 0.0 else number
     if "sat" in words:
         number = saturate(number)
     out = encode(number, target)
@@ -69,13 +69,24 @@ def compile_convert(ins: Instruction, slots: Slots) -> Plain | None:
     words = set(parts[1:-2])
     d = slots.dest(ins.operands[0])
     sources = [slots.source(o, source) for o in ins.operands[1:]]
-    if target in ("f16x2", "bf16x2"):
+    if source.endswith("x2"):  # both halves, each by itself
+        one, other = source.removesuffix("x2"), target.removesuffix("x2")
+        from_bits, to_bits = (8 if kind[0] == "e" else 16 for kind in (one, other))
+        (pair,) = sources
+
+        def halves(r: Lane) -> None:
+            parts = (r[pair] >> at & ((1 << from_bits) - 1) for at in (from_bits, 0))
+            upper, lower = (convert(part, one, other, words) for part in parts)
+            r[d] = upper << to_bits | lower
+
+        return halves
+    if target in ("f16x2", "bf16x2", "e4m3x2", "e5m2x2"):
         single = target.removesuffix("x2")
         first, second = sources  # the first operand becomes the upper half
 
         def pack(r: Lane) -> None:
             upper, lower = (convert(r[s], source, single, words) for s in (first, second))
-            r[d] = upper << 16 | lower
+            r[d] = upper << (8 if target[0] == "e" else 16) | lower
 
         return pack
     (a,) = sources

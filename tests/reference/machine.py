@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from tests.reference.compile import (
     COLLECTIVE,
     PLAIN,
     RETURN,
+    WAIT,
     Code,
     Step,
 )
@@ -30,6 +31,7 @@ from tests.reference.memory import (
     BUFFER_BASE,
     TEXTURE_BASE,
     GlobalMemory,
+    TensorMap,
     Texture,
     buffer_addresses,
 )
@@ -40,7 +42,7 @@ WARP = 32
 FIRST_SPECIAL = 2  # after the sink and the carry flag, see slots.py
 NO_LIMIT = 1 << 62
 
-RUNNING, AT_COLLECTIVE, AT_BARRIER, DONE = range(4)
+RUNNING, AT_COLLECTIVE, AT_BARRIER, AT_PHASE, DONE = range(5)
 
 
 class PerInstruction(NamedTuple):
@@ -84,12 +86,12 @@ class Frame:
 class Thread:
     __slots__ = (
         "block", "frames", "lane", "local", "local_top", "params", "pc", "regs", "specials",
-        "state",
+        "state", "warp",
     )  # fmt: skip
 
-    def __init__(self, block: Block, lane: int, specials: list[int]) -> None:
+    def __init__(self, block: Block, linear: int, specials: list[int]) -> None:
         self.block = block
-        self.lane = lane
+        self.warp, self.lane = divmod(linear, WARP)
         self.specials = specials
         self.frames: list[Frame] = []
         self.local = bytearray()
@@ -117,11 +119,14 @@ class Thread:
 
 @dataclass(eq=False)
 class Block:
-    """``arrivals``: lanes that announced themselves at a barrier without waiting, by number."""
+    """``arrivals``: lanes that announced themselves at a barrier without waiting, by number.
+    ``mbarriers``: barriers in shared memory by address."""
 
     memory: GlobalMemory
     shared: bytearray
+    tensor_maps: list[TensorMap]
     arrivals: Counter[int] = field(default_factory=Counter)
+    mbarriers: dict[int, Any] = field(default_factory=dict)
 
 
 class Event(NamedTuple):
@@ -155,13 +160,19 @@ class _Launch:
 
     # --- one warp ---------------------------------------------------------------
 
-    def run_warp(self, warp: list[Thread]) -> None:
-        """Lockstep until no thread of the warp can go on."""
+    def run_warp(self, warp: list[Thread], patient: bool) -> None:
+        """Lockstep until no thread of the warp can go on.
+
+        While others wait for a phase of a memory barrier, nobody goes past them if ``patient``:
+        they would meet again there.
+        """
         while True:
             self.release(warp)
-            ready = [t for t in warp if t.state == RUNNING]
+            behind = [t.pc for t in warp if t.state == AT_PHASE and patient]
+            barred = min(behind, default=NO_LIMIT)
+            ready = [t for t in warp if t.state == RUNNING and t.pc < barred]
             if not ready:
-                for t in warp:
+                for t in warp if not behind else ():
                     if t.state == AT_COLLECTIVE:
                         line = self.code.steps[t.pc].line
                         raise InterpreterError(f"line {line}: lanes wait for lanes that never come")
@@ -171,7 +182,7 @@ class _Launch:
             pc = min(t.pc for t in deepest)
             group = [t for t in deepest if t.pc == pc]
             others = [t.pc for t in deepest if t.pc != pc]
-            self.run_group(group, pc, min(others) if others else NO_LIMIT)
+            self.run_group(group, pc, min([*others, barred]))
 
     def run_group(self, group: list[Thread], pc: int, limit: int) -> None:
         """Run ``group`` until it branches, waits, or reaches ``limit``, where others stand."""
@@ -213,6 +224,7 @@ class _Launch:
         in_global: list[tuple[int, int]] = []
         in_shared: list[tuple[int, int, int]] = []
         touched: list[tuple[str, int, int, int]] = []
+        bulk = 0
         for t in active:
             for space, address, size in step.run(t):
                 touched.append((space, t.lane, address, size))
@@ -220,8 +232,10 @@ class _Launch:
                     in_global.append((address, size))
                 elif space == "shared":
                     in_shared.append((t.lane, address, size))
+                elif space == "bulk":  # moved by the copy engine, 128 bytes at a time
+                    bulk += (size + 127) // 128
         self.sectors[pc] += sectors(in_global)
-        self.transactions[pc] += shared_transactions(in_shared)
+        self.transactions[pc] += shared_transactions(in_shared) + bulk
         self.tell(pc, step, touched)
 
     def tell(self, pc: int, step: Step, touched: list[tuple[str, int, int, int]]) -> None:
@@ -241,6 +255,10 @@ class _Launch:
                 t.pc = step.run(t)
             elif step.kind == CALL:
                 step.run(t)
+            elif step.kind == WAIT:
+                t.state = AT_PHASE
+                t.pc = pc
+                self.wake(t)
             elif step.kind == BARRIER and step.waits:
                 t.state = AT_BARRIER
                 t.pc = pc  # moves on when the barrier opens
@@ -277,23 +295,37 @@ class _Launch:
         self.sectors[pc] += counted[0]
         self.transactions[pc] += counted[1]
 
+    def wake(self, t: Thread) -> bool:
+        """Let a thread go on whose memory barrier has completed the phase it waits for."""
+        step = self.code.steps[t.pc]
+        if not step.run(t):
+            return False
+        t.regs[step.reduction_slot] = 1
+        t.state = RUNNING
+        t.pc += 1
+        return True
+
     # --- one block --------------------------------------------------------------
 
     def run_block(self, threads: list[Thread]) -> None:
         warps = [threads[at : at + WARP] for at in range(0, len(threads), WARP)]
+        patient, before = True, -1
         while True:
             for self.warp, warp in enumerate(warps):
-                self.run_warp(warp)
+                self.run_warp(warp, patient)
             if all(t.state == DONE for t in threads):
                 return
-            if not self.open_barriers(threads):
+            woken = [t for t in threads if t.state == AT_PHASE and self.wake(t)]
+            moved = bool(woken) or self.open_barriers(threads)
+            patient, before, stands = moved, self.steps_left, before == self.steps_left
+            if not moved and stands:
                 raise InterpreterError("threads wait at a barrier that never opens")
 
     def open_barriers(self, threads: list[Thread]) -> bool:
         """Release every barrier that all its threads have reached."""
         living = [t for t in threads if t.state != DONE]
         waiting: dict[int, list[Thread]] = {}
-        for t in living:
+        for t in (t for t in living if t.state == AT_BARRIER):
             waiting.setdefault(self.code.steps[t.pc].barrier_number(t), []).append(t)
         opened = False
         for number, group in waiting.items():
@@ -378,13 +410,17 @@ def _triple(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 
 def _argument_bytes(
-    name: str, value: object, addresses: Mapping[str, int], textures: list[Texture]
-) -> bytes:
+    name: str, value: object, addresses: Mapping[str, int], textures: list[Texture],
+    tensor_maps: list[TensorMap],
+) -> bytes:  # fmt: skip
     if isinstance(value, np.ndarray):
         return addresses[name].to_bytes(8, "little")
     if isinstance(value, Texture):
         textures.append(value)
         return (TEXTURE_BASE + 256 * (len(textures) - 1)).to_bytes(8, "little")
+    if isinstance(value, TensorMap):  # the 128 bytes hold its number
+        tensor_maps.append(replace(value, address=addresses[value.address]))
+        return (len(tensor_maps) - 1).to_bytes(128, "little")
     if isinstance(value, np.generic):
         return value.tobytes()
     if isinstance(value, bytes):
@@ -408,13 +444,15 @@ def run(
 
     ``args``: name -> value in the order of the kernel's parameters; numpy arrays are buffers
     (copied; addresses by ``memory.buffer_addresses``), numpy scalars and bytes go by value,
-    ``Texture`` is a texture object. ``max_steps`` bounds the warp instructions executed.
+    ``Texture`` is a texture object, ``TensorMap`` a tensor map. ``max_steps`` bounds the warp
+    instructions executed.
     ``on_block`` is told the coordinates of every block before it runs, ``on_event`` every
     access and barrier.
     Raises ``InterpreterError`` for unknown PTX, wild addresses, deadlock and too many steps.
     """
     grid, block = _triple(grid), _triple(block)
     textures: list[Texture] = []
+    tensor_maps: list[TensorMap] = []
     addresses = buffer_addresses(args)
     assert not addresses or min(addresses.values()) == BUFFER_BASE
     memory = GlobalMemory()
@@ -424,7 +462,7 @@ def run(
     code = Code(parse(ptx_text), entry, textures, dynamic_shared_bytes, call)
     for address, data in code.module_data:
         memory.add(address, data)
-    packed = [_argument_bytes(n, v, addresses, textures) for n, v in args.items()]
+    packed = [_argument_bytes(n, v, addresses, textures, tensor_maps) for n, v in args.items()]
     template = code.entry_parameters(packed)
 
     launch = _Launch(code, max_steps, on_event)
@@ -437,13 +475,13 @@ def run(
         if on_block:
             on_block(at)
         launch.block = linear_block
-        here = Block(memory, bytearray(code.shared_bytes))
+        here = Block(memory, bytearray(code.shared_bytes), tensor_maps)
         threads = []
         for linear in range(block[0] * block[1] * block[2]):
             specials = _special_values(
                 grid, block, at, linear, code.shared_bytes, dynamic_shared_bytes
             )
-            thread = Thread(here, linear % WARP, specials)
+            thread = Thread(here, linear, specials)
             thread.enter(code, entry, bytearray(template))
             threads.append(thread)
         launch.run_block(threads)

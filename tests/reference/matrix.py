@@ -23,7 +23,7 @@ Lanes = list[Any]
 Result = tuple[int, int]
 Matrix = list[list[float]]
 ELEMENT_BITS = {"f16": 16, "bf16": 16, "tf32": 32, "f32": 32, "f64": 64, "s8": 8, "u8": 8,
-                "s32": 32}  # fmt: skip
+                "s32": 32, "e4m3": 8, "e5m2": 8}  # fmt: skip
 
 
 def compile_matrix(ins: Instruction, slots: Slots) -> Callable[[Lanes], Result]:

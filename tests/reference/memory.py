@@ -33,6 +33,22 @@ class Texture:
     texels: np.ndarray[Any, np.dtype[Any]]
 
 
+@dataclass(frozen=True)
+class TensorMap:
+    """A tensor map over a buffer argument (its name, or an address): lengths innermost first.
+
+    ``strides``: bytes between neighbours along every dimension but the first. ``swizzle``: 0, 32,
+    64 or 128 bytes. What lies outside reads as zero.
+    """
+
+    address: Any
+    element_bytes: int
+    dims: tuple[int, ...]
+    strides: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int = 0
+
+
 def place_buffers(sizes: Mapping[str, int]) -> dict[str, int]:
     """Addresses of buffers of these sizes in bytes, in their order."""
     addresses: dict[str, int] = {}

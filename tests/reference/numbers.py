@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from fractions import Fraction
+from functools import cache
 
 # precision in bits, smallest and largest exponent of a normal number (IEEE 754-2019 table 3.5;
 # bf16 and tf32: PTX ISA, "alternate floating point formats")
@@ -50,9 +51,41 @@ def decode(bits: int, kind: str) -> float:
         return singles[bits]
     if kind == "f64":
         return float(_unpack_double(_pack_long(bits))[0])
+    if kind in NARROW:
+        return narrow_values(kind)[bits]
     if kind == "f16":
         return float(_unpack_half(_pack_short(bits))[0])
     return singles[bits << 16]  # bf16 is the upper half of an f32
+
+
+# 8-bit floats: bits of the exponent, and the largest finite pattern (OCP 8-bit Floating Point
+# Specification; PTX ISA, "alternate floating point formats"). 0x7F is not a number in both.
+NARROW = {"e4m3": (4, 0x7E), "e5m2": (5, 0x7B)}
+
+
+@cache
+def narrow_values(kind: str) -> list[float]:
+    """The values of all 256 patterns."""
+    exponent_bits, largest = NARROW[kind]
+    bias, places = (1 << (exponent_bits - 1)) - 1, 7 - exponent_bits
+    found = []
+    for bits in range(256):
+        size = bits & 0x7F
+        exponent, fraction = size >> places, Fraction(size % (1 << places), 1 << places)
+        value = float((fraction + (exponent > 0)) * Fraction(2) ** (max(exponent, 1) - bias))
+        if size > largest:
+            value = math.inf if size == 0x7C and kind == "e5m2" else math.nan
+        found.append(-value if bits & 0x80 else value)
+    return found
+
+
+def encode_narrow(value: float, kind: str) -> int:
+    """The nearest finite 8-bit float (``.satfinite``), of two as near the even one."""
+    if value != value:
+        return 0x7F
+    values = narrow_values(kind)
+    best = min(range(NARROW[kind][1] + 1), key=lambda b: (abs(abs(value) - values[b]), b & 1))
+    return best | (0x80 if math.copysign(1.0, value) < 0 else 0)
 
 
 def encode_single(value: float) -> int:
@@ -80,6 +113,8 @@ def encode(value: float, kind: str) -> int:
         return encode_single(value)
     if kind == "f64":
         return encode_double(value)
+    if kind in NARROW:
+        return encode_narrow(value, kind)
     if value != value:
         return NAN_BITS[kind]
     if kind == "f16":

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from studies.clocks.applications import from_counters
 from studies.clocks.scaling_artifacts import write_campaigns
 from studies.clocks.scaling_fits import fit_power, fit_times
 from studies.clocks.scaling_protocols import fit_physical, leave_programs_out, predict
@@ -25,9 +26,11 @@ from studies.clocks.scaling_studies import (
     score_table,
 )
 from studies.clocks.scaling_trees import CANDIDATES, ResidualRows, TreeSettings, choose
+from studies.data.frequency import COUNTED_TOO
 from tests.studies.test_scaling_physical import PARAMETERS
 from wattcast.models.clocks import ClockPair
 from wattcast.models.scaling.card import ScalingCard, scaling_store, served
+from wattcast.models.scaling.known import exponent
 from wattcast.models.scaling.power import VoltageKnots, power_watts
 from wattcast.models.scaling.timing import relative_time
 from wattcast.models.scaling.use import UNITS, UseTable
@@ -321,3 +324,46 @@ def test_artifacts_are_the_same_every_time_and_load(
     assert cards[0][0].created.isoformat() == "2026-01-01"
     model = served(scaling_store([tmp_path / "one"]), "tesla-k40c", "lisboa_tesla_k40c").physical
     assert model.parameters.domains == 1
+
+
+# --- applications whose times another campaign published -----------------------------------
+
+
+@needs_data
+def test_applications_are_told_from_counters() -> None:
+    one = from_counters()
+    rows = one.predictions.rows
+    assert (len(np.unique(rows.kernel)), len(rows)) == (10, 320)
+    for quantity, most in ((one.time, 10.0), (one.power, 4.0), (one.energy, 9.0)):
+        scores, mean = quantity("hybrid"), quantity("mean curve")
+        assert scores is not None
+        assert mean is not None
+        assert scores.mape_percent <= min(most, mean.mape_percent)
+    choice = one.choice("hybrid")
+    assert choice is not None
+    assert choice.saved_percent >= 0.85 * choice.oracle_percent
+
+
+@needs_data
+def test_times_of_applications_leave_with_their_program() -> None:
+    rows = scaling_rows("lisboa_gtx_titan_x")
+    assert not rows.has_time
+    assert rows.timed is not None
+    assert set(rows.timed.names) == set(COUNTED_TOO)
+    without = rows.take(rows.groups != "fft").timed
+    assert without is not None
+    assert "fft" not in set(without.names)
+    assert rows.take(~rows.real).timed is None
+    at_nominal = (rows.timed.core == 1) & (rows.timed.memory == 1)
+    assert (rows.timed.time_scale[at_nominal] == 1).all()
+    other = scaling_rows("lisboa_gtx_titan_x", reference=ClockPair(1164.0, 3505.0))
+    assert other.timed is not None
+    assert np.allclose(other.timed.time_scale, rows.timed.time_scale)
+
+
+def test_one_known_point_moves_the_curve_and_none_does_not() -> None:
+    assert exponent([]) == 1.0
+    assert 1.0 < exponent([(0.5, 0.6)]) < 1.2
+    assert exponent([(0.5, 0.6)] * 1000) == pytest.approx(1.2, rel=1e-2)
+    assert exponent([(0.5, -5.0)]) == 0.0  # never turns a curve round
+    assert exponent([(0.0, 0.0)], trust=0.0) == 1.0

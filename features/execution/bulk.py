@@ -1,0 +1,298 @@
+"""Handlers of bulk and tensor copies (PTX ISA 9.0, cp.async.bulk and cp.async.bulk.tensor).
+
+One thread asks, an engine beside the multiprocessor's pipes moves the bytes past L1: sectors of
+global memory as the lines touch them, shared memory 128 bytes at a time.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from wattcast.features.attached import attached
+from wattcast.features.execution import access, mbarriers, tensor_maps
+from wattcast.features.execution.context import Context
+from wattcast.features.execution.groups import Group
+from wattcast.features.execution.loads import addresses
+from wattcast.features.execution.operands import (
+    Frame,
+    Handler,
+    Items,
+    UnsupportedError,
+    elements,
+)
+from wattcast.features.execution.spaces import PARAMETER_BASE
+from wattcast.features.execution.tally import Tally
+from wattcast.features.execution.tensor_maps import Lines, TensorMap, swizzled
+from wattcast.features.execution.values import S32, S64, U8, U16, U32, U64, Array, as_type, spread
+from wattcast.features.isa import isa
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import KEY_BITS, SECTOR_SHIFT
+from wattcast.features.ptx import ir
+
+if TYPE_CHECKING:
+    from wattcast.features.execution.machine import Machine
+
+Integers = npt.NDArray[np.int64]
+
+PASS_BYTES = 128
+"""Bytes that shared memory moves in one pass (CUDA C++ Programming Guide: 32 banks of 4 bytes)."""
+
+
+def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler | None:
+    """cp.async.bulk and cp.reduce.async.bulk, tensors included; prefetches do nothing."""
+    if "prefetch" in modifiers or "commit_group" in modifiers or "wait_group" in modifiers:
+        return None
+    spaces = [m.partition("::")[0] for m in modifiers]
+    order = [space for space in spaces if space in ("global", "shared")]
+    if len(order) != 2 or order[0] == order[1]:
+        raise UnsupportedError("copies between blocks of a cluster")
+    loads, tensor = order[0] == "shared", "tensor" in modifiers
+    if context.precise and ("reduce" in modifiers or any("im2col" in m for m in modifiers)):
+        raise UnsupportedError("values of this bulk copy")
+    memory = items[1] if loads else items[0]
+    copy = _Copy(context, modifiers, items[0] if loads else items[1], loads=loads)
+    if loads:
+        at = 2 if tensor else 3
+        copy.announces(items[at])
+        if "multicast::cluster" in modifiers:
+            copy.mask = context.operands.source(items[at + 1], U16)
+    if not tensor:
+        slot, offset = context.operands.address(memory)
+        size = context.operands.source(items[2], U32)
+
+        def in_a_row(frame: Frame, group: Group) -> None:
+            starts = _of(addresses(frame, slot, offset), group)
+            lengths = _of(as_type(frame[size], U32).astype(S64), group)
+            line = Lines(starts[:, None], lengths[:, None], np.zeros_like(starts)[:, None])
+            copy.carry_out(frame, group, line, lengths, None)
+
+        return in_a_row
+    if not isinstance(memory, ir.Address):
+        raise UnsupportedError("tensor copy form")
+    map_slot, map_offset = context.operands.address(ir.Address(memory.base, memory.offset))
+    held = [part for item in memory.coordinates for part in elements(item)]
+    coordinates = [context.operands.source(each, S32) for each in held]
+    element_bytes, line = multiplied_bytes(context.body), context.instruction.line
+    share = copies_announced(context.body).get(context.instruction.position, 1)
+
+    def a_box(frame: Frame, group: Group) -> None:
+        machine = group.machine
+        at = _of(addresses(frame, map_slot, map_offset), group)
+        places = [_of(as_type(frame[each], S32).astype(S64), group) for each in coordinates]
+        for address in np.unique(at):
+            mine = at == address
+            part = group if mine.all() else _chosen(group, mine)
+            told = machine.tensor_maps.get(int(address))
+            found = told or _assumed(
+                machine, int(address), len(places), copy.bytes_told(frame, part) // share,
+                element_bytes, line,
+            )  # fmt: skip
+            lines = tensor_maps.lines(found, [place[mine] for place in places], told is not None)
+            whole = np.full(int(mine.sum()), found.box_bytes, dtype=np.int64)
+            copy.carry_out(frame, part, lines, whole, found)
+
+    return a_box
+
+
+def _chosen(group: Group, mine: npt.NDArray[np.bool_]) -> Group:
+    mask = np.zeros_like(group.mask)
+    mask[group.index[mine]] = True
+    return Group(group.machine, mask, int(mine.sum()))
+
+
+def _of(value: Array, group: Group) -> Integers:
+    """The values of a group's threads, in order."""
+    found: Integers = spread(value, group.machine.count)[group.index]
+    return found
+
+
+class _Copy:
+    """One copy instruction: its sites, the end in shared memory and the barrier it tells."""
+
+    def __init__(
+        self, context: Context, modifiers: tuple[str, ...], shared: ir.Operand, *, loads: bool
+    ) -> None:
+        self.loads, self.precise = loads, context.precise
+        self.site = context.site("global", 16, loads=loads, stores=not loads)
+        self.inside = context.site("shared", 16, loads=not loads, stores=loads)
+        self.slot, self.offset = context.operands.address(shared)
+        self._context = context
+        self.barrier: tuple[int, int] | None = None
+        self.mask: int | None = None
+
+    def announces(self, operand: ir.Operand) -> None:
+        """The barrier at which the bytes arrive."""
+        self.barrier = self._context.operands.address(operand)
+
+    def bytes_told(self, frame: Frame, group: Group) -> int:
+        """Bytes last announced at the copy's barrier; 0 if none were."""
+        if self.barrier is None:
+            return 0
+        address, _ = next(mbarriers.places(frame, *self.barrier, group))
+        return group.machine.mbarriers.told.get(address, 0)
+
+    def carry_out(
+        self, frame: Frame, group: Group, lines: Lines, whole: Integers, tensor: TensorMap | None
+    ) -> None:
+        """Count it, move the bytes in exact mode, tell the barrier. ``whole``: bytes by thread."""
+        machine = group.machine
+        count_lines(machine.tallies[self.site.number], lines, group)
+        passes = np.zeros(machine.slots, dtype=np.int64)
+        each = -(-whole // PASS_BYTES)
+        if self.mask is not None:  # as many blocks of the cluster get it as bits are set
+            each = each * np.bitwise_count(_of(as_type(frame[self.mask], U16), group))
+        np.add.at(passes, group.index // machine.per_block, each)
+        tally = machine.tallies[self.inside.number]
+        tally.shared_requests += group.warps
+        tally.transactions += passes
+        if self.precise:
+            self._move(frame, group, lines, tensor)
+        if self.barrier is None:
+            return
+        none = np.zeros(machine.slots, dtype=np.int64)
+        by_thread = np.zeros(machine.count, dtype=np.int64)
+        by_thread[group.index] = whole
+        for address, part in mbarriers.places(frame, *self.barrier, group):
+            machine.mbarriers.change(address, none, -mbarriers.per_slot(by_thread, part), none)
+
+    def _move(self, frame: Frame, group: Group, lines: Lines, tensor: TensorMap | None) -> None:
+        machine = group.machine
+        span = 16 if tensor is None else tensor.swizzle
+        pitch = 0 if tensor is None else tensor.box[0] * tensor.element_bytes
+        at = access.in_window(_of(addresses(frame, self.slot, self.offset), group))
+        for k, first in enumerate(at.tolist()):
+            if self.loads and pitch:  # what lies outside the tensor is zero
+                filled = first + np.arange(pitch * lines.starts.shape[1])
+                self._shared(group, k, swizzled(filled, span), np.zeros(filled.size, dtype=U8))
+            for row, (start, length) in enumerate(
+                zip(lines.starts[k], lines.lengths[k], strict=True)
+            ):
+                if not length:
+                    continue
+                region = machine.memory.find(int(start))
+                offsets = np.arange(int(length), dtype=np.int64) + int(start)
+                if region is None or int(offsets[-1]) >= region.base + region.size:
+                    machine.complain_address(self.site, int(start), "not copied")
+                    continue
+                inner = first + row * pitch + int(lines.before[k, row])
+                inner = swizzled(inner + np.arange(int(length)), span)
+                if self.loads:
+                    values = region.read(offsets - region.base, U8, "int")
+                    self._shared(group, k, inner, values)
+                else:
+                    values = machine.shared.read(self._positions(group, k, inner), U8)
+                    region.write(offsets - region.base, values)
+
+    def _positions(self, group: Group, k: int, inner: Integers) -> Integers:
+        machine = group.machine
+        if int(inner.max()) >= machine.shared.size:
+            machine.complain_address(self.inside, int(inner.max()), "shared memory")
+            inner = np.minimum(inner, machine.shared.size - 1)
+        owner = int(group.index[k]) // machine.per_block
+        return inner + owner * machine.shared.size
+
+    def _shared(self, group: Group, k: int, inner: Integers, values: Array) -> None:
+        group.machine.shared.write(self._positions(group, k, inner), values)
+
+
+def count_lines(tally: Tally, lines: Lines, group: Group) -> None:
+    """Requests, sectors and footprint of copies; ``lines`` has a row for each thread."""
+    machine = group.machine
+    tally.requests += group.warps
+    rows, _, owner = group.layout
+    first = (lines.starts >> SECTOR_SHIFT).reshape(-1)
+    last = (lines.starts + np.maximum(lines.lengths, 1) - 1 >> SECTOR_SHIFT).reshape(-1)
+    many = np.where(lines.lengths.reshape(-1) > 0, last - first + 1, 0)
+    ends = np.cumsum(many)
+    sectors = np.repeat(first - (ends - many), many) + np.arange(int(ends[-1]) if ends.size else 0)
+    warp = np.repeat(group.index // WARP_SIZE, lines.starts.shape[1])
+    if rows is not None:
+        warp = np.searchsorted(rows, warp)
+    found = np.unique((np.repeat(warp, many) << KEY_BITS) | sectors)
+    row = found >> KEY_BITS
+    per_row = np.bincount(row, minlength=owner.size)
+    keys = (owner[row] << KEY_BITS) | (found & ((1 << KEY_BITS) - 1))
+    tally.sectors += machine.per_slot(per_row, owner)
+    tally.log.add(keys)
+    if machine.trace is not None:
+        machine.trace.note(tally.number, keys, machine.trace.pick(group, per_row), group.warps)
+
+
+# --- maps that nobody told of -----------------------------------------------------------------
+
+
+def _assumed(
+    machine: Machine, address: int, dimensions: int, box_bytes: int, element_bytes: int,
+    line: int,
+) -> TensorMap:  # fmt: skip
+    """A map whose tensor lies in the buffer made for it (``arguments.bind``)."""
+    base = address
+    if address >> 40 == PARAMETER_BASE >> 40:
+        region = machine.memory.find(address)
+        if region is not None:
+            held = region.read(np.array([address - region.base]), U64, "index")
+            base = int(held[0])
+    buffer = machine.memory.find(base)
+    hint = getattr(getattr(buffer, "hint", None), "elements", None)
+    name = buffer.name if buffer is not None else "a tensor map"
+    if hint:
+        box_bytes, how = hint * element_bytes, f"{hint} elements, as its hint says"
+    elif box_bytes:
+        how = f"{box_bytes} bytes, as announced at its memory barrier"
+    else:
+        box_bytes = tensor_maps.ASSUMED_BOX_BYTES
+        how = f"{box_bytes} bytes, as nothing tells its size"
+    made = tensor_maps.assumed(base, dimensions, max(box_bytes, element_bytes), element_bytes)
+    if made in machine.assumed_maps:
+        return made
+    machine.assumed_maps.add(made)
+    machine.complain(
+        "tensor_map_assumed",
+        f"{name} is a tensor map whose contents are unknown: a box of {how}, in lines of "
+        f"{tensor_maps.LINE_BYTES} bytes of elements of {element_bytes}, is assumed",
+        line,
+    )
+    return made
+
+
+@attached
+def multiplied_bytes(body: ir.Body) -> int:
+    """Bytes of an element of the first factors in a body's matrix instructions, else 2."""
+    kinds = isa().type_bits
+    for one in body.instructions:
+        if one.base in ("wgmma", "mma", "tcgen05"):
+            types = [part for part in one.modifiers if part in kinds]
+            if len(types) > 1:
+                return max(1, kinds[types[1]] // 8)
+            if any("f8f6f4" in part for part in one.modifiers):
+                return 1
+    return 2
+
+
+@attached
+def copies_announced(body: ir.Body) -> dict[int, int]:
+    """Positions of tensor loads: how many share the bytes of one announcement.
+
+    Those between one ``expect_tx`` and the next in the text; in a body where the text does not
+    tell, all of them over all of those.
+    """
+    found: dict[int, int] = {}
+    current: list[int] = []
+    loads: list[int] = []
+    announced = 0
+    for one in body.instructions:
+        if one.base == "mbarrier" and "expect_tx" in one.opcode:
+            announced += 1
+            found.update(dict.fromkeys(current, len(current)))
+            current = []
+        elif one.opcode.startswith("cp.async.bulk.tensor") and "mbarrier" in one.opcode:
+            loads.append(one.position)
+            if announced:
+                current.append(one.position)
+    found.update(dict.fromkeys(current, len(current)))
+    missing = [position for position in loads if position not in found]
+    found.update(dict.fromkeys(missing, max(1, len(loads) // max(1, announced))))
+    return found

@@ -1,0 +1,276 @@
+"""Asynchronous copies, memory barriers and warpgroup products on the engine: as the scalar
+reference interpreter has them, which shares no code with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+from tests.features.execution_kernels import BASE, kernel, run
+from tests.features.test_execution_reference import run_exact
+from tests.fixtures.kernels.data import FixtureKernel, materialise, ptx_path, targets
+from tests.fixtures.kernels.expected import tensor
+from tests.fixtures.kernels.launches.tensor import TENSOR_KERNELS
+from tests.reference.fixtures import run_fixture
+from wattcast.features.analysis import KernelAnalysis, analyse
+from wattcast.features.execution import ExactMemory, execute
+from wattcast.features.gpus import load_gpu
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.models.clocks import default_clocks
+from wattcast.models.time.beside import beside
+from wattcast.models.time.bottleneck import combined_seconds, resource_seconds
+
+CASES = [
+    pytest.param(kernel, target, id=f"{kernel.name}-{target}")
+    for kernel in TENSOR_KERNELS
+    for target in targets(kernel.source)
+]
+
+
+@pytest.mark.parametrize(("fixture", "target"), CASES)
+def test_counts_and_memory_are_those_of_the_reference_and_of_numpy(
+    fixture: FixtureKernel, target: str
+) -> None:
+    for number, shape in enumerate(fixture.shapes):
+        wanted = run_fixture(fixture, shape, target)
+        made = materialise(fixture.name, shape)
+        computed = getattr(tensor, fixture.expected)(made, shape.grid, shape.block)
+        for name, array in computed.items():
+            np.testing.assert_allclose(
+                wanted.memory[name].astype(float), array.reshape(made[name].shape).astype(float),
+                fixture.rtol, fixture.atol, err_msg=f"shape {number}, buffer {name}",
+            )  # fmt: skip
+        result, after = run_exact(fixture, shape, target)
+        assert result.sampling.completed
+        assert result.diagnostics == ()
+        for one in wanted.per_instruction:
+            counts = result.functions[one.function]
+            found = (
+                counts.warp_executions[one.index],
+                counts.active_lanes[one.index],
+                counts.sectors[one.index],
+                counts.shared_transactions[one.index],
+            )
+            expected = (
+                one.warp_executions, one.active_lanes, one.sectors, one.shared_transactions,
+            )  # fmt: skip
+            assert found == expected, f"shape {number}, {one.opcode} in line {one.line}"
+        for name, memory in after.items():
+            np.testing.assert_array_equal(
+                memory.view(np.uint8),
+                np.ascontiguousarray(wanted.memory[name]).reshape(memory.shape).view(np.uint8),
+                err_msg=f"shape {number}, buffer {name}",
+            )
+
+
+@cache
+def answer(name: str, gpu: str = "h100-sxm5") -> KernelAnalysis:
+    """The large launch of a kernel, its pointers and tensor maps not told."""
+    (found,) = (each for each in TENSOR_KERNELS if each.name == name)
+    shape = found.large
+    given = {
+        str(index): value.item()
+        for index, value in enumerate(shape.arguments.values())
+        if isinstance(value, np.generic)
+    }
+    module = read_module(ptx_path(found.source, targets(found.source)[-1]).read_text())
+    launch = Launch.of(shape.grid, shape.block, shape.dynamic_shared_bytes, given)
+    return analyse(module, found.entry, launch, load_gpu(gpu))
+
+
+def test_a_gemm_of_tensor_copies_has_the_work_and_the_bytes_of_its_formula() -> None:
+    found = answer("wgmma_gemm")
+    m = n = k = 4096
+    (work,) = found.extras.tensor
+    assert (work.kind, work.sparse, work.multiply_adds) == ("f16", False, m * n * k)
+    blocks, rounds = (m // 64) * (n // 64), k // 64
+    assert found.activity.global_load_sectors == blocks * rounds * (64 + 64) * 64 * 2 / 32
+    assert found.activity.footprint_bytes == pytest.approx(
+        2 * (m * k + n * k) + 4 * m * n, rel=0.01
+    )
+    # Written by the copies, read by the products: A by rows, B once for all four warps.
+    boxes, products = blocks * rounds * 2 * 64, blocks * rounds * 4 * (16 + 16)
+    assert found.activity.shared_transactions == boxes + products
+    codes = [each.code for each in found.activity_diagnostics]
+    assert codes.count("tensor_map_assumed") == 2  # once for each map
+    assert "unsupported_instruction" not in codes
+
+
+def test_bulk_copies_to_global_memory_are_stores() -> None:
+    found = answer("bulk_copy").activity
+    pieces = 64 * 1024
+    assert found.global_store_requests == pieces
+    assert found.global_store_sectors == pieces * 256 * 4 / 32
+    assert found.footprint_bytes == 2 * pieces * 256 * 4
+
+
+@pytest.mark.parametrize(("name", "causal"), [("attention", False), ("attention_causal", True)])
+def test_attention_has_the_work_and_the_bytes_of_its_formula(name: str, causal: bool) -> None:
+    found = answer(name, "a100-sxm4-40gb")
+    heads, tiles, edge = 64, 128, 64
+    pairs = heads * (tiles * (tiles + 1) // 2 if causal else tiles * tiles)
+    (work,) = found.extras.tensor
+    assert work.multiply_adds == pytest.approx(pairs * 2 * edge**3, rel=1e-9)
+    if causal:  # half of the square, but for the diagonal
+        assert work.multiply_adds == pytest.approx(heads * (tiles * edge) ** 2 * edge, rel=0.01)
+    tile = edge * edge * 2 / 32
+    loads = pairs * 2 * tile + heads * tiles * tile
+    assert found.activity.global_load_sectors == pytest.approx(loads, rel=0.01)
+    assert found.activity.dram_write_sectors == pytest.approx(heads * tiles * tile * 2, rel=0.01)
+
+
+FIFTH = """.version 8.7
+.target sm_100a
+.address_size 64
+.visible .entry k(.param .u64 out, .param .u32 rounds, .param .align 64 .b8 a[128],
+                  .param .align 64 .b8 b[128])
+.reqntid 128
+.reqnctapercluster 2
+{
+    .reg .pred %p<4>; .reg .b16 %h<2>; .reg .b32 %r<24>; .reg .b64 %rd<16>;
+    .shared .align 1024 .b8 tiles[40960];
+    .shared .align 8 .b8 full[8];
+    .shared .align 8 .b8 done[8];
+    .shared .align 4 .b8 home[4];
+    mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, full; mov.u32 %r4, done;
+    mov.u32 %r5, tiles; mov.u32 %r6, home; ld.param.u32 %r7, [rounds];
+    mov.u64 %rd1, a; mov.u64 %rd2, b; mov.u32 %r20, %cluster_ctarank;
+    setp.ne.u32 %p1, %r1, 0;
+    @%p1 bra READY;
+    mbarrier.init.shared::cta.b64 [%r3], 1;
+    mbarrier.init.shared::cta.b64 [%r4], 1;
+READY:
+    barrier.cluster.arrive.aligned;
+    barrier.cluster.wait.aligned;
+    setp.gt.u32 %p2, %r1, 31;
+    @%p2 bra SKIP;
+    tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r6], 256;
+SKIP:
+    bar.sync 0;
+    ld.shared.u32 %r8, [%r6];
+    mov.u32 %r9, 0; mov.u64 %rd3, 0x4000404000010000; mov.u16 %h1, 3;
+    mov.b32 %r10, 0x08400010;
+    mapa.shared::cluster.u32 %r21, %r3, %r20;
+ROUND:
+    @%p1 bra WAIT;
+    mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 40960;
+    shl.b32 %r11, %r9, 6; shl.b32 %r12, %r2, 7; add.u32 %r13, %r5, 20480;
+    cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes
+        [%r5], [%rd1, {%r11, %r12}], [%r3];
+    cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster
+        [%r13], [%rd2, {%r11, %r12}], [%r3], %h1;
+WAIT:
+    and.b32 %r14, %r9, 1;
+AGAIN:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r3], %r14;
+    @!%p3 bra AGAIN;
+    @%p1 bra NEXT;
+    tcgen05.mma.cta_group::1.kind::f16 [%r8], %rd3, %rd3, %r10, 1;
+    tcgen05.mma.cta_group::1.kind::f16 [%r8], [%r8], %rd3, %r10, 1;
+    tcgen05.commit.cta_group::1.mbarrier::arrive::one.shared::cluster.b64 [%r4];
+NEXT:
+    mbarrier.try_wait.parity.shared::cta.b64 %p3, [%r4], %r14;
+    @!%p3 bra NEXT;
+    add.u32 %r9, %r9, 1;
+    setp.lt.u32 %p3, %r9, %r7;
+    @%p3 bra ROUND;
+    tcgen05.ld.sync.aligned.32x32b.x1.b32 {%r15}, [%r8];
+    tcgen05.wait::ld.sync.aligned;
+    ld.param.u64 %rd4, [out]; mad.lo.u32 %r16, %r2, 128, %r1; mul.wide.u32 %rd5, %r16, 4;
+    add.u64 %rd6, %rd4, %rd5; st.global.u32 [%rd6], %r15;
+    ret;
+}
+"""
+"""A block of 128 x 128 of a product, two steps of k = 16 a round, B copied to both blocks of a
+cluster; assembled by ptxas 12.9."""
+
+
+def test_products_of_the_fifth_generation_count_their_work_and_operands() -> None:
+    blocks, rounds = 64, 10
+    launch = Launch.of(blocks, 128, 0, {"rounds": rounds})
+    found = analyse(read_module(FIFTH), "k", launch, load_gpu("b200"))
+    (work,) = found.extras.tensor
+    m, n, k = 128, 256, 16
+    assert work.multiply_adds == blocks * rounds * 2 * m * n * k
+    assert (work.kind, found.extras.unshaped_tensor_instructions) == ("f16", 0)
+    boxes = 40960 / 2 / 32  # two copies share what is announced
+    assert found.activity.global_load_sectors == blocks * rounds * 2 * boxes
+    # A and B from shared memory, then A from tensor memory; the second copy comes to two blocks.
+    products = (m + n) * 32 / 128 + n * 32 / 128
+    copies = (1 + 2) * 40960 / 2 / 128
+    reads = blocks * 4  # of the address in tensor memory, by four warps
+    assert found.activity.shared_transactions == blocks * rounds * (products + copies) + reads
+    assert [trip.count for trip in found.trip_counts] == [rounds, 1, 1]  # of the waits: one
+    codes = {each.code for each in found.activity_diagnostics}
+    assert codes == {"argument_assumed", "tensor_map_assumed"}
+    inside = found.executed.functions["k"]
+    commit = next(i for i in found.function.body.instructions if "commit" in i.opcode)
+    assert inside.warp_executions[commit.position] == blocks * rounds
+
+
+def test_blocks_of_a_cluster_know_their_rank() -> None:
+    body = """mov.u32 %r6, %cluster_ctarank; mov.u32 %r7, %cluster_nctarank;
+        mad.lo.u32 %r6, %r6, 16, %r7; mov.u32 %r7, %clusterid.x; mad.lo.u32 %r6, %r7, 256, %r6;
+        st.global.u32 [%rd3], %r6; ret;"""
+    _, alone = run(body, grid=6)
+    assert alone[::32].tolist() == [256 * block + 1 for block in range(6)]
+    text = kernel(body).replace(")\n{", ")\n.reqnctapercluster 3\n{")
+    module, out = read_module(text), np.zeros(6 * 32, dtype=np.uint32)
+    launch = Launch.of(6, 32, 0, {"out": BASE, "n": 0})
+    ran = execute(module.kernel("k"), module, launch, exact=ExactMemory({BASE: out}))
+    after = ran.contents[BASE].view(np.uint32)[::32].tolist()
+    assert after == [256 * (block // 3) + 16 * (block % 3) + 3 for block in range(6)]
+
+
+@pytest.mark.parametrize(
+    ("name", "exposed", "pipelined"),
+    [
+        ("gemm_mma_2", 0, 128),  # each round waits for what the one before has asked for
+        ("gemm_mma_4", 0, 128 / 3),
+        ("staged_sum_2", 0, 1024),
+        ("staged_sum_4", 0, 1024 / 3),
+        ("attention", 1 + 128, 0),  # queries, then keys and values in the round that asks for them
+        ("wgmma_gemm", 0, 64 / 2),  # of three stages one is in use
+        ("bulk_copy", 0, 64 / 3),  # shared memory holds four pieces, two of them results
+    ],
+)
+def test_a_wait_for_a_copy_knows_how_many_rounds_ahead_it_was_asked_for(
+    name: str, exposed: float, pipelined: float
+) -> None:
+    found = answer(name, "h100-sxm5" if name in ("wgmma_gemm", "bulk_copy") else "a100-sxm4-40gb")
+    assert found.extras.copies == pytest.approx((exposed, pipelined), rel=0.01)
+
+
+def seconds(name: str) -> dict[str, float]:
+    """What each resource needs, and ``all`` of them together."""
+    found = answer(name, "a100-sxm4-40gb")
+    more, clocks = beside(found.extras), default_clocks(found.gpu)
+    parts = resource_seconds(found.activity, found.gpu, clocks, more=more)
+    return {**parts, "all": combined_seconds(parts)}
+
+
+def test_more_stages_shorten_a_pipeline_that_waits_and_no_other() -> None:
+    waits = [seconds(f"staged_sum_{stages}") for stages in (2, 4)]
+    assert waits[0]["latency"] == waits[0]["all"]
+    assert waits[1]["all"] < 0.6 * waits[0]["all"]
+    full = [seconds(f"gemm_mma_{stages}") for stages in (2, 4)]
+    assert full[1]["all"] == pytest.approx(full[0]["all"], rel=0.02)
+
+
+def test_hopper_multiplies_from_registers_at_less_than_its_peak() -> None:
+    for name, share in (("gemm_mma_4", 0.62), ("wgmma_gemm", 1.0)):
+        found = answer(name)
+        more, clocks = beside(found.extras), default_clocks(found.gpu)
+        fed = replace(more, feed_passes=0.0)
+        parts = resource_seconds(found.activity, found.gpu, clocks, more=fed)
+        rate = found.gpu.capability.tensor_fma_per_clock * found.gpu.sm_count * clocks.core_hz
+        peak = 4096**3 / rate * found.activity.sm_imbalance
+        assert parts["tensor"] == pytest.approx(peak / share)
+    # The 64 x 64 tiles of wgmma_gemm read so much of shared memory that this takes longer.
+    parts = resource_seconds(found.activity, found.gpu, clocks, more=more)
+    assert parts["tensor"] > 1.5 * peak
+    assert parts["load_store"] < 0.1 * parts["tensor"]

@@ -148,7 +148,7 @@ def resource_seconds(
             else 0.0,
         ),
         "alu": pipe(activity.alu_pipe_instructions, sm.int_lanes),
-        "shared_fp64" if sm.fp64_lanes <= SHARED_FP64_LANES else "fp64": constants.fp64
+        "shared_fp64" if _queues_fp64(gpu) else "fp64": constants.fp64
         * pipe(activity.fp64_instructions, sm.fp64_lanes),
         "fp16": pipe(activity.fp16_instructions, sm.fp16_lanes / 2),
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
@@ -167,7 +167,8 @@ SHARED_FP64_LANES = 4
 """One thing: units that the parts of an SM share and that take their instructions from one queue.
 Double precision is such a unit where an SM has only a few lanes of it; others have some in each
 part (an engineer of NVIDIA, forums.developer.nvidia.com/t/315200: on GPUs with lighter SMs FP64 is
-a unit of the whole SM, and the MIO queues what such units do). Their times add up."""
+a unit of the whole SM, and the MIO queues what such units do). Before 7.0 their times add up, by
+three programs on a GTX 1080 Ti; on a Quadro RTX 8000 they do not (docs/bottleneck.md)."""
 
 BESIDE_SM = ("dram", "l2", "blocks")
 """What works beside the SMs: memory, and what hands out blocks. All else is done by an SM in turns
@@ -355,6 +356,10 @@ def _load_store_passes(activity: Activity, gpu: GpuProfile, feed_passes: float) 
     handed = activity.shared_requests * WARP_SIZE / gpu.lsu_lanes
     width = gpu.capability.shared_bytes_per_clock / SHARED_BYTES_PER_LANE / WARP_SIZE
     return others + max(activity.shared_requests + conflicts, handed * width)
+
+
+def _queues_fp64(gpu: GpuProfile) -> bool:
+    return gpu.capability.fp64_lanes <= SHARED_FP64_LANES and not _unified(gpu)
 
 
 def _unified(gpu: GpuProfile) -> bool:

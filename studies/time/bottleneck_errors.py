@@ -111,7 +111,7 @@ def roofline(row: MeasuredProgram, gpu: GpuProfile) -> float:
     """Peak rates alone: device memory and the arithmetic pipes."""
     peak = Constants(reread_locality=1.0, fp64=1.0)
     resources = resource_seconds(row.activity, gpu, row.clocks, peak)
-    return max(resources[name] for name in ("dram", "fma", "fp64"))
+    return max(resources.get(name, 0.0) for name in ("dram", "fma", "fp64", "shared_fp64"))
 
 
 _TABLE = TABLE_CONSTANTS

@@ -195,6 +195,23 @@ def test_a_request_of_global_memory_takes_l1_and_its_lanes_once() -> None:
     assert cycles("gtx-1080-ti") == (pytest.approx(1.0), pytest.approx(1.15))
 
 
+def test_double_precision_of_a_consumer_chip_shares_a_queue_before_volta() -> None:
+    work = activity(fp64_instructions=1e9, lsu_requests=1e9, shared_requests=1e9,
+                    shared_transactions=4e9)  # fmt: skip
+
+    def seconds(name: str) -> tuple[dict[str, float], float]:
+        gpu = load_gpu(name)
+        found = resource_seconds(work, gpu, default_clocks(gpu))
+        return found, combined_seconds({**found, "blocks": 0.0, "latency": 0.0})
+
+    pascal, total = seconds("gtx-1080-ti")
+    assert "fp64" not in pascal
+    assert total == pytest.approx(pascal["shared_fp64"] + pascal["load_store"])
+    for name in ("tesla-p100", "quadro-rtx-8000"):
+        found, total = seconds(name)
+        assert total < found["fp64"] + found["load_store"]
+
+
 def test_half_of_l2_is_far_on_an_a100() -> None:
     chain = Waiting(0.0, 0.0, 1.0, 0.0)
     a100 = load_gpu("a100-sxm4-80gb")

@@ -31,7 +31,7 @@ if find_data() is None:
 
 # Percent: mean and median at the highest clocks, mean of scaling between clocks.
 LIMITS = {
-    "tesla-v100": (17.0, 12.0, 8.0),
+    "tesla-v100": (17.0, 12.5, 8.0),
     "quadro-rtx-8000": (17.0, 12.0, 8.0),
     "gtx-1080-ti": (32.0, 20.0, 8.0),
     "tesla-p100": (32.0, 20.0, 8.0),

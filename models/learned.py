@@ -78,10 +78,11 @@ def code_marks(
         with np.errstate(divide="ignore", invalid="ignore"):
             columns = columns / vectors[:, [names.index(_WHOLE)]]
         digits = _SHARE_DIGITS
-    told = np.isfinite(columns).all(axis=1) & columns.any(axis=1)
     return [
-        _mark(schema_id, *(f"{value:.{digits}g}" for value in row)) if whole else None
-        for row, whole in zip(columns.tolist(), told.tolist(), strict=True)
+        _mark(schema_id, *(f"{value:.{digits}g}" for value in row))
+        if np.isfinite(row).all() and row.any()
+        else None
+        for row in columns
     ]
 
 

@@ -34,6 +34,7 @@ from wattcast.predictor.parts.limits import Cost, cost_at, within_limit
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
 from wattcast.predictor.parts.stored import PredictionRecord
+from wattcast.predictor.parts.trust import apart, trust
 from wattcast.predictor.parts.watts import Watts
 from wattcast.predictor.parts.work import predict_work
 
@@ -77,7 +78,12 @@ def predict(
     answers = [_predict_one(predictor, request, gpu, begun) for gpu in gpus]
     if rows is None and predictor.store is not None:
         predictor.store.wait(begun)
-    return answers[0] if request.gpu is not None else {"predictions": answers}
+    return answers[0] if request.gpu is not None else several(answers)
+
+
+def several(answers: list[dict[str, Any]]) -> dict[str, Any]:
+    """``PredictAnswers``."""
+    return {"predictions": answers, "apart": apart(answers)}
 
 
 def is_quick(predictor: Predictor, request: PredictRequest) -> bool:
@@ -140,6 +146,7 @@ def _predict_one(
     analysis, found, both = launched(predictor, request, source, gpu, clocks)
     duration, power = found.duration, found.power
     prediction_id = uuid4()
+    facts, needs = parts.facts(analysis), parts.needs(source, analysis)
     answer: dict[str, Any] = {
         "id": str(prediction_id),
         "gpu": gpu.id,
@@ -155,8 +162,11 @@ def _predict_one(
         "time_model": parts.time_model(duration),
         "schema": power.vector.schema_id if power.vector else None,
         "features": dict(power.vector.values) if power.vector else {},
-        **parts.facts(analysis),
-        "needs": parts.needs(source, analysis),
+        **facts,
+        "needs": needs,
+        "trust": trust(power.estimate.basis, power.card, needs, facts["trip_counts"])
+        if power.estimate and power.card
+        else None,
         "coverage": parts.coverage(analysis) if rests_on_activity(power, duration) else None,
         "warnings": parts.warnings(
             source,

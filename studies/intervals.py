@@ -22,6 +22,9 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.clocks.applications import from_counters
+from studies.clocks.scaling_artifacts import scale_errors
+from studies.clocks.scaling_studies import run_studies
 from studies.data.activity_tables import ACTIVITY_GPUS, TABLE_CONSTANTS, read_activity_table
 from studies.power.anchored import predicted
 from studies.power.holds import pooled_model
@@ -292,7 +295,38 @@ def _anchored(
     return replace(found, level=level)
 
 
-KINDS: tuple[Callable[[], Iterator[Held]], ...] = (energy_lines, anchored_lines)
+def scaling_lines() -> Iterator[Held]:
+    """Scales of time and power over clocks, from counters: each kernel under the others' width."""
+    applications = from_counters()
+    for one in [*run_studies(progress=lambda line: None), applications]:
+        rows, told = one.predictions.rows, one.predictions
+        for kind, scales, measured in (
+            ("time", told.time, rows.time_scale),
+            ("power", told.power, rows.power_scale),
+        ):
+            found = scale_errors(scales.get(SCALED), measured, rows)
+            if found is not None:
+                name = rows.campaign + (" (applications)" if one is applications else "")
+                yield scaling_line(f"{kind} over clocks", name, *found)
+
+
+def scaling_line(kind: str, campaign: str, errors: Floats, kernels: Names) -> Held:
+    """Of one campaign."""
+    widths = np.empty(len(errors))
+    level = supported_level(len(np.unique(kernels)) - 1, LEVEL)
+    for kernel in np.unique(kernels):
+        mine = kernels == kernel
+        widths[mine] = _half(errors[~mine], kernels[~mine], level)
+    every = np.ones(len(errors), dtype=np.bool_)
+    found = _held(kind, campaign, "kernels left out, from counters", every, kernels,
+                  np.abs(errors) <= widths, widths, widths)  # fmt: skip
+    return replace(found, level=level)
+
+
+SCALED = "hybrid"
+"""What is served of a campaign: physical scales, with trees where the card has them."""
+
+KINDS: tuple[Callable[[], Iterator[Held]], ...] = (energy_lines, anchored_lines, scaling_lines)
 
 
 def coverage_table(lines: Sequence[Held]) -> str:

@@ -52,6 +52,7 @@ SLOW = (
     "tests/e2e/test_page_models.py::test_what_corrects_times_is_shown_and_taken_back",
     "tests/e2e/test_page_visits.py::test_the_documentation_needs_no_other_machine",
     "tests/e2e/test_uploads_survive.py::test_acknowledged_uploads_survive_kills",
+    "tests/features/test_execution_asynchronous.py::test_counts_and_memory",
     "tests/features/test_held.py::test_nothing_outlives_its_module",
     "tests/features/test_held.py::test_the_estimates_hold",
     "tests/features/test_hostile_ptx.py::test_the_whole_analysis_ends[all_back]",

@@ -81,6 +81,8 @@ def prediction(out: Console, answer: Answer) -> None:
             )
     out.print(table)
     line(out, f"at {megahertz(answer['clocks'])}")
+    if (trust := answer.get("trust")) is not None:
+        line(out, f"trust: {trust['mark']} ({trust['why']})")
     _basis(out, answer)
     if explanation := answer.get("explanation"):
         contributions(out, explanation)

@@ -132,7 +132,8 @@ def _packed(
 
             def narrowed(pair: Array) -> Array:
                 low, high = halves(pair)
-                return eight(low.view(held)) | eight(high.view(held)) << np.uint16(8)
+                packed: Array = eight(low.view(held)) | eight(high.view(held)) << np.uint16(8)
+                return packed
 
             return Operation(narrowed, (U32,), U16)
         return None
@@ -143,7 +144,8 @@ def _packed(
             low, high = (eight_bit_values(of)[(pair >> np.uint16(at)) & np.uint16(255)]
                          for at in (0, 8))  # fmt: skip
             parts = (np.where(relu & (each <= 0), 0.0, each) for each in (low, high))
-            return pack_halves(*(each.astype(F16) for each in parts))
+            first, second = (each.astype(F16) for each in parts)
+            return pack_halves(first, second)
 
         return Operation(widened, (U16,), U32)
     if target in ("f16x2", "bf16x2") and source == "f32":

@@ -245,10 +245,13 @@ def multiply_tiles(context: Context, modifiers: tuple[str, ...], items: Items) -
 # --- ldmatrix, stmatrix, movmatrix ---------------------------------------------------------------
 
 
-def _matrix_count(modifiers: tuple[str, ...]) -> int:
-    if "m8n8" not in modifiers or "b16" not in modifiers:
-        raise UnsupportedError("matrix form")
-    return next((n for m, n in (("x1", 1), ("x2", 2), ("x4", 4)) if m in modifiers), 1)
+def _matrix_count(modifiers: tuple[str, ...], idle: bool) -> int:
+    """Matrices of eight rows of 16 bytes. Those of narrower elements (from 10.0 on) have as many
+    bytes in a row, and ``m16n16`` has twice the rows; their values are not followed."""
+    if ("m8n8" not in modifiers or "b16" not in modifiers) and not idle:
+        raise UnsupportedError("values of this matrix form")
+    count = next((n for m, n in (("x1", 1), ("x2", 2), ("x4", 4)) if m in modifiers), 1)
+    return 2 * count if "m16n16" in modifiers else count
 
 
 _ROW = np.arange(WARP_SIZE) >> 2
@@ -282,7 +285,7 @@ def _row_addresses(site: access.Site, frame: Frame, slot: int, offset: int, grou
 
 def load_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """ldmatrix: lanes 8i to 8i+7 give the rows of matrix i (16 bytes each)."""
-    count = _matrix_count(modifiers)
+    count = _matrix_count(modifiers, context.idle)
     outs = [context.operands.target(o, U32) for o in elements(items[0])]
     slot, offset = context.operands.address(items[1])
     site = context.site(space_of(modifiers), 16, loads=True, role="half2")
@@ -307,7 +310,7 @@ def load_matrices(context: Context, modifiers: tuple[str, ...], items: Items) ->
 
 def store_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """stmatrix: the inverse of ldmatrix."""
-    count = _matrix_count(modifiers)
+    count, idle = _matrix_count(modifiers, context.idle), context.idle
     slot, offset = context.operands.address(items[0])
     sources = _sources(context, items[1], 4)
     site = context.site(space_of(modifiers), 16, stores=True)
@@ -317,6 +320,8 @@ def store_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -
         machine = group.machine
         starts = _row_addresses(site, frame, slot, offset, group, count)
         machine.tallies[site.number].count_matrices(starts, group)
+        if idle:
+            return
         bits = taking_part(group, gathered(frame, group, sources, 4))
         values = _from_lanes(bits.swapaxes(1, 2))
         if across:

@@ -285,7 +285,7 @@ class Program:
             return False
         if one.base == "st":
             return not self._contents
-        if one.opcode.startswith("cp.async.c"):
+        if one.opcode.startswith(("cp.async.c", "stmatrix")):
             return not self._contents
         plain = one.base in ("ld", "ldu", "ldmatrix") or is_plain(one)
         return plain and self._that_count[linked.index].isdisjoint(writes(one))
@@ -297,7 +297,9 @@ class Program:
             if context.idle and handler is not None and is_plain(one) and not counts:
                 handler = _idle
         except (LookupError, StopIteration, TypeError, ValueError) as error:
-            handler = _unsupported(one, str(error))
+            # A product (sparse, scaled) whose result decides nothing: its name tells its work.
+            product = one.base == "mma" and context.idle
+            handler = _idle if product else _unsupported(one, str(error))
         if handler is None or one.predicate is None:
             return handler
         slot = context.operands.slots.register(one.predicate, BOOL)

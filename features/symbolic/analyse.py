@@ -23,7 +23,8 @@ from wattcast.features.symbolic.arith import Missing, Val, Value
 from wattcast.features.symbolic.build import scheme
 from wattcast.features.symbolic.calls import Calls
 from wattcast.features.symbolic.each import ApartError
-from wattcast.features.symbolic.evaluate import Context, Evaluator, Lanes, State, joined
+from wattcast.features.symbolic.evaluate import Context, Evaluator, State
+from wattcast.features.symbolic.lanes import Lanes, joined
 from wattcast.features.symbolic.plan import shape_of
 from wattcast.features.symbolic.report import summarise
 from wattcast.features.symbolic.results import SampledBlocks, SymbolicResult
@@ -184,11 +185,17 @@ def _walked(
 
 
 def knowable(module: Module, function: Function) -> bool:
-    """Whether no decision and no address of a kernel rests on what it reads from memory.
+    """Whether no decision and no address of a kernel rests on what it reads from memory, and no
+    instruction moves bytes that only its execution counts.
 
     Raises PtxError for a body that is not PTX.
     """
+    if any(one.opcode.startswith(_BY_DESCRIPTOR) for one in _instructions(function)):
+        return False
     return shape_of(scheme(module, function)).knowable
+
+
+_BY_DESCRIPTOR = ("cp.async.bulk", "cp.reduce.async.bulk", "wgmma.mma_async", "tcgen05.mma")
 
 
 class Arguments:

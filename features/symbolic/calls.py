@@ -13,7 +13,8 @@ from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.symbolic.arith import Missing, Val, Value
 from wattcast.features.symbolic.build import scheme
 from wattcast.features.symbolic.each import NUMBER
-from wattcast.features.symbolic.evaluate import Context, Evaluator, Lanes, State
+from wattcast.features.symbolic.evaluate import Context, Evaluator, State
+from wattcast.features.symbolic.lanes import Lanes
 from wattcast.features.symbolic.plan import shape_of
 from wattcast.features.symbolic.rounds import Rounder
 from wattcast.features.symbolic.scheme import Call

@@ -12,7 +12,16 @@ from functools import lru_cache
 from typing import Protocol
 
 from wattcast.features.integers import COMPARISONS
-from wattcast.features.ptx.ir import Address, Instruction, Operand, Pair, Symbol
+from wattcast.features.ptx.ir import (
+    Address,
+    Immediate,
+    Instruction,
+    Operand,
+    Pair,
+    Register,
+    Special,
+    Symbol,
+)
 from wattcast.features.values import Graph, Node
 
 
@@ -281,13 +290,38 @@ def _insert(parts: list[str]) -> Translator | None:
     return _of_widths("bfi", bits, bits, bits, 32, 32) if bits else None
 
 
+def _phase(parts: list[str]) -> Translator | None:
+    """A wait for a memory barrier ends when its phase is complete; hardware suspends it."""
+    if parts[1] not in ("try_wait", "test_wait"):
+        return None
+    return lambda source, one: source.graph.constant(1, 1)
+
+
+def _elect(parts: list[str]) -> Translator | None:
+    """elect.sync: the lowest lane of the member mask."""
+
+    def make(source: Source, one: Instruction) -> Node | None:
+        pair, mask = one.operands[0], one.operands[1]
+        if not isinstance(pair, Pair) or not isinstance(mask, Immediate) or not mask.value:
+            return None
+        members = int(mask.value) & 0xFFFFFFFF
+        lowest = source.graph.constant((members & -members).bit_length() - 1, 32)
+        lane = source.value(Special("%laneid"), 32)
+        source.define(pair.second, source.graph.make("eq.s", 1, (lane, lowest)))
+        if isinstance(pair.first, Register):
+            source.define(pair.first, lowest)
+        return lowest
+
+    return make
+
+
 _FACTORIES: dict[str, Callable[[list[str]], Translator | None]] = {
     "add": _add, "sub": _add, "mul": _multiply, "mad": _multiply, "shl": _shift, "shr": _shift,
     "and": _logic, "or": _logic, "xor": _logic, "not": _not, "neg": _unary, "abs": _unary,
     "min": _by_sign, "max": _by_sign, "div": _by_sign, "rem": _by_sign, "setp": _setp,
     "set": _set, "selp": _selp, "cvt": _convert, "mov": _move, "cvta": _address_conversion,
     "ld": _load, "ldu": _load, "popc": _count_bits, "clz": _count_bits, "bfe": _extract,
-    "bfi": _insert, "brev": _unary,
+    "bfi": _insert, "brev": _unary, "mbarrier": _phase, "elect": _elect,
 }  # fmt: skip
 
 

@@ -125,6 +125,20 @@ class Energy(shared.Interval):
     joules: float
 
 
+class Trust(BaseModel):
+    """What an answer is worth, by one rule (docs/method.md)."""
+
+    mark: Literal["measured here", "measured board", "estimated board", "guess"]
+    why: str
+
+
+class Apart(BaseModel):
+    """A GPU whose answer is not to be ranked with the others."""
+
+    gpu: str
+    why: str
+
+
 class PredictAnswer(BaseModel):
     """Answer of ``POST /predict`` for one GPU."""
 
@@ -154,6 +168,7 @@ class PredictAnswer(BaseModel):
     needs: list[shared.Need] = Field(
         default_factory=list, description="Arguments to give first, the most important one first."
     )
+    trust: Trust | None = Field(None, description="Null if no model tells the power.")
     coverage: shared.Coverage | None = Field(
         None, description="Null where nothing rests on counts of activity."
     )
@@ -165,3 +180,6 @@ class PredictAnswers(BaseModel):
     """Answer of ``POST /predict`` for several GPUs, in the order asked."""
 
     predictions: list[PredictAnswer]
+    apart: list[Apart] = Field(
+        default_factory=list, description="GPUs that are not to be ranked with the others, and why."
+    )

@@ -30,6 +30,7 @@ from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.limits import Cost, long_enough, within_limit
 from wattcast.predictor.parts.power_models import TARGET, reference_of
 from wattcast.predictor.parts.stored import PredictionRecord
+from wattcast.predictor.parts.trust import trust
 from wattcast.predictor.parts.watts import Watts, physical_notes
 
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ def predict_work(
         "registers": None,
         "trip_counts": [],
         "needs": [],
+        "trust": trust(power.basis, model.card),
         "coverage": None,
         "warnings": parts.plain_warnings(
             (note,),

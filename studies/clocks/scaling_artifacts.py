@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from studies.clocks.scaling_protocols import (
     FEW_KERNELS,
@@ -34,6 +35,7 @@ from studies.data.frequency import SEQUENCES, FrequencyTable, read_frequency
 from wattcast.features.errors import DataError
 from wattcast.models.cards import FeatureFacts, SchemaReference, Source, sha256_of
 from wattcast.models.clocks import ClockPair
+from wattcast.models.intervals import conformal_factors
 from wattcast.models.scaling.card import (
     PHYSICAL,
     SCHEMAS,
@@ -341,16 +343,22 @@ def _intervals(scored: Sequence[Scored], model: str) -> ScalingIntervals:
 
 
 def _width(parts: Iterable[tuple[Floats | None, Floats, ScalingRows]]) -> ScaleWidth | None:
-    """Quantiles of measured over predicted scales of kernels left out, around 1."""
-    ratios = [
-        (measured / predicted)[~rows.is_reference]
-        for predicted, measured, rows in parts
-        if predicted is not None and np.isfinite(predicted).all()
-    ]
-    if not ratios:
+    """Factor that holds measured over predicted scales of kernels left out, by kernel."""
+    found = [errors for each in parts if (errors := scale_errors(*each)) is not None]
+    if not found:
         return None
-    tail = (1 - INTERVAL_LEVEL) / 2
-    low, high = np.quantile(np.concatenate(ratios), [tail, 1 - tail])
-    return ScaleWidth(
-        low_factor=round(min(1.0, float(low)), 6), high_factor=round(max(1.0, float(high)), 6)
-    )
+    ratios, kernels = (np.concatenate(each) for each in zip(*found, strict=True))
+    low, high = conformal_factors(ratios, kernels, INTERVAL_LEVEL, symmetric=True)
+    return ScaleWidth(low_factor=round(low, 6), high_factor=round(high, 6))
+
+
+def scale_errors(
+    predicted: Floats | None, measured: Floats, rows: ScalingRows
+) -> tuple[Floats, NDArray[np.str_]] | None:
+    """ln(measured / predicted) away from the reference, and the kernels; ``None`` without any."""
+    if predicted is None or not np.isfinite(predicted).all():
+        return None
+    told = ~rows.is_reference & np.isfinite(measured)
+    if not told.any():
+        return None
+    return np.log(measured / predicted)[told], rows.kernel[told].astype(str)

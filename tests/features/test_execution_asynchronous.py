@@ -274,3 +274,43 @@ def test_hopper_multiplies_from_registers_at_less_than_its_peak() -> None:
     parts = resource_seconds(found.activity, found.gpu, clocks, more=more)
     assert parts["tensor"] > 1.5 * peak
     assert parts["load_store"] < 0.1 * parts["tensor"]
+
+
+@pytest.mark.parametrize("name", ["bulk_copy", "wgmma_gemm"])
+def test_symbols_know_that_a_wait_ends_and_who_is_elected(name: str) -> None:
+    executed = answer(name)
+    worked_out = analyse(
+        executed.module, executed.function, executed.launch, executed.gpu, analysis="symbolic"
+    )
+    ran = executed.executed.functions[name].warp_executions
+    np.testing.assert_allclose(worked_out.symbolic.functions[name].warp_executions, ran, rtol=1e-9)
+    assert not worked_out.trips_assumed
+    assert executed.activity_how == "executed"  # what copies move is not worked out
+
+
+def test_products_and_matrices_not_followed_are_counted_where_nothing_rests_on_them() -> None:
+    body = """mov.u32 %r6, 0; mov.f32 %f1, 0f00000000; and.b32 %r7, %r2, 31; shl.b32 %r7, %r7, 4;
+        mma.sp::ordered_metadata.sync.aligned.m16n8k32.row.col.f32.f16.f16.f32
+            {%f1, %f2, %f3, %f4}, {%r6, %r6, %r6, %r6}, {%r6, %r6, %r6, %r6},
+            {%f1, %f2, %f3, %f4}, %r6, 0x0;
+        mma.sync.aligned.kind::mxf4.block_scale.scale_vec::2X.m16n8k64.row.col.f32.e2m1.e2m1.f32.ue8m0
+            {%f1, %f2, %f3, %f4}, {%r6, %r6, %r6, %r6}, {%r6, %r6}, {%f1, %f2, %f3, %f4},
+            {%r6}, {0, 0}, {%r6}, {0, 0};
+        ldmatrix.sync.aligned.m16n16.x2.trans.shared.b8 {%r8, %r9, %r10, %r11}, [%r7];
+        st.global.f32 [%rd3], %f1; ret;"""
+    text = kernel(body, declarations=".shared .align 16 .b8 tile[512];")
+    found = analyse(
+        read_module(text), "k", Launch.of(4, 64, 0, {"n": 1}), load_gpu("b200"), analysis="executed"
+    )
+    warps = 4 * 2
+    assert [(work.kind, work.sparse, work.multiply_adds) for work in found.extras.tensor] == [
+        ("f16", True, warps * 16 * 8 * 32), ("f4", False, warps * 16 * 8 * 64),
+    ]  # fmt: skip
+    assert found.activity.shared_transactions == warps * 4  # 32 rows of 16 bytes, eight at a time
+    assert "unsupported_instruction" not in {each.code for each in found.activity_diagnostics}
+    # Where the value is wanted, the warning says that it is not followed.
+    wanted = body.replace("st.global.f32 [%rd3], %f1;", "setp.gt.f32 %p1, %f1, 0f00000000; "
+                          "@%p1 bra $end; st.global.f32 [%rd3], %f1; $end:")  # fmt: skip
+    result, _ = run(wanted, exact=False, declarations=".shared .align 16 .b8 tile[512];")
+    told = [each.detail for each in result.diagnostics if each.code == "unsupported_instruction"]
+    assert any("sparse or scaled mma" in detail for detail in told)

@@ -9,8 +9,9 @@ import pytest
 
 from tests.fixtures.kernels import expected
 from tests.fixtures.kernels.data import FixtureKernel, buffer_sizes, materialise, ptx_path, targets
+from tests.fixtures.kernels.launches.tensor import TENSOR_KERNELS
 from tests.fixtures.kernels.manifest import KERNELS
-from tests.fixtures.kernels.sources import SOURCES
+from tests.fixtures.kernels.sources import SOURCES, TENSOR_SOURCES
 from tests.reference.fixtures import run_fixture
 from tests.reference.memory import buffer_addresses, place_buffers
 from tests.reference.parse import parse
@@ -66,17 +67,18 @@ def test_addresses_are_256_byte_aligned_with_a_gap_and_need_no_data() -> None:
 
 
 def test_the_committed_ptx_is_what_the_source_list_says() -> None:
-    listed = {f"{s.name}.{target}.ptx" for s in SOURCES for target in s.targets}
+    sources = (*SOURCES, *TENSOR_SOURCES)
+    listed = {f"{s.name}.{target}.ptx" for s in sources for target in s.targets}
     folder = ptx_path("copy", "sm_70").parent
     assert {path.name for path in folder.glob("*.ptx")} == listed
     assert {path.stem for path in (folder.parent / "cuda").glob("*.cu")} == {
-        source.name for source in SOURCES
+        source.name for source in sources
     }
 
 
 def test_every_entry_of_the_ptx_has_launches() -> None:
-    launched = {(kernel.source, kernel.entry) for kernel in KERNELS}
-    for source in SOURCES:
+    launched = {(kernel.source, kernel.entry) for kernel in (*KERNELS, *TENSOR_KERNELS)}
+    for source in (*SOURCES, *TENSOR_SOURCES):
         for target in source.targets:
             program = parse(ptx_path(source.name, target).read_text())
             entries = {(source.name, f.name) for f in program.functions.values() if f.is_entry}
@@ -84,8 +86,9 @@ def test_every_entry_of_the_ptx_has_launches() -> None:
 
 
 def test_names_are_unique_and_the_shapes_of_a_kernel_differ() -> None:
-    assert len({kernel.name for kernel in KERNELS}) == len(KERNELS)
-    for kernel in KERNELS:
+    everyone = (*KERNELS, *TENSOR_KERNELS)
+    assert len({kernel.name for kernel in everyone}) == len(everyone)
+    for kernel in everyone:
         launches = {str((shape.grid, shape.block, shape.arguments)) for shape in kernel.shapes}
         assert len(launches) == 3, kernel.name
 

@@ -29,6 +29,11 @@ export function estimate(id, title, part, unit, format) {
   return made;
 }
 
+/** What the answer is worth, by one rule. */
+export function trustLine(trust) {
+  return trust ? el("p", { class: "hint trust" }, el("b", {}, trust.mark), `: ${trust.why}`) : null;
+}
+
 /** Arguments to give first, open and above the numbers that rest on their absence. */
 export function needsBox(needs = []) {
   if (!needs.length) return null;

@@ -10,6 +10,7 @@ import { openPrediction } from "./predict.js";
 const PARTS = { energy: ["Energy", "joules", joules], time: ["Time", "seconds", seconds], power: ["Power", "watts", watts] };
 
 let found = [];
+let apart = [];
 
 async function compare(event) {
   event.preventDefault();
@@ -18,7 +19,7 @@ async function compare(event) {
   try {
     const chosen = gpuChecks(byId("compare-gpus"));
     if (!chosen.length) throw new Error("Choose GPUs first.");
-    found = (await post("/predict", kernel.predictRequest(chosen))).predictions;
+    ({ predictions: found, apart = [] } = await post("/predict", kernel.predictRequest(chosen)));
     byId("compare-result").hidden = false;
     showTable();
     announce(`${found.length} GPUs compared`);
@@ -32,7 +33,9 @@ async function compare(event) {
 function showTable() {
   const by = byId("compare-sort").value;
   const valueOf = (answer) => answer[by]?.[PARTS[by][1]] ?? Infinity;
-  const rows = found.slice().sort((a, b) => valueOf(a) - valueOf(b));
+  const why = new Map(apart.map((one) => [one.gpu, one.why]));
+  const aside = (answer) => Number(why.has(answer.gpu));
+  const rows = found.slice().sort((a, b) => aside(a) - aside(b) || valueOf(a) - valueOf(b));
   const columns = Object.entries(PARTS).map(([name, [title, unit, format]]) => {
     const known = rows.map((answer) => answer[name]).filter(Boolean);
     const at = logarithmic(Math.min(...known.map((one) => one.low)), Math.max(...known.map((one) => one.high)));
@@ -48,10 +51,14 @@ function showTable() {
       },
     };
   });
-  show(byId("compare-table"), table(`Sorted by ${by}; intervals of 90 %`, [
+  show(byId("compare-table"), table(`Sorted by ${by}, what cannot be compared last; intervals of 90 %`, [
     { title: "GPU", head: true, of: (answer) => answer.gpu },
     ...columns,
     { title: "Power rests on", of: (answer) => (answer.power?.basis ?? "").replace("_", " ") },
+    {
+      title: "Trust",
+      of: (answer) => why.has(answer.gpu) ? `Not ranked: ${why.get(answer.gpu)}` : (answer.trust?.mark ?? ""),
+    },
     {
       title: "Action", hidden: true,
       of: (answer) => el("button", { type: "button", class: "plain small", onclick: () => openPrediction(answer.id) },

@@ -1,7 +1,7 @@
 // A prediction and all that explains it.
 
 import { get, post } from "./api.js";
-import { estimate, needsBox, warningsBox } from "./cards.js";
+import { estimate, needsBox, trustLine, warningsBox } from "./cards.js";
 import { bar, barRow, barTable, linear, steps } from "./charts.js";
 import { showCode } from "./code.js";
 import { announce, byId, copyField, el, joules, percent, plain, quantity, say, seconds, show, watts } from "./dom.js";
@@ -66,7 +66,7 @@ function showPrediction(answer) {
     `${plain(answer.clocks.core_mhz, 4)} MHz core, ${plain(answer.clocks.memory_mhz, 4)} MHz memory`
     + (answer.model ? ` · power: ${answer.model.family}, version ${answer.model.version}` : "")
     + (answer.time_model ? ` · time: ${answer.time_model.family}` : "");
-  show(byId("needs"), needsBox(answer.needs));
+  show(byId("needs"), trustLine(answer.trust), needsBox(answer.needs));
   show(byId("numbers"),
     estimate("number-power", "Power", answer.power, "watts", watts),
     estimate("number-time", "Time", answer.time, "seconds", seconds),

@@ -26,7 +26,7 @@ from wattcast.features.activity import (
     measure_mix,
 )
 from wattcast.features.activity.cases import Floats
-from wattcast.features.assembled import assembled, spill_warning, with_spills
+from wattcast.features.assembled import assembled, spill_warning, spills_executed, with_spills
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, LaunchCounts, symbolic_atomics
 from wattcast.features.dataflow import BlockChain, dependent_chains
@@ -277,7 +277,12 @@ class KernelAnalysis:
         )
         if self.spilled is None:
             return found
-        return with_spills(found, self.spilled, self.launch, self.gpu, self.shared_bytes_per_block)
+        ran = self.counts.functions(factors)[self.function.name].warp_executions
+        warps = self.launch.blocks * self.launch.warps_per_block
+        times = spills_executed(self.counts.cfg, self.spilled, ran / warps)
+        return with_spills(
+            found, self.spilled, self.launch, self.gpu, self.shared_bytes_per_block, times
+        )
 
     @cached_property
     def extras(self) -> Extras:

@@ -4,20 +4,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+import numpy.typing as npt
+
 from wattcast.features.activity import Activity
 from wattcast.features.activity.counts import WORD_BYTES
 from wattcast.features.activity.memory import l1_bytes
 from wattcast.features.attached import Attached
+from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.cuda import PtxasReport, measure_resources
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.ptx.ir import Function, Module
+from wattcast.features.registers import spill_weights
+
+Floats = npt.NDArray[np.float64]
 
 _Asked = tuple[str, int | None]
 
 _known: Attached[Function, dict[_Asked, PtxasReport | None]] = Attached("assembled")
+_weights: Attached[ControlFlowGraph, dict[int, Floats]] = Attached("spill_weights")
 
 
 def assembled(
@@ -45,16 +53,32 @@ def spill_warning(function: Function, report: PtxasReport) -> Diagnostic | None:
         "registers_spilled",
         f"ptxas spills registers at {report.registers_per_thread} a thread: "
         f"{report.spill_store_bytes} bytes stored and {report.spill_load_bytes} bytes loaded per "
-        "thread. Each is taken to be executed once; in a loop it costs more. Relax "
+        "thread. Each is taken to be executed where values do not fit. Relax "
         "__launch_bounds__ or -maxrregcount, or keep fewer values alive",
         function.line,
     )
 
 
+def spills_executed(cfg: ControlFlowGraph, report: PtxasReport, entered: Floats) -> float:
+    """How often a thread executes a spill on average; ``entered`` by a thread, by instruction.
+
+    ptxas does not tell where they are: where values do not fit into the registers that it gave.
+    """
+    known = _weights.set(cfg, {})
+    if report.registers_per_thread not in known:
+        known[report.registers_per_thread] = np.array(
+            spill_weights(cfg, report.registers_per_thread)
+        )
+    weights = known[report.registers_per_thread]
+    starts = [min(block.start, entered.size - 1) for block in cfg.blocks]
+    return float(weights @ entered[starts] / weights.sum()) if weights.any() else 1.0
+
+
 def with_spills(
-    activity: Activity, report: PtxasReport, launch: Launch, gpu: GpuProfile, shared_bytes: int
-) -> Activity:
-    """The activity with what ``report`` spills, each spill executed once by every thread.
+    activity: Activity, report: PtxasReport, launch: Launch, gpu: GpuProfile, shared_bytes: int,
+    times: float = 1.0,
+) -> Activity:  # fmt: skip
+    """The activity with what ``report`` spills, executed so many ``times`` by every thread.
 
     A spilled word of a warp's lanes lies in four adjacent sectors (CUDA C++ Programming Guide,
     local memory). Stacks of the threads resident are held by L1, or by L2, or in part by neither;
@@ -63,8 +87,8 @@ def with_spills(
     """
     warps = float(launch.blocks * launch.warps_per_block)
     sectors_per_byte = WARP_SIZE / SECTOR_BYTES
-    loads = warps * report.spill_load_bytes * sectors_per_byte
-    stores = warps * report.spill_store_bytes * sectors_per_byte
+    loads = times * warps * report.spill_load_bytes * sectors_per_byte
+    stores = times * warps * report.spill_store_bytes * sectors_per_byte
     resident = min(activity.resident_blocks_per_sm, -(-launch.blocks // gpu.sm_count))
     on_sm = resident * launch.threads_per_block * report.stack_bytes
     held = l1_bytes(gpu, resident, shared_bytes)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 from types import MappingProxyType
@@ -95,6 +95,11 @@ def dim3(name: str, value: int | tuple[int, ...] | list[int]) -> Dim3:
         raise LaunchError(f"{name} needs 1 to 3 dimensions, not {len(dims)}", field=name)
     x, y, z = (*dims, 1, 1)[:3]
     return (x, y, z)
+
+
+def in_rows(launch: Launch, row: int) -> Launch:
+    """A launch of a line of blocks as one of rows of so many, in the same order; 0: as it is."""
+    return replace(launch, grid=(row, launch.blocks // row, 1)) if row else launch
 
 
 # --- launch shapes that do the same work: other blocks, and grids that cover the same threads ----

@@ -245,6 +245,30 @@ def _pressure(steps: Sequence[Step], view: View, at_end: _Flow) -> int:
     return most
 
 
+def spill_weights(cfg: ControlFlowGraph, registers: int) -> tuple[float, ...]:
+    """By block: words that do not fit into so many ``registers`` there, times its steps.
+
+    Of a loop only what it touches counts. What merely lives through it is spilled around it: a
+    spill costs by how often it is executed (Chaitin, Register Allocation and Spilling via Graph
+    Coloring, 1982).
+    """
+    view = machine_view(cfg.body, cfg)
+    flow, forest = _flow(cfg, view), natural_loops(cfg)
+    touched = [
+        {each for block in loop.blocks for step in view.steps[block]
+         for each in (*step.reads, *step.writes)}
+        for loop in forest.loops
+    ]  # fmt: skip
+    weights = []
+    for steps, alive, loop in zip(view.steps, flow, forest.innermost, strict=True):
+        if loop >= 0:
+            inside = [place for place, each in enumerate(alive.numbers) if each in touched[loop]]
+            out = alive.out & bit_set(inside)
+            alive = alive._replace(out=out, words=view.of(alive.numbers).total(out))
+        weights.append(max(0.0, _pressure(steps, view, alive) + RESERVED - registers) * len(steps))
+    return tuple(weights)
+
+
 def _latency_order(steps: Sequence[Step]) -> list[Step]:
     """Steps sorted by how many loads they wait for, one after another; text order inside.
 

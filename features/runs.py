@@ -19,7 +19,7 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import NONSENSE, AnalysisError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.isa import classify
-from wattcast.features.launch import Launch, PointerHint
+from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
 from wattcast.features.loops import Loop, LoopForest
 from wattcast.features.ptx.ir import Function, Instruction, Module
 from wattcast.features.reuse import Stream
@@ -29,6 +29,7 @@ from wattcast.features.trips import How, TripCount, resolve_trips
 if TYPE_CHECKING:  # both are loaded when first used: they cost start-up time
     from wattcast.features.execution import ExecutionResult
     from wattcast.features.symbolic import AccessInfo, SymbolicResult
+    from wattcast.features.symbolic.sample import Forms
 
 
 @contextmanager
@@ -98,10 +99,41 @@ class Runs:
         """Global memory by symbols (functions that the kernel calls are not followed)."""
         from wattcast.features.symbolic.footprints import streams
 
-        found, requests, exact = streams(self._module, self._function, self._launch, self.symbolic)
+        found, requests, exact = streams(
+            self._module, self._function, self._launch, self.symbolic, self._row
+        )
         loads = sum(s.kept_load_sectors + s.direct_load_sectors + s.atomic_sectors for s in found)
         stores = sum(s.store_sectors + s.atomic_sectors for s in found)
-        return SymbolicTraffic(loads, stores, found, self._launch.blocks, requests, exact)
+        return SymbolicTraffic(
+            loads,
+            stores,
+            found,
+            self._launch.blocks,
+            requests,
+            exact,
+            in_rows(self._launch, self._row).grid,
+        )
+
+    @cached_property
+    def _row(self) -> int:
+        """Blocks in a row of the grid that the kernel makes of a line; 0 if it makes none."""
+        from wattcast.features.symbolic.forms import row_of
+
+        return row_of(self._forms) if self._forms else 0
+
+    @cached_property
+    def _forms(self) -> Forms | None:
+        """What block numbers are made into, where the kernel can be followed."""
+        from wattcast.features.symbolic.analyse import Arguments
+        from wattcast.features.symbolic.build import scheme
+        from wattcast.features.symbolic.sample import Forms
+
+        try:
+            with _degrading("symbolic"):
+                made = scheme(self._module, self._function)
+                return Forms(made, self._launch, Arguments(made, self._launch).constant)
+        except AnalysisError:
+            return None
 
     @cached_property
     def all_known(self) -> bool:
@@ -140,7 +172,11 @@ class Runs:
                 self._module,
                 self._launch,
                 self._gpu,
-                plan=plan_blocks(self._launch, cuts=self._cuts, balanced=self._differ),
+                plan=plan_blocks(
+                    in_rows(self._launch, self._row),
+                    cuts=self._cuts,
+                    balanced=self._differ,
+                ),
                 effort=self._effort,
                 forced=forced,
                 extrapolate=self._extrapolate,
@@ -193,14 +229,21 @@ class Runs:
     def _cuts(self) -> tuple[tuple[int, ...], ...]:
         """Where along the axes of the grid blocks begin to behave differently, if that is known."""
         from wattcast.features.execution import axis_cuts
+        from wattcast.features.symbolic.sample import turns
 
         try:
             sampled = self.flow.sampling
         except WattcastError:
             return ((), (), ())
-        if not sampled.exact:
-            return ((), (), ())
-        return axis_cuts(sampled.blocks, sampled.weights, self._launch)
+        if sampled.exact:
+            found = axis_cuts(sampled.blocks, sampled.weights, self._launch)
+        else:
+            found = turns(self._forms, self._launch) if self._forms else ((), (), ())
+        if not self._row:
+            return found
+        height = self._launch.blocks // self._row  # a row that is cut is one of its own
+        rows = {row for cut in found[0] for row in (cut // self._row, -(-cut // self._row))}
+        return (), tuple(sorted(rows - {0, height})), ()
 
     def infer(
         self,
@@ -280,6 +323,7 @@ class SymbolicTraffic:
     requests_per_block: float = 1.0
     exact: bool = False
     """Every address is a sum of multiples: what is touched again follows from its form."""
+    grid: Dim3 | None = None
 
     @property
     def footprint_sectors(self) -> float:

@@ -22,6 +22,7 @@ STUDIES = {
     "end-to-end": ("end_to_end", "public programs asked as users ask, beside measured times"),
     "catalogue": ("catalogue.study", "well-known kernels beside published figures"),
     "counters": ("counters", "tuning spaces asked as users ask, beside hardware counters"),
+    "widths": ("time.widths", "intervals of times on boards never calibrated, from both of these"),
     "budget": ("budget.study", "counts under the default budget beside a run to completion"),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),

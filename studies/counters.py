@@ -36,7 +36,7 @@ from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 import wattcast
-from studies.end_to_end import by_hand, others_median, percent
+from studies.end_to_end import by_hand, log_ratios, others_median, percent
 from wattcast.app.settings import Settings
 from wattcast.features.errors import DataError, WattcastError
 from wattcast.features.gpus import load_gpu
@@ -422,7 +422,13 @@ def score(space: Space, found: Sequence[Asked], seeded: Sequence[int]) -> dict[s
     chosen = [one for one in found if one.place in set(seeded)]
     if not chosen:
         raise DataError(f"{space.name}: the folder {FOLDER} names holds no PTX of it")
-    figures: dict[str, Any] = {"revision": revision(), "time": time_score(found, chosen)}
+    figures: dict[str, Any] = {
+        "revision": revision(),
+        "kernel": space.kernel,
+        "gpu": chosen[0].row["gpu"],
+        "time": time_score(found, chosen),
+        "log_ratios": log_ratios((one.measured_seconds, one.seconds) for one in chosen),
+    }
     if space.counters:
         figures["counts"] = count_score(chosen)
     return figures

@@ -261,14 +261,16 @@ def sweep_table(gpu: str, found: Sequence[Point]) -> str:
         "predicted",
     )
     score = sweep_score(found)
+    del score["log_ratios"]
     means = ", ".join(f"{name} {value:g}" for name, value in score.items())
     return f"\n## Sweep of multiply-adds, {gpu}\n\n{table(titles, lines)}\nMean errors: {means}\n"
 
 
-def sweep_score(found: Sequence[Point]) -> dict[str, float]:
+def sweep_score(found: Sequence[Point]) -> dict[str, Any]:
     """Mean errors in percent of time and power, below the power limit and at it; the rank
-    correlation of power over the points; multiply-adds at which the limit begins."""
-    score = {}
+    correlation of power over the points; multiply-adds at which the limit begins; errors below the
+    power limit."""
+    score: dict[str, Any] = {}
     for at, limited in (("", False), (" at the power limit", True)):
         chosen = [one for one in found if one.limited == limited]
         if chosen:
@@ -285,11 +287,12 @@ def sweep_score(found: Sequence[Point]) -> dict[str, float]:
         first = [one.multiply_adds for one in found if getattr(one, which)]
         if first:
             score[name] = first[0]
-    return score
+    ratios = log_ratios((one.measured_seconds, one.seconds) for one in below)
+    return {**score, "log_ratios": {"sweep": ratios}}
 
 
 def program_score(found: Sequence[Outcome]) -> dict[str, Any]:
-    """Mean and median errors in percent, and the share of times inside their interval."""
+    """Mean and median errors in percent, times inside their interval, and errors by program."""
     time = percent([one.seconds for one in found], [one.measured_seconds for one in found])
     power = percent([one.watts for one in found], [one.measured_watts for one in found])
     return {
@@ -297,7 +300,15 @@ def program_score(found: Sequence[Outcome]) -> dict[str, Any]:
         "time": [round(float(each), 1) for each in (time.mean(), np.median(time))],
         "power": [round(float(each), 1) for each in (power.mean(), np.median(power))],
         "times_inside_interval": int(sum(one.inside for one in found)),
+        "log_ratios": {
+            one.program: log_ratios([(one.measured_seconds, one.seconds)]) for one in found
+        },
     }
+
+
+def log_ratios(times: Iterable[tuple[float, float]]) -> list[float]:
+    """ln(measured / predicted) of pairs of times, from the least on."""
+    return sorted(round(float(np.log(measured / predicted)), 3) for measured, predicted in times)
 
 
 def _measured(rows: FrequencyTable, name: str) -> tuple[float, float]:

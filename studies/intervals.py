@@ -26,6 +26,7 @@ from studies.clocks.applications import from_counters
 from studies.clocks.scaling_artifacts import scale_errors
 from studies.clocks.scaling_studies import run_studies
 from studies.data.activity_tables import ACTIVITY_GPUS, TABLE_CONSTANTS, read_activity_table
+from studies.data.frequency import kernel_group
 from studies.power.anchored import predicted
 from studies.power.holds import pooled_model
 from studies.power.physical_fit import Fits, cached_choice, leave_program_out
@@ -35,7 +36,7 @@ from wattcast.models.intervals import conformal_factors, supported_level
 from wattcast.models.power.anchoring import ANY, WIDTHS, AnchoredWidth
 from wattcast.models.store import ArtifactStore
 from wattcast.models.time.bottleneck import predicted_seconds
-from wattcast.models.time.spread import interval_width
+from wattcast.models.time.spread import interval_width, program_errors
 from wattcast.training.card_tables import table
 from wattcast.training.checkpoints import Checkpoints
 from wattcast.training.power_rows import SOURCES
@@ -145,9 +146,20 @@ def _half(scores: Floats, groups: Names, level: float = LEVEL) -> float:
 def energy_lines() -> Iterator[Held]:
     """Time and energy on the activity tables, each program under the widths of the others."""
     errors = joint_errors()
-    ones = np.ones(len(errors.power))
-    yield from _nested("time", errors, errors.time, ones)
+    yield from _time(errors)
     yield from _nested("energy", errors, errors.energy, errors.joined)
+
+
+def _time(errors: Errors) -> Iterator[Held]:
+    """As served: the width is that of programs at their highest clocks, on all boards together."""
+    told = program_errors()
+    names = np.array([kernel_group(one.program) for one in told])
+    ratios = np.array([one.log_ratio for one in told])
+    widths = np.empty(len(errors.time))
+    for program in np.unique(errors.programs):
+        others = names != program
+        widths[errors.programs == program] = _half(ratios[others], names[others])
+    yield from _boards("time", errors, np.abs(errors.time) <= widths, widths, widths)
 
 
 def _nested(kind: str, errors: Errors, residuals: Floats, shape: Floats) -> Iterator[Held]:
@@ -158,7 +170,13 @@ def _nested(kind: str, errors: Errors, residuals: Floats, shape: Floats) -> Iter
         others = errors.programs[~mine]
         widths[mine] = shape[mine] * _half(np.abs(residuals / shape)[~mine], others)
         constant[mine] = _half(np.abs(residuals)[~mine], others)
-    inside = np.abs(residuals) <= widths
+    yield from _boards(kind, errors, np.abs(residuals) <= widths, widths, constant)
+
+
+def _boards(
+    kind: str, errors: Errors, inside: NDArray[np.bool_], widths: Floats, constant: Floats
+) -> Iterator[Held]:
+    """Of all boards, and of each."""
     for board in ("all", *np.unique(errors.boards)):
         mine = (errors.boards == board) | (board == "all")
         yield _held(kind, str(board), "programs left out, all clocks", mine, errors.programs,

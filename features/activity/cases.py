@@ -21,6 +21,7 @@ from wattcast.features.activity.memory import Traffic
 from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.isa import classify
+from wattcast.features.launch import Dim3
 from wattcast.features.loops import LoopForest
 from wattcast.features.ptx.ir import Body
 from wattcast.features.reuse import Stream
@@ -127,6 +128,11 @@ class ScaledTraffic:
     def requests_per_block(self) -> float:
         """Requests of a block to global memory."""
         return self.traffic.requests_per_block * self.factors.requests
+
+    @property
+    def grid(self) -> Dim3 | None:
+        """The grid in which blocks have their places."""
+        return self.traffic.grid
 
     @cached_property
     def streams(self) -> tuple[Stream, ...]:

@@ -68,6 +68,8 @@ class Traffic(Protocol):
     def requests_per_block(self) -> float: ...
     @property
     def streams(self) -> tuple[Stream, ...]: ...
+    @property
+    def grid(self) -> Dim3 | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,7 @@ def memory_levels(
     before left there; what is stored is written to DRAM when it is replaced and not read before.
     """
     blocks = min(traffic.busy_blocks, launch.blocks)
+    grid = traffic.grid or launch.grid
     busy_sms = min(gpu.sm_count, blocks)
     on_sm = min(resident.resident_blocks_per_sm, ceil(blocks / gpu.sm_count))
     first = _Cache(
@@ -100,7 +103,7 @@ def memory_levels(
         blocks=blocks / busy_sms,
         spacing=gpu.sm_count,
         busy_blocks=blocks,
-        grid=launch.grid,
+        grid=grid,
         requests_per_block=traffic.requests_per_block,
         empty_at_first=True,
     )
@@ -111,7 +114,7 @@ def memory_levels(
         blocks=blocks,
         spacing=1,
         busy_blocks=blocks,
-        grid=launch.grid,
+        grid=grid,
         requests_per_block=traffic.requests_per_block,
         empty_at_first=False,
     )

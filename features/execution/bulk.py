@@ -66,6 +66,7 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
         def in_a_row(frame: Frame, group: Group) -> None:
             starts = _of(addresses(frame, slot, offset), group)
             lengths = _of(as_type(frame[size], U32).astype(S64), group)
+            lengths = np.minimum(lengths, group.machine.shared.size)  # it holds no more
             line = Lines(starts[:, None], lengths[:, None], np.zeros_like(starts)[:, None])
             copy.carry_out(frame, group, line, lengths, None)
 
@@ -75,6 +76,8 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
     map_slot, map_offset = context.operands.address(ir.Address(memory.base, memory.offset))
     held = [part for item in memory.coordinates for part in elements(item)]
     coordinates = [context.operands.source(each, S32) for each in held]
+    if len(coordinates) not in tensor_maps.PITCHES:
+        raise UnsupportedError(f"tensor of {len(coordinates)} dimensions")
     element_bytes, line = multiplied_bytes(context.body), context.instruction.line
     share = copies_announced(context.body).get(context.instruction.position, 1)
 
@@ -198,6 +201,10 @@ class _Copy:
         group.machine.shared.write(self._positions(group, k, inner), values)
 
 
+MOST_LISTED = 1 << 21
+"""Sectors of one execution that are listed one by one; beyond, each is taken to be new."""
+
+
 def count_lines(tally: Tally, lines: Lines, group: Group) -> None:
     """Requests, sectors and footprint of copies; ``lines`` has a row for each thread."""
     machine = group.machine
@@ -207,6 +214,14 @@ def count_lines(tally: Tally, lines: Lines, group: Group) -> None:
     last = (lines.starts + np.maximum(lines.lengths, 1) - 1 >> SECTOR_SHIFT).reshape(-1)
     many = np.where(lines.lengths.reshape(-1) > 0, last - first + 1, 0)
     ends = np.cumsum(many)
+    beyond = np.where(ends > MOST_LISTED, many, 0)
+    if beyond.any():
+        owners = np.repeat(group.index // machine.per_block, lines.starts.shape[1])
+        more = np.bincount(owners, beyond, machine.slots).astype(np.int64)
+        tally.sectors += more
+        tally.extra += more
+        many = many - beyond
+        ends = np.cumsum(many)
     sectors = np.repeat(first - (ends - many), many) + np.arange(int(ends[-1]) if ends.size else 0)
     warp = np.repeat(group.index // WARP_SIZE, lines.starts.shape[1])
     if rows is not None:
@@ -245,6 +260,7 @@ def _assumed(
     else:
         box_bytes = tensor_maps.ASSUMED_BOX_BYTES
         how = f"{box_bytes} bytes, as nothing tells its size"
+    box_bytes = min(box_bytes, machine.shared.size)  # it holds no more
     made = tensor_maps.assumed(base, dimensions, max(box_bytes, element_bytes), element_bytes)
     if made in machine.assumed_maps:
         return made

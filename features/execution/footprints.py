@@ -124,7 +124,7 @@ class _Footprints:
         self, program: Program, launch: Launch, plan: SamplingPlan, batches: list[Ran],
         sites: dict[str, Counts], extra: Counts,
     ) -> None:  # fmt: skip
-        self.program, self.launch, self.plan = program, launch, plan
+        self.program, self.launch, self.plan = program, plan.numbered(launch), plan
         self.batches, self.sites, self.extra = batches, sites, extra
         self.blocks = len(plan.blocks)
         self.kinds = kinds(program)
@@ -165,6 +165,7 @@ class _Footprints:
             requests_per_block=plan.total(self.requests) / self.busy,
             buffers=buffers,
             streams=streams,
+            grid=self.launch.grid,
         )
 
     def by_buffer(self, per_site: Floats, numbers: list[int]) -> Floats:

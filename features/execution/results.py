@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.execution.sampling import SamplingPlan
+from wattcast.features.launch import Dim3
 from wattcast.features.memory import Overlap
 from wattcast.features.reuse import Stream
 
@@ -97,6 +98,7 @@ class MemoryFacts:
     ``footprint_sectors`` estimates the distinct sectors of the whole launch. ``streams`` tells
     buffer by buffer how data are used again; their distances are in requests. ``busy_blocks`` of
     the launch make requests to global memory at all (1 if none), on average ``requests_per_block``.
+    What blocks share is told by their places in ``grid`` (``SamplingPlan.grid``).
     """
 
     load_sectors: float
@@ -110,6 +112,7 @@ class MemoryFacts:
     requests_per_block: float
     buffers: tuple[BufferFootprint, ...]
     streams: tuple[Stream, ...]
+    grid: Dim3
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import NamedTuple
@@ -21,12 +21,16 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from wattcast.features.launch import Launch
+from wattcast.features.launch import Dim3, Launch
 
 SAMPLED_THREADS = 6144
 """Threads of all sampled blocks together that the plan aims at: large enough that numpy's
 cost per call is shared by many threads, small enough to stay in the L2 cache."""
 FEWEST, MOST = 8, 24
+
+MOST_CLASSES = 9
+"""Classes of blocks told apart however large these are: three along each of two axes (all lanes
+work, some do, none does)."""
 
 MOST_TRACED, MOST_TRACED_BESIDE = 4, 2
 """Blocks of the largest stratum and of others whose accesses are followed one by one: more say
@@ -38,7 +42,8 @@ class SamplingPlan:
     """Blocks to run (linear numbers, x fastest) and what they stand for.
 
     ``strata`` gives each block's stratum, ``sizes`` the number of blocks of every stratum.
-    ``pairs_x`` and ``pairs_y`` are positions in ``blocks`` of neighbours along x and y.
+    ``pairs_x`` and ``pairs_y`` are positions in ``blocks`` of neighbours along x and y of
+    ``grid``: the launch's, or one of as many blocks in the same order that its kernel makes of it.
     ``balanced``: the grid, where blocks differ by their place: what they stand for is then chosen
     so that the mean place along each axis is the grid's, and what grows linearly along one (a
     loop up to ``blockIdx``) is estimated without error (Deville and Saerndal, Calibration
@@ -50,7 +55,8 @@ class SamplingPlan:
     sizes: tuple[int, ...]
     pairs_x: tuple[tuple[int, int], ...] = ()
     pairs_y: tuple[tuple[int, int], ...] = ()
-    balanced: tuple[int, int, int] | None = None
+    grid: Dim3 | None = None
+    balanced: Dim3 | None = None
 
     @cached_property
     def drawn(self) -> tuple[tuple[npt.NDArray[np.intp], int], ...]:
@@ -103,12 +109,17 @@ class SamplingPlan:
         found += [self.strata.index(s) for s in others if s in self.strata][:MOST_TRACED_BESIDE]
         return found
 
+    def numbered(self, launch: Launch) -> Launch:
+        """The launch with the grid of the plan."""
+        return launch if self.grid is None else replace(launch, grid=self.grid)
+
     def fewer(self, launch: Launch) -> SamplingPlan | None:
         """A few of the blocks for the whole launch: of the largest stratum two neighbours and the
         one farthest from them (two opposite them if the blocks are to be balanced), and one each of
         the next two, if half the blocks are enough for that. ``None`` if there are few anyway."""
         main = [slot for slot, stratum in enumerate(self.strata) if stratum == 0]
         pairs = [pair for near in (self.pairs_x, self.pairs_y) for pair in near[:1]]
+        launch = self.numbered(launch)
         kept = [slot for pair in pairs for slot in pair if slot in main] or main[-1:]
         if self.balanced is None:
             kept.append(max(main, key=lambda slot: abs(self.blocks[slot] - self.blocks[kept[0]])))
@@ -124,7 +135,9 @@ class SamplingPlan:
         rest = [self.sizes[stratum] for stratum in others]
         sizes = (sum(self.sizes) - sum(rest), *rest)
         blocks = tuple(self.blocks[slot] for slot in kept)
-        return SamplingPlan(blocks, numbers, sizes, *_pairs(blocks, launch), balanced=self.balanced)
+        return SamplingPlan(
+            blocks, numbers, sizes, *_pairs(blocks, launch), launch.grid, self.balanced
+        )
 
     def _opposite(self, main: Sequence[int], first: int) -> list[int]:
         """Of some blocks (positions) the two nearest to where ``first`` mirrored in the middle of
@@ -214,7 +227,7 @@ def _balanced(
 def whole(launch: Launch) -> SamplingPlan:
     """Every block, each its own weight of one."""
     return SamplingPlan(tuple(range(launch.blocks)), (0,) * launch.blocks, (launch.blocks,),
-                        *_pairs(range(launch.blocks), launch))  # fmt: skip
+                        *_pairs(range(launch.blocks), launch), launch.grid)  # fmt: skip
 
 
 def axis_cuts(
@@ -256,12 +269,20 @@ def plan_blocks(
     ``balanced``: each may differ from its neighbours (``SamplingPlan``).
     """
     per_block = launch.warps_per_block * 32
+    # Classes of blocks that are told apart stand each for its own number.
+    balanced = balanced and all(
+        cut in (1, n - 1) for n, own in zip(launch.grid, cuts, strict=True) for cut in own
+    )
     budget = most or max(FEWEST, min(MOST, SAMPLED_THREADS // per_block))
     if launch.blocks <= budget:
         return whole(launch)
     axes = [_classes({0, 1, n - 1, n, *own}) for n, own in zip(launch.grid, cuts, strict=True)]
     if math.prod(len(axis) for axis in axes) > budget - 3 and any(cuts):
-        axes = [_classes({0, n, *own}) for n, own in zip(launch.grid, cuts, strict=True)]
+        edges = [sorted({0, n, *own}) for n, own in zip(launch.grid, cuts, strict=True)]
+        budget = max(budget, MOST_CLASSES + 3)
+        while math.prod(len(own) - 1 for own in edges) > budget - 3:
+            _drop_one(edges)
+        axes = [_classes(set(own)) for own in edges]
     strata: list[tuple[tuple[int, int], ...]] = []
     for z in axes[2]:
         for y in axes[1]:
@@ -313,12 +334,25 @@ def plan_blocks(
     ordered = tuple(b for b, _ in joined)
     return SamplingPlan(
         ordered, tuple(s for _, s in joined), tuple(kept_sizes), *_pairs(ordered, launch),
+        launch.grid,
         balanced=launch.grid if balanced else None,
     )  # fmt: skip
 
 
 def _classes(edges: set[int]) -> list[tuple[int, int]]:
     return list(pairwise(sorted(edges)))
+
+
+def _drop_one(edges: Sequence[list[int]]) -> None:
+    """Join the class that is least of its axis to the smaller one beside it."""
+    _, axis, at = min(
+        ((right - left) / own[-1], axis, at)
+        for axis, own in enumerate(edges) if len(own) > 2
+        for at, (left, right) in enumerate(pairwise(own))
+    )  # fmt: skip
+    own = edges[axis]
+    inner = [cut for cut in (at, at + 1) if 0 < cut < len(own) - 1]
+    own.pop(min(inner, key=lambda cut: own[cut + 1] - own[cut - 1]))
 
 
 def _position(block: int, launch: Launch) -> tuple[int, int, int]:

@@ -18,7 +18,7 @@ from operator import mul
 from wattcast.features.attached import attached
 from wattcast.features.execution.reuse import DIRECT
 from wattcast.features.isa import classify
-from wattcast.features.launch import Dim3, Launch, PointerHint
+from wattcast.features.launch import Dim3, Launch, PointerHint, in_rows
 from wattcast.features.memory import SECTOR_BYTES, SECTORS_PER_LINE
 from wattcast.features.ptx.ir import Function, Module
 from wattcast.features.reuse import ReuseCurve, Sharing, Stream, patch
@@ -180,18 +180,20 @@ class _Measured:
 
 
 def streams(
-    module: Module, function: Function, launch: Launch, result: SymbolicResult
+    module: Module, function: Function, launch: Launch, result: SymbolicResult, row: int = 0
 ) -> tuple[tuple[Stream, ...], float, bool]:
     """What the launch does to each buffer, a block's requests to global memory, and whether no
-    cache matters: nothing is touched again that one may have dropped.
+    cache matters: nothing is touched again that one may have dropped. ``row``: see ``row_of``.
 
     Accesses whose addresses are no sums of multiples are taken to be all new, or to fall anywhere
     in their buffer where its size is given.
     """
     made = scheme(module, function)
     arguments = Arguments(made, launch)
-    groups, loose = _grouped(made, launch, result, arguments)
-    known = _Launch(made, launch, result, [*groups, *loose])
+    forms = Forms(made, launch, arguments.constant)
+    forms.row = row
+    groups, loose = _grouped(forms, result)
+    known = _Launch(made, in_rows(launch, row), result, [*groups, *loose])
     by_origin: dict[str, list[_Measured]] = {}
     for group in groups:
         by_origin.setdefault(group.form.origin, []).append(_Measured(known, group))
@@ -216,13 +218,11 @@ def _others(made: Scheme) -> bool:
     return any(space not in _TOLD or kind not in _MOVES for space, kind in asked)
 
 
-def _grouped(
-    made: Scheme, launch: Launch, result: SymbolicResult, arguments: Arguments
-) -> tuple[list[Group], list[Group]]:
+def _grouped(forms: Forms, result: SymbolicResult) -> tuple[list[Group], list[Group]]:
     """Accesses by form, and those that have none."""
+    made = forms.scheme
     counts = result.functions[made.function.name]
     every, asked = counts.sectors.tolist(), counts.requests.tolist()
-    forms = Forms(made, launch, arguments.constant)
     trips = {loop.loop: max(1.0, loop.count) for loop in result.loops}
     loop_of = {phi.node: loop for loop, phis in made.loop_phis.items() for phi in phis}
     found: dict[object, Group] = {}

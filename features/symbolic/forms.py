@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from math import gcd
 from typing import NamedTuple
 
+from wattcast.features.attached import attached
 from wattcast.features.integers import fold
 from wattcast.features.isa import TILES, tile_lines
 from wattcast.features.symbolic.sample import Forms, IrregularError
@@ -14,6 +15,7 @@ from wattcast.features.values import Node, affine
 
 _CHOICES = frozenset({"min.s", "max.s", "min.u", "max.u", "select", "join"})
 _QUOTIENTS = ("shr.u", "shr.s", "div.u", "div.s")
+_RESTS = ("rem.u", "rem.s", "and")
 _BLOCK = ("ctaid.x", "ctaid.y", "ctaid.z")
 
 
@@ -82,6 +84,13 @@ def _form(
                 waiting.append((phi.start, factor))
             elif leaf.op == "special" and leaf.value in _BLOCK:
                 blocks[_BLOCK.index(leaf.value)] += factor
+                blocks[1] += forms.row * factor
+            elif forms.row and _row(leaf, forms) == forms.row:
+                if leaf.op in _QUOTIENTS:
+                    blocks[1] += factor
+                else:  # the rest: less so many for each row before
+                    blocks[1] -= factor * _by(leaf, forms)
+                    waiting.append((leaf.args[0], factor))
             elif leaf.op in ("or", "bfi"):
                 waiting += [(arg, factor * shift) for arg, shift in _put_together(leaf, forms)]
             elif leaf.op in _CHOICES:
@@ -89,6 +98,8 @@ def _form(
                 waiting.append((_weightiest(leaf, forms), factor))
             elif (value := _folded(leaf, forms)) is not None:
                 offset += factor * value
+            elif (scaled := _scaled(leaf, forms)) is not None:
+                waiting.append((scaled[0], factor * scaled[1]))
             elif (steps := _steps(leaf, forms)) is not None:
                 _more(dims, leaf, Dim(factor * steps.step, len(steps)))
                 offset += factor * steps.start
@@ -102,6 +113,70 @@ def _form(
             else:
                 raise IrregularError
     raise IrregularError
+
+
+def row_of(forms: Forms) -> int:
+    """Blocks in a row where the kernel makes rows and columns of the number of a block in a line,
+    0 where it does not, or in several ways.
+
+    ``row = number / n; column = number % n``, or the same of the number of a warp or thread.
+    """
+    if forms.launch.grid[1:] != (1, 1):
+        return 0
+    found = {_row(node, forms) for node in _divisions(forms.scheme)} - {0}
+    return found.pop() if len(found) == 1 else 0
+
+
+@attached
+def _divisions(made: Scheme) -> tuple[Node, ...]:
+    return tuple(node for node in made.graph.nodes if node.op in (*_QUOTIENTS, *_RESTS))
+
+
+def _row(node: Node, forms: Forms) -> int:
+    """Blocks after which a quotient is one more, or a rest comes round again; 0 if it is none of
+    block numbers, or not for whole rows of the grid."""
+    by = _by(node, forms) if node.op in (*_QUOTIENTS, *_RESTS) else 0
+    step = _of_block(node.args[0], forms) if by > 0 else 0
+    if not step or by % step:
+        return 0
+    row, grid = by // step, forms.launch.grid[0]
+    return row if 1 < row < grid and grid % row == 0 else 0
+
+
+def _by(node: Node, forms: Forms) -> int:
+    """What a quotient or rest is divided by; 0 if that is no number, or no power of 2 less 1 in
+    ``and``."""
+    number = _constant(node.args[1], forms)
+    if number is None:
+        return 0
+    if node.op == "and":
+        return number + 1 if number > 0 and not number & number + 1 else 0
+    return _divisor(node, number)
+
+
+def _of_block(node: Node, forms: Forms) -> int:
+    """By how much a value grows from block to block along x, if all else in it is less; else 0."""
+    sums = affine(node, forms.leaf, forms.memo)
+    if sums is None:
+        return 0
+    times, others, low, high = 0, [], sums.constant, sums.constant
+    for leaf, each in sums.terms:
+        parts = _quotient(leaf, forms) if leaf.op in _QUOTIENTS else None
+        if parts is None:
+            others.append((leaf, each))
+            continue
+        low, high = low + each * parts.rest[0], high + each * parts.rest[-1]
+        others += [(part, each * share) for part, share in parts.whole]
+    for leaf, each in others:
+        if leaf.op == "special" and leaf.value == _BLOCK[0]:
+            times += each
+            continue
+        steps = _steps(leaf, forms)
+        if steps is None:
+            return 0
+        ends = sorted((each * steps[0], each * steps[-1]))
+        low, high = low + ends[0], high + ends[1]
+    return times if low >= 0 and high < times else 0
 
 
 def in_lines(form: Form | None, access: Access, forms: Forms) -> tuple[Form | None, int]:
@@ -217,6 +292,15 @@ def _put_together(node: Node, forms: Forms) -> list[tuple[Node, int]]:
     if place is None or not 0 <= place < 64:
         raise IrregularError
     return [(node.args[0], 1 << place), (node.args[1], 1)]
+
+
+def _scaled(node: Node, forms: Forms) -> tuple[Node, int] | None:
+    """What a product multiplies by a number that is itself worked out, and that number."""
+    for this, other in (node.args, node.args[::-1]) if node.op == "mul" else ():
+        number = _constant(other, forms)
+        if number is not None:
+            return this, number
+    return None
 
 
 def _folded(node: Node, forms: Forms) -> int | None:

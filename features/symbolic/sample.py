@@ -9,17 +9,16 @@ Otherwise the strata of the executed analysis are sampled.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from itertools import pairwise
 from math import gcd, prod
 from typing import Any, NamedTuple
 
-from wattcast.features.attached import Attached
 from wattcast.features.execution.sampling import plan_blocks
-from wattcast.features.integers import COMPARISONS
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.symbolic.each import ApartError, Each, Layout, Number, each, most
+from wattcast.features.symbolic.relevant import relevant_nodes
 from wattcast.features.symbolic.results import SampledBlocks
 from wattcast.features.symbolic.scheme import Scheme
 from wattcast.features.values import Affine, Node, affine
@@ -58,27 +57,10 @@ class Shape(NamedTuple):
 
 
 _AXES = ("ctaid.x", "ctaid.y", "ctaid.z")
-_TRANSPARENT = frozenset({
-    "add", "sub", "mul", "shl", "sext", "zext", "trunc", "neg", "select", "join", "exit", "phi",
-    "const", "special", "param", "symbol", "unknown",
-})  # fmt: skip
-_LOGIC = frozenset({"and", "or", "xor"})
 
 
 class IrregularError(Exception):
     """The grid does not fall into intervals, or an address is no sum of multiples."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Relevant:
-    """Nodes that tell blocks apart: compared ones, and addresses. ``irregular``: others do."""
-
-    compared: tuple[Node, ...]
-    addresses: tuple[Node, ...]
-    irregular: bool
-
-
-_relevant: Attached[Scheme, _Relevant] = Attached("relevant")
 
 
 def choose_blocks(
@@ -89,8 +71,10 @@ def choose_blocks(
     large = [pair for pair in asked if not _small(pair[0])]
     kinds = iter(_kinds_of_blocks(scheme, large) if large else ())
     return [
-        _whole(launch) if _small(launch) else _chosen(scheme, launch, next(kinds), knowable)
-        for launch, _ in asked
+        _whole(launch)
+        if _small(launch)
+        else _chosen(Forms(scheme, launch, constant), launch, next(kinds), knowable)
+        for launch, constant in asked
     ]
 
 
@@ -103,9 +87,7 @@ def _whole(launch: Launch) -> SampledBlocks:
     return SampledBlocks(blocks, (1.0,) * launch.blocks, launch.blocks, True)
 
 
-def _chosen(
-    scheme: Scheme, launch: Launch, looked: _Looked | None, knowable: bool
-) -> SampledBlocks:
+def _chosen(forms: Forms, launch: Launch, looked: _Looked | None, knowable: bool) -> SampledBlocks:
     lanes = launch.warps_per_block * WARP_SIZE
     try:
         if looked is None:
@@ -114,12 +96,15 @@ def _chosen(
         if prod(len(axis) for axis in axes) * lanes > MOST_LANES:
             raise IrregularError
     except IrregularError:
-        count = max(1, len(scheme.cfg.body.instructions))
-        plan = plan_blocks(launch, balanced=True)
+        count = max(1, len(forms.scheme.cfg.body.instructions))
+        cuts = turns(forms, launch)
+        plan = plan_blocks(launch, cuts=cuts, balanced=True)
         drawn = knowable and count * lanes * len(plan.blocks) <= DRAWN_CELLS
         if not drawn:
             few = min(MOST_BLOCKS, SAMPLED_CELLS // (count * lanes))
-            plan = plan_blocks(launch, most=max(FEWEST_BLOCKS, few), balanced=True)
+            plan = plan_blocks(
+                launch, most=max(FEWEST_BLOCKS, few), cuts=cuts, balanced=not any(cuts)
+            )
         weights = tuple(float(w) for w in plan.weights())
         held = plan if drawn else None
         return SampledBlocks(plan.blocks, weights, launch.blocks, plan.complete, held)
@@ -135,66 +120,6 @@ def _chosen(
     )
 
 
-def _relevant_nodes(scheme: Scheme) -> _Relevant:
-    known = _relevant.get(scheme)
-    if known is not None:
-        return known
-    depends = _depending(scheme)
-    decisions: list[Node] = [e.condition for e in scheme.endings if e.condition is not None]
-    decisions += [guard for guards in scheme.guards for _, guard, _ in guards]
-    addresses = [access.address for found in scheme.accesses for access in found]
-    compared: list[Node] = []
-    irregular = False
-    seen: set[Node] = set()
-    stack = [*decisions, *addresses]
-    while stack:
-        node = stack.pop()
-        if node in seen or node not in depends:
-            continue
-        seen.add(node)
-        stack.extend(node.args)
-        if node.op == "phi":
-            phi = scheme.phis[node]
-            stack.append(phi.start)
-            if phi.step is None or phi.step in depends:
-                irregular = True
-        elif node.op in COMPARISONS or node.op in ("min.s", "max.s", "min.u", "max.u"):
-            compared.append(node)
-        elif node.op == "mul":
-            irregular |= all(arg in depends for arg in node.args)
-        elif node.op not in _TRANSPARENT and not (node.bits == 1 and node.op in _LOGIC):
-            irregular = True
-    found = _Relevant(
-        tuple(compared),
-        tuple(dict.fromkeys(address for address in addresses if address in depends)),
-        irregular,
-    )
-    _relevant.set(scheme, found)
-    return found
-
-
-def _depending(scheme: Scheme) -> set[Node]:
-    """Nodes made of ``ctaid``."""
-    found: set[Node] = set()
-    for _ in range(4):  # phis depend on nodes made later
-        before = len(found)
-        for node in scheme.graph.nodes:
-            if node in found:
-                continue
-            if node.op == "special":
-                if str(node.value).startswith("ctaid"):
-                    found.add(node)
-            elif any(arg in found for arg in node.args):
-                found.add(node)
-            elif node.op == "phi":
-                phi = scheme.phis[node]
-                if phi.start in found or (phi.latch is not None and phi.latch in found):
-                    found.add(node)
-        if len(found) == before:
-            break
-    return found
-
-
 class Forms:
     """Affine forms with the launch's constants filled in and loop counters taken apart."""
 
@@ -202,6 +127,7 @@ class Forms:
         self.scheme = scheme
         self.launch = launch
         self.constant = constant
+        self.row = 0  # see forms.row_of
         self.memo: dict[Node, Affine | None] = {}
 
     def leaf(self, node: Node) -> Any:
@@ -281,7 +207,7 @@ def _kinds_of_blocks(
 ) -> list[_Looked | None]:
     """What tells blocks apart, for each launch; ``None`` where that is irregular. The sums of all
     are worked out at once, as far as launches do not differ in them."""
-    relevant = _relevant_nodes(scheme)
+    relevant = relevant_nodes(scheme)
     if relevant.irregular:
         return [None] * len(asked)
     if len(asked) == 1:
@@ -293,11 +219,7 @@ def _kinds_of_blocks(
     compared: list[_Sum] = []
     try:
         for node in relevant.compared:
-            for arg in node.args:
-                _must_not_wrap(forms, arg)
-            compared.append(_difference(forms, node.args[0], node.args[1]))
-            if node.op.endswith(".u"):  # unsigned: the order also turns where a side changes sign
-                compared += [forms.form(node.args[0]), forms.form(node.args[1])]
+            compared += _compared(forms, node)
         addresses = [forms.form(node) for node in relevant.addresses]
     except IrregularError:
         return [None] * len(asked)
@@ -369,6 +291,39 @@ def _intervals(launch: Launch, looked: _Looked) -> list[list[tuple[int, float]]]
     return [_axis(launch.grid[axis], singles[axis], cuts[axis], periods[axis]) for axis in range(3)]
 
 
+def turns(forms: Forms, launch: Launch) -> tuple[tuple[int, ...], ...]:
+    """Along each axis, blocks from which on some comparison has another outcome for some lane, or
+    for all, whatever else is unknown.
+
+    So guards that few blocks pass are found where the grid does not fall into intervals. A loop of
+    smaller steps than from block to block is taken to go up to where the next block begins.
+    """
+    cuts: list[set[int]] = [set(), set(), set()]
+    for node in relevant_nodes(forms.scheme).compared:
+        with suppress(IrregularError):
+            for part in _compared(forms, node):
+                found = _along(forms, part)
+                if found is None:
+                    continue
+                # 0 is on the side of what is less in `<=`, unless the sides are exchanged.
+                slope, zero = found.slope, node.op.startswith("le") != found.turned
+                looped = any(0 < abs(step) < slope for step in part[2])
+                high = max(found.high, found.low + slope - 1) if looped else found.high
+                cuts[found.axis].update(-((end - zero) // slope) for end in (found.low, high))
+    sizes = zip(cuts, launch.grid, strict=True)
+    return tuple(tuple(sorted(cut for cut in found if 0 < cut < size)) for found, size in sizes)
+
+
+def _compared(forms: Forms, node: Node) -> list[_Sum]:
+    """What a comparison turns at, where it is zero. Raises IrregularError."""
+    for arg in node.args:
+        _must_not_wrap(forms, arg)
+    parts = [_difference(forms, node.args[0], node.args[1])]
+    if node.op.endswith(".u"):  # unsigned: the order also turns where a side changes sign
+        parts += [forms.form(node.args[0]), forms.form(node.args[1])]
+    return parts
+
+
 def _difference(forms: Forms, left: Node, right: Node) -> _Sum:
     first, terms, steps = forms.form(left)
     second, others, more = forms.form(right)
@@ -397,15 +352,20 @@ def _must_not_wrap(forms: Forms, node: Node) -> None:
         raise IrregularError
 
 
-def _turn(
-    forms: Forms,
-    launch: Launch,
-    form: _Sum,
-    singles: list[set[int]],
-    cuts: list[set[int]],
-) -> None:
-    """Note the blocks in which ``form`` is zero or changes its sign for some lane."""
-    constant, terms, steps = form
+class _Along(NamedTuple):
+    """A value that grows by ``slope`` from block to block of one axis: its bounds in block 0 over
+    lanes. ``turned``: it is the negative of what was asked for."""
+
+    axis: int
+    slope: int
+    low: int
+    high: int
+    turned: bool
+
+
+def _along(forms: Forms, form: _Sum) -> _Along | None:
+    """Loop counters are left out; ``None``: it is the same in all blocks, or not known at all."""
+    constant, terms, _ = form
     axis, slope = -1, 0
     low = high = constant
     for leaf, factor in terms.items():
@@ -417,15 +377,29 @@ def _turn(
         bounds = forms.bounds(leaf)
         if bounds is None:
             if leaf.op == "unknown" or (leaf.op == "param" and forms.leaf(leaf) is None):
-                return  # a decision on what is not known splits no blocks
+                return None  # a decision on what is not known splits no blocks
             raise IrregularError
         ends = sorted((factor * bounds[0], factor * bounds[1]))
         low, high = low + ends[0], high + ends[1]
     if axis < 0:
+        return None
+    return _Along(axis, *((slope, low, high, False) if slope > 0 else (-slope, -high, -low, True)))
+
+
+def _turn(
+    forms: Forms,
+    launch: Launch,
+    form: _Sum,
+    singles: list[set[int]],
+    cuts: list[set[int]],
+) -> None:
+    """Note the blocks in which ``form`` is zero or changes its sign for some lane."""
+    found = _along(forms, form)
+    if found is None:
         return
+    axis, slope, low, high, _ = found
+    steps = form[2]
     size = launch.grid[axis]
-    if slope < 0:
-        slope, low, high = -slope, -high, -low
     step = 0
     for one in steps:
         step = gcd(step, one)

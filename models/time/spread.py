@@ -76,9 +76,12 @@ def uncalibrated_estimate(seconds: float, low_seconds: float, high_seconds: floa
 # ``bottleneck_errors.csv`` (made by ``python -m wattcast.training.bottleneck --write``) holds
 # ln(measured / predicted) of the application programs of four GPUs at their highest clocks. A
 # program is a group, over all GPUs: an unseen program is what a user brings.
+# ``served_errors.csv`` (``python -m studies widths --write``) holds those of the answers of the
+# service, for programs, a sweep and tuning spaces on boards that no measured time was used for.
 
 
 ERRORS = Path(__file__).with_name("bottleneck_errors.csv")
+ERRORS_SERVED = Path(__file__).with_name("served_errors.csv")
 
 
 class ProgramError(NamedTuple):
@@ -89,10 +92,10 @@ class ProgramError(NamedTuple):
     log_ratio: float
 
 
-@lru_cache(maxsize=1)
-def program_errors() -> tuple[ProgramError, ...]:
+@lru_cache(maxsize=2)
+def program_errors(path: Path = ERRORS) -> tuple[ProgramError, ...]:
     """All errors the intervals rest on."""
-    with ERRORS.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding="utf-8", newline="") as file:
         return tuple(
             ProgramError(row["gpu"], row["program"], float(row["log_ratio"]))
             for row in csv.DictReader(file)
@@ -117,16 +120,15 @@ def level_of(gpu: GpuProfile) -> float:
 def interval_width(gpu_id: str) -> tuple[IntervalWidth, Basis]:
     """Interval factors at 90 % and what they rest on.
 
-    The errors of all four GPUs are pooled, because fifteen programs give no 90 % quantile. A GPU
-    among them is ``unseen_kernel``; any other has datasheet facts alone: ``uncalibrated``, and
-    ``EXTRAPOLATED_WIDENING`` times as wide in logarithms.
+    The errors of all GPUs are pooled, because fifteen programs give no 90 % quantile. A GPU among
+    the four of ``bottleneck_errors.csv`` is ``unseen_kernel``; any other has datasheet facts alone:
+    ``uncalibrated``, by what answers missed on boards without calibration.
     """
-    errors = program_errors()
+    measured = any(error.gpu == gpu_id for error in program_errors())
+    errors = program_errors() if measured else program_errors(ERRORS_SERVED)
     programs = sorted({error.program for error in errors})
     groups = [programs.index(error.program) for error in errors]
     residuals = [error.log_ratio for error in errors]
     low, high = conformal_factors(residuals, groups, LEVEL, symmetric=True)
     width = IntervalWidth(low_factor=low, high_factor=high)
-    if any(error.gpu == gpu_id for error in errors):
-        return width, "unseen_kernel"
-    return width.widened(EXTRAPOLATED_WIDENING), "uncalibrated"
+    return width, "unseen_kernel" if measured else "uncalibrated"

@@ -99,7 +99,7 @@ def _fitted(rows: ScalingRows, train: Bools) -> dict[str, Floats]:
 def applications_table(root: Path | None = None) -> str:
     """The table of this study, Markdown. Raises DataError for missing data."""
     time, power = scales("real", root)
-    shape, away = time.shape, np.array([pair != REFERENCE for pair in time.columns])
+    shape, away = time.shape, ~time.columns.isin([tuple(REFERENCE)])
     mean = [np.broadcast_to(frame.mean(), shape).ravel() for frame in scales("micro", root)]
     true = [time.to_numpy().ravel(), power.to_numpy().ravel()]
     both = [*zip(mean, true, strict=True), (mean[0] * mean[1], true[0] * true[1])]
@@ -117,7 +117,7 @@ def applications_table(root: Path | None = None) -> str:
         )
     ]
     energy = (1 - time * power).mean()
-    core, memory = energy.idxmax()
+    core, memory = energy.index[int(np.argmax(energy))]
     title = f"best fixed pair, {core:g}/{memory:g} MHz"
     lines.append(_line(title, shape[0], None, 100 * energy.max(), saved.oracle_percent))
     one = from_counters(root)

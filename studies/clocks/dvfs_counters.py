@@ -14,8 +14,8 @@ from studies.clocks.dvfs_judged import (
     Judged,
     spread_over,
 )
-from studies.clocks.scaling_rows import Bools, Floats, ScalingRows
-from studies.clocks.scaling_studies import TITAN_X, Scored, score_table
+from studies.clocks.scaling_rows import TITAN_X, Bools, Floats, ScalingRows
+from studies.clocks.scaling_studies import Scored, score_table
 from studies.pages.figures import Figure, Line, Panel, bars, curves
 from studies.pages.page import Section, Table
 from studies.pages.targets import Target

@@ -22,11 +22,11 @@ from studies.clocks.applications import from_counters
 from studies.clocks.known_points import known_table
 from studies.clocks.scaling_artifacts import write_campaigns
 from studies.clocks.scaling_parts import library_table, parts_table
+from studies.clocks.scaling_rows import TITAN_X
 from studies.clocks.scaling_studies import (
     DCGM_CAMPAIGNS,
     MICRO_CAMPAIGNS,
     NVPROF_CAMPAIGNS,
-    TITAN_X,
     choice_table,
     run_studies,
     score_table,

@@ -8,11 +8,10 @@ import numpy as np
 
 from studies.clocks.scaling_fits import PowerSettings, TimePrior
 from studies.clocks.scaling_protocols import PhysicalFit, fit_physical, log_ratios
-from studies.clocks.scaling_rows import Bools, Floats, ScalingRows, scaling_rows
+from studies.clocks.scaling_rows import TITAN_X, Bools, Floats, ScalingRows, scaling_rows
 from studies.clocks.scaling_studies import (
     DCGM_CAMPAIGNS,
     NVPROF_CAMPAIGNS,
-    TITAN_X,
     scale_scores,
 )
 from studies.clocks.scaling_trees import CANDIDATES, Library, ResidualRows, inner_errors

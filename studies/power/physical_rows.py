@@ -323,7 +323,8 @@ def sweep_frame(gpu_id: str) -> pd.DataFrame:
     whose clock fell are left out. Raises DataError."""
     frame: pd.DataFrame = pd.read_csv(data_root() / "modern" / "fma_sweep_power.csv")
     frame = frame.loc[frame["gpu"] == gpu_id]
-    return frame.loc[frame["core_mhz"] == frame["core_mhz"].max()]
+    highest: pd.DataFrame = frame.loc[frame["core_mhz"] == frame["core_mhz"].max()]
+    return highest
 
 
 def sweep_rows(gpu_id: str) -> GpuRows:

@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 
 from tests.features.test_reuse import stream_without_reuse
-from wattcast.features.activity.memory import L2_SHARE, MemoryLevels, memory_levels
-from wattcast.features.gpus import load_gpu
+from wattcast.features.activity.memory import (
+    L2_SHARE,
+    SHARED_CARVEOUTS_KB,
+    MemoryLevels,
+    l1_bytes,
+    memory_levels,
+)
+from wattcast.features.gpus import gpu_ids, load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.occupancy import Occupancy
 from wattcast.features.reuse import ReuseCurve, Sharing, Stream
@@ -65,10 +71,11 @@ def test_what_is_read_again_hits_if_the_blocks_of_an_sm_fit_into_l1() -> None:
 
 
 def test_shared_memory_is_taken_from_l1() -> None:
+    # Eight blocks with 100 lines each: 16 KiB of shared memory leave 112 KiB, 24 take 32.
     stream = rereading(100, 5)
-    held = levels(stream, requests=500, shared=3 * 1024)
+    held = levels(stream, requests=500, shared=2 * 1024)
     assert held.l2_sectors == pytest.approx(stream.unique_kept_sectors)
-    less = levels(stream, requests=500, shared=4 * 1024)
+    less = levels(stream, requests=500, shared=3 * 1024)
     assert less.l2_sectors == pytest.approx(stream.kept_load_sectors)
     none = levels(stream, requests=500, shared=16 * 1024)
     assert none.l2_sectors == stream.kept_load_sectors
@@ -159,3 +166,27 @@ def test_l1_of_maxwell_and_small_pascals_holds_read_only_loads_alone(
     launch = Launch.of(BLOCKS, 256)
     found = memory_levels(traffic, load_gpu(gpu), launch, resident, 0, read_only)
     assert found.l2_sectors == pytest.approx(passing * BLOCKS * 8 * 4)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "blocks", "shared_bytes", "kib"),
+    [
+        ("tesla-v100", 2, 0, 128), ("tesla-v100", 2, 20_000, 64), ("tesla-v100", 1, 98_304, 32),
+        ("rtx-2080-ti", 1, 0, 64), ("rtx-2080-ti", 8, 5_000, 32),
+        ("a100-pcie-40gb", 8, 0, 184), ("a100-pcie-40gb", 1, 166_912, 28),
+        ("gtx-1080-ti", 4, 10_000, 48), ("tesla-k20", 1, 0, 0),
+    ],
+)  # fmt: skip
+def test_l1_has_what_the_steps_of_shared_memory_leave(
+    gpu: str, blocks: int, shared_bytes: int, kib: int
+) -> None:
+    """By hand from the CUDA C++ Programming Guide; from 8.0 on a block has 1 KB more."""
+    assert l1_bytes(load_gpu(gpu), blocks, shared_bytes) == kib * 1024
+
+
+def test_every_unified_l1_knows_its_steps() -> None:
+    for gpu in map(load_gpu, gpu_ids()):
+        if float(gpu.compute_capability) >= 7.0:
+            assert SHARED_CARVEOUTS_KB[gpu.compute_capability][-1] * 1024 == (
+                gpu.capability.shared_bytes_per_sm
+            )

@@ -291,6 +291,24 @@ def test_what_is_spilled_goes_to_local_memory():
     assert tight.l2_sectors == pytest.approx(wide_open.l2_sectors + stores)
 
 
+def test_what_is_spilled_in_a_loop_is_moved_in_each_round():
+    """And what merely lives through a loop is spilled around it."""
+    from wattcast.features.cuda import find_ptxas, measure_resources
+
+    if find_ptxas() is None:
+        pytest.skip("extra 'cuda' is not installed (ptxas wheel)")
+    gpu, launch = load_gpu("tesla-v100"), Launch.of(64, 128)
+    for apart, times in ((False, 10), (True, 1)):
+        text = wide(40, ".maxnreg 24", rounds=10, apart=apart)
+        module = read_module(text)
+        report = measure_resources(text, module.kernel(None).name, (7, 0))
+        assert report is not None
+        assert report.spills
+        activity = analyse(module, None, launch, gpu, ptxas=True).activity
+        spilled = report.spill_load_bytes + report.spill_store_bytes
+        assert activity.local_sectors == pytest.approx(64 * 4 * spilled * times, rel=0.05), apart
+
+
 COUNTED = LOOPS.replace("ld.param.u32 %r1, [n];", "mov.u32 %r1, 24;")
 
 

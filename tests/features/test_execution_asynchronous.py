@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cache
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -15,8 +16,9 @@ from tests.fixtures.kernels.data import FixtureKernel, materialise, ptx_path, ta
 from tests.fixtures.kernels.expected import tensor
 from tests.fixtures.kernels.launches.tensor import TENSOR_KERNELS
 from tests.reference.fixtures import run_fixture
+from tests.reference.machine import run as interpret
 from wattcast.features.analysis import KernelAnalysis, analyse
-from wattcast.features.execution import ExactMemory, execute
+from wattcast.features.execution import ExactMemory, bulk, execute
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
@@ -314,3 +316,66 @@ def test_products_and_matrices_not_followed_are_counted_where_nothing_rests_on_t
     result, _ = run(wanted, exact=False, declarations=".shared .align 16 .b8 tile[512];")
     told = [each.detail for each in result.diagnostics if each.code == "unsupported_instruction"]
     assert any("sparse or scaled mma" in detail for detail in told)
+
+
+PHASES = {
+    "state": """setp.ne.u32 %p1, %r2, 0; @%p1 bra $ready; mbarrier.init.shared.b64 [%r6], 64;
+        $ready: bar.sync 0; st.shared.u32 [%r7], %r2; mbarrier.arrive.shared.b64 %rd5, [%r6];
+        $wait: mbarrier.test_wait.shared.b64 %p2, [%r6], %rd5; @!%p2 bra $wait;
+        xor.b32 %r8, %r7, 128; ld.shared.u32 %r9, [%r8]; st.global.u32 [%rd3], %r9; ret;""",
+    "counts and drops": """setp.ne.u32 %p1, %r2, 0; @%p1 bra $ready;
+        mbarrier.init.shared.b64 [%r6], 65;
+        $ready: bar.sync 0; mbarrier.arrive.shared.b64 _, [%r6]; @%p1 bra $wait;
+        mbarrier.arrive_drop.shared.b64 _, [%r6];
+        $wait: mbarrier.try_wait.parity.shared.b64 %p2, [%r6], 0; @!%p2 bra $wait;
+        mbarrier.arrive.shared.b64 %rd5, [%r6];
+        $next: mbarrier.try_wait.parity.shared.b64 %p2, [%r6], 1; @!%p2 bra $next;
+        cvt.u32.u64 %r9, %rd5; st.global.u32 [%rd3], %r2; ret;""",
+    "bytes": """setp.ne.u32 %p1, %r2, 0; @%p1 bra $wait0; mbarrier.init.shared.b64 [%r6], 1;
+        $wait0: bar.sync 0; setp.lt.u32 %p3, %r2, 32; @%p3 bra $wait; @!%p1 bra $wait;
+        setp.ne.u32 %p2, %r2, 32; @%p2 bra $wait;
+        mbarrier.expect_tx.relaxed.cta.shared.b64 [%r6], 48;
+        mbarrier.arrive.shared.b64 _, [%r6]; st.shared.u32 [%r10], %r2;
+        mbarrier.complete_tx.relaxed.cta.shared.b64 [%r6], 48;
+        $wait: mbarrier.try_wait.parity.shared.b64 %p2, [%r6], 0; @!%p2 bra $wait;
+        ld.shared.u32 %r9, [%r10]; st.global.u32 [%rd3], %r9; ret;""",
+}
+STARTS = "mov.u32 %r6, phases; mov.u32 %r10, words; shl.b32 %r7, %r2, 2; add.u32 %r7, %r7, %r10;\n"
+SHARED = ".shared .align 8 .b8 phases[16]; .shared .align 256 .b8 words[256];"
+
+
+@pytest.mark.parametrize("name", PHASES)
+def test_phases_of_memory_barriers_are_those_of_the_reference(name: str) -> None:
+    body = STARTS + PHASES[name]
+    result, out = run(body, grid=2, block=64, declarations=SHARED)
+    text = kernel(body, declarations=SHARED)
+    wanted = interpret(text, "k", (2,), (64,), {"out": np.zeros(128, "u4"), "n": np.uint32(0)})
+    assert result.diagnostics == ()
+    assert out.tolist() == wanted.memory["out"].tolist()
+    found = result.functions["k"]
+    for one in wanted.per_instruction:
+        counts = found.warp_executions[one.index], found.active_lanes[one.index]
+        assert counts == (one.warp_executions, one.active_lanes), one.opcode
+
+
+def test_a_phase_that_never_ends_is_told_and_left() -> None:
+    body = STARTS + """setp.ne.u32 %p1, %r2, 0; @%p1 bra $wait; mbarrier.init.shared.b64 [%r6], 99;
+        $wait: bar.sync 0;
+        $again: mbarrier.try_wait.parity.shared.b64 %p2, [%r6], 0; @!%p2 bra $again;
+        st.global.u32 [%rd3], %r2; ret;"""  # fmt: skip
+    result, out = run(body, block=64, declarations=SHARED)
+    assert {each.code for each in result.diagnostics} == {"mbarrier_stuck"}
+    assert out.tolist() == list(range(64))
+
+
+def test_copies_larger_than_shared_memory_end() -> None:
+    body = STARTS + """mov.u32 %r8, -16; mad.wide.u32 %rd4, %r5, 65536, %rd1;
+        mbarrier.init.shared.b64 [%r6], 1;
+        cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes
+            [%r10], [%rd4], %r8, [%r6];
+        ret;"""  # fmt: skip
+    with patch.object(bulk, "MOST_LISTED", 1 << 10):
+        result, _ = run(body, grid=9, block=64, exact=False, declarations=SHARED)
+    held = 512 // 32  # of what is copied shared memory holds no more than it has
+    assert result.memory.load_sectors == 9 * 64 * held
+    assert result.memory.unique_load_sectors == pytest.approx(9 * 64 * held, rel=0.05)

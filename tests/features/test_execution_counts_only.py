@@ -45,7 +45,10 @@ def test_counts_are_those_of_a_whole_execution(
     monkeypatch.setattr(Program, "_is_idle", lambda *_: False)
     whole, every = ran(kernel)
     assert handlers <= every
-    assert plain(found) == plain(whole)
+    counts, counts_of_whole = plain(found), plain(whole)
+    # Products of matrices that decide nothing are not charged, nothing else differs.
+    assert counts["sampling"].pop("effort") <= counts_of_whole["sampling"].pop("effort")
+    assert counts == counts_of_whole
 
 
 def test_arithmetic_that_decides_nothing_is_left_out(

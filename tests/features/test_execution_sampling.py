@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -190,3 +192,66 @@ def test_a_few_blocks_stand_for_the_whole_launch(grid: tuple[int, ...], block: i
 def test_where_few_blocks_are_sampled_all_are_needed() -> None:
     launch = Launch.of(4, 1024)
     assert plan_blocks(launch).fewer(launch) is None
+
+
+def test_classes_too_many_for_the_budget_join_those_beside_them() -> None:
+    # Of 3 x 4 classes the least along its axis, x = 30, joins the smaller one beside it.
+    plan = plan_blocks(Launch.of((100, 50), 1024), cuts=((30, 31), (5, 6, 20), ()))
+    assert len(plan.sizes) <= 9
+    assert max(plan.sizes) == 69 * 30
+    assert sum(plan.sizes) == 5000
+
+
+TILES = """
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry tiles(.param .u64 to, .param .u64 from, .param .u32 wide, .param .u32 high)
+{
+.reg .pred %p<3>; .reg .f32 %f<4>; .reg .b32 %r<12>; .reg .b64 %rd<8>;
+ld.param.u64 %rd1, [to]; ld.param.u64 %rd2, [from];
+ld.param.u32 %r1, [wide]; ld.param.u32 %r2, [high];
+mov.u32 %r3, %ctaid.x; mov.u32 %r4, %ctaid.y; mov.u32 %r5, %tid.x;
+mad.lo.s32 %r6, %r3, 32, %r5;
+setp.ge.s32 %p1, %r6, %r1;
+@%p1 bra DONE;
+shl.b32 %r7, %r4, 2;
+mov.u32 %r8, 0;
+NEXT:
+add.s32 %r9, %r7, %r8;
+setp.ge.s32 %p2, %r9, %r2;
+@%p2 bra SKIP;
+cvt.rn.f32.s32 %f1, %r9;
+sqrt.rn.f32 %f2, %f1;
+cvt.rzi.s32.f32 %r10, %f2;
+mad.lo.s32 %r11, %r10, %r1, %r6;
+mul.wide.s32 %rd3, %r11, 4;
+add.s64 %rd4, %rd2, %rd3;
+ld.global.f32 %f3, [%rd4];
+mad.lo.s32 %r11, %r9, %r1, %r6;
+mul.wide.s32 %rd5, %r11, 4;
+add.s64 %rd6, %rd1, %rd5;
+st.global.f32 [%rd6], %f3;
+SKIP:
+add.s32 %r8, %r8, 1;
+setp.lt.s32 %p2, %r8, 4;
+@%p2 bra NEXT;
+DONE:
+ret;
+}
+"""
+
+
+@pytest.mark.parametrize("mode", ["executed", "symbolic"])
+def test_blocks_that_work_are_found_where_addresses_are_no_sums(mode: Literal["executed"]) -> None:
+    """Launched without regard to the four rows of each thread, three in four blocks leave at once;
+    the addresses come from a square root."""
+    wide, high = 3200, 1001
+    module = read_module(TILES)
+    launch = Launch.of((200, high), 32, arguments={"2": wide, "3": high})
+    gpu = load_gpu("tesla-v100")
+    found = analyse(module, "tiles", launch, gpu, analysis=mode)
+    counts = found.counts.functions(None)["tiles"]
+    (load,) = (at for at, one in enumerate(module.kernel("tiles").body.instructions)
+               if one.opcode == "ld.global.f32")  # fmt: skip
+    assert counts.requests[load] == pytest.approx(wide / 32 * high, rel=0.01)

@@ -22,7 +22,6 @@ WITHIN = 1.3
 NO_SUM = {
     "geometric": "a remainder of what a loop doubles",
     "constant_filter": "a window clamped at the edges, in a main loop and a remainder",
-    "wmma_matmul": "a row of tiles is the warp's number by that of tiles in a row",
 }
 """Addresses that are known, but not as sums of multiples."""
 
@@ -140,6 +139,22 @@ def test_tiles_of_matrices_touch_the_sectors_of_their_lines(name: str) -> None:
     ours, theirs = worked_out.activity.values(), executed.activity.values()
     for each in ("global_load_sectors", "global_store_sectors", "shared_transactions"):
         assert ours[each] == pytest.approx(theirs[each]), each
+
+
+@pytest.mark.parametrize("mode", ["symbolic", "executed"])
+def test_blocks_in_a_line_that_make_rows_of_tiles_share_them(mode: Any) -> None:
+    """``row = warp / tiles; column = warp % tiles``, N = 4096: 32 blocks make a row of tiles. A
+    wave of blocks goes through K in step: all of B once a wave, of A the rows it works on."""
+    (kernel,) = (kernel for kernel in KERNELS if kernel.name == "wmma_matmul")
+    size = 4096
+    given: dict[str, Any] = {str(each): PointerHint(size * size) for each in range(3)}
+    given |= {str(each): size for each in range(3, 6)}
+    launch = Launch.of((size // 16) ** 2 // 8, 256, 0, given)
+    module = read_module(ptx_path(kernel.source, "sm_70").read_text())
+    found = analyse(module, kernel.entry, launch, GPU, analysis=mode).activity
+    matrix = size * size * 2 / 32
+    wave = GPU.sm_count * found.resident_blocks_per_sm
+    assert found.dram_read_sectors == pytest.approx(matrix * (launch.blocks / wave + 1), rel=0.2)
 
 
 def test_a_matrix_product_reads_its_factors_about_once() -> None:

@@ -190,7 +190,7 @@ class _Fusion:
         for one, facts in zip(body.instructions, self._facts, strict=True):
             checkpoint()
             rule = rules.get(facts.entry)
-            if rule is not None:
+            if rule is not None and one.operands:  # none: text that ptxas would refuse
                 rule(one, facts)
         instructions = np.array([facts.sass_expansion for facts in self._facts])
         alone = [pipes_of(one.opcode) for one in body.instructions]
@@ -218,7 +218,7 @@ class _Fusion:
         entered: dict[int, int] = {}  # branches that lead to a position
         ahead: dict[int, int] = {}  # conditional branches that lead a little forward
         for one, facts in zip(self._body.instructions, self._facts, strict=True):
-            if facts.entry == "bra":
+            if facts.entry == "bra" and one.operands:
                 target = self._labels.get(getattr(one.operands[0], "name", ""), 0)
                 entered[target] = entered.get(target, 0) + 1
                 if one.predicate is not None and 0 < target - one.position <= _FARTHEST:
@@ -329,6 +329,8 @@ class _Fusion:
         if len(halves) != 2 or len(join.operands) < 3:
             return False
         (a, b) = halves
+        if min(len(a.operands), len(b.operands)) < 3:
+            return False
         if self._facts[a.position].entry == self._facts[b.position].entry:
             return False
         if a.operands[1] != b.operands[1]:

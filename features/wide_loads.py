@@ -9,7 +9,9 @@ neighbours through different registers).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -111,41 +113,65 @@ def _groups(loads: dict[int, tuple[int, int]], aligned: int) -> Iterator[tuple[i
 
 
 class _Alignment:
-    """The power of two, up to ``WIDEST``, that a register's value is known to be a multiple of."""
+    """The power of two, up to ``WIDEST``, that a register's value is known to be a multiple of.
+
+    Every register starts as ``WIDEST``, so that what leads back to itself does not change it, and
+    falls by what writes it: each at most five times.
+    """
 
     def __init__(self, body: Body) -> None:
-        self._writers: dict[str, list[Instruction]] = {}
-        for names, one in zip(flow(body).writes, body.instructions, strict=True):
-            for name in names:
-                self._writers.setdefault(name, []).append(one)
-        self._known: dict[str, int] = {}
+        self._body = body
 
     def of(self, name: str) -> int:
-        if name not in self._known:
-            self._known[name] = WIDEST  # what leads back to itself does not change it
-            found = [self._result(one) for one in self._writers.get(name, ())]
-            self._known[name] = min(found, default=1)
-        return self._known[name]
+        return self._known.get(name, 1)
 
-    def _operand(self, operand: object) -> int:
+    @cached_property
+    def _known(self) -> dict[str, int]:
+        known = {name: WIDEST for names in flow(self._body).writes for name in names}
+        users: dict[str, list[int]] = defaultdict(list)
+        for position, names in enumerate(flow(self._body).reads):
+            for name in names:
+                users[name].append(position)
+        waiting = dict.fromkeys(range(len(self._body.instructions)))
+        while waiting:
+            position = next(iter(waiting))
+            del waiting[position]
+            found = _result(self._body.instructions[position], known)
+            for name in flow(self._body).writes[position]:
+                if found < known[name]:
+                    known[name] = found
+                    waiting.update(dict.fromkeys(users[name]))
+        return known
+
+
+def _result(one: Instruction, known: Mapping[str, int]) -> int:
+    """What the result of an instruction is a multiple of."""
+
+    def each(operand: object) -> int:
         if type(operand) is Register:
-            return self.of(operand.name)
+            return known.get(operand.name, 1)
         if type(operand) is Immediate and isinstance(operand.value, int):
             return min(WIDEST, operand.value & -operand.value) if operand.value else WIDEST
         return WIDEST if type(operand) is Symbol and not operand.offset % WIDEST else 1
 
-    def _result(self, one: Instruction) -> int:
-        entry = classify(one.opcode).entry
-        sources = one.operands[1:]
-        if entry in ("mov", "cvta", "cvt"):
-            return self._operand(sources[0])
-        if entry in ("add", "sub", "or"):
-            return min(map(self._operand, sources))
-        if entry == "and":
-            return max(map(self._operand, sources))
-        if entry == "shl" and type(sources[1]) is Immediate:
-            return min(WIDEST, self._operand(sources[0]) << int(sources[1].value))
-        if entry in ("mul", "mad") and ".hi" not in one.opcode:
-            product = min(WIDEST, self._operand(sources[0]) * self._operand(sources[1]))
-            return product if entry == "mul" else min(product, self._operand(sources[2]))
+    entry = classify(one.opcode).entry
+    sources = [each(operand) for operand in one.operands[1:]]
+    if len(sources) < _SOURCES.get(entry, 1):  # nothing known, or text that ptxas would refuse
         return 1
+    if entry in ("mov", "cvta", "cvt"):
+        return sources[0]
+    if entry in ("add", "sub", "or"):
+        return min(sources)
+    if entry == "and":
+        return max(sources)
+    if entry == "shl":
+        by = one.operands[2]
+        known_shift = type(by) is Immediate and isinstance(by.value, int) and by.value >= 0
+        return min(WIDEST, sources[0] << min(by.value, 64)) if known_shift else 1
+    if entry in ("mul", "mad") and ".hi" not in one.opcode:
+        product = min(WIDEST, sources[0] * sources[1])
+        return product if entry == "mul" else min(product, sources[2])
+    return 1
+
+
+_SOURCES = {"add": 2, "sub": 2, "or": 2, "and": 2, "shl": 2, "mul": 2, "mad": 3}

@@ -57,7 +57,7 @@ def explain(
     models: inputs.ModelOptions,
     as_json: inputs.AsJson = False,
 ) -> None:
-    """Explain the predicted power or time of a launch, part by part."""
+    """Explain the predicted power or time of a launch."""
     from wattcast.predictor.explain import MOST_SEEDS, Method, Target, explained
     from wattcast.predictor.explain.pictures import ChartKind
     from wattcast.predictor.messages.predict import PredictRequest

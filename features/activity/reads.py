@@ -62,6 +62,10 @@ def _reads(body: Body) -> Floats:
     return found
 
 
+_OPERANDS = {"mul": 2, "neg": 1, "fma": 3, "mad": 3, "add": 2, "sub": 2}
+"""Fewest operands beside the destination."""
+
+
 def _products(body: Body) -> dict[int, Product]:
     """Multiply-adds by position: one instruction, or a product in the sum that takes it in."""
     kept = machine_code(body).instructions
@@ -72,6 +76,8 @@ def _products(body: Body) -> dict[int, Product]:
         if facts.type != "f32" or facts.pipe != "fma":
             continue
         operands = one.operands[1:]
+        if len(operands) < _OPERANDS.get(facts.entry, 0):  # tolerated, and reported by the reader
+            continue
         if facts.entry in ("mul", "neg") and not kept[one.position]:
             taken[getattr(one.operands[0], "name", "")] = one
         elif facts.entry in ("fma", "mad"):
@@ -80,10 +86,10 @@ def _products(body: Body) -> dict[int, Product]:
                 tuple(_signless(each, taken) for each in factors), _signless(addend, taken)
             )
         elif facts.entry in ("add", "sub"):
-            for factor, addend in (operands, operands[::-1]):
+            for factor, addend in (operands[:2], operands[1::-1]):
                 product = taken.get(getattr(factor, "name", ""))
                 if product is not None and classify(product.opcode).entry == "mul":
-                    found[one.position] = Product(product.operands[1:], _signless(addend, taken))
+                    found[one.position] = Product(product.operands[1:3], _signless(addend, taken))
                     break
     return found
 
@@ -99,7 +105,7 @@ def _constants(body: Body) -> frozenset[str]:
     writers = Counter(name for names in flow(body).writes for name in names)
     found: set[str] = set()
     for one in body.instructions:
-        literal = one.opcode.startswith("mov.") and type(one.operands[-1]) is Immediate
+        literal = one.opcode.startswith("mov.") and type([*one.operands, None][-1]) is Immediate
         if literal or one.opcode.startswith("ld.param"):
             found.update(name for name in flow(body).writes[one.position] if writers[name] == 1)
     return frozenset(found)

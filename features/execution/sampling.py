@@ -162,7 +162,9 @@ class SamplingPlan:
         values = np.asarray(per_block)
         weights, places = self._calibrated
         if places is not None:
-            return np.asarray(np.tensordot(weights, values.astype(np.float64), axes=(0, 0)))
+            # From the first block's on: what all blocks do alike is exact.
+            first = values[0].astype(np.float64)
+            return first * sum(self.sizes) + np.tensordot(weights, values - first, axes=(0, 0))
         total = np.zeros(values.shape[1:], dtype=np.float64)
         for chosen, size in self.drawn:
             total += values[chosen].sum(axis=0) * float(size) / chosen.size
@@ -181,6 +183,7 @@ class SamplingPlan:
         values = np.asarray(per_block, dtype=np.float64)
         weights, places = self._calibrated
         if places is not None:
+            values = values - values[0]
             scale = np.sqrt(weights)
             fit = np.linalg.lstsq(places * scale[:, None], values * scale, rcond=None)[0]
             values = values - places @ fit

@@ -198,4 +198,4 @@ def test_help_lists_predict_first_and_each_command_on_one_whole_line(run: Run) -
     assert re.match(r"  predict +Predict the power, time and energy", listed[0])
     assert len(listed) > 20
     for line in listed:
-        assert re.fullmatch(r"  \w+ +[A-Z].*\w\.", line), line
+        assert re.fullmatch(r"  [\w-]+ +[A-Z].*\w\.", line), line

@@ -1,4 +1,4 @@
-"""``wattcast dvfs`` and ``dvfs-counters``: a kernel at many clocks, by its code or its counters."""
+"""``wattcast dvfs`` and ``counters``: a kernel at many clocks, by its code or its counters."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def dvfs(
 
 
 @inputs.with_options
-def dvfs_counters(
+def counters(
     profile: Annotated[
         Path,
         typer.Argument(
@@ -100,7 +100,7 @@ def dvfs_counters(
     from wattcast.predictor.messages.counted import CountedRequest
 
     as_values = profile.suffix == ".json"
-    counters = {
+    counted = {
         "values": inputs.read_json(profile) if as_values else None,
         "profile": None if as_values else inputs.read_text(profile),
         "kernel": kernel,
@@ -110,7 +110,7 @@ def dvfs_counters(
     }
     body = {
         "gpu": gpu,
-        "counters": counters,
+        "counters": counted,
         "known": inputs.known_request(known),
         **_where(clocks, reference, constraints, every="grid"),
     }

@@ -1,4 +1,4 @@
-"""``POST /dvfs`` and ``wattcast dvfs-counters``: hardware counters in the place of code."""
+"""``POST /dvfs`` and ``wattcast counters``: hardware counters in the place of code."""
 
 from __future__ import annotations
 
@@ -265,13 +265,13 @@ def test_the_command_reads_what_profilers_print(
     profile = tmp_path / "ncu.csv"
     profile.write_text(NSIGHT_LONG, "utf-8")
     options = ("--gpu", "v100", "--kernel", "mm")
-    table, _ = run("dvfs-counters", str(profile), *options, "--power-watts", "180")
+    table, _ = run("counters", str(profile), *options, "--power-watts", "180")
     assert "nvprof counters at 1380/877 MHz" in table
     assert "min energy: " in table
-    printed, _ = run("dvfs-counters", str(profile), *options, "--json")
+    printed, _ = run("counters", str(profile), *options, "--json")
     body = {"gpu": "v100", "counters": {"profile": NSIGHT_LONG, "kernel": "mm"}}
     assert json.loads(printed) == client.post("/dvfs", json=body).json()
     values = tmp_path / "fields.json"
     values.write_text(json.dumps(FIELDS), "utf-8")
-    printed, _ = run("dvfs-counters", str(values), "--gpu", "v100", "--json")
+    printed, _ = run("counters", str(values), "--gpu", "v100", "--json")
     assert json.loads(printed)["model"]["counters"] == "dcgm"

@@ -18,7 +18,7 @@ from wattcast.app.cli.bulk import bulk
 from wattcast.app.cli.compare import diff
 from wattcast.app.cli.cost import cost
 from wattcast.app.cli.data import data
-from wattcast.app.cli.dvfs import dvfs, counters
+from wattcast.app.cli.dvfs import counters, dvfs
 from wattcast.app.cli.explain import explain
 from wattcast.app.cli.features import features, schemas
 from wattcast.app.cli.gpus import gpus

@@ -166,8 +166,9 @@ def _result(one: Instruction, known: Mapping[str, int]) -> int:
         return max(sources)
     if entry == "shl":
         by = one.operands[2]
-        known_shift = type(by) is Immediate and isinstance(by.value, int) and by.value >= 0
-        return min(WIDEST, sources[0] << min(by.value, 64)) if known_shift else 1
+        if isinstance(by, Immediate) and isinstance(by.value, int) and by.value >= 0:
+            return min(WIDEST, sources[0] << min(by.value, 64))
+        return 1
     if entry in ("mul", "mad") and ".hi" not in one.opcode:
         product = min(WIDEST, sources[0] * sources[1])
         return product if entry == "mul" else min(product, sources[2])

@@ -18,7 +18,7 @@ from wattcast.models.time.base import TimePrediction
 from wattcast.models.time.registry import DEFAULT
 from wattcast.models.time.spread import interval_of
 
-JOINT = 0.75
+JOINT = 0.735
 """Quantile by program of |ln(measured / predicted energy)| over the joined half width, 613 launches
 of 14 programs on four boards, power of programs left out: ``python -m studies intervals``."""
 

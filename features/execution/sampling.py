@@ -164,7 +164,8 @@ class SamplingPlan:
         if places is not None:
             # From the first block's on: what all blocks do alike is exact.
             first = values[0].astype(np.float64)
-            return first * sum(self.sizes) + np.tensordot(weights, values - first, axes=(0, 0))
+            beyond = np.tensordot(weights, values - first, axes=(0, 0))
+            return np.asarray(first * sum(self.sizes) + beyond)
         total = np.zeros(values.shape[1:], dtype=np.float64)
         for chosen, size in self.drawn:
             total += values[chosen].sum(axis=0) * float(size) / chosen.size

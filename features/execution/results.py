@@ -151,12 +151,14 @@ class SamplingInfo:
     """What was run. ``relative_standard_error`` is that of the launch's warp executions.
 
     ``completed`` tells that every sampled block ran to its end. ``effort`` is the work it took, in
-    instructions times lanes (``features.effort.Effort``).
+    instructions times lanes (``features.effort.Effort``). ``uneven``: blocks do more or less by
+    their place, and those that were run stand for others there.
     """
 
     plan: SamplingPlan
     launch_blocks: int
     relative_standard_error: float
+    uneven: bool
     completed: bool
     steps: int
     effort: int

@@ -97,6 +97,7 @@ def summarise(
             plan,
             launch.blocks,
             error,
+            plan.balanced is not None and not plan.complete and _differ(executed),
             all(m.finished for m in machines),
             sum(m.steps for m in machines),
             effort,
@@ -106,6 +107,11 @@ def summarise(
         carried_out=_carried_out(program, machines),
         contents=contents,
     )
+
+
+def _differ(executed: npt.NDArray[np.int64]) -> bool:
+    """Whether blocks execute more than a tenth more than others."""
+    return bool(executed.max() > 1.1 * executed.min())
 
 
 def _carried_out(program: Program, machines: list[Machine]) -> dict[str, Floats]:

@@ -12,7 +12,6 @@ from collections.abc import Iterable
 from wattcast.features.activity import Activity
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
-from wattcast.models.time.roofline import lane_flops, peaks_per_second
 
 LEAST_LAUNCH_SECONDS = 1e-6
 """Of a launch that does nothing. The shortest of 2,596 launches that a profiler timed on an RTX
@@ -25,6 +24,8 @@ def least_seconds(activities: Iterable[Activity], gpu: GpuProfile, clocks: Clock
 
 
 def _least(activity: Activity, gpu: GpuProfile, clocks: ClockPair) -> float:
+    from wattcast.models.time.roofline import lane_flops, peaks_per_second  # reads tables
+
     peaks = peaks_per_second(gpu, max(clocks.core_mhz, gpu.max_core_mhz))
     flops = lane_flops(activity, 0.0, gpu)
     memory = bandwidth_bytes_per_second(gpu, max(clocks.memory_mhz, gpu.memory_mhz))

@@ -144,7 +144,8 @@ def _line(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the exit code is 1 where data are missing."""
-    argparse.ArgumentParser(prog="studies applications", description=__doc__).parse_args(arguments)
+    parser = argparse.ArgumentParser("python -m studies applications", description=__doc__)
+    parser.parse_args(arguments)
     try:
         print(applications_table())
     except WattcastError as error:

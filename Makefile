@@ -32,7 +32,7 @@ quick: $(CUDA_STAMP) lint  ## two minutes: lint, and the tests of analysis and m
 test: $(CUDA_STAMP) lint  ## lint, types, layers, and all tests that take seconds
 	$(BIN)/python -m pytest -n 2
 
-test-slow: $(CUDA_STAMP)  ## what takes minutes: kills, studies, hostile PTX over HTTP, memory (HOSTILE_TEST_CASES=all MEMORY_TEST_KERNELS=5000: everything)
+test-slow: $(CUDA_STAMP)  ## what takes minutes: kills, studies, hostile PTX over HTTP, memory (HOSTILE_TEST_CASES=all MEMORY_TEST_KERNELS=5000 ENDS_TEST_REQUESTS=100000: everything)
 	$(BIN)/python -m pytest -n 2 -m 'slow and not alone'
 	$(BIN)/python -m pytest -n 0 -s -m alone
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,11 @@ from tests.app.conftest import settings_at
 from wattcast.features.gpus import load_gpu
 from wattcast.predictor import Predictor
 
+MANY = int(os.environ.get("ENDS_TEST_REQUESTS", "3000"))
+"""100,000 take half an hour of a core."""
 
-@pytest.mark.parametrize(
-    "count",
-    [60, pytest.param(100_000, marks=pytest.mark.slow), pytest.param(3000, marks=pytest.mark.slow)],
-)
+
+@pytest.mark.parametrize("count", [60, pytest.param(MANY, marks=pytest.mark.slow)])
 def test_random_requests_have_ends_that_can_be(count: int, tmp_path: Path) -> None:
     found = check(Predictor(settings_at(tmp_path)), count, seed=count)
     assert found.wrong == []

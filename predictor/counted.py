@@ -18,6 +18,7 @@ from wattcast.models.scaling.card import Quantity, Served, campaign_for, scaling
 from wattcast.models.scaling.counters import kind_of, use_of
 from wattcast.models.scaling.known import exponent
 from wattcast.models.scaling.physical import Scale, ScalingParameters, time_bounds
+from wattcast.models.scaling.use import CounterKind
 from wattcast.predictor import parts
 from wattcast.predictor.dvfs import wanted_pairs
 from wattcast.predictor.messages.counted import CountedRequest, KnownPoint, MeasuredCounters
@@ -55,8 +56,7 @@ def dvfs_from_counters(predictor: Predictor, request: CountedRequest) -> dict[st
     with parts.about("counters"):
         counted = _counted(request.counters, gpu)
         kind = kind_of(counted.values)
-    store = scaling_store()
-    campaign = request.campaign or campaign_for(store, gpu.id, kind, counted.clocks)
+    campaign = request.campaign or _campaign(gpu.id, kind, counted.clocks)
     model = _served(gpu.id, campaign)
     parameters = model.physical.parameters
     with parts.about("counters"):
@@ -114,9 +114,15 @@ def dvfs_from_counters(predictor: Predictor, request: CountedRequest) -> dict[st
     }
 
 
+@lru_cache(maxsize=1024)
+def _campaign(gpu: str, kind: CounterKind, clocks: ClockPair) -> str:
+    """Chosen once: reading all cards takes 16 ms, and packaged ones do not change."""
+    return campaign_for(scaling_store(), gpu, kind, clocks)
+
+
 @lru_cache(maxsize=32)
 def _served(gpu: str, campaign: str) -> Served:
-    """Opened once: packaged artifacts do not change."""
+    """Opened once, for the same reason."""
     return served(scaling_store(), gpu, campaign)
 
 

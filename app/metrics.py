@@ -14,6 +14,7 @@ What ``families`` looks up when somebody asks:
     jobs     from the database: every replica tells the same, whichever process ran them
     models   what this process answers by
     drift    of the latest predictions of this process
+    coverage what intervals held of measurements that came in later
 
 Several replicas are told apart by the instance that Prometheus scrapes.
 """
@@ -157,6 +158,7 @@ def families(services: Services) -> Iterator[Metric]:
             yield from _jobs(found)
     yield _models(services)
     yield from _drift(services)
+    yield from _coverage(services)
 
 
 def _jobs(found: JobFigures) -> Iterator[Metric]:
@@ -221,3 +223,25 @@ def _drift(services: Services) -> Iterator[Metric]:
         for name, value in drift.stability_index.items():
             index.add_metric((*labels, name), value)
     yield from (seen, outside, index)
+
+
+def _coverage(services: Services) -> Iterator[Metric]:
+    by = ("target", "gpu", "board", "model")
+    kernels = GaugeMetricFamily(
+        f"{PREFIX}observed_kernels", "Kernels measured after they were predicted.", labels=by
+    )
+    inside = GaugeMetricFamily(
+        f"{PREFIX}observed_coverage",
+        "Share of them whose first measured launch lay in its interval.",
+        labels=by,
+    )
+    widening = GaugeMetricFamily(
+        f"{PREFIX}interval_widening",
+        "How many times as wide intervals are told for it, in logarithms; 1: as calibrated.",
+        labels=by,
+    )
+    for watched, found in services.power.serving.coverage.items():
+        kernels.add_metric(watched, found.kernels)
+        inside.add_metric(watched, found.inside / found.kernels)
+        widening.add_metric(watched, found.widening)
+    yield from (kernels, inside, widening)

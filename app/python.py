@@ -6,10 +6,11 @@
 
 ``predict_many`` asks about many launches of one kernel; ``compare`` about several GPUs, or how new
 code differs from old; ``explain`` what each feature adds, for shap's plots; ``vector`` for the
-features a model sees, ``analyze`` for the analysis itself. Code is PTX text, the path of a file,
-or an object with ``.asm["ptx"]`` (a compiled Triton kernel). Nothing is stored; GPU profiles and
-models of ``WATTCAST_HOME`` count, and models that were promoted in the database of a service there
-(or of ``WATTCAST_DATABASE_URL``), unless ``registry=False`` or ``WATTCAST_REGISTRY=off``.
+features a model sees, ``analyze`` for the analysis itself, ``advise`` and ``fusion`` for what to
+change, ``rank_triton`` for the configurations of a Triton kernel. Code is PTX text, the path of a
+file, or an object with ``.asm["ptx"]`` (a compiled Triton kernel). Nothing is stored; GPU profiles
+and models of ``WATTCAST_HOME`` count, and models that were promoted in the database of a service
+there (or of ``WATTCAST_DATABASE_URL``), unless ``registry=False`` or ``WATTCAST_REGISTRY=off``.
 Every error is a ``wattcast.features.errors.WattcastError`` or, for an argument of the wrong kind,
 a ``pydantic.ValidationError``.
 """
@@ -35,12 +36,24 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
     import shap
 
     from wattcast.predictor.messages import ModelChoice, TimeModelChoice
+    from wattcast.predictor.messages.advise import AdviceAnswer
     from wattcast.predictor.messages.batch import BatchAnswer
     from wattcast.predictor.messages.compare import CompareAnswer
     from wattcast.predictor.messages.features import FeaturesAnswer
     from wattcast.predictor.messages.predict import PredictAnswer
+    from wattcast.predictor.triton import Grid
 
-__all__ = ["analyze", "compare", "explain", "predict", "predict_many", "vector"]
+__all__ = [
+    "advise",
+    "analyze",
+    "compare",
+    "explain",
+    "fusion",
+    "predict",
+    "predict_many",
+    "rank_triton",
+    "vector",
+]
 
 CUDA_SUFFIXES = (".cu", ".cuh")
 
@@ -138,6 +151,54 @@ def predict_many(
     return _typed(BatchAnswer, answer)
 
 
+def rank_triton(
+    kernels: Any,
+    *,
+    gpu: str,
+    grid: Grid,
+    arguments: Mapping[str, Any] | None = None,
+    configs: Sequence[Any] | None = None,
+    signature: Mapping[str, str] | None = None,
+    constexprs: Mapping[str, Any] | None = None,
+    kernel: str | None = None,
+    by: Literal["energy", "time"] = "energy",
+    registry: bool = True,
+    **options: Any,
+) -> dict[str, Any]:
+    """Configurations of a Triton kernel in the order of their predicted joules or seconds.
+
+    ``kernels`` is a ``@triton.jit`` or autotuned function, which is compiled for ``gpu`` with each
+    of ``configs`` (``triton.Config`` or mappings; default: of ``@triton.autotune``); or compiled
+    kernels; or the ``Path`` of a folder as TRITON_CACHE_DIR, of which ``kernel`` names one. Only
+    the first needs Triton (the extra ``triton``), none a GPU. ``grid`` are programs, or a function
+    of constants and metadata as Triton's grids are. ``arguments`` are by name (by position
+    in a cache): numbers, and hints such as ``{"elements": 4096}`` for pointers; ``signature`` are
+    their types where no number tells them. ``options`` are other members of a prediction's
+    request, such as ``clocks``.
+
+    The answer holds ``configurations`` with ``rank``, ``configuration``, ``joules``, ``seconds``
+    and ``watts``, and ``refused`` ones with their reasons. Raises DataError where none can be
+    predicted, MissingExtraError without Triton, and as ``predict`` does.
+    """
+    from wattcast.predictor import rank, triton
+
+    predictor = _predictor(registry)
+    given = dict(arguments or {})
+    if isinstance(kernels, Path):
+        found: Any = triton.read_cache(kernels, kernel)
+    elif isinstance(kernels, Sequence):
+        found = [triton.compiled(each) for each in kernels]
+    elif hasattr(kernels, "asm"):
+        found = [triton.compiled(kernels)]
+    else:
+        profile = predictor.gpus.load(gpu)
+        found = triton.compile_configurations(
+            kernels, profile, configs, signature or {}, constexprs or {}, given
+        )
+    asked = triton.candidates(found, grid, given, {"gpu": gpu, **options})
+    return rank.ranked(predictor, asked, by)
+
+
 @overload
 def compare(
     ptx: Code | None = None,
@@ -147,6 +208,7 @@ def compare(
     grid: Dimensions,
     block: Dimensions,
     model: ModelChoice | None = None,
+    board: str | None = None,
     registry: bool = True,
     **launch: Unpack[LaunchOptions],
 ) -> list[PredictAnswer]: ...
@@ -161,6 +223,7 @@ def compare(
     grid: Dimensions,
     block: Dimensions,
     model: ModelChoice | None = None,
+    board: str | None = None,
     registry: bool = True,
     **launch: Unpack[LaunchOptions],
 ) -> CompareAnswer: ...
@@ -174,6 +237,7 @@ def compare(
     grid: Dimensions,
     block: Dimensions,
     model: ModelChoice | None = None,
+    board: str | None = None,
     registry: bool = True,
     **launch: Unpack[LaunchOptions],
 ) -> list[PredictAnswer] | CompareAnswer:
@@ -184,7 +248,8 @@ def compare(
     """
     if new is None:
         asked = _kernel(ptx, grid, block, **launch)
-        answer = _answered(registry, gpus=list(gpus), model=model or "auto", **asked)
+        more = {"gpus": list(gpus), "model": model or "auto", "board": board}
+        answer = _answered(registry, **more, **asked)
         return [_predicted(one) for one in answer["predictions"]]
     from wattcast.predictor import compare as comparison
     from wattcast.predictor.messages.compare import CompareAnswer, CompareRequest
@@ -193,7 +258,7 @@ def compare(
         side: _kernel(code, grid, block, **launch) for side, code in (("old", ptx), ("new", new))
     }
     request = CompareRequest.model_validate(
-        {**sides, "gpus": list(gpus), "model": model or "physical"}
+        {**sides, "gpus": list(gpus), "model": model or "physical", "board": board}
     )
     return _typed(CompareAnswer, comparison.compare(_predictor(registry), request))
 
@@ -206,6 +271,7 @@ def explain(
     block: Dimensions,
     target: Literal["power", "time"] = "power",
     model: ModelChoice = "auto",
+    board: str | None = None,
     registry: bool = True,
     **launch: Unpack[LaunchOptions],
 ) -> shap.Explanation:
@@ -223,7 +289,8 @@ def explain(
     from wattcast.predictor.messages.predict import PredictRequest
 
     predictor = _predictor(registry)
-    asked = {"gpu": gpu, "model": model, **_kernel(ptx, grid, block, **launch)}
+    more = {"gpu": gpu, "model": model, "board": board}
+    asked = {**more, **_kernel(ptx, grid, block, **launch)}
     answer = _prediction.predict(predictor, PredictRequest.model_validate(asked))
     found = explained(predictor, answer, "shap", target)
     unit = "watts" if target == "power" else "seconds"
@@ -277,6 +344,46 @@ def analyze(
     profile = predictor.gpus.load(gpu)
     source = predictor.sources.read(request, profile)
     return parts.analysed(predictor, request, source, profile, ptxas=True)
+
+
+def advise(
+    ptx: Code | None = None,
+    *,
+    gpu: str,
+    grid: Dimensions,
+    block: Dimensions,
+    clocks: Mapping[str, float] | None = None,
+    registry: bool = True,
+    **launch: Unpack[LaunchOptions],
+) -> AdviceAnswer:
+    """What to change about a launch and what that would gain, as the service's advice.
+
+    Raises as ``predict`` does, and AnalysisError where the kernel cannot be analysed.
+    """
+    from wattcast.predictor import advise as advice
+    from wattcast.predictor.messages.advise import AdviceAnswer
+    from wattcast.predictor.messages.predict import PredictRequest
+
+    asked = {"gpu": gpu, "clocks": clocks, **_kernel(ptx, grid, block, **launch)}
+    found = advice.advise(_predictor(registry), PredictRequest.model_validate(asked))
+    return _typed(AdviceAnswer, found)
+
+
+def fusion(
+    launches: Sequence[Mapping[str, Any]], *, gpu: str, registry: bool = True
+) -> list[dict[str, Any]]:
+    """Elementwise passes worth fusing with the product of matrices before them.
+
+    ``launches``, in the order in which they run, hold the arguments of ``predict``: ``ptx``,
+    ``grid``, ``block``, ``arguments``... Each answer tells ``kernels``, the ``bytes`` of device
+    memory spared and ``gain`` in seconds and joules. Raises as ``advise`` does.
+    """
+    from wattcast.predictor import advise as advice
+    from wattcast.predictor.messages.predict import PredictRequest
+
+    asked = [{"gpu": gpu, **_kernel(**{"ptx": None, **one})} for one in launches]
+    requests = [PredictRequest.model_validate(each) for each in asked]
+    return advice.fusions(_predictor(registry), requests)
 
 
 @cache

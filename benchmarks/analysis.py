@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from time import process_time
 
 import numpy as np
 
 from benchmarks.measure import Row, at_least, at_most, fact, in_fresh_process, median_seconds
-from benchmarks.ptx_text import kernel, module
+from benchmarks.ptx_text import kernel, module, tensor_kernel
 from wattcast.features.analysis import analyse
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
+from wattcast.models.time.bottleneck import BottleneckTimeModel
 
 GPU = "tesla-v100"
 LAUNCH = Launch.of(4096, 256)
@@ -22,6 +24,19 @@ def rows() -> Iterator[Row]:
     """Every row of this part."""
     yield from _reading()
     yield from _scoring()
+    yield from _tensor()
+
+
+def _tensor() -> Iterator[Row]:
+    text, gpu, times = tensor_kernel(5000), load_gpu("a100-sxm4-40gb"), []
+    for _ in range(5):
+        begin = process_time()
+        found = analyse(read_module(text), None, Launch.of((64, 16), 128), gpu)
+        BottleneckTimeModel().predict(found, gpu)
+        times.append(process_time() - begin)
+    size = len(found.function.body.instructions)
+    yield fact("instructions of a staged kernel for tensor cores", size, "")
+    yield at_most("its analysis and time, CPU", min(times), 1.0, "s")
 
 
 def _reading() -> Iterator[Row]:
@@ -59,6 +74,7 @@ def _memory_ratio() -> float:
 import resource
 from benchmarks.ptx_text import module
 from wattcast.features.ptx import read_module
+from wattcast.models.time.bottleneck import BottleneckTimeModel
 read_module(module(0.1)).kernels[0].body
 text = module(8.0)
 def resident():

@@ -75,3 +75,50 @@ def module(megabytes: float) -> str:
         size += len(text)
         number += 1
     return "".join(parts)
+
+
+def tensor_kernel(instructions: int) -> str:
+    """A staged loop as Triton prints for attention: copies, ldmatrix, mma, exponentials, unrolled,
+    of as many rounds as the block's number says (causal), with about ``instructions``."""
+    lines = []
+    for number in range(instructions // 20):
+        at = 512 * (number % 32)
+        if number % 16 == 0:
+            lines.append(f"cp.async.cg.shared.global [%r9+{at}], [%rd5+{at}], 16;")
+        lines += [
+            f"ldmatrix.sync.aligned.m8n8.x4.shared.b16 {{%r10, %r11, %r12, %r13}}, [%r8+{at}];",
+            f"ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {{%r14, %r15}}, [%r9+{at}];",
+        ]
+        for product in range(8):
+            c = ", ".join(f"%f{4 * (product % 4) + i}" for i in range(4))
+            lines.append(
+                "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+                f"{{{c}}}, {{%r10, %r11, %r12, %r13}}, {{%r14, %r15}}, {{{c}}};"
+            )
+        for value in range(5):
+            lines += [
+                f"mul.f32 %f{20 + value}, %f{value}, 0f3F000000;",
+                f"ex2.approx.ftz.f32 %f{20 + value}, %f{20 + value};",
+            ]
+    body = "\n\t".join(lines)
+    return f""".version 8.0
+.target sm_80
+.address_size 64
+.visible .entry tensor(.param .u64 in, .param .u64 out)
+{{
+	.reg .pred %p<2>; .reg .b32 %r<24>; .reg .b64 %rd<8>; .reg .f32 %f<32>;
+	.shared .align 128 .b8 tile[32768];
+	ld.param.u64 %rd1, [in]; ld.param.u64 %rd2, [out];
+	mov.u32 %r1, %tid.x; mov.u32 %r2, %ctaid.x; mov.u32 %r3, %ntid.x;
+	mov.u32 %r4, tile; and.b32 %r5, %r1, 31; shl.b32 %r6, %r5, 4; add.u32 %r8, %r4, %r6;
+	add.u32 %r9, %r8, 512; mad.lo.u32 %r7, %r2, %r3, %r1; mul.wide.u32 %rd3, %r7, 16;
+	add.u64 %rd5, %rd1, %rd3; mov.u32 %r16, 0;
+$L__BB0_1:
+	cp.async.wait_group 1; bar.sync 0;
+	{body}
+	cp.async.commit_group; add.u64 %rd5, %rd5, 65536;
+	add.u32 %r16, %r16, 1; setp.le.u32 %p1, %r16, %r2; @%p1 bra $L__BB0_1;
+	mul.wide.u32 %rd6, %r7, 4; add.u64 %rd7, %rd2, %rd6; st.global.f32 [%rd7], %f0;
+	ret;
+}}
+"""

@@ -290,7 +290,7 @@ class KernelAnalysis:
         counts, factors = self.counts, self._factors
         return measure_extras(
             self.module, counts.functions(factors), self.launch, counts.atomics(factors),
-            self.shared_bytes_per_block,
+            self.shared_bytes_per_block, counts.traffic(factors).busy_blocks,
         )  # fmt: skip
 
     @property
@@ -378,6 +378,7 @@ class KernelAnalysis:
             counts=self.static.counts,
             launch=self.launch,
             gpu_id=self.gpu.id,
+            profile=self.gpu,
             occupancy=resident.occupancy,
             registers_per_thread=registers,
             shared_bytes_per_block=self.shared_bytes_per_block,

@@ -25,13 +25,23 @@ from wattcast.features.activity.cases import (
 from wattcast.features.activity.counts import Counted, body_of
 from wattcast.features.activity.extras import Atomics, AtomicUse
 from wattcast.features.activity.memory import Traffic
+from wattcast.features.activity.waiting import waits_for_memory
 from wattcast.features.attached import attached
 from wattcast.features.cfg import ControlFlowGraph
+from wattcast.features.dataflow import flow
 from wattcast.features.errors import WattcastError
 from wattcast.features.isa import classify
 from wattcast.features.launch import Launch
 from wattcast.features.loops import LoopForest
-from wattcast.features.ptx.ir import Body, Function, Instruction, Module
+from wattcast.features.ptx.ir import (
+    Address,
+    Body,
+    Function,
+    Instruction,
+    Module,
+    Register,
+    Special,
+)
 from wattcast.features.runs import Runs, executed_trips
 from wattcast.features.trips import How, TripCount
 
@@ -249,7 +259,7 @@ def executed_atomics(module: Module, result: ExecutionResult) -> Atomics:
             AtomicUse(
                 one.function, one.position, one.line, place.line if place else None, one.opcode,
                 one.space, one.requests, one.operations, one.passes, one.hottest_operations,
-                one.hottest_requests,
+                one.hottest_requests, owner is not None and _uniform(owner.body, one.position),
             )
         )  # fmt: skip
     facts = result.atomics
@@ -307,8 +317,39 @@ def _use(
     return AtomicUse(
         function, one.position, one.line, one.location.line if one.location else None,
         one.opcode, space, requests, lanes, passes,
-        lanes if fixed else None, requests if fixed else None,
+        lanes if fixed else None, requests if fixed else None, fixed or stride == 0,
     )  # fmt: skip
+
+
+def _uniform(body: Body, position: int) -> bool:
+    """Whether the address of an atomic follows from parameters and the block alone."""
+    writers = _writers(body)
+    reads = flow(body).reads
+    base = next((o.base for o in body.instructions[position].operands if isinstance(o, Address)), 0)
+    waiting = [base.name] if isinstance(base, Register) else []
+    seen = set(waiting)
+    while waiting:
+        for at in writers.get(waiting.pop(), ()):
+            one = body.instructions[at]
+            facts = classify(one.opcode)
+            of_lane = any(
+                isinstance(each, Special) and each.name.startswith(("%tid", "%lane"))
+                for each in one.operands
+            )
+            if of_lane or facts.category == "atomic" or waits_for_memory(facts):
+                return False
+            waiting += [name for name in reads[at] if name not in seen]
+            seen.update(reads[at])
+    return True
+
+
+@attached
+def _writers(body: Body) -> dict[str, list[int]]:
+    found: dict[str, list[int]] = {}
+    for at, names in enumerate(flow(body).writes):
+        for name in names:
+            found.setdefault(name, []).append(at)
+    return found
 
 
 def _fixed_addresses(module: Module, function: Function) -> dict[int, tuple[Node, int]]:

@@ -59,7 +59,7 @@ def reads(instruction: ir.Instruction) -> tuple[str, ...]:
     operands = instruction.operands
     written = _written_operands(instruction)
     if written:
-        if type(operands[0]) is not ir.Register:
+        if type(operands[0]) is not ir.Register and _listed(operands[0]) is None:
             _address_registers(operands[0], found)
         if instruction.opcode.startswith(_ACCUMULATES):
             _value_registers(operands[0], found)
@@ -69,6 +69,10 @@ def reads(instruction: ir.Instruction) -> tuple[str, ...]:
         if type(operand) is ir.Register:
             found.append(operand.name)
         elif type(operand) not in _NO_REGISTER:
+            names = _listed(operand)
+            if names is not None:
+                found += names
+                continue
             _value_registers(operand, found)
             _address_registers(operand, found)
     return tuple(dict.fromkeys(found))
@@ -81,9 +85,24 @@ def writes(instruction: ir.Instruction) -> tuple[str, ...]:
     first = instruction.operands[0]
     if type(first) is ir.Register:
         return (first.name,)
-    found: list[str] = []
-    _value_registers(first, found)
+    found = _listed(first)
+    if found is None:
+        found = []
+        _value_registers(first, found)
     return tuple(dict.fromkeys(found))
+
+
+def _listed(operand: ir.Operand) -> list[str] | None:
+    """Registers of a vector that holds nothing but registers and literals, else ``None``."""
+    if type(operand) is not ir.Vector:
+        return None
+    found = []
+    for element in operand.elements:
+        if type(element) is ir.Register:
+            found.append(element.name)
+        elif type(element) not in _NO_REGISTER:
+            return None
+    return found
 
 
 class Flow(NamedTuple):

@@ -167,7 +167,8 @@ def classify(opcode: str) -> OpcodeFacts:
     """
     table = isa()
     parts = opcode.split(".")
-    prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+    plain = [part.partition("::")[0] for part in parts]
+    prefixes = (".".join(plain[:length]) for length in range(len(parts), 0, -1))
     name = next((prefix for prefix in prefixes if prefix in table.entries), None)
     if name is None:
         return OpcodeFacts(opcode, known=False, category="unknown", pipe="unknown")

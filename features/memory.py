@@ -72,15 +72,38 @@ def shared_transactions(addresses: Integers, width: int, active: Lanes | None = 
 
     The degree of bank conflict: the most distinct words that fall in one bank; words shared by
     lanes are broadcast for free. 8-byte accesses count per half-warp and 16-byte accesses per
-    quarter-warp, where each unit covers 2 or 4 adjacent banks.
+    quarter-warp, where each unit covers 2 or 4 adjacent banks; twice as many lanes go together
+    where all of them read in pairs, n and n ^ 1 or n and n ^ 2 the same (an engineer of NVIDIA on
+    compute capability 7.x, forums.developer.nvidia.com/t/77228; taken to hold elsewhere).
     """
-    width = max(4, width)
-    parts = min(4, width // 4) if width <= 16 else 4
-    banks = BANKS // parts
-    rows = addresses.shape[0] * parts
-    units = (addresses // (4 * parts)).reshape(rows, WARP_SIZE // parts)
-    lanes = None if active is None else active.reshape(rows, WARP_SIZE // parts)
-    result: Integers = _most_in_a_bank(units, lanes, banks).reshape(-1, parts).sum(axis=1)
+    parts = _parts(width)
+    units = addresses // (4 * parts)
+    result = _in_parts(units, parts, parts, active)
+    if parts > 1:
+        paired = np.zeros(units.shape[0], dtype=np.bool_)
+        for apart in (1, 2):
+            other = np.arange(WARP_SIZE) ^ apart
+            same = units == units[:, other]
+            if active is not None:
+                same |= ~(active & active[:, other])
+            paired |= same.all(axis=1)
+        if paired.any():
+            lanes = None if active is None else active[paired]
+            result[paired] = _in_parts(units[paired], parts, parts // 2, lanes)
+    return result
+
+
+def _parts(width: int) -> int:
+    """How many parts of a warp are served one after another for so many bytes of a lane."""
+    return min(4, max(4, width) // 4) if width <= 16 else 4
+
+
+def _in_parts(units: Integers, words: int, parts: int, active: Lanes | None) -> Integers:
+    """Transactions of each warp for units of so many words, the warp served in equal parts."""
+    lanes = WARP_SIZE // parts
+    members = None if active is None else active.reshape(-1, lanes)
+    most = _most_in_a_bank(units.reshape(-1, lanes), members, BANKS // words)
+    result: Integers = most.reshape(-1, parts).sum(axis=1)
     return result
 
 
@@ -118,7 +141,8 @@ def l1_millicycles(
     lines = touched >> SECTORS_PER_LINE_SHIFT
     first = changes(lines) | changes(rows)
     tags = TAG_MILLICYCLES + LINE_MILLICYCLES * np.bincount(rows[first], minlength=counts.size)
-    data = 1000 * shared_transactions(addresses, width, active)
+    parts = _parts(width)  # pairs that read the same take no less: 8 bytes at stride 0 take 2
+    data = 1000 * _in_parts(addresses // (4 * parts), parts, parts, active)
     found: Integers = np.where(counts > 0, np.maximum(data, tags), 0)
     return found
 

@@ -1,4 +1,4 @@
-"""Scalar loads from shared memory that ptxas joins into wide ones.
+"""Loads from shared memory that ptxas joins into wider ones.
 
 Loads of one basic block that read neighbouring words through the same register, with no store and
 no barrier between them, become one load of 8 or 16 bytes where the address is known to be aligned.
@@ -36,24 +36,23 @@ _FENCES = frozenset({"bar", "barrier", "membar", "fence", "call", "atom", "red",
 
 class Joined(NamedTuple):
     """By position, ``[n]``: how many ``loads``, itself included, each instruction shares one wide
-    load with, and its share of the ``passes`` that a request takes at least: one for each 4 bytes
-    of a lane, as those of half or a quarter of the warp go together."""
+    load with, and the ``bytes`` that load reads for a lane; 0 where it is joined with no other."""
 
     loads: Floats
-    passes: Floats
+    bytes: npt.NDArray[np.int64]
 
 
 @attached
 def joined_loads(body: Body) -> Joined:
     """Which loads of a function become one; worked out once."""
     size = len(body.instructions)
-    found = Joined(np.ones(size), np.zeros(size))
+    found = Joined(np.ones(size), np.zeros(size, dtype=np.int64))
     aligned = _Alignment(body)
     for open_loads in _spans(body):
         for base, loads in open_loads.items():
             for width, group in _groups(loads, aligned.of(base)):
                 found.loads[group] = len(group)
-                found.passes[group] = width / 4 / len(group)
+                found.bytes[group] = width
     return found
 
 
@@ -67,10 +66,11 @@ def _spans(body: Body) -> Iterator[dict[str, dict[int, tuple[int, int]]]]:
             if _parts(one, facts):
                 yield span
                 span = {}
-            where = _scalar_load(one, facts)
+            where = _narrow_load(one, facts)
             if where is not None:
                 base, offset = where
-                span.setdefault(base, {}).setdefault(offset, (facts.bits // 8, one.position))
+                size = facts.bytes_per_lane
+                span.setdefault(base, {}).setdefault(offset, (size, one.position))
             for name in written[one.position]:
                 if name in span:
                     yield {name: span.pop(name)}
@@ -82,14 +82,14 @@ def _parts(one: Instruction, facts: OpcodeFacts) -> bool:
     return stores or facts.entry in _FENCES
 
 
-def _scalar_load(one: Instruction, facts: OpcodeFacts) -> tuple[str, int] | None:
+def _narrow_load(one: Instruction, facts: OpcodeFacts) -> tuple[str, int] | None:
     """Register and offset of a load that can be part of a wide one."""
     if facts.entry != "ld" or facts.space != "shared" or one.predicate is not None:
         return None
-    if ".volatile" in one.opcode or not 4 <= facts.bits // 8 < WIDEST:
+    if ".volatile" in one.opcode or not 4 <= facts.bytes_per_lane < WIDEST:
         return None
     address = one.operands[-1]
-    if type(one.operands[0]) is not Register or type(address) is not Address:
+    if type(address) is not Address:
         return None
     return (address.base.name, address.offset) if type(address.base) is Register else None
 

@@ -19,13 +19,15 @@ BASIS_ORDER: tuple[Basis, ...] = ("seen_kernel", "unseen_kernel", "extrapolated"
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A predicted quantity. ``level`` is the nominal coverage of ``[low, high]``."""
+    """A predicted quantity. ``level`` is the nominal coverage of ``[low, high]``, which is
+    ``widened`` times as wide, in logarithms, as it was calibrated (``models/intervals.py``)."""
 
     value: float
     low: float
     high: float
     level: float
     basis: Basis
+    widened: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.low <= self.value <= self.high:

@@ -25,6 +25,7 @@ from wattcast.models.time.beside import NOTHING_BESIDE, Beside
 from wattcast.models.time.bottleneck import (
     LATENCY,
     MULTIPLY_INSTRUCTIONS,
+    SHARED,
     launch_seconds,
     resource_seconds,
     resource_shares,
@@ -137,7 +138,7 @@ def _time_weights(resource: str, events: InstructionEvents, gpu: GpuProfile) -> 
         per_multiply = MULTIPLY_INSTRUCTIONS.get(gpu.compute_capability.partition(".")[0], 1.0)
         extra = np.maximum(events.fma - events.fp32, 0.0) * (per_multiply - 1.0)
         return (events.machine_instructions if resource == "issue" else events.fma) + extra
-    if resource == "load_store":
+    if resource in ("load_store", SHARED):
         return events.load_store_passes + events.atomic_requests
     if resource == "tensor":
         return events.tensor_operations

@@ -295,6 +295,77 @@ def of_any_board(estimate: Estimate) -> Estimate:
     return replace(estimate, low=float(value * np.exp(-low)), high=float(value * np.exp(high)))
 
 
+ALARM_CHANCE = 0.01
+"""How likely intervals that keep their promise are ever widened: a usual level of tests."""
+
+LEAST_HALF = 0.01
+"""Least half width, in logarithms, that a miss is measured in: an end that is cut to what a board
+can draw lies no nearer than a sensor tells apart."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """What intervals held of measurements that came in after the answers.
+
+    Of ``kernels`` the first measured launch counts, ``inside`` of them were held; the least
+    promised ``level``. ``widening``, in logarithms, would have held that level; 1: no alarm.
+    """
+
+    kernels: int
+    inside: int
+    level: float
+    widening: float = 1.0
+
+    def widen(self, estimate: Estimate) -> Estimate:
+        """An estimate as wide as was needed, at the level that so few kernels support."""
+        value, ratio = estimate.value, self.widening
+        if ratio <= 1.0 or value <= 0.0:
+            return estimate
+        return replace(
+            estimate,
+            low=value * (estimate.low / value) ** ratio,
+            high=value * (estimate.high / value) ** ratio,
+            level=min(estimate.level, supported_level(self.kernels, estimate.level)),
+            widened=ratio,
+        )
+
+
+def miss_score(estimate: Estimate, measured: float) -> float:
+    """How many calibrated half widths a measurement lies from its prediction, in logarithms."""
+    error = np.log(measured / estimate.value)
+    end = estimate.high if error > 0 else max(estimate.low, 1e-9 * estimate.value)
+    half = max(abs(np.log(end / estimate.value)), LEAST_HALF)
+    return float(abs(error) / half * estimate.widened)
+
+
+def observed_coverage(scores: ArrayLike, groups: ArrayLike, level: float) -> Observed:
+    """Of ``miss_score`` in the order of arrival ``[n]`` and the kernel of each."""
+    values, names = np.asarray(scores, dtype=np.float64), np.asarray(groups)
+    _, first = np.unique(names, return_index=True)
+    kernels, inside = len(first), int(np.sum(values[first] <= 1.0))
+    widening = 1.0
+    if evidence(kernels, kernels - inside, level) >= 1 / ALARM_CHANCE:
+        widening = max(1.0, _upper_quantile(values, _group_weights(names), level))
+    return Observed(kernels, inside, level, widening)
+
+
+def evidence(kernels: int, missed: int, level: float) -> float:
+    """How much likelier ``missed`` of ``kernels`` are where more than ``1 - level`` are missed.
+
+    The likelihood ratio against ``1 - level``, averaged over all greater shares alike. Where the
+    level is kept, it ever reaches 1 / p with probability p at most, however often it is looked at
+    (J. Ville, "Etude critique de la notion de collectif", 1939). The average is a tail of the
+    binomial distribution.
+    """
+    share = 1.0 - level
+    term = (kernels + 1) / (kernels + 1 - missed) * level  # of the tail, over that of what is there
+    total = 0.0
+    for k in range(missed, -1, -1):
+        total += term
+        term *= k / (kernels + 2 - k) * level / share
+    return total / ((kernels + 1) * level)
+
+
 def loosened(estimate: Estimate) -> Estimate:
     """An estimate whose input was extrapolated: ``EXTRAPOLATED_WIDENING`` times as wide in
     logarithms, and no better than ``extrapolated``."""

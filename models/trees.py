@@ -44,21 +44,7 @@ class TreeModel:
     @cached_property
     def session(self) -> onnxruntime.InferenceSession:
         """The ONNX session, made now if it is not there yet."""
-        import onnxruntime as ort
-
-        options = ort.SessionOptions()
-        # One vector is microseconds of work: handing it to threads costs more than it saves.
-        options.intra_op_num_threads = 1
-        options.inter_op_num_threads = 1
-        options.enable_mem_pattern = False  # planning its few bytes takes a quarter of a run
-        options.enable_cpu_mem_arena = False
-        options.log_severity_level = 3  # errors only; warnings go to stderr unasked
-        try:
-            session = ort.InferenceSession(
-                str(self._onnx_file), options, providers=["CPUExecutionProvider"]
-            )
-        except Exception as error:  # the runtime's own errors share no base class
-            raise ModelError(f"{self._onnx_file.name} does not load: {error}") from error
+        session = open_session(self._onnx_file)
         width = session.get_inputs()[0].shape[-1]
         if width != self._features:
             raise ModelError(f"{ONNX_NAME} takes {width} features, its card {self._features}")
@@ -78,6 +64,23 @@ class TreeModel:
     def native(self) -> _Xgboost | _Catboost:
         """The library's own model: ``score(vectors)`` and ``shap(vectors)``."""
         return (_Catboost if self._family == "catboost" else _Xgboost)(self._native_file)
+
+
+def open_session(file: Path) -> onnxruntime.InferenceSession:
+    """An ONNX session of one thread. Raises ModelError for a file that does not load."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    # One vector is microseconds of work: handing it to threads costs more than it saves.
+    options.intra_op_num_threads = 1
+    options.inter_op_num_threads = 1
+    options.enable_mem_pattern = False  # planning its few bytes takes a quarter of a run
+    options.enable_cpu_mem_arena = False
+    options.log_severity_level = 3  # errors only; warnings go to stderr unasked
+    try:
+        return ort.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime's own errors share no base class
+        raise ModelError(f"{file.name} does not load: {error}") from error
 
 
 class _Xgboost:

@@ -8,8 +8,8 @@ model: of the launch as it is, and of the launch mended. Code is mended in its a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -20,6 +20,7 @@ from wattcast.features.errors import AnalysisError, LaunchError, ServiceError
 from wattcast.features.findings import Finding, find
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import axes_of, covering_grid, usual_blocks
+from wattcast.features.memory import SECTOR_BYTES
 from wattcast.features.occupancy import occupancy
 from wattcast.models.clocks import ClockPair, supported_pairs
 from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
@@ -53,6 +54,10 @@ MOST_SLOWDOWN = 1.05
 TAIL = 1.05
 """Work of the busiest SM over the mean from which the tail is told of."""
 
+SAME = 0.99
+"""Of what a launch writes, what the next must read to be taken for a pass over it: the last sectors
+of rows may differ."""
+
 _BLOCKS_TRIED = frozenset({64, 128, 192, 256, 384, 512, 768, 1024})
 
 
@@ -67,6 +72,13 @@ class Outcome:
     def joules(self) -> float:
         """Their product."""
         return self.seconds * self.watts
+
+    @classmethod
+    def both(cls, parts: Iterable[Outcome]) -> Outcome:
+        """Launches one after another."""
+        told = list(parts)
+        seconds = sum(each.seconds for each in told)
+        return cls(seconds, sum(each.joules for each in told) / seconds)
 
     def answer(self) -> dict[str, float]:
         """``wattcast.predictor.messages.advise.Outcome``."""
@@ -126,6 +138,76 @@ def advise(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
     }
 
 
+def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[dict[str, Any]]:
+    """Elementwise passes that follow a product of matrices, and what fusing them with it saves.
+
+    ``requests`` are launches in the order in which they run, each with one GPU. A pass uses neither
+    matrix units, shared memory, barriers nor atomics, and reads from device memory what the launch
+    before it writes, or more: that these are the same data is not known, but to the caller. Fused,
+    that is neither written nor read, and the launch of the pass goes; what else it does is added,
+    though much of it would pass beside the product. Raises as ``advise`` does.
+    """
+    found: list[dict[str, Any]] = []
+    chain: list[_Adviser] = []
+    for request in requests:
+        assert request.gpu is not None
+        gpu = predictor.gpus.load(request.gpu)
+        next_ = _Adviser(predictor, request, predictor.sources.read(request, gpu), gpu)
+        if chain and not next_.follows(chain[-1]):
+            chain = []
+        if chain or next_.analysis.extras.tensor:
+            chain = [*chain, next_] if chain and not next_.analysis.extras.tensor else [next_]
+        if len(chain) > 1:
+            told = _fused(chain)
+            found = [*(found[:-1] if len(chain) > 2 else found), told]
+    return [each for each in found if _worth_it(each["gain"])]
+
+
+def _fused(chain: Sequence[_Adviser]) -> dict[str, Any]:
+    """A product with the passes after it, as launches and as one."""
+    before = Outcome.both(each.before for each in chain)
+    after = []
+    for number, each in enumerate(chain):
+        activity = each.analysis.activity
+        kept = chain[number - 1].written if number else 0.0
+        gone = each.written if number + 1 < len(chain) else 0.0
+        less = replace(
+            activity,
+            kernel_launches=0 if number else activity.kernel_launches,
+            global_load_sectors=max(0.0, activity.global_load_sectors - kept),
+            global_store_sectors=max(0.0, activity.global_store_sectors - gone),
+            l2_sectors=max(0.0, activity.l2_sectors - kept - gone),
+            dram_read_sectors=max(0.0, activity.dram_read_sectors - kept),
+            dram_write_sectors=max(0.0, activity.dram_write_sectors - gone),
+        )
+        after.append(each.outcome(less))
+    spared = 2 * SECTOR_BYTES * sum(each.written for each in chain[:-1])
+    names = [parts.kernel_name(each.analysis)["demangled"] for each in chain]
+    passes = " and ".join(names[1:])
+    return {
+        "code": "unfused_passes",
+        "kernels": names,
+        "bytes": spared,
+        "detail": f"{names[0]} writes what {passes} read again, element by element",
+        "remedy": f"compute {passes} on the sums before {names[0]} stores them",
+        **_compared(before, Outcome.both(after)),
+    }
+
+
+def _compared(before: Outcome, after: Outcome) -> dict[str, Any]:
+    return {
+        "before": before.answer(),
+        "after": after.answer(),
+        "gain": {
+            "seconds": before.seconds - after.seconds,
+            "watts": before.watts - after.watts,
+            "joules": before.joules - after.joules,
+            "time_percent": 100 * (1 - after.seconds / before.seconds),
+            "energy_percent": 100 * (1 - after.joules / before.joules),
+        },
+    }
+
+
 def _worth_it(gain: Mapping[str, float]) -> bool:
     """It saves energy or time noticeably, and costs no more of the other than it saves."""
     energy, time = gain["energy_percent"], gain["time_percent"]
@@ -140,28 +222,46 @@ class _Adviser:
     ) -> None:
         self._predictor, self._request, self._source, self._gpu = predictor, request, source, gpu
         self.clocks, _ = clocks_of(request.clocks, gpu)
-        self.model: PhysicalPowerModel = predictor.power.physical(gpu)
+        self.model: PhysicalPowerModel = predictor.power.physical(gpu, request.board or "")
         self.analysis = self._analysed(request)
         self._more = beside(self.analysis.extras)
-        self.before = self._outcome(self.analysis.activity)
+        self.before = self.outcome(self.analysis.activity)
 
     def _analysed(self, request: KernelRequest) -> KernelAnalysis:
         return parts.analysed(self._predictor, request, self._source, self._gpu, ptxas=True)
 
-    def _outcome(
+    def outcome(
         self, activity: Activity, clocks: ClockPair | None = None, more: Beside | None = None
     ) -> Outcome:
+        """Of ``activity``, at the clocks asked for."""
         pair = clocks or self.clocks
         besides = self._more if more is None else more
         seconds = predicted_seconds(activity, self._gpu, pair, more=besides)
         found = self.model.predict(WorkAtTime(activity, seconds, besides), pair)
         return Outcome(seconds, found.estimate.value)
 
+    @property
+    def written(self) -> float:
+        """Sectors that reach device memory."""
+        return self.analysis.activity.dram_write_sectors
+
+    def follows(self, other: _Adviser) -> bool:
+        """Whether this may be an elementwise pass over what ``other`` wrote."""
+        activity, extras = self.analysis.activity, self.analysis.extras
+        held = activity.shared_requests or activity.barriers or activity.atomic_requests
+        return (
+            self._gpu.id == other._gpu.id
+            and not extras.tensor
+            and not held
+            and activity.dram_read_sectors >= SAME * other.written > 0
+        )
+
     def findings(self) -> Iterator[dict[str, Any]]:
         """What is found in the code, mended."""
         text = self.analysis.module.text.splitlines()
         for finding in find(self.analysis):
-            after = self._outcome(finding.mended)
+            more = None if finding.extras is None else beside(finding.extras)
+            after = self.outcome(finding.mended, more=more)
             changes = finding.changes(self.analysis.activity)
             activity = [
                 {"name": name, "before": before, "after": then}
@@ -184,20 +284,14 @@ class _Adviser:
         activity: list[dict[str, Any]],
         request: dict[str, Any] | None = None,
     ) -> dict[str, Any]:
-        before = self.before
+        compared = _compared(self.before, after)
         return {
             **parts.members(found, "code", "detail", "remedy"),
             "places": places,
             "activity": activity,
             "request": request,
-            "after": after.answer(),
-            "gain": {
-                "seconds": before.seconds - after.seconds,
-                "watts": before.watts - after.watts,
-                "joules": before.joules - after.joules,
-                "time_percent": 100 * (1 - after.seconds / before.seconds),
-                "energy_percent": 100 * (1 - after.joules / before.joules),
-            },
+            "after": compared["after"],
+            "gain": compared["gain"],
         }
 
     def _asked_again(self, **changes: Any) -> tuple[KernelAnalysis, Outcome] | None:
@@ -205,7 +299,7 @@ class _Adviser:
         asked = self._request.model_copy(update=changes)
         try:
             analysis = self._analysed(asked)
-            return analysis, self._outcome(analysis.activity, more=beside(analysis.extras))
+            return analysis, self.outcome(analysis.activity, more=beside(analysis.extras))
         except (LaunchError, AnalysisError):
             return None
 
@@ -310,7 +404,7 @@ class _Adviser:
         """The clock pair that takes the least energy and hardly longer."""
         activity, best = self.analysis.activity, None
         for pair in supported_pairs(self._gpu):
-            outcome = self._outcome(activity, pair)
+            outcome = self.outcome(activity, pair)
             near = outcome.seconds <= MOST_SLOWDOWN * self.before.seconds
             if near and (best is None or outcome.joules < best[1].joules):
                 best = pair, outcome

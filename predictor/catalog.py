@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import AnySchema, get_schema, list_schemas
 from wattcast.models.cards import Card, ModelCard
+from wattcast.models.intervals import Observed
 from wattcast.models.power.physical import POOLED
+from wattcast.models.scaling.card import ScalingCard, scaling_store
 from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor.parts import members
 from wattcast.predictor.parts.power_models import (
+    Watched,
     reference_of,
     unseen_error_percent,
     unseen_error_watts,
@@ -86,8 +90,23 @@ def schema_details(schema_id: str) -> dict[str, Any]:
     return {**schema_summary(schema), "fields": fields}
 
 
-def model_summary(card: ModelCard | TimeCorrectionCard) -> dict[str, Any]:
-    """One model in a list: reference, size of its training and error on unseen kernels."""
+def observed(
+    coverage: Mapping[Watched, Observed], gpu: str, target: str, model: str | None = None
+) -> list[dict[str, Any]]:
+    """``ObservedCoverage`` of a GPU's models, or of one: what their intervals held, by board."""
+    return [
+        {**members(one, "board", "model"), **members(found, "kernels", "inside"),
+         "promised": found.level, "widened": found.widening}
+        for one, found in sorted(coverage.items())
+        if (one.gpu, one.target) == (gpu, target) and model in (None, one.model)
+    ]  # fmt: skip
+
+
+def model_summary(
+    card: ModelCard | TimeCorrectionCard, coverage: Mapping[Watched, Observed]
+) -> dict[str, Any]:
+    """One model in a list: reference, size of its training, error on unseen kernels, and what its
+    intervals held of later measurements."""
     errors: dict[str, float | None] = {}
     if isinstance(card, TimeCorrectionCard):
         seconds = card.score("program").model["median_ape_percent"].mean
@@ -103,7 +122,18 @@ def model_summary(card: ModelCard | TimeCorrectionCard) -> dict[str, Any]:
         "training_kernels": card.training.kernels,
         **dict.fromkeys(UNSEEN_ERRORS),
         **errors,
+        "observed": [
+            told
+            for gpu in sorted({one.gpu for one in coverage if one.model == card.place})
+            for told in observed(coverage, gpu, card.target, card.place)
+        ],
     }
+
+
+@cache
+def scaling_cards() -> tuple[ScalingCard, ...]:
+    """Cards of the packaged models that scale over clocks."""
+    return tuple(scaling_store().list())
 
 
 def _holder(gpus: Gpus, name: str) -> str:

@@ -21,6 +21,7 @@ from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.limits import Chosen, cost
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts.trust import apart, trust
 
 if TYPE_CHECKING:
     from wattcast.predictor import Predictor
@@ -38,6 +39,7 @@ def compare(predictor: Predictor, request: CompareRequest) -> dict[str, Any]:
     gpus = [predictor.gpus.load(name) for name in dict.fromkeys(names)]
     comparisons: list[dict[str, Any]] = []
     warnings: list[dict[str, Any]] = []
+    marked: list[dict[str, Any]] = []
     kernels = _pairs(*_kernels(predictor, request, gpus[0]))
     for old, new in kernels.both:
         for gpu in gpus:
@@ -45,12 +47,14 @@ def compare(predictor: Predictor, request: CompareRequest) -> dict[str, Any]:
             after = _side(predictor, request, request.new, "new", new, gpu)
             warnings += after.pop("warnings")
             del before["warnings"]
+            marked.append({**after, "gpu": gpu.id})
             comparisons.append(_comparison(request.limits, gpu, before, after))
     return {
         "comparisons": comparisons,
         "added": [_name(function) for function in kernels.added],
         "removed": [_name(function) for function in kernels.removed],
         "passed": not any(each["exceeded"] for each in comparisons),
+        "apart": apart(marked),
         "markdown": markdown(comparisons, request.limits, kernels.added, kernels.removed),
         "warnings": parts.distinct(warnings),
     }
@@ -116,7 +120,8 @@ def _side(
         analysis = parts.analysed(predictor, asked, source, gpu, ptxas=True)
         clocks, beside = clocks_of(request.clocks, gpu)
         models = Chosen(asked.time_model, request.model)
-        found = cost(predictor, models, analysis, gpu, clocks, request.power_limit_watts)
+        limit, board = request.power_limit_watts, request.board or ""
+        found = cost(predictor, models, analysis, gpu, clocks, limit, board)
         duration, watts, card = found.told()
     seconds, power = duration.estimate.value, found.power
     return {
@@ -126,6 +131,7 @@ def _side(
         "energy": parts.estimate(energy(watts, duration, gpu), "joules"),
         "clocks": found.clocks._asdict(),
         "model": reference_of(card),
+        "trust": trust(watts.basis, card, (), parts.facts(analysis)["trip_counts"]),
         "joules": None
         if power.components is None
         else {name: watts * seconds for name, watts in power.components.items()},

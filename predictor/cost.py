@@ -78,6 +78,7 @@ def _predicted(
             "gpu": request.gpu,
             "clocks": request.clocks,
             "model": request.model,
+            "board": request.board,
         }
     )
     answer = predict(predictor, asked, rows)

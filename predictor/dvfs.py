@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
@@ -22,10 +24,12 @@ from wattcast.models.clocks import (
     supported_pairs,
 )
 from wattcast.models.energy import energy
+from wattcast.models.scaling.card import CodeModel, scaling_store
+from wattcast.models.scaling.code import ServedCode, code_scaling, stream_of
 from wattcast.predictor import parts
-from wattcast.predictor.messages import Clocks
+from wattcast.predictor.messages import CODE_MODELS, Clocks
 from wattcast.predictor.messages.dvfs import MOST_PAIRS, ClockRange, DvfsRequest
-from wattcast.predictor.parts.limits import cost
+from wattcast.predictor.parts.limits import Chosen, Cost, cost
 from wattcast.predictor.parts.power_models import reference_of
 
 if TYPE_CHECKING:
@@ -43,17 +47,8 @@ class Operating(NamedTuple):
 class _AtClocks:
     """Time and power of one launch at one pair, under one power limit."""
 
-    def __init__(
-        self,
-        predictor: Predictor,
-        request: DvfsRequest,
-        analysis: KernelAnalysis,
-        gpu: GpuProfile,
-        pair: ClockPair,
-        limit_watts: float | None,
-    ) -> None:
-        self.pair = pair
-        found = cost(predictor, request, analysis, gpu, pair, limit_watts)
+    def __init__(self, pair: ClockPair, found: Cost, gpu: GpuProfile) -> None:
+        self.pair, self.cost = pair, found
         self.time, self.watts, self.card = found.told()
         self.runs_at = found.clocks
         self.notes = (*found.notes, *found.power.diagnostics)
@@ -78,22 +73,33 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
     cannot be analysed.
     """
     gpu = predictor.gpus.load(request.gpu)
+    code = _code_model(gpu.id, request.model) if request.model in CODE_MODELS else None
     pairs = admitted(wanted_pairs(request.clocks, gpu), gpu)
+    if code is not None and request.clocks == "grid":
+        pairs = tuple(pair for pair in pairs if code.scaling.parameters.holds(pair))
     limits = request.limits()
     if len(pairs) * len(limits) > MOST_PAIRS:
         raise _too_many(f"{len(pairs)} pairs x {len(limits)} power limits")
-    reference = highest_pair(gpu) if request.reference is None else request.reference.pair(gpu)
+    highest = highest_pair(gpu) if code is None else code.scaling.parameters.reference
+    reference = highest if request.reference is None else request.reference.pair(gpu)
     admitted([reference], gpu)
     source = predictor.sources.read(request, gpu)
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
-    base = _AtClocks(predictor, request, analysis, gpu, reference, None)
-    found = [
-        base
-        if pair == reference and limit is None
-        else _AtClocks(predictor, request, analysis, gpu, pair, limit)
-        for pair in pairs
-        for limit in limits
-    ]
+    models = Chosen(request.time_model, request.model if code is None else "physical")
+
+    def at(pair: ClockPair, limit: float | None) -> _AtClocks:
+        found = cost(predictor, models, analysis, gpu, pair, limit, request.board or "")
+        return _AtClocks(pair, found, gpu)
+
+    base = at(reference, None)
+    if code is None:
+        found = [
+            base if pair == reference and limit is None else at(pair, limit)
+            for pair in pairs
+            for limit in limits
+        ]
+    else:
+        found = _by_code(code, analysis, base, pairs, gpu)
     constraints = Constraints(**request.constraints.model_dump())
     points = [each.point for each in found]
     front = pareto(points)
@@ -102,7 +108,7 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
         "gpu": gpu.id,
         "kernel": parts.kernel_name(analysis),
         "compiled": parts.compiled(source),
-        "model": reference_of(base.card),
+        "model": reference_of(base.card if code is None else code.card),
         "reference": {**base.point.key._asdict(), **base.absolute()},
         "points": [_point(each, base, front, constraints, gpu) for each in found],
         "pareto": [point.key._asdict() for point in front],
@@ -115,7 +121,7 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
             if predictor.power.physical(gpu).typical_voltage
             else "fitted",
             "one_memory_clock": one_memory_clock(gpu),
-            "time_model": base.time.family,
+            "time_model": base.time.family if code is None else request.model,
         },
         "warnings": parts.warnings(
             source,
@@ -125,6 +131,37 @@ def dvfs(predictor: Predictor, request: DvfsRequest) -> dict[str, Any]:
             _later(base, found),
         ),
     }
+
+
+@lru_cache(maxsize=32)
+def _code_model(gpu: str, family: CodeModel) -> ServedCode:
+    """Opened once: reading and checking all cards takes 16 ms, and packaged ones do not change."""
+    return code_scaling(scaling_store(), gpu, family)
+
+
+def _by_code(
+    code: ServedCode,
+    analysis: KernelAnalysis,
+    base: _AtClocks,
+    pairs: Sequence[ClockPair],
+    gpu: GpuProfile,
+) -> list[_AtClocks]:
+    """Time and power of the reference, scaled to each pair by a model that reads code."""
+    scales = code.scaling.scales([stream_of(analysis)], pairs, base.pair)
+    duration, watts, _ = base.cost.told()
+    found = []
+    for pair, scale in zip(pairs, scales, strict=True):
+        assert scale.power is not None, "both quantities were measured"
+        time = code.scaled(duration.estimate, "time", scale.time)
+        power = code.scaled(watts, "power", scale.power)
+        there = replace(
+            base.cost,
+            clocks=pair,
+            duration=replace(duration, clocks=pair, estimate=time, parts={}, regime=None),
+            power=replace(base.cost.power, estimate=power, components=None),
+        )
+        found.append(base if pair == base.pair else _AtClocks(pair, there, gpu))
+    return found
 
 
 def wanted_pairs(

@@ -71,7 +71,7 @@ def hotspots_of(
     analysis = parts.analysed(predictor, request, source, gpu, ptxas=True)
     clocks = ClockPair(**answer["clocks"])
     seconds, joules = answer["time"]["seconds"], answer["energy"]["joules"]
-    found = attribution(predictor, analysis, gpu, clocks, seconds)
+    found = attribution(predictor, analysis, gpu, clocks, seconds, request.board or "")
     notes = list(_notes(found, answer))
     table = _Table(analysis, found.shares.scaled(seconds, joules), found.events)
     bare = compiled_here or source.cuda is not None
@@ -110,10 +110,11 @@ def attribution(
     gpu: GpuProfile,
     clocks: ClockPair,
     time_seconds: float | None = None,
+    board: str = "",
 ) -> Shares:
     """Seconds and joules by instruction, by the physical power model at the duration answered.
     Raises AnalysisError where the kernel cannot be analysed dynamically."""
-    watts = predicted_watts(predictor, "physical", analysis, gpu, clocks, time_seconds=time_seconds)
+    watts = predicted_watts(predictor, "physical", analysis, gpu, clocks, board, time_seconds)
     if watts.components is None:
         raise AnalysisError("; ".join(note.detail for note in watts.diagnostics))
     functions = analysis.counts.functions(analysis.counts.factors())

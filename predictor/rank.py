@@ -7,7 +7,7 @@ no macros any more, they choose the launch alone. Blocks are the parameters ``bl
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
@@ -16,6 +16,7 @@ from wattcast.features.cuda import CompileError
 from wattcast.features.errors import DataError, LaunchError, PtxError
 from wattcast.models.preselection import preselection
 from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.parts.trust import incomparable
 from wattcast.predictor.predict import predict
 from wattcast.predictor.tuning_files import Configuration, TuningRun, Value
 
@@ -70,31 +71,53 @@ def rank(
 ) -> dict[str, Any]:
     """Configurations by predicted ``objective``, and how many runs a top-k choice would save.
 
-    ``judged`` is ``None`` where the file holds fewer than two measurements of the objective among
-    those predicted. Raises DataError where the problem does not fit the file; a configuration
-    that cannot be compiled or launched is listed with the reason.
+    Raises DataError where the problem does not fit the file, and as ``ranked`` does.
     """
-    ranked, refused = [], []
-    for configuration in run.configurations:
+    asked = ((one, _request(problem, one)) for one in run.configurations)
+    return ranked(predictor, asked, objective, top)
+
+
+def ranked(
+    predictor: Predictor,
+    asked: Iterable[tuple[Configuration, Mapping[str, Any] | CompileError]],
+    objective: Objective = "energy",
+    top: int = 10,
+) -> dict[str, Any]:
+    """Configurations with their requests, or why there is none, by predicted ``objective``.
+
+    ``judged`` is ``None`` where fewer than two of those predicted have the objective measured. A
+    configuration that cannot be compiled or launched is listed with the reason; raises DataError
+    where that is all of them. One whose power another kind of model tells, or extrapolates, comes
+    after all others, ``apart`` saying why.
+    """
+    rows: list[dict[str, Any]] = []
+    answers, refused = [], []
+    for configuration, request in asked:
         try:
-            answer = _predicted(predictor, problem, configuration)
+            if isinstance(request, CompileError):
+                raise request
+            answer = _predicted(predictor, request)
         except (CompileError, PtxError, LaunchError) as error:
             refused.append(
                 {"configuration": dict(configuration.parameters), "reason": error.detail}
             )
             continue
-        ranked.append(_row(configuration, answer))
-    if not ranked:
-        raise DataError(f"none of {len(run.configurations)} configurations can be predicted")
-    ranked.sort(key=lambda row: float(row[_PREDICTED[objective]]))
-    for number, row in enumerate(ranked, 1):
+        answers.append(answer)
+        rows.append(_row(configuration, answer))
+    if not rows:
+        why = f": {refused[0]['reason']}" if refused else ""
+        raise DataError(f"none of {len(refused)} configurations can be predicted{why}")
+    for row, reason in zip(rows, incomparable(answers), strict=True):
+        row["apart"] = reason if objective == "energy" else None
+    rows.sort(key=lambda row: (row["apart"] is not None, float(row[_PREDICTED[objective]])))
+    for number, row in enumerate(rows, 1):
         row["rank"] = number
-    judged = [row for row in ranked if row[_MEASURED[objective]] is not None]
+    judged = [row for row in rows if row[_MEASURED[objective]] is not None]
     return {
         "objective": objective,
-        "kernel": ranked[0]["kernel"],
-        "gpu": ranked[0]["gpu"],
-        "configurations": ranked,
+        "kernel": rows[0]["kernel"],
+        "gpu": rows[0]["gpu"],
+        "configurations": rows,
         "refused": refused,
         "judged": _judged(judged, objective, top) if len(judged) > 1 else None,
     }
@@ -109,18 +132,20 @@ def _judged(rows: Sequence[Mapping[str, Any]], objective: Objective, top: int) -
     return asdict(preselection(predicted, [row[_MEASURED[objective]] for row in rows], top))
 
 
-def _predicted(
-    predictor: Predictor, problem: TuningProblem, configuration: Configuration
-) -> dict[str, Any]:
+def _request(problem: TuningProblem, configuration: Configuration) -> dict[str, Any]:
     request = dict(problem.request)
     launch = {**request.get("launch", {}), **problem.launch(configuration.parameters)}
     if request.get("cuda") is not None:
         request["cuda"] = macros(configuration.parameters) + request["cuda"]
-    answer = predict(predictor, PredictRequest.model_validate({**request, "launch": launch}))
+    return {**request, "launch": launch}
+
+
+def _predicted(predictor: Predictor, request: Mapping[str, Any]) -> dict[str, Any]:
+    answer = predict(predictor, PredictRequest.model_validate(request))
     if answer["energy"] is None:
         why = answer["warnings"][-1]["detail"] if answer["warnings"] else "no model answers"
         raise LaunchError(f"its energy cannot be predicted: {why}", field="launch")
-    return {**answer, "launch": launch}
+    return {**answer, "launch": request["launch"]}
 
 
 def macros(parameters: Mapping[str, Value]) -> str:

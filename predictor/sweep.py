@@ -31,6 +31,7 @@ from wattcast.predictor.parts.clocks import clocks_of
 from wattcast.predictor.parts.limits import cost
 from wattcast.predictor.parts.power_models import reference_of
 from wattcast.predictor.parts.sources import Source
+from wattcast.predictor.parts.trust import apart, incomparable, trust
 from wattcast.predictor.parts.watts import Watts
 
 if TYPE_CHECKING:
@@ -70,6 +71,19 @@ class _Predicted:
     point: Point[Shape]
     notes: tuple[Diagnostic, ...]
 
+    def marked(self) -> dict[str, Any]:
+        """What ``parts.trust`` compares answers by."""
+        estimate, card = self.power.estimate, self.power.card
+        assert estimate is not None
+        assert card is not None
+        trips = parts.facts(self.analysis)["trip_counts"]
+        return {
+            "gpu": self.shape.gpu.id,
+            "trust": trust(estimate.basis, card, (), trips),
+            "model": {"family": card.family, "source": card.source},
+            "power": {"basis": estimate.basis},
+        }
+
     def absolute(self) -> dict[str, Any]:
         assert self.power.estimate is not None
         both = energy(self.power.estimate, self.time, self.shape.gpu)
@@ -108,7 +122,13 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
         first = f": {refused[0]['reason']}" if refused else ""
         raise LaunchError(f"none of {len(shapes)} shapes can be launched{first}", field="blocks")
     constraints = Constraints(**request.constraints.model_dump())
-    points = [each.point for each in found]
+    # On one GPU shapes are ranked whatever answered; between GPUs only what can be compared.
+    marked = [each.marked() for each in found] if len(gpus) > 1 else []
+    whys = incomparable(marked) or [None] * len(found)
+    ranked = [each for each, why in zip(found, whys, strict=True) if why is None]
+    if ranked[0].shape.gpu.id != gpus[0].id and len(gpus) > 1:
+        reference = sweeps[ranked[0].shape.gpu.id].reference
+    points = [each.point for each in ranked]
     front = pareto(points)
     best = best_points(points, reference.point.time_seconds, constraints)
     source = sweeps[gpus[0].id].source
@@ -119,7 +139,8 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
         "models": [each.answer() for each in sweeps.values()],
         "reference": {**reference.shape.answer(), **reference.absolute()},
         "points": [
-            _point(each, reference, id(each.point) in on_front, constraints) for each in found
+            {**_point(each, reference, id(each.point) in on_front, constraints), "apart": why}
+            for each, why in zip(found, whys, strict=True)
         ],
         "infeasible": refused,
         "pareto": [point.key.answer() for point in front],
@@ -127,6 +148,7 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
             name: {**point.key.answer(), **_saved(point, reference.point)}
             for name, point in best.items()
         },
+        "apart": apart(marked),
         "warnings": parts.warnings(
             source,
             reference.analysis,
@@ -197,6 +219,7 @@ class _Sweep:
             self._gpu,
             self._clocks,
             self._request.power_limit_watts,
+            self._request.board or "",
         )
         time, watts, _ = found.told()
         point = Point(shape, time.estimate.value, watts.value)

@@ -21,13 +21,18 @@ STUDIES = {
     "tables": ("data.tables", "every published table read and counted, those of studies too"),
     "end-to-end": ("end_to_end", "public programs asked as users ask, beside measured times"),
     "catalogue": ("catalogue.study", "well-known kernels beside published figures"),
+    "triton": ("triton", "Triton kernels with lists of configurations, beside published figures"),
     "counters": ("counters", "tuning spaces asked as users ask, beside hardware counters"),
     "widths": ("time.widths", "intervals of times on boards never calibrated, from both of these"),
     "budget": ("budget.study", "counts under the default budget beside a run to completion"),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
     "work": ("time.work_tables", "time from measured work: trains the shipped model, its scores"),
-    "applications": ("clocks.applications", "clocks chosen from counters, applications left out"),
+    "applications": (
+        "clocks.applications",
+        "clocks chosen from counters or code, applications left out",
+    ),
+    "sequence": ("clocks.sequence", "scaling from code: trains the sequence model, its scores"),
     "clocks": ("clocks.scaling", "scaling over clocks: fits the shipped models, their scores"),
     "power": ("power.holds", "what the power models must hold on published rows"),
     "physical": ("power.physical_tables", "the physical power model with programs left out"),
@@ -35,6 +40,14 @@ STUDIES = {
     "physical-boards": (
         "power.physical_boards",
         "boards left out, boards of one kind, temperature",
+    ),
+    "activity": (
+        "power.served_activity",
+        "activity tables made anew as the service answers, errors of power on them",
+    ),
+    "thesis-boards": (
+        "power.thesis_boards",
+        "trees or the physical model on Tesla K20 and M60, kernels left out",
     ),
     "fit-physical": ("power.physical_artifacts", "fits the shipped physical power models"),
     "fit-all": (

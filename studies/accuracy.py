@@ -45,8 +45,8 @@ _POWER = """
 The power figures come from the model cards, for the model that answers by default on each GPU.
 Two things limit them:
 
-* The `physical` models were fitted and scored on activity tables made by an early prototype of the
-  analysis ([physical](physical.md)), not through the service.
+* The `physical` models of four GPUs were fitted to and scored on what the service answers for
+  public programs, those of GTX 980 and Titan X on hardware counters ([physical](physical.md)).
 * The other models were scored on the feature tables of the published data, not on PTX sent to the
   service. `wattcast train --report` prints how many of those features the service reproduces.
 

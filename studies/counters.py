@@ -7,7 +7,9 @@
 Predictions come from the use case that HTTP calls (``wattcast.predictor.predict``): PTX, launch and
 arguments in, nothing else. Of each space the same seeded configurations are asked, and the 20
 fastest, among which a user who tunes has to choose. Counts and times are scored on the seeded
-ones. No constant and no model was fitted to any of them.
+ones. The clocks are those of the boards where ``counters.toml`` knows them, else the profile's. One
+constant of the time model was chosen with these spaces in sight, the norm of an SM's work from 7.0
+on: a table shows the errors with the one that all other kernels choose.
 
 Answers are kept beside the PTX, by the revision of the code and of the models that gave them: an
 interrupted run goes on where it stopped. Spaces: ``counters.toml``.
@@ -26,9 +28,10 @@ import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +45,7 @@ from wattcast.features.errors import DataError, WattcastError
 from wattcast.features.gpus import load_gpu
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import ClockPair
+from wattcast.models.time.bottleneck import CONSTANTS, combined_seconds
 from wattcast.predictor import Predictor
 from wattcast.predictor.messages.predict import PredictRequest
 from wattcast.predictor.predict import predict
@@ -76,6 +80,7 @@ class Space:
     block: Sequence[Any]
     arguments: Mapping[str, Any]
     counters: bool = False
+    clocks: Mapping[str, float] | None = None
 
     def rows(self) -> list[dict[str, str]]:
         """Every configuration measured. Raises DataError without the data folder."""
@@ -120,7 +125,8 @@ def sample(rows: Sequence[Row], most: int) -> tuple[list[int], list[int]]:
 
 class Asked(NamedTuple):
     """One configuration: seconds measured and predicted, the counts of the answer, what a user
-    works out by hand (seconds), counters, what bounds the time, codes of warnings."""
+    works out by hand (seconds), counters, what bounds the time, codes of warnings, seconds by
+    resource."""
 
     place: int
     measured_seconds: float
@@ -132,6 +138,7 @@ class Asked(NamedTuple):
     row: Row
     bound_by: str
     warnings: tuple[str, ...]
+    parts: Mapping[str, float] = MappingProxyType({})
 
 
 # --- the counters, and what of an answer says the same -----------------------------------------
@@ -276,7 +283,7 @@ def ask(predictor: Predictor, space: Space, rows: Sequence[Row], most: int) -> I
                 yield Asked(
                     place, float(row["time_seconds"]), answer["seconds"], answer["low"],
                     answer["high"], answer["counts"], answer["by_hand_seconds"], row,
-                    answer["bound_by"], tuple(answer["warnings"]),
+                    answer["bound_by"], tuple(answer["warnings"]), answer["parts"],
                 )  # fmt: skip
 
 
@@ -289,6 +296,8 @@ def _kept(file: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _answer(predictor: Predictor, space: Space, row: Row, ptx: str) -> dict[str, Any]:
     body = {"ptx": ptx, "kernel": space.kernel, "gpu": row["gpu"], "launch": space.launch(row)}
+    if space.clocks is not None:
+        body["clocks"] = space.clocks
     try:
         answer = predict(predictor, PredictRequest.model_validate(body))
     except WattcastError as error:
@@ -302,6 +311,7 @@ def _answer(predictor: Predictor, space: Space, row: Row, ptx: str) -> dict[str,
         "counts": answer["features"],
         "by_hand_seconds": by_hand(answer["features"], gpu, clocks),
         "bound_by": answer["time_model"]["regime"],
+        "parts": answer["time_model"]["parts"],
         "warnings": sorted({warning["code"] for warning in answer["warnings"]}),
     }
 
@@ -417,6 +427,43 @@ def time_table(figures: Mapping[str, Any]) -> str:
     return table(titles, lines)
 
 
+UNIFIED_NORMS = (1.25, 1.5, 2.0, 3.0)
+"""What the norm of an SM's work from 7.0 on was chosen from."""
+
+
+def norms_left_out(asked: Mapping[str, Sequence[Asked]]) -> str:
+    """Times with the norm that the spaces of all other kernels choose, by the mean of their median
+    errors. Gaps between blocks stay as they were answered."""
+    measured = {name: [one.measured_seconds for one in each] for name, each in asked.items()}
+    seconds = {
+        (name, norm): [_with_norm(one, norm) for one in each]
+        for name, each in asked.items()
+        for norm in UNIFIED_NORMS
+    }
+    errors = {key: np.median(percent(each, measured[key[0]])) for key, each in seconds.items()}
+    lines = []
+    for name in asked:
+        others = [one for one in asked if spaces()[one].kernel != spaces()[name].kernel]
+        if not others:
+            continue
+        best = min(UNIFIED_NORMS, key=lambda norm: np.mean([errors[one, norm] for one in others]))
+        served = CONSTANTS.unified_norm
+        ranks = [rank_correlation(seconds[name, norm], measured[name]) for norm in (served, best)]
+        lines.append(
+            [
+                name, f"{errors[name, served]:.1f}", f"{ranks[0]:.2f}", f"{best:g}",
+                f"{errors[name, best]:.1f}", f"{ranks[1]:.2f}",
+            ]
+        )  # fmt: skip
+    titles = ("space", "as served, %", "rank", "norm the others choose", "with it, %", "rank")
+    return table(titles, lines)
+
+
+def _with_norm(one: Asked, norm: float) -> float:
+    parts = dict(one.parts)
+    return parts.pop("launch") + combined_seconds(parts, replace(CONSTANTS, unified_norm=norm))
+
+
 def score(space: Space, found: Sequence[Asked], seeded: Sequence[int]) -> dict[str, Any]:
     """Figures of a space from its answers. Raises DataError where nothing was asked."""
     chosen = [one for one in found if one.place in set(seeded)]
@@ -447,17 +494,21 @@ def main(arguments: list[str] | None = None, write: Callable[[str], object] = pr
     parser.add_argument("--write", action="store_true", help=f"the figures into {RESULTS.name}")
     options = parser.parse_args(arguments)
     figures: dict[str, Any] = {}
+    asked: dict[str, list[Asked]] = {}
     with tempfile.TemporaryDirectory() as home:
         predictor = Predictor(Settings(home=Path(home)))
         for name in options.space or spaces():
             space = spaces()[name]
             rows = space.rows()
             found = list(ask(predictor, space, rows, options.configurations))
-            figures[name] = score(space, found, sample(rows, options.configurations)[0])
+            seeded = sample(rows, options.configurations)[0]
+            figures[name] = score(space, found, seeded)
+            asked[name] = [one for one in found if one.place in set(seeded)]
             for line in worst(found, options.worst) if space.counters else ():
                 write(line)
     write(f"\n## Counts beside hardware counters\n\n{count_table(figures)}")
     write(f"\n## Tuning spaces\n\n{time_table(figures)}")
+    write(f"\n## The norm left out\n\n{norms_left_out(asked)}")
     if options.write:
         before = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else {}
         RESULTS.write_text(json.dumps({**before, **figures}, indent=2) + "\n", encoding="utf-8")

@@ -383,9 +383,10 @@ def tables(gpu: str, found: Sequence[Outcome]) -> str:
 
 
 NORMS = tuple(
-    replace(CONSTANTS, overlap_norm=overlap, sm_norm=sm, queue_norm=queue)
+    replace(CONSTANTS, overlap_norm=overlap, sm_norm=sm, unified_norm=unified, queue_norm=queue)
     for overlap in (2.0, 3.0, 4.0)
     for sm in (1.25, 1.5, 2.0, 3.0)
+    for unified in (1.25, 1.5, 2.0, 3.0)
     for queue in (1.0, 1.5)
 )
 """What the norms of the time model were chosen from."""
@@ -418,7 +419,7 @@ def with_norms(found: Mapping[str, Sequence[Outcome]]) -> str:
                     ]
                 ),
             )
-            chosen.add((best.overlap_norm, best.sm_norm, best.queue_norm))
+            chosen.add((best.overlap_norm, best.sm_norm, best.unified_norm, best.queue_norm))
             without.append(errors[best][gpu, left.program])
         served = [errors[CONSTANTS][gpu, one.program] for one in each]
         rows = (served, without)

@@ -25,17 +25,30 @@ from numpy.typing import NDArray
 from studies.clocks.applications import from_counters
 from studies.clocks.scaling_artifacts import scale_errors
 from studies.clocks.scaling_studies import run_studies
-from studies.data.activity_tables import ACTIVITY_GPUS, TABLE_CONSTANTS, read_activity_table
+from studies.data.activity_tables import (
+    ACTIVITY_GPUS,
+    TABLE_CONSTANTS,
+    MeasuredProgram,
+    ServedProgram,
+    read_activity_table,
+    served_folder,
+)
 from studies.data.frequency import kernel_group
+from studies.data.launches import launches_path, read_launches
+from studies.end_to_end import RESULTS as SERVED
 from studies.power.anchored import predicted
 from studies.power.holds import pooled_model
 from studies.power.physical_fit import Fits, cached_choice, leave_program_out
-from studies.power.physical_rows import all_rows
+from studies.power.physical_rows import all_rows, served_programs
+from studies.time.work_folds import MODEL, WorkTable, leave_out
+from studies.time.work_known import pairs_of
+from wattcast.features.gpus import GpuProfile
 from wattcast.models.energy import JOINT
 from wattcast.models.intervals import conformal_factors, supported_level
 from wattcast.models.power.anchoring import ANY, WIDTHS, AnchoredWidth
 from wattcast.models.store import ArtifactStore
 from wattcast.models.time.bottleneck import predicted_seconds
+from wattcast.models.time.calibration import TimeCard
 from wattcast.models.time.spread import interval_width, program_errors
 from wattcast.training.card_tables import table
 from wattcast.training.checkpoints import Checkpoints
@@ -97,6 +110,16 @@ class Errors:
         return np.hypot(self.power_half, self.time_half)
 
 
+def _programs(board: str) -> Sequence[MeasuredProgram | ServedProgram]:
+    return read_activity_table(board) if served_folder() is None else served_programs(board)
+
+
+def _predicted_seconds(row: MeasuredProgram | ServedProgram, gpu: GpuProfile) -> float:
+    if isinstance(row, ServedProgram):
+        return row.predicted_seconds
+    return predicted_seconds(row.activity, gpu, row.clocks, TABLE_CONSTANTS)
+
+
 @lru_cache(maxsize=1)
 def joint_errors() -> Errors:
     """Power of programs left out, times by the default model, at all clocks of four boards."""
@@ -105,15 +128,13 @@ def joint_errors() -> Errors:
     parts: list[tuple[Floats, ...]] = []
     boards, programs = [], []
     for board in ACTIVITY_GPUS:
-        rows = read_activity_table(board)
+        rows = _programs(board)
         left_out = leave_program_out(fits, board, choice.settings)
         watts = left_out.watts[: len(rows)]  # those of the table come first
         told = ~np.isnan(watts)
         gpu, measured = left_out.table.gpu, left_out.table.watts[: len(rows)]
         assert np.array_equal(measured, [row.power_watts for row in rows])
-        seconds = np.array(
-            [predicted_seconds(row.activity, gpu, row.clocks, TABLE_CONSTANTS) for row in rows]
-        )
+        seconds = np.array([_predicted_seconds(row, gpu) for row in rows])
         took = np.array([row.time_seconds for row in rows])
         card = ArtifactStore().find(board, "power", "physical", "activity1").card
         _, high = card.intervals.unseen_kernel.around(watts[told])
@@ -344,7 +365,60 @@ def scaling_line(kind: str, campaign: str, errors: Floats, kernels: Names) -> He
 SCALED = "hybrid"
 """What is served of a campaign: physical scales, with trees where the card has them."""
 
-KINDS: tuple[Callable[[], Iterator[Held]], ...] = (energy_lines, anchored_lines, scaling_lines)
+
+def served_lines(path: Path = SERVED) -> Iterator[Held]:
+    """Times as users ask them, at reference clocks: each program under the widths of the others."""
+    told = program_errors()
+    names = np.array([kernel_group(one.program) for one in told])
+    ratios = np.array([one.log_ratio for one in told])
+    for board, figures in json.loads(path.read_text("utf-8")).items():
+        if board not in {one.gpu for one in told}:
+            continue
+        programs, errors, widths = [], [], []
+        for program, found in figures["log_ratios"].items():
+            others = names != kernel_group(program)
+            half = _half(ratios[others], names[others])
+            programs += [program] * len(found)
+            errors += found
+            widths += [half] * len(found)
+        every = np.ones(len(errors), dtype=np.bool_)
+        half_widths = np.array(widths)
+        yield _held("time, as asked", board, "programs left out, PTX in", every,
+                    np.array(programs), np.abs(errors) <= half_widths,
+                    half_widths, half_widths)  # fmt: skip
+
+
+def known_lines() -> Iterator[Held]:
+    """Times with one launch of the kernel known, by the model of measured work without the program
+    and its ports: each program under the margin of the others (``models/time/known.py``)."""
+    launches = read_launches(launches_path())
+    work = WorkTable.of(launches)
+    predicted = leave_out(work, "port", range(1)).predicted[MODEL][0]
+    card = ArtifactStore(kind=TimeCard).list()[0]
+    pairs = pairs_of(launches, predicted, card.intervals)
+    groups = np.array([str(work.groups["port"][pair.other]) for pair in pairs])
+    errors = np.array([abs(pair.corrected_error) for pair in pairs])
+    distances = np.array([pair.distance for pair in pairs])
+    widest = float(np.log(card.intervals.unseen_kernel.high_factor))
+    widths, constant = np.empty(len(errors)), np.empty(len(errors))
+    for group in np.unique(groups):
+        mine = groups == group
+        near = ~mine & (distances < widest)
+        margin = _quantile((errors - distances)[near], _equal(groups[near]))
+        widths[mine] = np.minimum(margin + distances[mine], widest)
+        constant[mine] = _quantile(errors[~mine], _equal(groups[~mine]))
+    every = np.ones(len(errors), dtype=np.bool_)
+    yield _held("anchored time", "rtx-3080, measured work", "programs left out, 1 launch known",
+                every, groups, errors <= widths, widths, constant)  # fmt: skip
+
+
+KINDS: tuple[Callable[[], Iterator[Held]], ...] = (
+    energy_lines,
+    served_lines,
+    anchored_lines,
+    known_lines,
+    scaling_lines,
+)
 
 
 def coverage_table(lines: Sequence[Held]) -> str:

@@ -29,6 +29,9 @@ NOT_QUICK = (
 """Those among them that would take half of the time."""
 
 SLOW = (
+    "tests/app/test_advice_tensor.py::test_fp32_sums",
+    "tests/app/test_advice_tensor.py::test_passes_after",
+    "tests/app/test_advice_tensor.py::test_what_is_no_pass",
     "tests/app/test_database_restart.py",
     "tests/app/test_determinism.py",
     "tests/app/test_disk_full.py::test_a_disk_that_really_is_full",
@@ -42,12 +45,14 @@ SLOW = (
     "tests/app/test_retrain.py::test_kernels_measured_again_are_not_taken_for_unseen_ones",
     "tests/app/test_retrain.py::test_measurements_may_come_with_the_request_and_boards_have",
     "tests/app/test_retrain.py::test_what_the_rows_do_not_give_fails_the_job_with_the_reason",
+    "tests/app/test_retrain_auto.py",
     "tests/app/test_retrain_new_gpu.py::test_garbage_leaves_a_gpu_as_it_was",
     "tests/app/test_retrain_new_gpu.py::test_power_and_time_are_calibrated_promoted_served",
     "tests/app/test_retrain_new_gpu.py::test_rows_may_hold_the_features_themselves",
     "tests/app/test_schemathesis.py",
     "tests/docker/test_docker.py::test_the_entrypoint_serves_in_the_environment_of_the_image",
     "tests/docker/test_wheel.py",
+    "tests/e2e/test_page_models.py::test_a_board_of_ones_own",
     "tests/e2e/test_page_models.py::test_from_measurements_to_the_model_that_serves",
     "tests/e2e/test_page_models.py::test_what_corrects_times_is_shown_and_taken_back",
     "tests/e2e/test_page_visits.py::test_the_documentation_needs_no_other_machine",
@@ -82,6 +87,8 @@ SLOW = (
     "tests/training/test_onboard.py::test_several_clocks_tell_the_voltage",
     "tests/training/test_onboard.py::test_the_sensor_is_found_out",
     "tests/training/test_retrain_unseen.py::test_known_kernels_measured_again_promise_nothing",
+    "tests/studies/test_triton_lists.py::test_attention",
+    "tests/studies/test_triton_lists.py::test_the_best",
 )
 """Beginnings of the ids of slow tests: four seconds and more of one core."""
 

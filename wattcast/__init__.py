@@ -22,9 +22,29 @@ from typing import TYPE_CHECKING, Any
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 if TYPE_CHECKING:
-    from wattcast.app.python import analyze, compare, explain, predict, predict_many, vector
+    from wattcast.app.python import (
+        advise,
+        analyze,
+        compare,
+        explain,
+        fusion,
+        predict,
+        predict_many,
+        rank_triton,
+        vector,
+    )
 
-__all__ = ["analyze", "compare", "explain", "predict", "predict_many", "vector"]
+__all__ = [
+    "advise",
+    "analyze",
+    "compare",
+    "explain",
+    "fusion",
+    "predict",
+    "predict_many",
+    "rank_triton",
+    "vector",
+]
 
 
 def __getattr__(name: str) -> Any:

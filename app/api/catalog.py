@@ -12,6 +12,7 @@ from wattcast.app import problems
 from wattcast.app.api.route import json_response
 from wattcast.app.services import services_of
 from wattcast.models.cards import ModelCard
+from wattcast.models.scaling.card import ScalingCard
 from wattcast.models.time.calibration import TimeCorrectionCard
 from wattcast.predictor import catalog
 
@@ -75,6 +76,17 @@ class SchemaDetails(_Schema):
     fields: list[SchemaField]
 
 
+class ObservedCoverage(BaseModel):
+    """What a model's intervals held of measurements that came in after its answers."""
+
+    board: str = Field(description="As uploads label it; empty: no label.")
+    model: str = Field(description="The card's path, or a time model's family.")
+    kernels: int = Field(description="Kernels measured after they were predicted.")
+    inside: int = Field(description="Of these, those whose first measured launch was inside.")
+    promised: float = Field(description="The least level that was promised.")
+    widened: float = Field(description="How many times as wide answers are since; 1: no alarm.")
+
+
 class ModelSummary(BaseModel):
     """One model; ``card`` is the path of its card."""
 
@@ -96,6 +108,7 @@ class ModelSummary(BaseModel):
     unseen_kernel_time_median_ape_percent: float | None = Field(
         description="Of a correction of times; power models have none."
     )
+    observed: list[ObservedCoverage]
 
 
 @router.get("/gpus", response_model=list[GpuSummary], summary="GPUs with a profile")
@@ -139,13 +152,14 @@ def schema_details(
 @router.get("/models", response_model=list[ModelSummary], summary="Trained models")
 def models(request: Request) -> Response:
     """Every artifact that passes its checks: power models, and corrections of predicted times."""
-    cards = services_of(request).power.all_cards()
-    return json_response([catalog.model_summary(card) for card in cards])
+    power = services_of(request).power
+    coverage = power.serving.coverage
+    return json_response([catalog.model_summary(card, coverage) for card in power.all_cards()])
 
 
 @router.get(
     "/models/{gpu}/{target}",
-    response_model=list[ModelCard | TimeCorrectionCard],
+    response_model=list[ModelCard | TimeCorrectionCard | ScalingCard],
     responses=problems.documented("unknown-gpu", "unknown-model", "validation"),
     summary="Model cards of one GPU and target",
 )
@@ -154,20 +168,18 @@ def model_cards(
 ) -> Response:
     """Training data, scores beside the baseline, interval calibration and checksums."""
     services = services_of(request)
-    return json_response(
-        catalog.model_cards(services.gpus, services.power.all_cards(), gpu, target)
-    )
+    cards = (*services.power.all_cards(), *catalog.scaling_cards())
+    return json_response(catalog.model_cards(services.gpus, cards, gpu, target))
 
 
 @router.get(
     "/models/{gpu}/{target}/{name}/{version}",
-    response_model=ModelCard | TimeCorrectionCard,
+    response_model=ModelCard | TimeCorrectionCard | ScalingCard,
     responses=problems.documented("unknown-gpu", "unknown-model", "validation"),
     summary="One model card",
 )
 def model_card(request: Request, gpu: GpuName, target: str, name: str, version: int) -> Response:
     """What the ``model.card`` of a prediction points to."""
     services = services_of(request)
-    return json_response(
-        catalog.model_card(services.gpus, services.power.all_cards(), gpu, target, name, version)
-    )
+    cards = (*services.power.all_cards(), *catalog.scaling_cards())
+    return json_response(catalog.model_card(services.gpus, cards, gpu, target, name, version))

@@ -38,9 +38,9 @@ _ALIVE_SECONDS = 15.0
 async def list_jobs(
     request: Request, limit: Annotated[int, Query(ge=1, le=1000)] = 100
 ) -> Response:
-    """The latest jobs, in any state."""
+    """The latest jobs, in any state. Their results are without `held_out`."""
     found = await asked(request, lambda of: of.database.jobs.latest(limit))
-    return json_response([job_answer(job) for job in found])
+    return json_response([_listed(job) for job in found])
 
 
 @router.get(
@@ -103,6 +103,18 @@ async def cancel_job(request: Request, job_id: UUID) -> Response:
 def job_answer(job: Job) -> dict[str, Any]:
     """``JobAnswer``."""
     return plain(job, "actor")
+
+
+def _listed(job: Job) -> dict[str, Any]:
+    """The same without the launches that a picture shows."""
+    answer = job_answer(job)
+    if answer["result"] is not None:
+        short = [
+            {name: each for name, each in one.items() if name not in ("held_out", "also")}
+            for one in (answer["result"], *answer["result"].get("also", ()))
+        ]
+        answer["result"] = {**short[0], **({"also": short[1:]} if short[1:] else {})}
+    return answer
 
 
 async def _job(

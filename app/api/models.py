@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wattcast.app import problems
 from wattcast.app.api.access import actor_of
+from wattcast.app.api.catalog import ObservedCoverage
 from wattcast.app.api.route import asked, json_response
 from wattcast.app.services.models import registry as service
 
@@ -64,6 +65,7 @@ class RegistryAnswer(BaseModel):
     promotions: list[PromotionAnswer] = Field(
         description="Newest first, including those undone since."
     )
+    observed: list[ObservedCoverage]
 
 
 class PromoteRequest(BaseModel):

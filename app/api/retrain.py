@@ -18,8 +18,8 @@ from wattcast.app.api.route import json_response
 from wattcast.app.services import Services, services_of
 from wattcast.app.services.measurements.rows import Label
 from wattcast.app.services.measurements.upload import UploadOptions
-from wattcast.app.services.retrain import submit
-from wattcast.app.services.retrain.messages import JobAnswer, RetrainRequest
+from wattcast.app.services.retrain import plan, submit
+from wattcast.app.services.retrain.messages import JobAnswer, PlanAnswer, RetrainRequest
 from wattcast.app.store import database
 from wattcast.features.errors import ServiceError
 
@@ -37,7 +37,11 @@ _MULTIPART = {
         "gpu": {"type": "string"},
         "board": {"type": "string"},
         "schema": {"type": "string"},
-        "mode": {"type": "string", "enum": ["full", "continue", "new_gpu"]},
+        "mode": {
+            "type": "string",
+            "enum": ["auto", "full", "continue", "new_gpu"],
+            "default": "auto",
+        },
         "families": {
             "type": "array",
             "items": {"type": "string", "enum": ["xgboost", "catboost"]},
@@ -55,7 +59,11 @@ _LISTS = ("families", "targets", "batches")
     status_code=202,
     response_model=JobAnswer,
     responses={
-        200: {"model": JobAnswer, "description": "The idempotency key named this job already."},
+        200: {
+            "model": JobAnswer | PlanAnswer,
+            "description": "The idempotency key named this job already; or, with `dry_run`, what "
+            "would be done.",
+        },
         **problems.documented(*READING, "json", "idempotency-key", "unknown-batch", "store"),
     },
     openapi_extra={
@@ -75,7 +83,8 @@ async def post_retrain(
 ) -> Response:
     """Batches uploaded before, as JSON; or measurements as a file beside the options, stored as a
     batch first. The answer names a job, whose result says whether the new model serves, and why if
-    it does not."""
+    it does not. `dry_run` (JSON) only tells what would be done: the mode, the rows by kernel, those
+    that would not train and why, and what is left out to judge."""
     services = services_of(request)
     actor = actor_of(request)
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -87,6 +96,9 @@ async def post_retrain(
             asked = RetrainRequest.model_validate_json(await request.body())
     except ValidationError as error:
         return problems.from_validation(error.errors(include_url=False))
+    if asked.dry_run:
+        with database.asked("the database does not answer"):
+            return json_response(await run_in_threadpool(plan, services, asked))
     with database.asked("the database does not answer; nothing was queued"):
         job, is_new = await run_in_threadpool(submit, services, asked, actor, idempotency_key)
     answer = json_response(job_answer(job), 202 if is_new else 200)
@@ -104,6 +116,9 @@ async def _uploaded(services: Services, form: FormData, actor: str) -> RetrainRe
         for name, value in form.multi_items()
         if name != "file"
     }
+    if "dry_run" in given:
+        why = "dry_run is of batches that are stored; POST /measurements/check looks at a file"
+        raise ServiceError("validation", why, field="dry_run")
     # Everything but the batch is checked before the file is read.
     placeholder = "00000000-0000-0000-0000-000000000000"
     asked = RetrainRequest.model_validate(

@@ -31,7 +31,7 @@ from wattcast.app.cli.predict import predict
 from wattcast.app.cli.rank import rank
 from wattcast.app.cli.serve import serve, settings
 from wattcast.app.cli.sweep import sweep
-from wattcast.app.cli.train import calibrate, train
+from wattcast.app.cli.train import calibrate, retrain, train
 from wattcast.features.errors import GivenUpError, MissingExtraError, WattcastError
 
 app = typer.Typer(
@@ -112,7 +112,7 @@ for _command in (analyze, features, schemas):
     app.command()(_command)
 for _command in (serve, worker, settings, audit):
     app.command()(_command)
-for _command in (measure, onboard, calibrate):
+for _command in (measure, onboard, retrain, calibrate):
     app.command()(_command)
 _FOREIGN = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(context_settings=_FOREIGN, add_help_option=False)(train)  # argparse reads its options

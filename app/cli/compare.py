@@ -61,6 +61,7 @@ def diff(
         "gpus": gpu,
         **models.operating(),
         "model": models.model,
+        "board": models.board,
         "limits": {
             "max_energy_percent": _percent("--max-energy", max_energy),
             "max_time_percent": _percent("--max-time", max_time),

@@ -35,7 +35,8 @@ def dvfs(
     *,
     constraints: inputs.Constraints,
     time_model: inputs.TimeModel = "auto",
-    model: inputs.PowerModel = "physical",
+    model: inputs.ScalingModel = "physical",
+    board: inputs.Board = None,
     as_json: inputs.AsJson = False,
 ) -> None:
     """Predict many clocks or power limits, and pick the best.
@@ -51,6 +52,7 @@ def dvfs(
         "power_limit_watts": power_limit or None,
         "time_model": time_model,
         "model": model,
+        "board": board,
     }
     answer = run(predictor(), DvfsRequest.model_validate(body))
     show(answer, as_json, _report)

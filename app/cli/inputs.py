@@ -21,6 +21,7 @@ import typer
 
 from wattcast.models.power import POWER_FAMILIES
 from wattcast.models.time.registry import DEFAULT, TIME_MODELS
+from wattcast.predictor.messages import CODE_MODELS
 
 CUDA_SUFFIXES = (".cu", ".cuh")
 
@@ -46,6 +47,15 @@ TimeModel = Annotated[
 ]
 PowerModel = Annotated[
     str, typer.Option("--model", help=f"Power model: auto or {', '.join(POWER_FAMILIES)}.")
+]
+Board = Annotated[str | None, typer.Option(help="Which board, if models are kept per board.")]
+ScalingModel = Annotated[
+    str,
+    typer.Option(
+        "--model",
+        help=f"Power model: auto or {', '.join(POWER_FAMILIES)}. Or scaling by code alone: "
+        f"{' or '.join(CODE_MODELS)}.",
+    ),
 ]
 Work = Annotated[
     str | None,
@@ -324,6 +334,7 @@ class ModelOptions:
     power_limit: PowerLimit = None
     time_model: TimeModel = "auto"
     model: PowerModel = "auto"
+    board: Board = None
 
     def operating(self) -> dict[str, Any]:
         """The part of a request's body that names clocks and power limit."""
@@ -331,8 +342,9 @@ class ModelOptions:
         return {"clocks": clocks, "power_limit_watts": self.power_limit}
 
     def request(self) -> dict[str, Any]:
-        """The same, and the models."""
-        return {**self.operating(), "time_model": self.time_model, "model": self.model}
+        """The same, the models, and the board."""
+        own = {"time_model": self.time_model, "model": self.model, "board": self.board}
+        return {**self.operating(), **own}
 
 
 @dataclass(frozen=True)

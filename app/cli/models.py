@@ -36,7 +36,7 @@ def models_list(as_json: AsJson = False) -> None:
     from wattcast.predictor import catalog
 
     power = Services(Settings()).power
-    found = [catalog.model_summary(card) for card in power.cards()]
+    found = [catalog.model_summary(card, power.serving.coverage) for card in power.cards()]
     columns = ("gpu", "target", "family", "version", "schema", "unseen_kernel_mae_watts")
     show(found, as_json, lambda out, each: rows(out, each, columns))
     for problem in power.problems():

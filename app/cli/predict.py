@@ -22,9 +22,6 @@ def predict(
     known: inputs.Known = None,
     *,
     models: inputs.ModelOptions,
-    board: Annotated[
-        str | None, typer.Option(help="Which board, if models are kept per board.")
-    ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also print SHAP contributions.")
     ] = False,
@@ -42,7 +39,6 @@ def predict(
         "known": inputs.known_request(known),
         **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
         **models.request(),
-        "board": board,
         "explain": "shap" if explain else None,
     }
     answer = run(predictor(registry=registry), PredictRequest.model_validate(body))
@@ -109,6 +105,8 @@ def _basis(out: Console, answer: Answer) -> None:
         line(out, f"power model {model['family']} version {model['version']} on {model['schema']}")
     if (timing := answer["time_model"]) is not None:
         bound = f", bound by {timing['regime']}" if timing["regime"] else ""
+        if timing["regime"] in ("compute", "latency") and timing.get("bound"):
+            bound += f": {timing['bound']}"
         line(out, f"time model {timing['family']}{bound}")
     if (components := answer["components"]) is not None:
         told = ", ".join(

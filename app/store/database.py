@@ -26,7 +26,7 @@ from wattcast.app.store.postgres import (
 from wattcast.app.store.private import private_database, private_file
 from wattcast.features.errors import ServiceError
 
-HEAD = "0004"
+HEAD = "0005"
 """Newest migration; a test compares it with the migrations folder.
 
 Known here so that a start on an up-to-date database needs not import Alembic.

@@ -14,7 +14,16 @@ from sqlalchemy.engine import Engine, Row
 
 from wattcast.app.store.audit import record
 from wattcast.app.store.predictions import insert_or_leave, ptx_row
-from wattcast.app.store.tables import MEASUREMENT_BATCHES, MEASUREMENTS, PTX, page, plain, read
+from wattcast.app.store.registry import next_generation
+from wattcast.app.store.tables import (
+    MEASUREMENT_BATCHES,
+    MEASUREMENTS,
+    OBSERVATIONS,
+    PTX,
+    page,
+    plain,
+    read,
+)
 
 Form = Literal["ptx", "features"]
 
@@ -62,9 +71,24 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
+class Observation:
+    """What a row says of an interval answered before (``OBSERVATIONS``)."""
+
+    row: int
+    target: str
+    gpu: str
+    board: str
+    model: str
+    kernel_group: str
+    level: float
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
 class NewBatch:
     """What an upload gave. ``schemas``: hash of each schema's definition by its id.
-    ``ptx``: texts by SHA-256 that the rows refer to and that may not be stored yet."""
+    ``ptx``: texts by SHA-256 that the rows refer to and that may not be stored yet.
+    ``observed``: what the rows say of answers given before."""
 
     content_sha256: str
     form: Form
@@ -73,6 +97,7 @@ class NewBatch:
     rejected: int = 0
     rejections: Sequence[Rejection] = ()
     ptx: Mapping[str, str] = field(default_factory=dict)
+    observed: Sequence[Observation] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +154,11 @@ class MeasurementStore:
                 if new.rows:
                     rows = [{"batch_id": batch_id, **plain(row)} for row in new.rows]
                     connection.execute(sa.insert(MEASUREMENTS), rows)
+                if new.observed:
+                    at = {"batch_id": batch_id, "at": values["created"]}
+                    told = [{**at, **plain(one)} for one in new.observed]
+                    connection.execute(sa.insert(OBSERVATIONS), told)
+                    next_generation(connection)  # replicas look what their intervals held
                 facts = {"accepted": len(new.rows), "rejected": new.rejected, "form": new.form}
                 record(connection, actor, "measurements.upload", str(batch_id), facts)
             return _batch(stored), is_new
@@ -195,6 +225,9 @@ class MeasurementStore:
         """Delete a batch with its rows; ``False`` if there is none. Its PTX stays."""
         columns = MEASUREMENT_BATCHES.c
         with self._engine.begin() as connection:
+            of_it = OBSERVATIONS.c.batch_id == batch_id
+            if connection.execute(sa.delete(OBSERVATIONS).where(of_it)).rowcount:
+                next_generation(connection)
             gone = connection.execute(sa.delete(MEASUREMENT_BATCHES).where(columns.id == batch_id))
             if gone.rowcount:
                 record(connection, actor, "measurements.delete", str(batch_id))

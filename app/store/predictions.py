@@ -15,7 +15,7 @@ import time
 import zlib
 from collections.abc import Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import UTC, datetime
 from sys import getsizeof
 from typing import Any
@@ -374,3 +374,31 @@ def latest(engine: Engine, *, limit: int, before: UUID | None = None) -> list[Pa
         return [
             read(Past, row) for row in connection.execute(page(query, PREDICTIONS, limit, before))
         ]
+
+
+MOST_ANSWERED = 20_000
+"""Answers that an upload is compared with: the latest; a second or two."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A prediction that measurements may be compared with; JSON text as stored."""
+
+    ptx_sha256: str
+    gpu: str
+    kernel: str
+    request: str
+    result: str
+
+
+def answered(engine: Engine, sha256s: Sequence[str]) -> list[Answered]:
+    """Predictions of PTX texts, newest first. Raises sqlalchemy.exc.SQLAlchemyError."""
+    columns = PREDICTIONS.c
+    query = (
+        sa.select(*(columns[one.name] for one in fields(Answered)))
+        .where(columns.ptx_sha256.in_(sha256s))
+        .order_by(columns.created.desc())
+        .limit(MOST_ANSWERED)
+    )
+    with engine.connect() as connection:
+        return [read(Answered, row) for row in connection.execute(query)]

@@ -17,8 +17,20 @@ import sqlalchemy as sa
 from sqlalchemy.engine import Connection, Engine, Row
 
 from wattcast.app.store.audit import record
-from wattcast.app.store.tables import ALIAS_MOVES, MODEL_ALIASES, MODEL_VERSIONS, REGISTRY, read
+from wattcast.app.store.tables import (
+    ALIAS_MOVES,
+    MODEL_ALIASES,
+    MODEL_VERSIONS,
+    OBSERVATIONS,
+    REGISTRY,
+    read,
+)
 from wattcast.features.errors import ServiceError
+from wattcast.models.intervals import Observed, observed_coverage
+from wattcast.predictor.parts.power_models import Watched
+
+MOST_OBSERVED = 20_000
+"""Rows that are looked at whenever the registry changes: some tens of milliseconds."""
 
 Origin = Literal["packaged", "retrained"]
 
@@ -96,6 +108,7 @@ class Snapshot:
     generation: int
     versions: tuple[Version, ...] = ()
     standings: Mapping[Place, Standing] = field(default_factory=dict)
+    coverage: Mapping[Watched, Observed] = field(default_factory=dict)
 
     def champion(self, place: Place) -> Version | None:
         """The promoted version of a place itself; ``None``: the packaged default."""
@@ -172,7 +185,8 @@ class RegistryStore:
                 )
                 for row in connection.execute(sa.select(MODEL_ALIASES))
             }
-        return Snapshot(int(generation), tuple(versions.values()), standings)
+            coverage = _coverage(connection)
+        return Snapshot(int(generation), tuple(versions.values()), standings, coverage)
 
     def history(self, gpu: str, target: str, limit: int = 100) -> list[Move]:
         """Promotions of a GPU's target, the newest first."""
@@ -195,7 +209,7 @@ class RegistryStore:
         self, connection: Connection, new: Sequence[NewVersion], candidate: NewVersion | None
     ) -> dict[ModelName, int]:
         """Add versions in the caller's transaction, one of them as its place's candidate."""
-        _next_generation(connection)
+        next_generation(connection)
         ids = {one.name: _insert(connection, one) for one in new}
         if candidate is not None:
             place = Place(candidate.name.gpu, candidate.board, candidate.name.target)
@@ -217,7 +231,7 @@ class RegistryStore:
         ``expected`` is the promotion that must still stand there. Raises ChampionMovedError where
         another one does: then nothing of the transaction may be committed.
         """
-        _next_generation(connection)
+        next_generation(connection)
         current = _current(connection, place)
         if expected not in ("any", current):
             raise ChampionMovedError(place)
@@ -240,7 +254,7 @@ class RegistryStore:
     def promote_by_hand(self, place: Place, new: NewVersion, actor: str, why: str) -> None:
         """Make any version champion, registering it first where it never was."""
         with self._engine.begin() as connection:
-            _next_generation(connection)
+            next_generation(connection)
             found = connection.execute(
                 sa.select(MODEL_VERSIONS.c.id).filter_by(**new.name._asdict())
             ).scalar_one_or_none()
@@ -251,7 +265,7 @@ class RegistryStore:
         """Return to what stood before the champion's promotion; the promotion undone.
         Raises ServiceError ``no-rollback`` where nothing was promoted."""
         with self._engine.begin() as connection:
-            _next_generation(connection)
+            next_generation(connection)
             current = _current(connection, place)
             if current is None:
                 raise ServiceError(
@@ -271,7 +285,26 @@ class RegistryStore:
         return _move(row, {undone.id: undone})
 
 
-def _next_generation(connection: Connection) -> None:
+def _coverage(connection: Connection) -> dict[Watched, Observed]:
+    """What every model's intervals held of later measurements, the latest ``MOST_OBSERVED``."""
+    if not sa.inspect(connection).has_table(OBSERVATIONS.name):
+        return {}  # a database that no service of this version has opened yet
+    columns = OBSERVATIONS.c
+    newest = sa.select(OBSERVATIONS).order_by(columns.at.desc(), columns.row.desc())
+    found: dict[Watched, list[Row[Any]]] = {}
+    for row in reversed(connection.execute(newest.limit(MOST_OBSERVED)).all()):
+        found.setdefault(Watched(row.target, row.gpu, row.board, row.model), []).append(row)
+    return {
+        one: observed_coverage(
+            [row.score for row in rows],
+            [row.kernel_group for row in rows],
+            min(row.level for row in rows),
+        )
+        for one, rows in found.items()
+    }
+
+
+def next_generation(connection: Connection) -> None:
     """Locks the registry until the transaction ends, so that changes come one after the other."""
     connection.execute(sa.update(REGISTRY).values(generation=REGISTRY.c.generation + 1))
 

@@ -100,7 +100,7 @@ PREDICTIONS = sa.Table(
     sa.Column("created", Time, nullable=False, index=True),
     # Hash of the request without its PTX text, together with the PTX's hash.
     sa.Column("request_sha256", sa.String(64), nullable=False, index=True),
-    sa.Column("ptx_sha256", sa.String(64), sa.ForeignKey(PTX.c.sha256), nullable=True),
+    sa.Column("ptx_sha256", sa.String(64), sa.ForeignKey(PTX.c.sha256), nullable=True, index=True),
     sa.Column("gpu", sa.String(64), nullable=False),
     sa.Column("kernel", sa.Text, nullable=False),
     sa.Column("request", sa.Text, nullable=False),
@@ -233,6 +233,31 @@ MEASUREMENTS = sa.Table(
 """Accepted rows; ``row`` counts the upload's rows from 1. JSON text: ``launch`` how the kernel was
 started (``null`` where only features were given), ``vectors`` every field of each schema in its
 order (``{"activity1": [1.0, null]}``)."""
+
+
+OBSERVATIONS = sa.Table(
+    "observations",
+    METADATA,
+    sa.Column("batch_id", sa.Uuid, primary_key=True),
+    sa.Column("row", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("target", sa.String(32), primary_key=True),
+    sa.Column("gpu", sa.String(64), nullable=False),
+    sa.Column("board", sa.String(64), nullable=False),
+    sa.Column("model", sa.Text, nullable=False),
+    sa.Column("kernel_group", sa.Text, nullable=False),
+    sa.Column("at", Time, nullable=False),
+    sa.Column("level", sa.Float, nullable=False),
+    sa.Column("score", sa.Float, nullable=False),
+    sa.ForeignKeyConstraint(
+        ["batch_id", "row"],
+        [MEASUREMENTS.c.batch_id, MEASUREMENTS.c.row],
+        name="fk_observations_measurement",
+        ondelete="CASCADE",
+    ),
+)
+"""What accepted rows say of intervals answered before: ``model`` is the place of a card, or the
+family of a time model without one, ``score`` how many half widths the row lay from its prediction
+(``models.intervals.miss_score``), ``level`` what was promised."""
 
 
 REGISTRY = sa.Table(

@@ -306,14 +306,11 @@ class _Totals:
 
 
 def shared_use(body: Body, counts: Counted) -> tuple[Floats, Floats]:
-    """Requests and transactions of shared memory by position, after loads were joined.
-
-    The lanes read the same words either way.
-    """
-    joined = joined_loads(body)
+    """Requests and transactions of shared memory by position, after loads were joined: each of
+    them was counted as the wide load that it is part of."""
+    loads = joined_loads(body).loads
     requests = np.asarray(counts.shared_requests, dtype=np.float64)
-    each = np.asarray(counts.shared_transactions, dtype=np.float64) / joined.loads
-    return requests / joined.loads, np.maximum(each, joined.passes * requests)
+    return requests / loads, np.asarray(counts.shared_transactions, dtype=np.float64) / loads
 
 
 def _added(start: float, terms: Floats) -> float:

@@ -68,7 +68,8 @@ class AtomicUse:
     ``requests`` are warp executions, ``operations`` the lanes in them. ``passes`` weights each
     warp execution with the largest number of its lanes at one address: they go one after the
     other. ``hottest_operations`` (lanes) and ``hottest_requests`` (warps) fall on the address of
-    global memory that the instruction hits most in the whole launch.
+    global memory that the instruction hits most in the whole launch. ``uniform``: the code tells
+    that the lanes of a warp share the address, whatever the data.
     """
 
     function: str
@@ -82,6 +83,7 @@ class AtomicUse:
     passes: float | None
     hottest_operations: float | None
     hottest_requests: float | None
+    uniform: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,8 @@ class Extras:
     from global memory; the symbolic analysis does not know. ``register_reads``: those of FP32
     multiply-adds, by warps. ``from_registers``: of ``tensor``, what mma and wmma multiply.
     ``feed_passes``: passes of shared memory that feed asynchronous products (wgmma, tcgen05) and
-    bring what is copied for them. ``copies``: waits for asynchronous copies.
+    bring what is copied for them. ``copies``: waits for asynchronous copies. ``busy_blocks``:
+    blocks that touch global memory, where the launch has any.
     """
 
     tensor: tuple[TensorWork, ...]
@@ -156,14 +159,15 @@ class Extras:
     from_registers: tuple[TensorWork, ...] = ()
     feed_passes: float = 0.0
     copies: Copies = NO_COPIES
+    busy_blocks: float | None = None
 
 
 def measure_extras(
     module: Module, functions: Mapping[str, Counted], launch: Launch, atomics: Atomics,
-    shared_bytes: int = 0,
+    shared_bytes: int = 0, busy_blocks: float = 0.0,
 ) -> Extras:  # fmt: skip
     """Add up what the analysis counted; ``functions`` maps names to counts by position,
-    ``shared_bytes`` are those of a block."""
+    ``shared_bytes`` are those of a block, ``busy_blocks`` touch global memory."""
     tensor: dict[tuple[TensorKind, bool], float] = {}
     from_registers: dict[tuple[TensorKind, bool], float] = {}
     unshaped = barriers = meeting = warp_syncs = fences = async_waits = 0.0
@@ -206,6 +210,7 @@ def measure_extras(
         _sorted_work(from_registers),
         _feed_passes(module, functions) if tensor != from_registers else 0.0,
         measure_copies(module, functions, launch.blocks, launch.warps_per_block, shared_bytes),
+        min(busy_blocks, launch.blocks) or launch.blocks,
     )
 
 
@@ -216,11 +221,11 @@ def _sorted_work(work: Mapping[tuple[TensorKind, bool], float]) -> tuple[TensorW
 
 
 def _feed_passes(module: Module, functions: Mapping[str, Counted]) -> float:
-    """Passes beyond the first of asynchronous products and bulk copies, as conflicts count them."""
+    """Passes of shared memory that asynchronous products and bulk copies take."""
     found = 0.0
     for name, counts in functions.items():
         for position in _fed_by(body_of(module, name)):
-            found += float(counts.shared_transactions[position] - counts.shared_requests[position])
+            found += float(counts.shared_transactions[position])
     return found
 
 

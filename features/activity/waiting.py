@@ -3,7 +3,8 @@
 A warp issues in order and stalls where it needs a result that is not there. Within a basic block
 results that do not depend on each other are waited for together (instruction- and memory-level
 parallelism); blocks follow one after another. ptxas unrolls loops of one block and moves their
-loads together, unless a load needs what a round before has loaded (a pointer chase).
+loads together, unless a load needs what a round before has loaded (a pointer chase) or follows a
+store that may be to the same place.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from wattcast.features.isa import OpcodeFacts, classify
 from wattcast.features.loops import natural_loops
 from wattcast.features.machine_code import machine_code
 from wattcast.features.memory import SECTOR_BYTES
-from wattcast.features.ptx.ir import Body, Immediate, Instruction, Module
+from wattcast.features.ptx.ir import Address, Body, Immediate, Instruction, Module, Operand
 from wattcast.features.registers import UNROLL
 
 INSTRUCTION, SHARED, LOAD = 4.0, 25.0, 400.0
@@ -77,10 +78,13 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
     """The longest chain of one block, run once.
 
     A barrier waits for all before it, and all accesses of memory after it wait for the barrier.
+    A load of global memory stays behind a store that may be to the same place, and the warp stops
+    at the store until its value is there.
     """
     machine = machine_code(body).instructions[block.start : block.end].tolist()
     longest = fence = [0.0] * (1 + len(Waiting._fields))  # of a chain: cycles, then ``Waiting``
     ends: dict[int, list[float]] = {}
+    stores: dict[Operand, list[float]] = {}  # by base address: the chain that a store waits for
     for one, sources in block_sources(body, block):
         field, cycles, accesses = _part(one.opcode)
         reached = [ends[writer] for writer in sources]
@@ -88,6 +92,8 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
             reached.append(longest)
         elif accesses:
             reached.append(fence)
+        base = _global_base(one, "load")
+        reached += [issued for stored, issued in stores.items() if base not in (None, stored)]
         times = machine[one.position - block.start] if field == _INSTRUCTIONS else 1.0
         end = list(max(reached)) if reached else [0.0] * len(longest)
         end[0] += cycles * times
@@ -96,9 +102,12 @@ def block_chain(body: Body, block: BasicBlock) -> Waiting:
         longest = max(longest, end)
         if field == _BARRIERS:
             fence = end
+        base = _global_base(one, "store")
+        if base is not None and reached:
+            stores[base] = max(reached)
     chain = Waiting(*longest[1:])
     if chain.loads and block.index in block.successors and not chain.barriers:
-        gathered = 1 if _chases(body, block) else UNROLL
+        gathered = 1 if _chases(body, block) or _stores_between(body, block) else UNROLL
         chain = chain._replace(loads=chain.loads / gathered)
     return chain
 
@@ -129,6 +138,25 @@ def waits_for_memory(facts: OpcodeFacts) -> bool:
     return reads_memory and facts.space in ("global", "generic", "local")
 
 
+def _global_base(one: Instruction, category: str) -> Operand | None:
+    """What the address of a ``load`` or ``store`` of global memory starts from; ``None`` of other
+    instructions, and of loads of what nothing writes (``.nc``)."""
+    facts = classify(one.opcode)
+    if facts.category != category or facts.space not in ("global", "generic"):
+        return None
+    found = next((each for each in one.operands if isinstance(each, Address)), None)
+    return None if found is None or ".nc" in one.opcode else found.base
+
+
+def _stores_between(body: Body, block: BasicBlock) -> bool:
+    """Whether a block stores where, for all ptxas knows, its next round loads: no loads of
+    different rounds are moved together then."""
+    inside = body.instructions[block.start : block.end]
+    loads = {_global_base(one, "load") for one in inside} - {None}
+    stores = {_global_base(one, "store") for one in inside} - {None}
+    return any(stored != loaded for stored in stores for loaded in loads)
+
+
 def _chases(body: Body, block: BasicBlock) -> bool:
     """Whether a load's address needs what a load of an earlier round of the block returned."""
     inside = body.instructions[block.start : block.end]
@@ -156,13 +184,15 @@ def _chases(body: Body, block: BasicBlock) -> bool:
 class Copies(NamedTuple):
     """Waits for copies from global to shared memory, one after another, of a block on average.
 
-    ``exposed``: for what was asked for in the same round of a loop, or outside of loops.
-    ``pipelined``: for what was asked for rounds ahead, each divided by their number: so many
-    copies' latencies pass one after another, whatever else goes on meanwhile.
+    ``exposed``: outside of loops, and of a pipeline with one stage. ``pipelined``: in loops, each
+    divided by the waits that pass from asking to it: so many copies' latencies pass one after
+    another. ``between``: how much of the loops' own time passes between a wait and what is asked
+    for next, so many times over: it comes on top of those latencies.
     """
 
     exposed: float
     pipelined: float
+    between: float = 0.0
 
 
 NO_COPIES = Copies(0.0, 0.0)
@@ -176,13 +206,15 @@ def measure_copies(
     Of cp.async the text tells how many rounds lie between a commit and its wait. Bulk copies come
     in stages: shared memory holds so many times what is announced at once, and one is in use.
     """
-    exposed = pipelined = 0.0
+    exposed = pipelined = between = rounds = 0.0
     for name, counts in functions.items():
         body = body_of(module, name)
-        for position, rounds in _waits_ahead(body):
+        for position, repeated, apart in _waits(body):
             times = float(counts.warp_executions[position]) / (blocks * warps)
-            exposed += times * (rounds == 0)
-            pipelined += times / rounds if rounds else 0.0
+            exposed += times * (repeated == 0)
+            pipelined += times * repeated
+            between += times * repeated * apart
+            rounds += times * (repeated > 0)
         announced, brought = _bulk(body)
         times = sum(float(counts.active_lanes[position]) for position in announced) / blocks
         if times:
@@ -190,58 +222,77 @@ def measure_copies(
             stages = int(shared_bytes // max(sectors * SECTOR_BYTES / times, 1.0))
             exposed += times * (stages < 2)
             pipelined += times / (stages - 1) if stages > 1 else 0.0
-    return Copies(exposed, pipelined)
+    return Copies(exposed, pipelined, between / rounds if rounds else 0.0)
 
 
-_WAITS = ("cp.async.wait_group", "cp.async.wait_all")
+_WAIT = ("cp.async.wait_group", "cp.async.wait_all")
 _COMMIT = "cp.async.commit_group"
-AT_ONCE = 0.1
-"""Of the instructions of a loop for each of its waits: so few from a commit to it hide nothing."""
 
 
 @attached
-def _waits_ahead(body: Body) -> tuple[tuple[int, float], ...]:
-    """Waits for cp.async that count: position, and rounds of their loop between the commit and the
-    wait (0: at once).
+def _waits(body: Body) -> tuple[tuple[int, float, float], ...]:
+    """Waits for cp.async that count: position, copies' latencies that pass one after another for
+    each of its executions (0: outside of loops, where all of it is waited for), and the part of
+    the loop between a wait and what is asked for next.
 
-    A wait leaves the last n groups in flight and needs the one before them, so many of the loop's
-    commits ago; of several that are waited for in a round the last asked for counts. A wait with no
-    commit since the one before it needs what was on its way meanwhile.
+    A wait leaves the last n groups in flight and needs the one before them. If that was asked for g
+    of a round (whose own code takes C) behind another wait, s waits before, then s waits take
+    g C + latency where the copy is waited for, and C s / W where it is not, of W waits a round: a
+    round takes max(C, (latency + g C) W / s). The wait for which that is longest counts. A wait
+    with no commit since the one before it needs what was on its way meanwhile.
     """
-    marks = [one for one in body.instructions if one.opcode.startswith((*_WAITS, _COMMIT))]
-    if not any(one.opcode.startswith(_WAITS) for one in marks):
+    marks = [one for one in body.instructions if one.opcode.startswith((*_WAIT, _COMMIT))]
+    if not any(one.opcode.startswith(_WAIT) for one in marks):
         return ()
     cfg = build_cfg(body)
     forest = natural_loops(cfg)
     by_loop: dict[int, list[Instruction]] = {}
     for one in marks:
         by_loop.setdefault(forest.innermost[cfg.block_of[one.position]], []).append(one)
-    found: list[tuple[int, float]] = []
+    found: list[tuple[int, float, float]] = []
     for loop, mine in by_loop.items():
         commits = [one.position for one in mine if one.opcode.startswith(_COMMIT)]
-        inside = forest.loops[loop].blocks if loop >= 0 else ()
-        length = sum(cfg.blocks[block].end - cfg.blocks[block].start for block in inside)
-        ahead: list[tuple[float, int]] = []
         waits = [
             one
             for before, one in zip([None, *mine], mine, strict=False)
-            if one.opcode.startswith(_WAITS)
+            if one.opcode.startswith(_WAIT)
             and (before is None or before.opcode.startswith(_COMMIT))
         ]
-        for one in waits if commits else ():
-            kept = one.operands[0] if one.operands else None
-            needed = 1 + (int(kept.value) if isinstance(kept, Immediate) else 0)
-            earlier = [position for position in commits if position < one.position]
-            same = one.position - earlier[-needed] if len(earlier) >= needed else length + 1
-            if loop < 0 or same < AT_ONCE * length / len(waits):
-                if len(earlier) >= needed:
-                    found.append((one.position, 0.0))
-            else:
-                ahead.append((needed / len(commits), one.position))
-        if ahead:
-            rounds, position = min(ahead)
-            found.append((position, rounds))
+        if not commits or not waits:
+            continue
+        if loop < 0:
+            found += [
+                (one.position, 0.0, 0.0)
+                for one in waits
+                if sum(at < one.position for at in commits) >= _needed(one)
+            ]
+            continue
+        inside = forest.loops[loop].blocks
+        length = sum(cfg.blocks[block].end - cfg.blocks[block].start for block in inside)
+        places = [one.position for one in waits]
+        each = [_repeated(one, places, commits, length) for one in waits]
+        found.append((places[0], *max(each)))
     return tuple(found)
+
+
+def _needed(wait: Instruction) -> int:
+    """Which of the last groups a wait needs, 1 the last."""
+    kept = wait.operands[0] if wait.operands else None
+    return 1 + (int(kept.value) if isinstance(kept, Immediate) else 0)
+
+
+def _repeated(
+    wait: Instruction, waits: list[int], commits: list[int], length: int
+) -> tuple[float, float]:
+    """W / s and g of ``_waits``."""
+    earlier = [at for at in commits if at < wait.position]
+    missing = _needed(wait) - len(earlier)
+    back = max(0, -(-missing // len(commits)))
+    asked = earlier[-_needed(wait)] if not back else commits[-1 - (missing - 1) % len(commits)]
+    passed = sum(at <= wait.position for at in waits) - sum(at < asked for at in waits)
+    passed += back * len(waits)
+    before = max((at for at in waits if at < asked), default=waits[-1] - length)
+    return len(waits) / max(1, passed), min(1.0, max(0.0, (asked - before) / length))
 
 
 @attached

@@ -67,15 +67,17 @@ def measure_resources(
     if ptxas is None:
         return None
     wanted = compute_capability[0] * 10 + compute_capability[1]
-    asked = re.search(r"^\s*\.target\s+sm_(\d+)", ptx, re.M)
+    asked = re.search(r"^\s*\.target\s+sm_(\d+)([af]?)", ptx, re.M)
     least = max(wanted, int(asked[1]) if asked else 0)
     target = next((known for known in CUDA_TARGETS if known >= least), None)
     if target is None:
         return None
+    # PTX of one architecture alone (sm_90a) is assembled for that and nothing else.
+    alone = asked[2] if asked and int(asked[1]) == target else ""
     with tempfile.TemporaryDirectory(prefix="wattcast-") as name:
         folder = Path(name)
         (folder / "kernel.ptx").write_text(ptx, encoding="utf-8")
-        command = [str(ptxas), f"-arch=sm_{target}", "-v", "--entry", entry]
+        command = [str(ptxas), f"-arch=sm_{target}{alone}", "-v", "--entry", entry]
         if most_registers is not None:
             command.append(f"--maxrregcount={most_registers}")
         command += ["kernel.ptx", "-o", "kernel.cubin"]

@@ -25,7 +25,8 @@ _OFFSET_MASK = (1 << WINDOW_SHIFT) - 1
 class Site:
     """A static memory instruction. ``number`` is dense over the program's sites.
 
-    ``width`` is the bytes one lane moves in one request; ``role`` how the loaded value is used.
+    ``width`` is the bytes one lane moves in one request, of the wide load that ptxas makes of it
+    and its neighbours where it joins them; ``role`` how the loaded value is used.
     """
 
     number: int

@@ -29,6 +29,7 @@ from wattcast.features.execution.values import (
     TYPES,
     U32,
     U64,
+    U128,
     Array,
     DType,
     as_type,
@@ -223,6 +224,9 @@ def with_carry(base: str, modifiers: tuple[str, ...], items: Items, operands: Op
 
 
 def _joined(parts: list[Array], dtype: DType) -> Array:
+    if dtype is U128:
+        halves = np.broadcast_arrays(*(as_type(part, U64) for part in parts))
+        return np.stack(halves, axis=-1).view(U128)[:, 0]
     size = dtype.itemsize // len(parts)
     raw = UNSIGNED[dtype.itemsize]
     out = np.zeros(1, dtype=raw)
@@ -235,7 +239,7 @@ def _joined(parts: list[Array], dtype: DType) -> Array:
 def move(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handler:
     """mov, also packing into and unpacking from vectors."""
     kind = modifiers[-1]
-    if kind not in TYPES and kind != "b128":
+    if kind not in TYPES:
         raise UnsupportedError(f"mov.{kind}")
     target, source = items[0], items[1]
     if isinstance(source, ir.Vector) and not isinstance(target, ir.Vector):
@@ -249,9 +253,9 @@ def move(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handle
 
         return pack
     if isinstance(target, ir.Vector):
-        if kind == "b128" or isinstance(source, ir.Vector):
-            raise UnsupportedError("mov.b128")
-        dtype = UNSIGNED[TYPES[kind].itemsize]
+        if isinstance(source, ir.Vector):
+            raise UnsupportedError("mov of two vectors")
+        dtype = TYPES[kind] if kind == "b128" else UNSIGNED[TYPES[kind].itemsize]
         part = UNSIGNED[dtype.itemsize // len(target.elements)]
         src = operands.source(source, dtype)
         outs = [operands.target(o, part) for o in target.elements]
@@ -260,12 +264,13 @@ def move(modifiers: tuple[str, ...], items: Items, operands: Operands) -> Handle
         def unpack(frame: Frame, group: Group) -> None:
             value = as_type(frame[src], dtype)
             for index, (out, fit) in enumerate(zip(outs, fits, strict=True)):
-                piece = (value >> dtype.type(8 * part.itemsize * index)).astype(part)
+                if dtype is U128:
+                    piece = np.ascontiguousarray(value["high" if index else "low"])
+                else:
+                    piece = (value >> dtype.type(8 * part.itemsize * index)).astype(part)
                 store(frame, group, out, fit(piece) if fit else piece)
 
         return unpack
-    if kind == "b128":
-        raise UnsupportedError("mov.b128")
     if isinstance(source, ir.Special) and source.name in CLOCKS:
         return _clock(source.name, TYPES[kind], operands.target(target, TYPES[kind]))
     if kind == "pred":

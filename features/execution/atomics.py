@@ -198,8 +198,8 @@ _OPERATIONS = frozenset({"add", "min", "max", "and", "or", "xor", "exch", "inc",
 def build(context: Context, base: str, modifiers: tuple[str, ...], items: Items) -> Handler:
     """atom and red, scalar, vector and packed. Raises UnsupportedError."""
     name = next((m for m in modifiers if m in _OPERATIONS), None)
-    kind = modifiers[-1]
-    if name is None or kind not in TYPES:
+    kind = next((m for m in reversed(modifiers) if m in TYPES), "")
+    if name is None or not kind or kind == "b128":
         raise UnsupportedError("atomic form")
     space = space_of(modifiers)
     need_old = base == "atom"

@@ -47,8 +47,10 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
         return None
     spaces = [m.partition("::")[0] for m in modifiers]
     order = [space for space in spaces if space in ("global", "shared")]
+    if order == ["shared", "shared"]:
+        return _between_blocks(context, modifiers, items)
     if len(order) != 2 or order[0] == order[1]:
-        raise UnsupportedError("copies between blocks of a cluster")
+        raise UnsupportedError("copy form")
     loads, tensor = order[0] == "shared", "tensor" in modifiers
     if context.precise and ("reduce" in modifiers or any("im2col" in m for m in modifiers)):
         raise UnsupportedError("values of this bulk copy")
@@ -199,6 +201,29 @@ class _Copy:
 
     def _shared(self, group: Group, k: int, inner: Integers, values: Array) -> None:
         group.machine.shared.write(self._positions(group, k, inner), values)
+
+
+def _between_blocks(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
+    """From shared memory to that of another block of the cluster: both are counted here, as blocks
+    of a cluster do alike."""
+    if context.precise:
+        raise UnsupportedError("copies between blocks of a cluster")
+    inside = context.site("shared", 16, loads=True, stores=True)
+    size = context.operands.source(items[2], U32)
+    barrier = context.operands.address(items[3])
+
+    def handler(frame: Frame, group: Group) -> None:
+        machine = group.machine
+        lengths = _of(as_type(frame[size], U32).astype(S64), group)
+        tally = machine.tallies[inside.number]
+        tally.shared_requests += group.warps
+        passes = 2 * -(-np.minimum(lengths, machine.shared.size) // PASS_BYTES)
+        np.add.at(tally.transactions, group.index // machine.per_block, passes)
+        none = np.zeros(machine.slots, dtype=np.int64)
+        for address, _ in mbarriers.places(frame, *barrier, group):
+            machine.mbarriers.change(address, none, none, none)
+
+    return handler
 
 
 MOST_LISTED = 1 << 21

@@ -12,6 +12,7 @@ from wattcast.features.execution.values import (
     F32,
     F64,
     TYPES,
+    U8,
     U16,
     U32,
     Array,
@@ -117,6 +118,8 @@ def _packed(
 ) -> Operation | None:
     """Pairs of narrow floats: from two f32, or from a pair."""
     to, of = target.removesuffix("x2"), source.removesuffix("x2")
+    if "ue8m0" in (to, of):
+        return _scales(target, source, modifiers)
     if to in EIGHT_BIT:
         relu = "relu" in modifiers
 
@@ -125,6 +128,9 @@ def _packed(
             found: Array = to_eight_bit(np.where(relu & (wide <= 0), 0.0, wide), to).astype(U16)
             return found
 
+        if source == "f32" and to == "e2m1":
+            return Operation(lambda a, b: (eight(b) | eight(a) << np.uint16(4)).astype(U8),
+                             (F32, F32), U8)  # fmt: skip
         if source == "f32":
             return Operation(lambda a, b: eight(b) | eight(a) << np.uint16(8), (F32, F32), U16)
         if source in ("f16x2", "bf16x2"):
@@ -140,9 +146,11 @@ def _packed(
     if of in EIGHT_BIT and target == "f16x2":
         relu = "relu" in modifiers
 
+        apart = 4 if of == "e2m1" else 8
+
         def widened(pair: Array) -> Array:
             low, high = (eight_bit_values(of)[(pair >> np.uint16(at)) & np.uint16(255)]
-                         for at in (0, 8))  # fmt: skip
+                         for at in (0, apart))  # fmt: skip
             parts = (np.where(relu & (each <= 0), 0.0, each) for each in (low, high))
             first, second = (each.astype(F16) for each in parts)
             return pack_halves(first, second)
@@ -154,6 +162,50 @@ def _packed(
     return None
 
 
+def _scales(target: str, source: str, modifiers: tuple[str, ...]) -> Operation | None:
+    """ue8m0x2, powers of two: rounded towards zero or up, the largest for what is beyond."""
+
+    def power(value: Array) -> Array:
+        size, exponent = np.frexp(np.abs(value.astype(F64)))
+        exponent = exponent - 1 + ((size > 0.5) & ("rp" in modifiers))
+        held = np.where(size == 0, 0, np.clip(exponent + 127, 0, 254))
+        found: Array = np.where(np.isfinite(value), held, np.where(np.isnan(value), 255, 254))
+        return found.astype(U16)
+
+    if source == "f32":
+        return Operation(lambda a, b: power(b) | power(a) << np.uint16(8), (F32, F32), U16)
+    if target == "ue8m0x2" and source == "bf16x2":
+
+        def narrowed(pair: Array) -> Array:
+            low, high = (power(from_bf16(each)) for each in halves(pair))
+            found: Array = low | high << np.uint16(8)
+            return found
+
+        return Operation(narrowed, (U32,), U16)
+    if target == "bf16x2":
+
+        def widened(pair: Array) -> Array:
+            low, high = (eight_bit_values("ue8m0")[pair >> np.uint16(at) & np.uint16(255)]
+                         for at in (0, 8))  # fmt: skip
+            return pack_halves(floating.to_bf16_exact(low), floating.to_bf16_exact(high))
+
+        return Operation(widened, (U16,), U32)
+    return None
+
+
+def _four(to: str) -> Operation:
+    """Four narrow floats of four f32. Those that round at random are rounded to the nearest."""
+    wide = 4 if to == "e2m1" else 8
+
+    def function(a: Array, b: Array, c: Array, d: Array) -> Array:
+        out = np.zeros(1, dtype=U32)
+        for place, value in enumerate((d, c, b, a)):
+            out = out | to_eight_bit(value.astype(F64), to).astype(U32) << np.uint32(wide * place)
+        return out.astype(U16) if to == "e2m1" else out
+
+    return Operation(function, (F32,) * 4, U16 if to == "e2m1" else U32)
+
+
 _FLOATS = frozenset({"f16", "f32", "f64", "bf16", "tf32"})
 
 
@@ -162,6 +214,8 @@ def conversion(modifiers: tuple[str, ...], *, precise: bool) -> Operation | None
     if len(modifiers) < 2:
         return None
     target, source = modifiers[-2], modifiers[-1]
+    if target.endswith("x4"):
+        return None if precise else _four(target.removesuffix("x4"))
     if target.endswith("x2"):
         return _packed(target, source, modifiers, precise)
     if target not in TYPES or source not in TYPES:

@@ -8,6 +8,7 @@ from wattcast.features.execution import (
     alu,
     atomics,
     bulk,
+    clusters,
     loads,
     matrix,
     mbarriers,
@@ -34,7 +35,7 @@ from wattcast.features.ptx import ir
 _SILENT = frozenset({
     "membar", "fence", "prefetch", "prefetchu", "pragma", "nanosleep", "discard", "applypriority",
     "createpolicy", "griddepcontrol", "setmaxnreg", "brkpt", "pmevent", "istypep", "alloca",
-    "stacksave", "stackrestore",
+    "stacksave", "stackrestore", "tensormap",
 })  # fmt: skip
 
 _MEMORY: dict[str, warp.Builder] = {"ld": loads.load, "ldu": loads.load, "st": loads.save}
@@ -54,11 +55,13 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
         return _arrive(context, items) if arrives else None
     if base in _SILENT:
         return None
+    if base == "st" and modifiers[0] in ("async", "bulk"):
+        return clusters.asynchronous(context, base, modifiers, items)
     if base in _MEMORY:
         return _MEMORY[base](context, modifiers, items)
     if base in ("atom", "red"):
         if "async" in modifiers:
-            raise UnsupportedError("asynchronous reduction")
+            return clusters.asynchronous(context, base, modifiers, items)
         return atomics.build(context, base, modifiers, items)
     if base == "cp":
         if "bulk" in modifiers:
@@ -72,35 +75,21 @@ def decode(context: Context, one: ir.Instruction) -> Handler | None:
         return warpgroup.build(context, modifiers, items)
     if base == "tcgen05":
         return warpgroup.build_fifth(context, modifiers, items)
-    if base == "mapa":
-        return _own_block(context, modifiers, items)
+    if base in clusters.BUILDERS:
+        return clusters.BUILDERS[base](context, modifiers, items)
     if base in warp.BUILDERS:
         return warp.BUILDERS[base](context, modifiers, items)
     if base in matrix.BUILDERS:
         return matrix.BUILDERS[base](context, modifiers, items)
     if base in TEXTURES:
         return fetch(context, base, modifiers, items)
+    if base == "cvt" and any(isinstance(item, ir.Vector) for item in items):
+        items = tuple(part for item in items for part in elements(item))
     handler = alu.build(base, modifiers, items, context.operands, precise=context.precise)
     if handler is None:
         raise UnsupportedError("not known")
     if has_long_way(one):
         return _watched_division(context, items, handler)
-    return handler
-
-
-def _own_block(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
-    """mapa: the same address in another block of the cluster is taken to be the block's own.
-
-    Blocks of a cluster do alike, so what others do to this one is what it does to them.
-    """
-    operands, kind = context.operands, TYPES[modifiers[-1]]
-    target, source = operands.target(items[0], kind), operands.source(items[1], kind)
-    if context.precise and context.cluster > 1:
-        raise UnsupportedError("shared memory of other blocks of a cluster")
-
-    def handler(frame: Frame, group: Group) -> None:
-        store(frame, group, target, as_type(frame[source], kind))
-
     return handler
 
 
@@ -131,10 +120,12 @@ def is_plain(one: ir.Instruction) -> bool:
     if base in matrix.BUILDERS:
         return base == "mma" or rest.startswith("mma.")
     if base == "tcgen05":  # moves and multiplies what is in tensor memory
-        return rest.startswith(("mma", "ld.", "st.", "cp.", "shift"))
+        return rest.startswith(("mma", "ld.", "st.", "cp.", "shift", "dealloc", "wait"))
+    if base == "clusterlaunchcontrol":  # what it says of a cancelled block is always the same
+        return rest.startswith("query_cancel")
     if base in ("shfl", "vote", "match", "redux"):  # of registers of other lanes, counted alike
         return True
-    others = (_SPECIAL, _SILENT, _MEMORY, warp.BUILDERS, TEXTURES)
+    others = (_SPECIAL, _SILENT, _MEMORY, warp.BUILDERS, clusters.BUILDERS, TEXTURES)
     return not any(base in names for names in others)
 
 

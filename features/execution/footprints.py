@@ -34,6 +34,10 @@ Floats = npt.NDArray[np.float64]
 
 _SECTOR_MASK = (1 << KEY_BITS) - 1
 
+NESTED = 0.05
+"""Of a block's footprint: so little that others along an axis do not touch too, and the smaller of
+two lies within the larger."""
+
 
 class Places(NamedTuple):
     """Buffers: names, base addresses and first sectors, ascending; the first is no buffer but what
@@ -260,10 +264,11 @@ class _Footprints:
             low, high = int(sector.min()), int(sector.max()) + 1
             seen = distinct(sector)
             beyond = self.beyond(number)
-            distinct_sectors = self.of_launch(seen, sharing, each, beyond)
+            larger = self.larger(keys)
+            distinct_sectors = self.of_launch(seen, sharing, each, beyond, larger)
             distinct_lines = self.of_launch(
                 distinct(seen >> SECTORS_PER_LINE_SHIFT), of_lines, float(lines[number]),
-                beyond >> SECTORS_PER_LINE_SHIFT,
+                beyond >> SECTORS_PER_LINE_SHIFT, larger,
             )  # fmt: skip
             base = self.places.bases[number]
             if number:
@@ -302,11 +307,25 @@ class _Footprints:
             return 0
         return int(self.places.ends[number] - self.places.starts[number])
 
-    def of_launch(self, seen: Counts, sharing: Sharing, each: float, beyond: int) -> float:
+    def larger(self, keys: Counts) -> float:
+        """By how much the largest of the blocks' footprints exceeds their mean."""
+        slots = np.clip(keys >> KEY_BITS, 0, self.blocks - 1)  # addresses may go beyond all
+        sizes = np.bincount(slots, minlength=self.blocks)
+        weights = np.where(sizes > 0, self.plan.weights(), 0.0)
+        mean = float(weights @ sizes) / max(float(weights.sum()), 1e-9)
+        return max(1.0, float(sizes.max()) / mean) if mean else 1.0
+
+    def of_launch(
+        self, seen: Counts, sharing: Sharing, each: float, beyond: int, larger: float
+    ) -> float:
         """Distinct units of the launch: never below what was seen (sorted), never above what lies
-        between the bounds of that, or ``beyond``."""
+        between the bounds of that, or ``beyond``. Of blocks each of which touches what a smaller
+        one does, as in a causal product, the largest touch all."""
         if self.plan.complete and not beyond and not self.unlisted.any():
             return float(seen.size)
+        alone = (1.0 - sharing.everyone) * (1.0 - max(sharing.row, sharing.column))
+        if sharing.population == float("inf") and alone < NESTED:
+            each *= larger
         whole = sharing.union(patch(self.busy, 1, self.launch.grid), each)
         return max(float(seen.size), min(max(float(seen[-1] - seen[0] + 1), float(beyond)), whole))
 

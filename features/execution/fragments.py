@@ -56,9 +56,12 @@ ELEMENTS = {
     for name, bits, dtype in (
         ("f16", 16, F16), ("bf16", 16, U16), ("tf32", 32, U32), ("f32", 32, F32), ("f64", 64, F64),
         ("s8", 8, S8), ("u8", 8, U8), ("s4", 4, U8), ("u4", 4, U8), ("s32", 32, S32),
-        ("e4m3", 8, U8), ("e5m2", 8, U8),
+        ("e4m3", 8, U8), ("e5m2", 8, U8), ("e3m2", 8, U8), ("e2m3", 8, U8), ("e2m1", 8, U8),
+        ("b1", 1, U8),
     )
 }  # fmt: skip
+PACKED = Element("e2m1", 4, U8)
+"""e2m1 of kind::mxf4 and mxf4nvf4, two in a byte; else it lies in the middle of a byte."""
 
 
 def numbers(registers: Array, element: Element) -> Array:
@@ -79,12 +82,18 @@ def numbers(registers: Array, element: Element) -> Array:
         return raw.view(F16).astype(F64)
     if name == "bf16":
         return from_bf16(raw.view(U16)).astype(F64)
-    if name in EIGHT_BIT:
-        result: Array = eight_bit_values(name)[raw.view(U8)]
+    if element.bits == 8 and name in EIGHT_BIT:
+        shift = np.uint8(2 if name == "e2m1" else 0)
+        result: Array = eight_bit_values(name)[raw.view(U8) >> shift]
         return result
-    if name in ("s4", "u4"):
+    if name == "b1":
+        return np.unpackbits(raw.view(U8), axis=-1, bitorder="little").astype(S64)
+    if element.bits == 4:
         pieces = raw.view(U8)
         both = np.stack([pieces & np.uint8(15), pieces >> np.uint8(4)], axis=-1)
+        if element is PACKED:
+            found: Array = eight_bit_values(name)[both.reshape(*raw.shape[:-1], -1)]
+            return found
         values = both.reshape(*raw.shape[:-1], -1).astype(S64)
         return np.where(values > 7, values - 16, values) if name == "s4" else values
     return raw.view(element.dtype).astype(S64)
@@ -162,6 +171,40 @@ def assemble(values: Array, places: tuple[Places, Places], rows: int, columns: i
     out = np.zeros((values.shape[0], rows, columns), dtype=values.dtype)
     out[:, places[0], places[1]] = values
     return out
+
+
+def spread_out(held: Array, metadata: Array, selector: int, element: Element) -> Array:
+    """The non-zeros of a sparse A, ``(warps, 16, k / 2)``, at their places, ``(warps, 16, k)``.
+
+    ``metadata`` are the 32 bits of each lane: four for every four units of a row, where its first
+    and second pair of bits say where two of them belong. A unit is an element, half a tf32, two of
+    4 bits (PTX ISA, Warp-level matrix instructions for sparse matrices; CUTLASS reads the same from
+    ``ELayout`` in mma_traits_sm90_gmma_sparse.hpp).
+    """
+    warps, rows, stored = held.shape
+    units = 2 * stored * 2 if element.bits == 32 else 2 * stored // (2 if element.bits == 4 else 1)
+    row, group = np.arange(rows)[:, None], np.arange(units // 4)
+    if element.bits >= 16:  # a lane has both of its rows, 16 bits each
+        lanes = units // 16
+        lane = 4 * (row % 8) + selector * lanes + group // 4
+        shift = 16 * (row // 8) + 4 * (group % 4)
+    else:  # a lane has one row
+        lane = 4 * (row % 8) + row // 8 + 2 * (selector if units == 32 else group // 8)
+        shift = 4 * (group % 8)
+    codes = metadata[:, lane] >> shift.astype(U32) & np.uint32(15)
+    first, second = (codes & np.uint32(3)).astype(np.intp), (codes >> np.uint32(2)).astype(np.intp)
+    full = np.zeros((warps, rows, units // 4, 4 * 2 * stored // units), dtype=held.dtype)
+    at = np.ix_(np.arange(warps), np.arange(rows), np.arange(units // 4))
+    if element.bits == 32:  # halves that belong together: one of two elements
+        full = full.reshape(warps, rows, units // 4, 2)
+        full[(*at, first // 2)] = held
+        return full.reshape(warps, rows, -1)
+    wide = 2 * stored // units  # elements of a unit
+    pairs = held.reshape(warps, rows, units // 4, 2, wide)
+    parts = full.reshape(warps, rows, units // 4, 4, wide)
+    parts[(*at, first)] = pairs[:, :, :, 0]
+    parts[(*at, second)] = pairs[:, :, :, 1]
+    return full.reshape(warps, rows, -1)
 
 
 def raw_table(arrays: list[Array], size: int) -> Array:

@@ -46,8 +46,8 @@ class Group:
     """
 
     __slots__ = (
-        "_index", "_lanes", "_layout", "_stat", "_traced", "_warps", "count", "full", "machine",
-        "mask",
+        "_index", "_lanes", "_layout", "_stat", "_traced", "_warps", "_whole", "count", "full",
+        "machine", "mask",
     )  # fmt: skip
 
     def __init__(self, machine: Machine, mask: Mask, count: int) -> None:
@@ -61,6 +61,7 @@ class Group:
         self._index: npt.NDArray[np.intp] | None = None
         self._layout: Layout | None = None
         self._traced: tuple[Mask, Counts] | None = None
+        self._whole: tuple[Mask, bool] | None = None
 
     @property
     def warps(self) -> Counts:
@@ -84,6 +85,16 @@ class Group:
         if self._stat is None:
             self._stat = np.stack([self.warps, self.lanes])
         return self._stat
+
+    @property
+    def whole_warps(self) -> bool:
+        """Whether all living lanes of its warps take part."""
+        live = self.machine.live
+        if self._whole is None or self._whole[0] is not live:
+            words = self.mask.view(np.uint64).reshape(-1, WARP_SIZE // 8)
+            others = (live & ~self.mask).view(np.uint64).reshape(-1, WARP_SIZE // 8)
+            self._whole = live, not (words.any(axis=1) & others.any(axis=1)).any()
+        return self._whole[1]
 
     @property
     def everyone(self) -> bool:

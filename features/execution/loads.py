@@ -20,10 +20,20 @@ from wattcast.features.execution.operands import (
     store,
 )
 from wattcast.features.execution.spaces import Offsets
-from wattcast.features.execution.values import S64, TYPES, U64, Array, DType, as_type, spread
+from wattcast.features.execution.values import (
+    S64,
+    TYPES,
+    U64,
+    U128,
+    Array,
+    DType,
+    as_type,
+    spread,
+)
 from wattcast.features.integers import UNSIGNED
 from wattcast.features.memory import distinct
 from wattcast.features.ptx import ir
+from wattcast.features.wide_loads import joined_loads
 
 _COUNTS = {"v2": 2, "v4": 4, "v8": 8}
 
@@ -158,7 +168,7 @@ def reader(site: access.Site, dtype: DType, count: int, *, idle: bool = False) -
 
     def read_shared(where: Offsets, group: Group) -> list[Array]:
         machine = group.machine
-        machine.tallies[site.number].count_shared(where, width, group)
+        machine.tallies[site.number].count_shared(where, max(width, site.width), group)
         return from_private(site, machine.shared, where, group, dtype, count)
 
     def read_local(where: Offsets, group: Group) -> list[Array]:
@@ -273,10 +283,16 @@ def load(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
         raise UnsupportedError(f"{len(outs)} registers for {count} values")
     targets = [operands.target(o, dtype) for o in outs]
     fits = [operands.writer(t, dtype) for t in targets]
+    whole = dtype is U128
+    if whole:
+        dtype, count = U64, 2
     slot, offset = operands.address(items[1])
     names = [o.name for o in outs if isinstance(o, ir.Register)]
     role = next((context.roles[n] for n in names if n in context.roles), "int")
-    site = context.site(space, dtype.itemsize * count, loads=True, role=role)
+    width = dtype.itemsize * count
+    if space == "shared":
+        width = max(width, int(joined_loads(context.body).bytes[context.instruction.position]))
+    site = context.site(space, width, loads=True, role=role)
     read = reader(site, dtype, count, idle=context.idle)
     if context.idle:
 
@@ -284,6 +300,13 @@ def load(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
             read(addresses(frame, slot, offset), group)
 
         return counted
+    if whole:
+
+        def both(frame: Frame, group: Group) -> None:
+            halves = np.broadcast_arrays(*read(addresses(frame, slot, offset), group))
+            store(frame, group, targets[0], np.stack(halves, axis=-1).view(U128)[:, 0])
+
+        return both
     if count == 1 and fits[0] is None:
         target = targets[0]
 
@@ -315,6 +338,9 @@ def save(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     sources = [operands.source(o, dtype) for o in stored]
     slot, offset = operands.address(items[0])
     site = context.site(space, dtype.itemsize * count, stores=True)
+    whole = dtype is U128
+    if whole:
+        dtype, count = U64, 2
     if context.idle:
         touch = reader(site, dtype, count, idle=True)
 
@@ -325,7 +351,11 @@ def save(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     write = writer(site, dtype.itemsize * count)
 
     def handler(frame: Frame, group: Group) -> None:
-        values = [as_type(frame[s], dtype) for s in sources]
+        if whole:
+            held = as_type(frame[sources[0]], U128)
+            values = [np.ascontiguousarray(held[half]) for half in ("low", "high")]
+        else:
+            values = [as_type(frame[s], dtype) for s in sources]
         write(addresses(frame, slot, offset), group, values)
 
     return handler

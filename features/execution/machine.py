@@ -36,6 +36,7 @@ from wattcast.features.execution.trace import Trace
 from wattcast.features.execution.trips import Trips
 from wattcast.features.execution.values import BOOL, U32, Array, as_type, spread
 from wattcast.features.execution.warp import ballot
+from wattcast.features.execution.warpgroup import TensorMemory
 from wattcast.features.launch import WARP_SIZE, Launch
 from wattcast.features.memory import MOST_KEYS, distinct
 
@@ -128,6 +129,7 @@ class Machine:
         self.pending: dict[int, Group] = {}
         self.barriers = Barriers(self)
         self.mbarriers = Mbarriers(self)
+        self.tensor_memory = TensorMemory(self.slots)
         self.assumed_maps: set[TensorMap] = set()
         self.gathering: dict[int, Group] = {}
         self._frames: dict[tuple[int, int], Frame] = {}
@@ -363,6 +365,9 @@ class Machine:
     def _gather(self, gather: Gather, frame: Frame, group: Group, key: int) -> Group | None:
         """Those of the group (and of who waits here) whose warps are complete; others wait."""
         held = self.gathering.pop(key, None)
+        if held is None and group.whole_warps:
+            self.forced = False
+            return group
         if held is not None:
             group = Group(self, held.mask | group.mask, held.count + group.count)
         lanes = group.mask

@@ -21,7 +21,16 @@ from wattcast.features.execution.operands import (
     store,
 )
 from wattcast.features.execution.spaces import Offsets
-from wattcast.features.execution.values import U16, U32, U64, Array, as_type, spread
+from wattcast.features.execution.values import (
+    U8,
+    U16,
+    U32,
+    U64,
+    Array,
+    as_type,
+    eight_bit_values,
+    spread,
+)
 from wattcast.features.execution.warp import Builder
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx import ir
@@ -42,6 +51,15 @@ def gathered(frame: Frame, group: Group, slots: list[int], size: int) -> Array:
 def _scatter(frame: Frame, group: Group, slots: list[int], bits: Array) -> None:
     for k, slot in enumerate(slots):
         store(frame, group, slot, np.ascontiguousarray(bits[..., k]).reshape(-1))
+
+
+def unfollowed(one: ir.Instruction) -> tuple[str, str, int]:
+    """The warning of an instruction that is counted, where something rests on its values."""
+    return (
+        "unsupported_instruction",
+        f"{one.opcode} is counted, but its values are not followed: its results keep old ones",
+        one.line,
+    )
 
 
 def taking_part(group: Group, table: Array) -> Array:
@@ -69,14 +87,18 @@ def product(a: Array, b: Array, c: Array, precise: bool) -> Array:
 
 
 def multiply(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
-    """mma.sync of the m16n8 and m8n8 shapes (not the quad-pair m8n8k4 of Volta)."""
+    """mma.sync, sparse and scaled by blocks too (not the quad-pair m8n8k4 of Volta)."""
     shape = fragments.parse_shape(modifiers)
     types = [m for m in modifiers if m in fragments.ELEMENTS]
-    if len(types) < 4 or "sp" in modifiers or any("::" in m or m == "sp" for m in modifiers):
-        raise UnsupportedError("sparse or scaled mma")
+    if len(types) < 4:
+        raise UnsupportedError("mma type")
+    packed = "kind::mxf4" in modifiers or "kind::mxf4nvf4" in modifiers
     kind_d, kind_a, kind_b, kind_c = (fragments.ELEMENTS[t] for t in types[:4])
+    if packed:
+        kind_a = kind_b = fragments.PACKED
     if shape == (8, 8, 4) and kind_a.name == "f16":
         raise UnsupportedError("mma.m8n8k4.f16")
+    sparse = any(m.partition("::")[0] == "sp" for m in modifiers)
     slots = []
     for item, kind in zip(items[1:4], (kind_a, kind_b, kind_c), strict=True):
         slots.append(_sources(context, item, 8 if kind.bits == 64 else 4))
@@ -87,24 +109,77 @@ def multiply(context: Context, modifiers: tuple[str, ...], items: Items) -> Hand
         for name, kind, s in zip("abc", (kind_a, kind_b, kind_c), slots, strict=True)
     ]
     result = fragments.mma_places(shape, "c", kind_d.per_register, len(outs))
-    precise = context.precise
+    metadata, selector = (_sources(context, items[4], 4), _number(items[5])) if sparse else ([], 0)
+    scales = _Scales(context, modifiers, items[-4:]) if "block_scale" in modifiers else None
+    differ, precise = "xor" in modifiers, context.precise
 
     def handler(frame: Frame, group: Group) -> None:
-        matrices = [
+        a, b, c = [
             fragments.assemble(
                 fragments.numbers(gathered(frame, group, s, 8 if kind.bits == 64 else 4), kind),
                 places, rows, columns,
             )
             for s, kind, places, rows, columns in (
-                (slots[0], kind_a, parts[0], shape.m, shape.k),
+                (slots[0], kind_a, parts[0], shape.m, shape.k // (2 if sparse else 1)),
                 (slots[1], kind_b, parts[1], shape.k, shape.n),
                 (slots[2], kind_c, parts[2], shape.m, shape.n),
             )
         ]  # fmt: skip
-        total = product(matrices[0], matrices[1], matrices[2], precise)
+        if metadata:
+            told = gathered(frame, group, metadata, 4)[..., 0]
+            a = fragments.spread_out(a, told, selector, kind_a)
+        if scales is not None:
+            a, b = scales.apply(frame, group, a, b)
+        if differ:  # bits that differ: x + y - 2 x y
+            c = c + a.sum(axis=2, keepdims=True) + b.sum(axis=1, keepdims=True)
+            a = -2 * a
+        total = product(a, b, c, precise)
         _scatter(frame, group, outs, fragments.registers_of(total[:, result[0], result[1]], kind_d))
 
     return handler
+
+
+def _number(operand: ir.Operand) -> int:
+    if not isinstance(operand, ir.Immediate):
+        raise UnsupportedError("a selector that is computed")
+    return int(operand.value)
+
+
+class _Scales:
+    """Scales of blocks along k: a byte each, of a row of A and of a column of B.
+
+    Of the four lanes of a quad, two hold the scales of its two rows, one that of its column; which,
+    the selectors say (PTX ISA, Block scaling for mma.sync; CUTLASS, mma_traits_sm120.hpp).
+    """
+
+    def __init__(self, context: Context, modifiers: tuple[str, ...], items: Items) -> None:
+        told = next((m for m in modifiers if m.startswith("scale_vec::")), "")
+        self.blocks = int(told[-2]) if told else 1 if "kind::mxf8f6f4" in modifiers else 2
+        self.table = eight_bit_values("ue4m3" if "ue4m3" in modifiers else "ue8m0")
+        self.a, self.b = (_sources(context, items[at], 4) for at in (0, 2))
+        choice = [context.operands.source(o, U16) for at in (1, 3) for o in elements(items[at])]
+        self.byte_a, self.lane_a, self.byte_b, self.lane_b = choice
+
+    def apply(self, frame: Frame, group: Group, a: Array, b: Array) -> tuple[Array, Array]:
+        row, column = np.arange(a.shape[1]), np.arange(b.shape[2])
+        byte_a, lane_a, byte_b, lane_b = (
+            int(as_type(frame[slot], U16)[0])
+            for slot in (self.byte_a, self.lane_a, self.byte_b, self.lane_b)
+        )
+        lanes = 4 * (row % 8) + row // 8 + 2 * (lane_a & 1)
+        by_row = self._values(frame, group, self.a, lanes, byte_a)
+        lanes = 4 * column + (lane_b & 3)
+        by_column = self._values(frame, group, self.b, lanes, byte_b)
+        each = a.shape[2] // self.blocks
+        scaled: Array = b * np.repeat(by_column, each, axis=2).swapaxes(1, 2)
+        return a * np.repeat(by_row, each, axis=2), scaled
+
+    def _values(self, frame: Frame, group: Group, slots: list[int], lanes: Array,
+                first: int) -> Array:  # fmt: skip
+        held = np.ascontiguousarray(gathered(frame, group, slots, 4)[:, lanes]).view(U8)
+        first = min(first, 4 - self.blocks)
+        found: Array = self.table[held.reshape(len(held), -1, 4)[:, :, first : first + self.blocks]]
+        return found
 
 
 # --- wmma --------------------------------------------------------------------------------------
@@ -245,13 +320,32 @@ def multiply_tiles(context: Context, modifiers: tuple[str, ...], items: Items) -
 # --- ldmatrix, stmatrix, movmatrix ---------------------------------------------------------------
 
 
-def _matrix_count(modifiers: tuple[str, ...], idle: bool) -> int:
+def _matrix_count(modifiers: tuple[str, ...]) -> int:
     """Matrices of eight rows of 16 bytes. Those of narrower elements (from 10.0 on) have as many
-    bytes in a row, and ``m16n16`` has twice the rows; their values are not followed."""
-    if ("m8n8" not in modifiers or "b16" not in modifiers) and not idle:
-        raise UnsupportedError("values of this matrix form")
+    bytes in a row, and ``m16n16`` has twice the rows."""
     count = next((n for m, n in (("x1", 1), ("x2", 2), ("x4", 4)) if m in modifiers), 1)
     return 2 * count if "m16n16" in modifiers else count
+
+
+def _follows(context: Context, modifiers: tuple[str, ...]) -> bool:
+    """Whether the values of a matrix form are followed: those of 16-byte rows."""
+    known = "m8n8" in modifiers or ("m8n16" in modifiers and "trans" not in modifiers)
+    if not known and context.precise:
+        raise UnsupportedError("values of this matrix form")
+    return known
+
+
+def _padded(rows: Array, modifiers: tuple[str, ...]) -> Array:
+    """Rows of 16 bytes that hold 16 elements of 4 or 6 bits and padding -> a byte for each."""
+    if "b4x16_p64" in modifiers:
+        pieces = rows[..., :8]
+        both = np.stack([pieces & np.uint8(15), pieces >> np.uint8(4)], axis=-1)
+        return both.reshape(rows.shape)
+    if "b6x16_p32" in modifiers:
+        bits = np.unpackbits(rows[..., :12], axis=-1, bitorder="little")
+        bits = bits.reshape(*rows.shape[:-1], 16, 6)
+        return np.packbits(bits, axis=-1, bitorder="little")[..., 0]
+    return rows
 
 
 _ROW = np.arange(WARP_SIZE) >> 2
@@ -285,23 +379,30 @@ def _row_addresses(site: access.Site, frame: Frame, slot: int, offset: int, grou
 
 def load_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """ldmatrix: lanes 8i to 8i+7 give the rows of matrix i (16 bytes each)."""
-    count = _matrix_count(modifiers, context.idle)
+    count = _matrix_count(modifiers)
     outs = [context.operands.target(o, U32) for o in elements(items[0])]
     slot, offset = context.operands.address(items[1])
     site = context.site(space_of(modifiers), 16, loads=True, role="half2")
     across, idle = "trans" in modifiers, context.idle
+    follows, one = _follows(context, modifiers), context.instruction
 
     def handler(frame: Frame, group: Group) -> None:
         machine = group.machine
+        if idle and machine.tallies[site.number].count_again(frame[slot], group):
+            return
         starts = _row_addresses(site, frame, slot, offset, group, count)
         machine.tallies[site.number].count_matrices(starts, group)
         if idle:
+            return
+        if not follows:
+            machine.complain(*unfollowed(one))
             return
         where = starts[:, :, None] + 2 * np.arange(8)
         values = access.read_flat(
             site, machine, where.reshape(starts.shape[0], -1), True, group, U16
         )
-        values = values.reshape(-1, count, 8, 8)
+        rows = np.ascontiguousarray(values).view(U8).reshape(-1, count, 8, 16)
+        values = np.ascontiguousarray(_padded(rows, modifiers)).view(U16)
         bits = _to_lanes(values.swapaxes(2, 3) if across else values).swapaxes(1, 2)
         scatter_part(frame, group, outs, bits)
 
@@ -310,7 +411,8 @@ def load_matrices(context: Context, modifiers: tuple[str, ...], items: Items) ->
 
 def store_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler:
     """stmatrix: the inverse of ldmatrix."""
-    count, idle = _matrix_count(modifiers, context.idle), context.idle
+    count, idle = _matrix_count(modifiers), context.idle
+    follows, one = _follows(context, modifiers), context.instruction
     slot, offset = context.operands.address(items[0])
     sources = _sources(context, items[1], 4)
     site = context.site(space_of(modifiers), 16, stores=True)
@@ -321,6 +423,9 @@ def store_matrices(context: Context, modifiers: tuple[str, ...], items: Items) -
         starts = _row_addresses(site, frame, slot, offset, group, count)
         machine.tallies[site.number].count_matrices(starts, group)
         if idle:
+            return
+        if not follows:
+            machine.complain(*unfollowed(one))
             return
         bits = taking_part(group, gathered(frame, group, sources, 4))
         values = _from_lanes(bits.swapaxes(1, 2))

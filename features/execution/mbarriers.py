@@ -174,6 +174,8 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
         if "noinc" not in modifiers:
             return None
         kind = "arrive"
+    if kind == "pending_count":
+        return _pending(context, items)
     if kind not in _KINDS:
         raise UnsupportedError(f"mbarrier.{kind}")
     remaining = list(items)
@@ -209,6 +211,16 @@ def build(context: Context, modifiers: tuple[str, ...], items: Items) -> Handler
                 barriers.change(address, none, counts, none)
             else:
                 barriers.change(address, arrivals, counts if expects else none, drops)
+
+    return handler
+
+
+def _pending(context: Context, items: Items) -> Handler:
+    """mbarrier.pending_count of a state, which holds it above the phase."""
+    target, source = context.operands.target(items[0], U32), context.operands.source(items[1], U64)
+
+    def handler(frame: Frame, group: Group) -> None:
+        store(frame, group, target, (as_type(frame[source], U64) >> np.uint64(32)).astype(U32))
 
     return handler
 

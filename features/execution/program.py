@@ -241,11 +241,14 @@ class Program:
         )
         starts = {block.start for block in linked.cfg.blocks}
         count = len(body.instructions)
+        whole = False  # warps that went through a collective for all lanes, and nowhere else since
         for one in body.instructions:
+            whole = whole and one.position not in starts
             if (one.base == "call" or _waits(one)) and one.position + 1 < count:
                 starts.add(one.position + 1)
-            if is_collective(one):
+            if is_collective(one) and not whole:
                 starts.add(one.position)
+                whole = one.predicate is None and member_mask(one) is None
         ordered = sorted(s for s in starts if s < count)
         ends = [*ordered[1:], count][: len(ordered)]  # a body may be empty
         for start, end in zip(ordered, ends, strict=True):
@@ -259,6 +262,9 @@ class Program:
                 if one.base in _ENDS or _waits(one):
                     continue  # it ends the run
                 context.idle = self._is_idle(linked, one)
+                if context.idle:  # frames have a place even for what no handler writes
+                    for name in writes(one):
+                        slots.register(name)
                 handler = self._handler(context, one)
                 carried_out += handler is not None
                 if handler is not None and handler is not _idle:
@@ -287,6 +293,10 @@ class Program:
             return not self._contents
         if one.opcode.startswith(("cp.async.c", "stmatrix")):
             return not self._contents
+        if one.opcode.startswith(("tcgen05.mma", "tcgen05.cp", "tcgen05.st", "tcgen05.shift")):
+            read = (writes(each) for each in linked.body.instructions
+                    if each.opcode.startswith("tcgen05.ld"))  # fmt: skip
+            return all(map(self._that_count[linked.index].isdisjoint, read))
         plain = one.base in ("ld", "ldu", "ldmatrix") or is_plain(one)
         return plain and self._that_count[linked.index].isdisjoint(writes(one))
 

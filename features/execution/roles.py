@@ -38,6 +38,10 @@ def registers(operands: Iterable[ir.Operand]) -> list[str]:
 _NOT_FROM_MEMORY = ("ld.param", "div.", "mbarrier.", "elect.", "mapa.", "activemask")
 
 
+_STORED_TO_TELL = ("st.param", "st.async", "st.bulk")
+"""Stores of which more than the address decides what is counted."""
+
+
 def that_count(
     bodies: Sequence[ir.Body], is_plain: Callable[[ir.Instruction], bool]
 ) -> tuple[list[frozenset[str]], bool]:
@@ -65,10 +69,11 @@ def _that_count(
     for one in body.instructions:
         if one.predicate is not None:
             found.add(one.predicate)
-        if one.base == "st" and not contents and not one.opcode.startswith("st.param"):
+        stores = one.base in ("st", "stmatrix") and not one.opcode.startswith(_STORED_TO_TELL)
+        if stores and not contents:
             place = one.operands[0] if one.operands else None
-            if isinstance(place, ir.Address) and isinstance(place.base, ir.Register):
-                found.add(place.base.name)
+            if isinstance(place, ir.Address):
+                found.update({place.base.name} if isinstance(place.base, ir.Register) else ())
                 continue
         if not is_plain(one):
             found.update(reads(one))

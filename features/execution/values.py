@@ -26,6 +26,9 @@ U8, U16, U32, U64 = (np.dtype(f"u{n}") for n in (1, 2, 4, 8))
 S8, S16, S32, S64 = (np.dtype(f"i{n}") for n in (1, 2, 4, 8))
 F16, F32, F64 = (np.dtype(f"f{n}") for n in (2, 4, 8))
 
+U128 = np.dtype([("low", "u8"), ("high", "u8")])
+"""What loads, stores and moves carry of 128 bits; nothing computes with it."""
+
 # PTX fundamental and packed types (PTX ISA 8.x, section 5.2) -> the dtype that carries them.
 TYPES: dict[str, DType] = {
     "pred": BOOL,
@@ -35,7 +38,9 @@ TYPES: dict[str, DType] = {
     "u16x2": U32, "s16x2": U32, "u8x4": U32, "s8x4": U32,
     "b64": U64, "u64": U64, "s64": S64, "f64": F64, "f32x2": U64,
     "texref": U64, "samplerref": U64, "surfref": U64,
-    "e4m3": U8, "e5m2": U8, "e4m3x2": U16, "e5m2x2": U16,
+    "e4m3": U8, "e5m2": U8, "e4m3x2": U16, "e5m2x2": U16, "e3m2x2": U16, "e2m3x2": U16,
+    "e2m1x2": U8, "ue8m0x2": U16, "e4m3x4": U32, "e5m2x4": U32, "e3m2x4": U32, "e2m3x4": U32,
+    "e2m1x4": U16, "b128": U128,
 }  # fmt: skip
 
 
@@ -81,6 +86,12 @@ def as_type(value: Array, dtype: DType) -> Array:
     size = dtype.itemsize
     if held.itemsize == size and held is not BOOL and dtype is not BOOL:
         return value.view(dtype)
+    if 16 in (held.itemsize, size):
+        out = np.zeros((value.shape[0], size), dtype=U8)
+        kept = min(held.itemsize, size)
+        out[:, :kept] = np.ascontiguousarray(value).view(U8).reshape(-1, held.itemsize)[:, :kept]
+        bits: Array = out.view(dtype)[:, 0] if dtype is not BOOL else np.any(out, axis=1)
+        return bits
     if dtype is BOOL:
         result: Array = value != 0
         return result
@@ -135,18 +146,25 @@ def pack_halves(low: Array, high: Array) -> Array:
     return result
 
 
-EIGHT_BIT = {"e4m3": 0x7E, "e5m2": 0x7B}
-"""The largest finite pattern of the 8-bit floats; 0x7f is no number in both (OCP 8-bit Floating
-Point Specification, revision 1.0)."""
+EIGHT_BIT = {"e4m3": 0x7E, "e5m2": 0x7B, "e3m2": 0x1F, "e2m3": 0x1F, "e2m1": 0x07}
+"""The largest finite pattern of floats of 8, 6 and 4 bits; those of 8 bits have patterns beyond,
+some no number (OCP 8-bit Floating Point Specification 1.0; OCP Microscaling Formats 1.0)."""
 
 
 @lru_cache
 def eight_bit_values(name: str) -> npt.NDArray[np.float64]:
-    """Values of the 256 patterns of an 8-bit float."""
-    exponent_bits = int(name[1])
-    places, bias = 7 - exponent_bits, (1 << (exponent_bits - 1)) - 1
+    """Values of the 256 patterns of a float of at most 8 bits; bits above its own do not matter.
+
+    ``ue8m0`` and ``ue4m3`` are scales, without a sign.
+    """
     bits = np.arange(256)
-    size = bits & 0x7F
+    if name == "ue8m0":
+        return np.where(bits == 255, np.nan, np.ldexp(1.0, bits - 127))
+    if name == "ue4m3":
+        return np.abs(eight_bit_values("e4m3"))
+    exponent_bits, places = int(name[1]), int(name[3])
+    width, bias = exponent_bits + places, (1 << (exponent_bits - 1)) - 1
+    size = bits & ((1 << width) - 1)
     exponent, fraction = size >> places, size % (1 << places) / (1 << places)
     value: npt.NDArray[np.float64] = np.ldexp(
         fraction + (exponent > 0), np.maximum(exponent, 1) - bias
@@ -154,17 +172,19 @@ def eight_bit_values(name: str) -> npt.NDArray[np.float64]:
     value[size > EIGHT_BIT[name]] = np.nan
     if name == "e5m2":
         value[size == 0x7C] = np.inf
-    signed: npt.NDArray[np.float64] = np.where(bits & 0x80, -value, value)
+    signed: npt.NDArray[np.float64] = np.where(bits >> width & 1, -value, value)
     return signed
 
 
 def to_eight_bit(value: Array, name: str) -> Array:
-    """float64 -> the nearest finite 8-bit float (``.satfinite``), ties to even; NaN: 0x7f."""
+    """float64 -> the nearest finite float of at most 8 bits (``.satfinite``), ties to even; NaN
+    becomes 0x7f, of 6 and 4 bits the largest number (PTX ISA, cvt)."""
     table = eight_bit_values(name)[: EIGHT_BIT[name] + 1]
     middles = (table[1:] + table[:-1]) / 2
     size = np.abs(value)
     found = np.searchsorted(middles, size)
     tie = (found < middles.size) & (size == middles[np.minimum(found, middles.size - 1)])
     found = found + (tie & (found % 2 == 1))
-    found = np.where(np.signbit(value), found | 0x80, found)
-    return np.where(np.isnan(value), 0x7F, found).astype(U8)
+    sign = 1 << int(name[1]) + int(name[3])
+    found = np.where(np.signbit(value), found | sign, found)
+    return np.where(np.isnan(value), 0x7F if sign == 0x80 else sign - 1, found).astype(U8)

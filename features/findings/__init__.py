@@ -3,6 +3,7 @@
 memory      accesses that do not coalesce, bank conflicts, local memory
 arithmetic  double precision between floats, divisions and invariants in loops
 control     branches that split warps
+tensor      pipelines too shallow, tiles too small, sums wider than needed
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from wattcast.features.findings.rules import (
     local_memory,
     uncoalesced,
 )
+from wattcast.features.findings.tensor import shallow_pipeline, small_tile, wide_sums
 
 __all__ = ["Evidence", "Finding", "InstructionEvents", "Place", "find"]
 
 _DETECTORS = (
     uncoalesced, bank_conflicts, local_memory, fp64_between_fp32, expensive_in_loops,
-    divergent_branches,
+    divergent_branches, shallow_pipeline, small_tile, wide_sums,
 )  # fmt: skip
 
 

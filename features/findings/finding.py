@@ -8,6 +8,7 @@ from typing import Literal
 
 from wattcast.features.activity import Activity
 from wattcast.features.activity.counts import LATENCY_PER_INSTRUCTION, LATENCY_PER_LOAD
+from wattcast.features.activity.extras import Extras
 from wattcast.features.activity.instructions import InstructionEvents
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.isa import classify
@@ -17,7 +18,8 @@ from wattcast.features.ptx.ir import Body, Function, Instruction
 
 Code = Literal[
     "uncoalesced_access", "bank_conflicts", "local_memory", "fp64_between_fp32",
-    "division_in_loop", "invariant_in_loop", "divergent_branch",
+    "division_in_loop", "invariant_in_loop", "divergent_branch", "shallow_pipeline", "small_tile",
+    "wide_sums",
 ]  # fmt: skip
 
 PIPE_FIELDS: Mapping[str, str] = {
@@ -44,7 +46,7 @@ class Finding:
 
     ``detail`` says what was found, in the numbers of this launch, ``remedy`` what mends it.
     ``mended`` is the activity of a launch without it: what changes is counted, not guessed,
-    unless ``remedy`` says so.
+    unless ``remedy`` says so. ``extras``: those of the mended launch, where they differ.
     """
 
     code: Code
@@ -52,6 +54,7 @@ class Finding:
     detail: str
     remedy: str
     mended: Activity
+    extras: Extras | None = None
 
     def changes(self, activity: Activity) -> dict[str, tuple[float, float]]:
         """Quantities of ``activity`` that differ in ``mended``: before and after."""

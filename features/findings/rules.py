@@ -391,11 +391,13 @@ def bank_conflicts(evidence: Evidence) -> Iterator[Finding]:
             alike.places.append(place(function, one))
             alike.difference.add("shared_transactions", least - passes)
     for told, alike in groups.items():
+        rows = "16 bytes" if told.startswith(("ldmatrix", "stmatrix")) else "a word"
+        columns = "its columns" if rows == "a word" else "its pieces of 16 bytes: a swizzle"
         yield Finding(
             "bank_conflicts",
             tuple(alike.places),
             told,
-            "pad the rows of the array by a word, or permute its columns (XOR with the row)",
+            f"pad the rows of the array by {rows}, or permute {columns} (XOR with the row)",
             alike.difference.applied(evidence.activity),
         )
 

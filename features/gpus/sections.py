@@ -382,7 +382,8 @@ class MemoryTiming(Strict):
 
     ``dram_latency``: a global load that misses every cache, at ``core_mhz`` and ``memory_mhz``
     unless the note says otherwise. ``l1_bytes_per_clock`` is per SM, ``l2_bytes_per_clock`` that
-    of reads by the whole GPU; the note says whether it was measured or is the design's.
+    of reads by the whole GPU; the note says whether it was measured or is the design's. From 7.0 on
+    ``l1_bytes_per_clock`` times stores alone, and loads whose banks and lines were not counted.
     """
 
     l1_latency: facts.Cycles | None = None
@@ -438,7 +439,7 @@ class DramQueueing(Strict):
 
     A load that misses every cache takes ``latency_core_cycles`` plus ``latency_memory_cycles``
     x core clock / memory clock (their Eq. 4). ``service_table`` is their Table III,
-    ``service_a`` / memory MHz + ``service_b`` a smooth curve through it.
+    ``service_a`` / memory MHz + ``service_b`` a smooth curve through it, where one was fitted.
     """
 
     model_config = ConfigDict(ignored_types=(cached_property,))
@@ -446,8 +447,8 @@ class DramQueueing(Strict):
     latency_core_cycles: facts.Cycles
     latency_memory_cycles: facts.Cycles
     service_table: ServiceTable
-    service_a: CycleMegahertz
-    service_b: facts.Cycles
+    service_a: CycleMegahertz | None = None
+    service_b: facts.Cycles | None = None
 
     @cached_property
     def service_cycles(self) -> Mapping[float, float]:

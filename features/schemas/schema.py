@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from wattcast.features.activity import Activity
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import SchemaError
-from wattcast.features.gpus import gpu_ids
+from wattcast.features.gpus import GpuProfile, gpu_ids
 from wattcast.features.launch import Launch
 from wattcast.features.schemas import formulas, tables
 from wattcast.features.schemas.counting import PtxCounts
@@ -28,7 +28,8 @@ class KernelFacts:
 
     ``occupancy`` is the theoretical one (0..1], ``shared_bytes_per_block`` static plus dynamic;
     ``None`` gives a missing feature. ``n_loop`` is the authors' nLoop, from
-    ``counting.find_n_loop``; ``diagnostics`` are handed on to the vector.
+    ``counting.find_n_loop``; ``diagnostics`` are handed on to the vector. ``profile``, where given,
+    may hold what the schema has no table of: the regressions of an onboarded GPU.
     """
 
     counts: PtxCounts
@@ -39,6 +40,7 @@ class KernelFacts:
     shared_bytes_per_block: float | None
     n_loop: float = 0.0
     diagnostics: tuple[Diagnostic, ...] = ()
+    profile: GpuProfile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,9 +114,12 @@ class Schema(NamedSchema[tables.Definition]):
         self.rules = definition.rules
         self.gpus = tuple(definition.gpus)
 
-    def table(self, gpu_id: str) -> tables.GpuTable:
-        """The schema's constants for a GPU. Raises SchemaError if it does not cover the GPU."""
+    def table(self, gpu_id: str, profile: GpuProfile | None = None) -> tables.GpuTable:
+        """The schema's constants for a GPU, or those that its profile was onboarded with. Raises
+        SchemaError if neither covers the GPU."""
         table = self._definition.gpus.get(gpu_id)
+        if table is None and profile is not None and self.id == "alavani2023":
+            table = tables.onboarded_table(profile)
         if table is None:
             raise SchemaError(
                 f"schema {self.id} has no published data for {gpu_id!r}; "
@@ -131,7 +136,7 @@ class Schema(NamedSchema[tables.Definition]):
         ``gpu_id`` names another table than that of ``facts.gpu_id``. Raises SchemaError if
         the schema does not cover the GPU.
         """
-        table = self.table(gpu_id or facts.gpu_id)
+        table = self.table(gpu_id or facts.gpu_id, None if gpu_id else facts.profile)
         columns = self._columns(table, facts)
         names = [field.name for field in self.fields]
         values = {

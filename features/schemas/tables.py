@@ -14,6 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, model_validator
 from pydantic import Field as Checked
 
 from wattcast.features.checked import Frozen, PositiveInt, Strict, Text, checked
+from wattcast.features.gpus.profile import GpuProfile
 from wattcast.features.schemas.counting import COMPUTE_KINDS, ComputeKind
 from wattcast.features.schemas.formulas import Floats, LatencyPiece, load_latency
 
@@ -114,6 +115,56 @@ class GpuTable(Constants):
         if self.store_as_load:
             return self.load_cycles(threads)
         return load_latency(threads, (LatencyPiece(float("inf"), 0.0, self.global_store),))
+
+
+def onboarded_table(gpu: GpuProfile) -> GpuTable | None:
+    """The thesis' constants for a GPU that was measured as the thesis measured its own: rows of its
+    Table 3.2, latency by threads, throughput curves. ``None`` where the profile lacks any of them.
+
+    What the published data hold of no GPU but theirs is as in most of them: issue cycles by the
+    thesis' rule, stores charged as loads, ten cycles for what has no row.
+    """
+    latency, global_curve = gpu.global_memory_latency, gpu.global_memory_throughput
+    shared_curve, rows = gpu.shared_memory_throughput, gpu.latency_cycles
+    try:
+        compute: dict[ComputeKind, float] = {
+            "arithmetic": rows["add.f32"],
+            "mov": rows["mov"],
+            "setp": rows["setp"],
+            "cvt": rows["cvt"],
+            "div": rows["div.f32"],
+            "sqrt": rows["sqrt.f32"],
+        }
+        shared_load = rows["ld.shared"]
+    except KeyError:
+        return None
+    if latency is None or global_curve is None or shared_curve is None:
+        return None
+    return GpuTable(
+        sources={},
+        gpu_id=gpu.id,
+        title=gpu.name,
+        sm_count=gpu.sm_count,
+        threads_per_sm=gpu.max_threads_per_sm,
+        l2_bytes=gpu.l2_bytes,
+        issue_rule="thesis",
+        issue_divisor=65536,
+        compute_latency=compute,
+        global_load=tuple(
+            LatencyPiece(one.below_threads or float("inf"), one.slope, one.constant)
+            for one in latency.pieces
+        ),
+        global_store=latency.pieces[-1].constant,
+        store_as_load=True,
+        shared_load=shared_load,
+        misc_latency=10,
+        cache_latency="average",
+        global_throughput=(global_curve.a, global_curve.b, global_curve.c),
+        shared_throughput=(shared_curve.a, shared_curve.b, shared_curve.c),
+        memory_ghz=gpu.memory_mhz / 1e3,
+        sh_penalty_rule="m60",
+        blank=frozenset(),
+    )
 
 
 class SchemaFile(Strict):

@@ -29,6 +29,7 @@ from wattcast.features.symbolic.scheme import (
 from wattcast.features.symbolic.spread import spread_loops
 from wattcast.features.symbolic.translate import translator, width
 from wattcast.features.values import MOST_NODES_PER_INSTRUCTION, Graph, Node
+from wattcast.features.wide_loads import joined_loads
 
 MOST_CARRIED = 400_000
 """Registers carried times blocks. Beyond (hostile code; nvcc's has some hundreds), all values
@@ -413,6 +414,8 @@ class _Builder:
                 address = address.args[0]
             size = one.operands[2] if facts.category == "copy" and len(one.operands) > 2 else None
             moved = int(size.value) if isinstance(size, ir.Immediate) else facts.bytes_per_lane
+            if space == "shared":
+                moved = max(moved, int(joined_loads(self.body).bytes[one.position]))
             tiles = facts.entry in TILES and len(one.operands) > 2
             stride = self.value(one.operands[2], 32) if tiles else None
             accesses.append(Access(one.position, address, offset, space, moved, facts, stride))

@@ -228,7 +228,8 @@ TENSOR_VALUES = 0.4
 """Share by which the power of a matrix product falls at most with other values: "almost 40 %"
 (T. Gregersen, P. Patel and E. Choukse, "Input-Dependent Power Usage in GPUs", SC24 workshops,
 arXiv:2409.18324; up to 67 % of the lower for DGEMM on A100: S. Bhalachandra et al.,
-arXiv:2212.08805). Answers are for random values; the interval reaches down to those others."""
+arXiv:2212.08805). Answers are for random values, for zeros where a launch says that all its data
+are zeros; the interval spans both."""
 
 
 def process_factor(gpu: GpuProfile) -> float:
@@ -397,21 +398,38 @@ class PhysicalPowerModel:
         }
 
     def predict(
-        self, work: WorkAtTime, clocks: ClockPair, cases: Sequence[WorkAtTime] = ()
+        self,
+        work: WorkAtTime,
+        clocks: ClockPair,
+        cases: Sequence[WorkAtTime] = (),
+        *,
+        zeros: bool = False,
     ) -> PhysicalPower:
-        """Power at ``clocks``; the interval spans ``cases``, which the truth may be instead."""
+        """Power at ``clocks``; the interval spans ``cases``, which the truth may be instead.
+
+        ``zeros``: all data are zeros, so matrix units toggle least.
+        """
         others = [self._activities(case, clocks) for case in cases]
-        return self.of_activities(self._activities(work, clocks), clocks, others)
+        return self.of_activities(self._activities(work, clocks), clocks, others, zeros=zeros)
 
     def of_activities(
-        self, activities: UnitActivities, clocks: ClockPair, cases: Sequence[UnitActivities] = ()
+        self,
+        activities: UnitActivities,
+        clocks: ClockPair,
+        cases: Sequence[UnitActivities] = (),
+        *,
+        zeros: bool = False,
     ) -> PhysicalPower:
         """The same from activities that are known."""
         breakdown = predicted_power(self.parameters, activities, clocks)
         others = [predicted_power(self.parameters, case, clocks).watts for case in cases]
-        others.append(self._with_other_values(breakdown))
+        others += [breakdown.watts, self._with_other_values(breakdown)]
+        if zeros:
+            less = min(others[-2] - others[-1], breakdown.components["tensor"])
+            parts = {**breakdown.components, "tensor": breakdown.components["tensor"] - less}
+            breakdown = PowerBreakdown(breakdown.watts - less, parts)
         outside = (*self._busier(activities), *self._other_clocks(clocks))
-        low, high = self._bounds(outside, [breakdown.watts, *others])
+        low, high = self._bounds(outside, others)
         basis = self._basis(outside)
         estimate = Estimate(breakdown.watts, low, high, self.card.intervals.level, basis)
         return PhysicalPower(estimate, breakdown, activities, outside)

@@ -18,6 +18,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from wattcast.features.errors import ClockError, ModelError, SchemaError
+from wattcast.features.ptx.tokens import FIELDS
 from wattcast.models.cards import Card, CardPart, Sha256, TrainingSize
 from wattcast.models.clocks import ClockPair
 from wattcast.models.scaling.physical import PARAMETERS_NAME, PhysicalScaling, read_scaling
@@ -33,6 +34,12 @@ from wattcast.models.trees import TreeModel
 
 
 Quantity = Literal["time", "power"]
+CodeModel = Literal["sequence", "tokens"]
+"""Families that need no counters but code (``code.py``)."""
+
+TOKEN_SCHEMAS: Mapping[CodeModel, str] = MappingProxyType(
+    {"sequence": "token_fields1", "tokens": "token_work1"}
+)
 
 RISING: Mapping[Quantity, tuple[str, ...]] = MappingProxyType(
     {
@@ -77,6 +84,10 @@ SCHEMAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         trees_schema(kind, quantity): inputs(kind, quantity)
         for kind in UNITS
         for quantity in _QUANTITIES
+    }
+    | {
+        "token_fields1": (*FIELDS, "log2_repeats"),
+        "token_work1": ("core_cycles", "global_bytes", "global_requests"),
     }
 )
 """Schema id -> names of its inputs."""
@@ -168,7 +179,7 @@ class ScalingCard(Card):
 
     @model_validator(mode="after")
     def _of_its_family(self) -> ScalingCard:
-        if (self.family == PHYSICAL) != (self.corrects_sha256 is None):
+        if (self.family == TREES) != (self.corrects_sha256 is not None):
             raise ValueError("trees name the physical model they correct, and only they do")
         return self
 

@@ -34,7 +34,8 @@ class TimePrediction:
 
     ``parts`` are named seconds of the model's own terms: bounds of which the largest counts
     (``bottleneck``), or summands (``scheduling``); each model's docstring says which.
-    ``regime`` is ``None`` where a model does not tell; ``card`` is that of a correction by
+    ``regime`` is ``None`` where a model does not tell, and so is ``bound``, what binds the launch
+    in words; ``card`` is that of a correction by
     measurements of the GPU (``wattcast.models.time.calibration``), if one was made.
 
     Raises ModelError where the model comes to no time above 0: it counts nothing of what the
@@ -46,6 +47,7 @@ class TimePrediction:
     clocks: ClockPair
     parts: Mapping[str, float]
     regime: Regime | None = None
+    bound: str | None = None
     diagnostics: tuple[Diagnostic, ...] = field(default=())
     card: Card | None = None
 

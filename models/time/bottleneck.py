@@ -11,14 +11,13 @@ result lies from measured times: docs/bottleneck.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from math import ceil
+from dataclasses import dataclass, replace
+from math import ceil, inf
 
 import numpy as np
 
 from wattcast.features.activity import Activity
-from wattcast.features.activity.counts import LATENCY_PER_BARRIER, LATENCY_PER_WAVE
-from wattcast.features.activity.waiting import Copies, Waiting
+from wattcast.features.activity.waiting import NO_COPIES
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import WARP_SIZE
@@ -27,8 +26,9 @@ from wattcast.models.clocks import ClockPair, checked, default_clocks, streaming
 from wattcast.models.estimate import Estimate, unsure
 from wattcast.models.intervals import loosened
 from wattcast.models.time.base import Floats, Regime, TimePrediction
-from wattcast.models.time.beside import FROM_REGISTERS, NOTHING_BESIDE, TENSOR_COST, Beside, beside
+from wattcast.models.time.beside import NOTHING_BESIDE, Beside, beside, tensor_cycles
 from wattcast.models.time.spread import interval_of, level_of
+from wattcast.models.time.waits import DEPENDENT_CYCLES, gap_seconds, major, waiting_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,12 @@ class Constants:
     """Dimensionless constants shared by all GPUs, and one time (docs/bottleneck.md).
 
     ``overlap_norm`` and ``sm_norm``: exponents of the norms that combine the SM with memory, and
-    what an SM does; ``queue_norm`` that of units behind one queue. ``reread_locality``: share of
-    estimated DRAM re-reads that count; 1 for our own analysis, which follows reuse distances, less
-    for estimates that do not (``studies.data.activity_tables``). ``load_store``, ``fp64`` and
+    what an SM does, ``unified_norm`` from compute capability 7.0 on; ``queue_norm`` that of units
+    behind one queue. ``last_wave``: how much of what the last wave of blocks leaves idle is lost,
+    as an exponent: 1 if a block takes as long however few share its SM, 0 if the SM does as much.
+    ``reread_locality``: share of estimated DRAM re-reads that count; 1 for our own analysis, which
+    follows reuse distances, less for estimates that do not (``studies.data.activity_tables``).
+    ``load_store``, ``fp64`` and
     ``texture``: time a pipe takes over that at its peak rate. ``block_cycles`` and
     ``block_cycles_of_sm``: least core cycles between the starts of two blocks, over the whole
     GPU and on one SM. ``launch_seconds``: a launch itself. The last three count where the
@@ -47,9 +50,11 @@ class Constants:
 
     overlap_norm: float = 3.0
     sm_norm: float = 1.5
+    unified_norm: float = 2.0
     queue_norm: float = 1.0
+    last_wave: float = 0.5
     reread_locality: float = 1.0
-    load_store: float = 1.15
+    load_store: float = 1.02
     fp64: float = 1.1
     texture: float = 1.1
     block_cycles: float = 1.7
@@ -87,19 +92,23 @@ TWO_BANKS_FROM = 7.0
 """Compute capability from which it has two; before it has four (Jia et al. 2018)."""
 
 HOT_WORD_CYCLES = 1.0
-"""Core cycles between two atomics on the same word of global memory (GK110 whitepaper: one a
-clock; nothing newer is published)."""
+"""Core cycles between two atomics on the same word of global memory, each lane its own (GK110
+whitepaper: one a clock; 2^26 of them take 35.7 to 37.8 ms on GTX 1650, RTX 2060, 3060, 3060 Ti and
+3080, 1.8 to 1.9 billion a second: R100001/Programming-Massively-Parallel-Processors, histogram)."""
 
-HOT_WORD_LANES = 16
-"""Lanes of a warp whose atomics on one word reach L2 as one, from 7.0 on: 163,840 of them were
-10,240 on a Quadro GV100 (github.com/accel-sim/gpgpu-sim_distribution, pull request 33)."""
+FILL_BYTES_PER_CLOCK: Mapping[str, float] = {"5": 0.68}
+"""Bytes that L2 takes from memory a core clock for each bit of the bus, by major capability.
+The microbenchmark DRAM of a GTX Titan X (github.com/hpc-ulisboa/gpuPTXModel) takes 0.867 to 0.907
+x 1164 / core MHz of its time at 1164 / 3505 MHz up to 975 MHz, and no less from 1013 on: 0.799 x
+336.5 GB/s at 1029 MHz over 384 bits."""
 
-LATENCY = "latency"
+LATENCY, GAPS = "latency", "gaps"
 
 _REGIMES: Mapping[str, Regime] = {
     "dram": "memory",
     "blocks": "latency",
     "latency": "latency",
+    "gaps": "latency",
     "atomics": "latency",
 }
 
@@ -114,31 +123,30 @@ def resource_seconds(
     """Seconds each resource would need if nothing else limited the launch.
 
     Device memory runs at the memory clock, everything else at the core clock. What an SM does
-    itself waits for the busiest SM (``sm_imbalance``).
+    itself waits for the busiest SM, and in part for the last wave of blocks (``_imbalance``).
     """
     sm = gpu.capability
     hz = clocks.core_hz
-    busiest = gpu.sm_count * hz / activity.sm_imbalance
+    busiest = gpu.sm_count * hz / _imbalance(activity, gpu, more, constants)
     multiplications = max(0.0, activity.fma_pipe_instructions - activity.fp32_instructions)
-    extra = multiplications * (MULTIPLY_INSTRUCTIONS.get(_major(gpu), 1.0) - 1.0)
+    extra = multiplications * (MULTIPLY_INSTRUCTIONS.get(major(gpu), 1.0) - 1.0)
     shared_lanes = sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
 
     def pipe(warp_instructions: float, lanes: float) -> float:
         # A pipe the SM lacks (FP16 on Maxwell) does nothing: its work is counted elsewhere.
         return warp_instructions * WARP_SIZE / (lanes * busiest) if lanes else 0.0
 
-    return {
-        "dram": dram_bytes(activity, constants)
-        / streaming_bytes_per_second(gpu, clocks.memory_mhz),
+    parts = {
+        "dram": dram_bytes(activity, constants) / _dram_bytes_per_second(gpu, clocks),
         "l2": activity.l2_sectors * SECTOR_BYTES / (_l2_bytes_per_clock(gpu) * hz),
         "l1": _l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
-        "load_store": constants.load_store
+        SHARED if _unified(gpu) else "load_store": constants.load_store
         * pipe(
             _load_store_passes(activity, gpu, more.feed_passes) + more.atomic_passes, shared_lanes
         ),
-        "atomics": _hot_word_cycles(more, gpu) / hz,
+        "atomics": HOT_WORD_CYCLES * more.hottest_operations / hz,
         # Asynchronous products read shared memory beside the warps: the slower of the two counts.
-        "tensor": max(_tensor_cycles(more, gpu) / busiest, pipe(more.feed_passes, shared_lanes)),
+        "tensor": max(tensor_cycles(more, gpu) / busiest, pipe(more.feed_passes, shared_lanes)),
         "issue": (activity.warp_instructions_sass + extra) / (sm.warp_schedulers * busiest),
         "fma": max(
             pipe(activity.fma_pipe_instructions + extra, sm.fp32_lanes),
@@ -154,13 +162,34 @@ def resource_seconds(
         "sfu": pipe(activity.sfu_instructions, sm.sfu_lanes),
         "texture": constants.texture * pipe(activity.texture_requests, sm.texture_lanes),
         "blocks": activity.blocks * _block_seconds(activity, gpu, hz, busiest, constants),
-        "latency": _waiting_seconds(activity, gpu, clocks, more.waiting, more.copies),
+        "latency": waiting_seconds(activity, gpu, clocks, more.waiting, more.copies),
     }
+    # Without code the chain is too coarse to say what is left open beside it.
+    if more.waiting is None:
+        return {**parts, GAPS: 0.0}
+    # Asynchronous copies go on while their block works: they leave no gap.
+    waited = waiting_seconds(activity, gpu, clocks, more.waiting, NO_COPIES)
+    return {**parts, GAPS: gap_seconds(_sm_seconds(parts, constants), waited, activity, gpu)}
+
+
+def _imbalance(activity: Activity, gpu: GpuProfile, more: Beside, constants: Constants) -> float:
+    """How much longer the busiest SM takes than the mean, and the last wave than the others."""
+    if more.busy_blocks is None:
+        return activity.sm_imbalance
+    waves = more.busy_blocks / (gpu.sm_count * max(1.0, activity.resident_blocks_per_sm))
+    if waves <= 1.0:
+        return activity.sm_imbalance
+    part = constants.last_wave
+    both = activity.sm_imbalance ** (1.0 - part) * (ceil(waves) / waves) ** part
+    return max(activity.sm_imbalance, float(both))
 
 
 ISSUED = ("issue", "fma", "alu", "fp64", "fp16", "sfu", "tensor")
 """One thing: an instruction takes its slot of the scheduler and its pipe at the same time, and
 different pipes work side by side. The slowest of them counts."""
+
+SHARED = "shared"
+"""What ``load_store`` is from 7.0 on, where L1 has the requests of global memory."""
 
 QUEUED = ("shared_fp64", "load_store")
 SHARED_FP64_LANES = 4
@@ -174,6 +203,8 @@ BESIDE_SM = ("dram", "l2", "blocks")
 """What works beside the SMs: memory, and what hands out blocks. All else is done by an SM in turns
 with what it issues."""
 
+_NOT_IN_TURNS = frozenset((*ISSUED, *QUEUED, *BESIDE_SM, LATENCY, GAPS))
+
 
 def combined_seconds(resources: Mapping[str, float], constants: Constants = CONSTANTS) -> float:
     """A norm of what each resource needs, but no less than the latency.
@@ -181,16 +212,24 @@ def combined_seconds(resources: Mapping[str, float], constants: Constants = CONS
     The slowest of ``ISSUED`` and what else an SM does are combined by one norm, the SM and
     ``BESIDE_SM`` by another: the largest where one resource dominates and more where several come
     close. ``latency`` is a chain rather than a resource: it leaves the others free, so the longer
-    of the two counts. 0 where nothing is needed.
+    of the two counts, and ``gaps`` beside what an SM does. 0 where nothing is needed.
     """
+    sm = _sm_seconds(resources, constants)
+    busy = _norm((sm, *(resources.get(name, 0.0) for name in BESIDE_SM)), constants.overlap_norm)
+    return max(busy, max(sm, resources.get(LATENCY, 0.0)) + resources.get(GAPS, 0.0))
+
+
+def _sm_seconds(resources: Mapping[str, float], constants: Constants) -> float:
+    """What an SM does, combined."""
     issued = max((resources.get(name, 0.0) for name in ISSUED), default=0.0)
     queue = [resources.get(name, 0.0) for name in QUEUED]
-    outside = (*ISSUED, *QUEUED, *BESIDE_SM, LATENCY)
-    inside = [part for name, part in resources.items() if name not in outside]
+    inside = [part for name, part in resources.items() if name not in _NOT_IN_TURNS]
     queued = _norm(queue, constants.queue_norm)
-    sm = _norm((issued, queued, *inside), constants.sm_norm)
-    busy = _norm((sm, *(resources.get(name, 0.0) for name in BESIDE_SM)), constants.overlap_norm)
-    return max(busy, resources.get(LATENCY, 0.0))
+    return _norm((issued, queued, *inside), _sm_norm(resources, constants))
+
+
+def _sm_norm(resources: Mapping[str, float], constants: Constants) -> float:
+    return constants.unified_norm if SHARED in resources else constants.sm_norm
 
 
 def _norm(parts: Sequence[float], exponent: float) -> float:
@@ -227,6 +266,45 @@ def regime(resources: Mapping[str, float], start_seconds: float) -> Regime:
     return _REGIMES.get(name, "compute")
 
 
+BOUNDS: Mapping[str, str] = {
+    "dram": "device memory", "l2": "L2", "l1": "L1", "load_store": "shared memory",
+    SHARED: "shared memory", GAPS: "blocks that wait at the same time",
+    "shared_fp64": "FP64 units", "atomics": "atomics on one word", "issue": "instruction issue",
+    "blocks": "starting blocks", "latency": "dependent results", "tensor": "tensor cores",
+    "fma": "FP32 multiply-adds", "alu": "integer and logic units", "fp64": "FP64 units",
+    "fp16": "FP16 units", "sfu": "special functions", "texture": "texture units",
+}  # fmt: skip
+"""What binds, in words, by resource."""
+
+
+def bound_by(
+    resources: Mapping[str, float],
+    activity: Activity,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    more: Beside = NOTHING_BESIDE,
+) -> str:
+    """What binds a launch, in words: the resource that needs longest, of ``resource_seconds``.
+
+    Of a pipeline also whether tensor cores wait for shared memory that feeds them, and whether a
+    block waits for asynchronous copies: more stages hide those.
+    """
+    if launch_seconds(activity, gpu) > max(resources.values()):
+        return "the launch itself"
+    name = max(resources, key=lambda each: resources[each])
+
+    def without(**change: object) -> float:
+        changed = replace(more, **change)  # type: ignore[arg-type]
+        return resource_seconds(activity, gpu, clocks, more=changed)[name]
+
+    if name == "tensor" and without(feed_passes=0.0) < resources[name]:
+        return "shared memory that feeds the tensor cores"
+    waits = name == LATENCY and more.copies != NO_COPIES
+    if waits and without(copies=NO_COPIES) < resources[name]:
+        return "asynchronous copies, for want of stages"
+    return BOUNDS[name]
+
+
 def dram_bytes(activity: Activity, constants: Constants = CONSTANTS) -> float:
     """Bytes between L2 and device memory: distinct ones once, re-reads as far as they count."""
     sectors = activity.dram_read_sectors + activity.dram_write_sectors
@@ -242,91 +320,6 @@ def _block_seconds(
     if gpu.block_start is not None:
         return gpu.block_start.at(ceil(activity.threads_per_block / WARP_SIZE)) / hz
     return max(constants.block_cycles / hz, constants.block_cycles_of_sm / busiest)
-
-
-DEPENDENT_CYCLES: Mapping[str, float] = {"3": 9.0, "5": 6.0, "6": 6.0}
-"""Core cycles from an arithmetic instruction to one that needs its result, by major compute
-capability, else 4: Kepler 9, Maxwell and Pascal 6, Volta 4 (Jia et al. 2018, Table 4.1), and since
-(Luo et al., Dissecting the NVIDIA Hopper Architecture through Microbenchmarking, 2025)."""
-
-
-def dependent_cycles(gpu: GpuProfile) -> float:
-    """``DEPENDENT_CYCLES`` of a GPU."""
-    return DEPENDENT_CYCLES.get(_major(gpu), 4.0)
-
-
-SHARED_CYCLES, L1_CYCLES, L2_CYCLES = 24.0, 33.0, 216.0
-"""Load latencies where a profile holds none: medians of Jia et al. 2018, Table 3.1, and Ernst,
-gpu-benches (cuda-latency)."""
-TWO_PARTITIONS = ("8.0", "9.0")
-FAR_L2 = 2.0
-"""L2 of A100 and H100 has two halves; what does not fit into the nearer one takes twice as long:
-A100 211 cycles to 20 MB, 424 to 444 to 40 MB; H100 266 to 25 MB, 462 to 475 to 50 MB (Ernst,
-gpu-benches, cuda-latency)."""
-DRAM_SECONDS = 200e-9
-"""What device memory adds to a hit in L2 where a profile holds no latency: mean over V100 (154 ns),
-A100 (256), H100 (220), L40 (142; Ernst, gpu-benches, cuda-latency) and GTX 980 (222;
-docs/frequency.md)."""
-
-
-def _waiting_seconds(
-    activity: Activity, gpu: GpuProfile, clocks: ClockPair, waiting: Waiting | None,
-    copies: Copies,
-) -> float:  # fmt: skip
-    """The chain of one warp times the waves; each load takes as long as the level it comes from.
-
-    A copy that is waited for in the round that asks for it takes as long as a load; those asked for
-    rounds ahead pass beside the chain, and the longer of the two counts. What device memory adds to
-    a load goes with the memory clock.
-    """
-    if waiting is None:
-        return activity.latency_cycles / clocks.core_hz
-    instructions = activity.instructions_per_warp
-    cycles = (
-        waiting.instructions * instructions * dependent_cycles(gpu)
-        + waiting.shared * instructions * (gpu.shared_latency_cycles or SHARED_CYCLES)
-        + waiting.barriers * instructions * LATENCY_PER_BARRIER
-        + LATENCY_PER_WAVE
-    )
-    loads = waiting.loads * activity.load_requests_per_warp + copies.exposed
-    asked = max(activity.global_load_sectors, 1.0)
-    past_l1 = min(1.0, max(0.0, activity.l2_sectors - activity.global_store_sectors) / asked)
-    past_l2 = min(past_l1, activity.dram_read_sectors / asked)
-    near, far = gpu.l1_latency_cycles or L1_CYCLES, gpu.l2_latency_cycles or L2_CYCLES
-    if gpu.compute_capability in TWO_PARTITIONS and 2 * activity.footprint_bytes > gpu.l2_bytes:
-        far *= FAR_L2
-    each = near + past_l1 * (far - near)
-    cycles += loads * each
-    memory = DRAM_SECONDS
-    if gpu.dram_latency_cycles is not None:
-        memory = max(0.0, gpu.dram_latency_cycles - far) / (gpu.core_mhz * 1e6)
-    behind = past_l2 * memory * gpu.memory_mhz / clocks.memory_mhz
-    chain = cycles / clocks.core_hz + loads * behind
-    beside = copies.pipelined * (each / clocks.core_hz + behind)
-    return activity.waves * max(chain, beside)
-
-
-def _major(gpu: GpuProfile) -> str:
-    return gpu.compute_capability.partition(".")[0]
-
-
-def _hot_word_cycles(more: Beside, gpu: GpuProfile) -> float:
-    together = HOT_WORD_LANES if _unified(gpu) else 1
-    return HOT_WORD_CYCLES * max(
-        more.hottest_operations / together, min(more.hottest_requests, more.hottest_operations)
-    )
-
-
-def _tensor_cycles(more: Beside, gpu: GpuProfile) -> float:
-    """Cycles of the matrix units over all SMs. Boards whose units add up in FP32 at half rate do
-    integers at full rate."""
-    sm = gpu.capability
-    if not sm.tensor_fma_per_clock:
-        return 0.0
-    integer = more.tensor_int8_fmas if sm.tensor_int8_fma_per_clock else 0.0
-    others = more.tensor_fmas - TENSOR_COST["s8"] * integer
-    others += more.register_fmas * (FROM_REGISTERS.get(_major(gpu), 1.0) - 1.0)
-    return others / sm.tensor_fma_per_clock + integer / max(1, sm.tensor_int8_fma_per_clock)
 
 
 def _l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) -> float:
@@ -364,11 +357,18 @@ def _queues_fp64(gpu: GpuProfile) -> bool:
 
 def _unified(gpu: GpuProfile) -> bool:
     """Whether L1 and shared memory are one memory behind one pipe (Volta tuning guide)."""
-    return _major(gpu) not in DEPENDENT_CYCLES
+    return major(gpu) not in DEPENDENT_CYCLES
 
 
 def _multiply_lanes(gpu: GpuProfile) -> float:
-    return gpu.fp32_lanes if _major(gpu) in MULTIPLY_INSTRUCTIONS else MULTIPLY_LANES
+    return gpu.fp32_lanes if major(gpu) in MULTIPLY_INSTRUCTIONS else MULTIPLY_LANES
+
+
+def _dram_bytes_per_second(gpu: GpuProfile, clocks: ClockPair) -> float:
+    """What memory streams at its clock, or L2 takes from it at the core clock if that is less."""
+    streamed = streaming_bytes_per_second(gpu, clocks.memory_mhz)
+    filled = FILL_BYTES_PER_CLOCK.get(major(gpu), inf) * gpu.memory.bus_bits.value
+    return min(streamed, filled * clocks.core_hz)
 
 
 def _l2_bytes_per_clock(gpu: GpuProfile) -> float:
@@ -397,12 +397,13 @@ class BottleneckTimeModel:
         nothing: Floats = np.zeros_like(next(iter(parts.values())))
         issued = np.max([nothing, *(parts[name] for name in ISSUED if name in parts)], axis=0)
         queued = np.sum([nothing, *(parts[name] for name in QUEUED if name in parts)], axis=0)
-        outside = (*ISSUED, *QUEUED, *BESIDE_SM, LATENCY)
-        inside = (parts[name] for name in parts if name not in outside)
-        sm = norm([issued, queued, *inside], CONSTANTS.sm_norm)
+        inside = (parts[name] for name in parts if name not in _NOT_IN_TURNS)
+        exponent = CONSTANTS.unified_norm if SHARED in parts else CONSTANTS.sm_norm
+        sm = norm([issued, queued, *inside], exponent)
         beside_sm = (parts[name] for name in BESIDE_SM if name in parts)
         busy = norm([sm, *beside_sm], CONSTANTS.overlap_norm)
-        found: Floats = np.maximum(busy, parts.get(LATENCY, nothing))
+        waited = np.maximum(sm, parts.get(LATENCY, nothing)) + parts.get(GAPS, nothing)
+        found: Floats = np.maximum(busy, waited)
         return found
 
     def predict(
@@ -434,6 +435,7 @@ class BottleneckTimeModel:
             clocks=pair,
             parts={**resources, "launch": start},
             regime=regime(resources, start),
+            bound=bound_by(resources, activity, gpu, pair, more),
             diagnostics=analysis.activity_diagnostics,
         )
 
@@ -454,9 +456,17 @@ def resource_shares(
     Resources that account for nothing are left out.
     """
     total = combined_seconds(resources, constants)
-    used = {name: part for name, part in resources.items() if part > 0.0 and name != LATENCY}
+    # SHARED stays: it tells the norm.
+    used = {
+        name: part
+        for name, part in resources.items()
+        if (part > 0.0 and name not in (LATENCY, GAPS)) or name == SHARED
+    }
     if combined_seconds(used, constants) < total:
-        return {LATENCY: total}
+        own = {name: part for name, part in used.items() if name not in BESIDE_SM}
+        if _sm_seconds(own, constants) <= resources.get(LATENCY, 0.0):
+            return {LATENCY: total}
+        return {**resource_shares(own, constants), LATENCY: resources[GAPS]}
     beside_sm = {name: part for name, part in used.items() if name in BESIDE_SM}
     slowest = max((name for name in used if name in ISSUED), key=used.__getitem__, default=None)
     inside = {
@@ -467,19 +477,22 @@ def resource_shares(
     sm = combined_seconds(inside, constants)
     of_sm = _shared(sm, total, constants.overlap_norm) if sm else 0.0
     queued = sum(inside.get(name, 0.0) for name in QUEUED)
-    return {
+    norm = _sm_norm(resources, constants)
+    shares = {
         **{name: _shared(part, total, constants.overlap_norm) for name, part in beside_sm.items()},
         **{
             name: of_sm
             * (
-                part / queued * _shared(queued, sm, constants.sm_norm)
+                part / queued * _shared(queued, sm, norm)
                 if name in QUEUED
-                else _shared(part, sm, constants.sm_norm)
+                else _shared(part, sm, norm)
             )
             / sm
             for name, part in inside.items()
+            if part
         },
     }
+    return {name: part for name, part in shares.items() if part}
 
 
 def _shared(part: float, total: float, exponent: float) -> float:

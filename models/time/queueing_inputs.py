@@ -22,7 +22,6 @@ from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.sections import DramQueueing
 from wattcast.features.launch import WARP_SIZE
 from wattcast.models.clocks import TYPICAL_STREAMING_SHARE
-from wattcast.models.time.bottleneck import dependent_cycles
 from wattcast.models.time.penalties import launch_overhead_seconds
 from wattcast.models.time.queueing import (
     DramService,
@@ -32,6 +31,7 @@ from wattcast.models.time.queueing import (
     smooth_service_cycles,
 )
 from wattcast.models.time.roofline import FLOPS_PER_FMA, matrix_flops
+from wattcast.models.time.waits import dependent_cycles
 
 # --- a GPU's parameters for Wang and Chu's model, from its profile ----------------------------
 # What the paper measured lies in the profile of the GTX 980 (``[dram_queueing]``). Every other GPU
@@ -141,10 +141,10 @@ def _service(gpu: GpuProfile, own: DramQueueing | None, measured: DramQueueing) 
         return DramService(tuple(known), tuple(known.values()))
     clocks = measured.service_table.memory_mhz
     top = clocks[-1]
-    course = [
-        smooth_service_cycles(measured.service_a.value, measured.service_b.value, clock)
-        for clock in clocks
-    ]
+    assert measured.service_a is not None
+    assert measured.service_b is not None
+    a, b = measured.service_a.value, measured.service_b.value
+    course = [smooth_service_cycles(a, b, clock) for clock in clocks]
     best = portable_service_cycles(
         gpu.sm_count, gpu.bytes_per_memory_clock, gpu.streaming_share or TYPICAL_STREAMING_SHARE
     )

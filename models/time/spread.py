@@ -26,6 +26,9 @@ UNCALIBRATED_FACTOR = 4.0
 of a measurement: about the widest side of the published spreads (Tesla M60, model 2: 4.3)."""
 
 
+OF_OTHERS = frozenset({"scheduling", "delay"})
+"""Models whose published errors are those of the authors' tools, not of this code."""
+
 SPREAD_FILE = Path(__file__).with_name("spread.csv")
 ANY_GPU = "any"
 
@@ -36,7 +39,8 @@ def spread(family: str, gpu_id: str) -> tuple[IntervalWidth, Basis]:
 
     A GPU with measured times has its own (``unseen_kernel``: nothing in the model was fitted to
     them); any other gets those of all, ``EXTRAPOLATED_WIDENING`` times as wide in logarithms
-    (``extrapolated``). Raises DataError where the file has no factors of the family.
+    (``extrapolated``). So does every GPU where the errors are those of other code. Raises
+    DataError where the file has no factors of the family.
     """
     with SPREAD_FILE.open(encoding="utf-8", newline="") as file:
         found = {row["gpu"]: row for row in csv.DictReader(file) if row["family"] == family}
@@ -46,7 +50,7 @@ def spread(family: str, gpu_id: str) -> tuple[IntervalWidth, Basis]:
     width = IntervalWidth(
         low_factor=float(row["low_factor"]), high_factor=float(row["high_factor"])
     )
-    if row["gpu"] == gpu_id:
+    if row["gpu"] == gpu_id and family not in OF_OTHERS:
         return width, "unseen_kernel"
     return width.widened(EXTRAPOLATED_WIDENING), "extrapolated"
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import (
     AfterValidator,
@@ -28,6 +28,7 @@ from wattcast.features.launch import Launch, PointerHint
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.estimate import Basis
 from wattcast.models.power import POWER_FAMILIES
+from wattcast.models.scaling.card import CodeModel
 from wattcast.models.time.registry import TIME_MODELS
 
 MAX_INTEGER = 2**63 - 1
@@ -56,9 +57,11 @@ def _one_of(names: tuple[str, ...]) -> Any:
 
 
 POWER_MODEL_NAMES = ("auto", *POWER_FAMILIES)
+CODE_MODELS: tuple[CodeModel, ...] = get_args(CodeModel)
 TIME_MODEL_NAMES = ("auto", *TIME_MODELS)
 ModelChoice = Annotated[str, *_one_of(POWER_MODEL_NAMES)]
 TimeModelChoice = Annotated[str, *_one_of(TIME_MODEL_NAMES)]
+ScalingChoice = Annotated[str, *_one_of((*POWER_MODEL_NAMES, *CODE_MODELS))]
 Count = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 Megahertz = Annotated[float, Field(gt=0, le=1e5, allow_inf_nan=False)]
 PowerLimit = Annotated[
@@ -68,6 +71,15 @@ PowerLimit = Annotated[
         allow_inf_nan=False,
         description="Power limit in watts, as `nvidia-smi -pl` sets it: the core clock falls until "
         "the power fits. Default: the board's own.",
+    ),
+]
+
+Board = Annotated[
+    str | None,
+    Field(
+        max_length=64,
+        description="Which of several boards of this GPU, as uploads of measurements label them: "
+        "its own champion answers where there is one. Default: the GPU's general champion.",
     ),
 ]
 
@@ -292,6 +304,11 @@ class Interval(BaseModel):
     high: float = Field(description="Upper end of the interval.")
     level: float = Field(description="Nominal coverage of [low, high], 0 to 1.")
     basis: Basis = Field(description="Basis of the interval.")
+    widened: float = Field(
+        1.0,
+        description="How many times as wide, in logarithms, as calibrated: measurements said that "
+        "it had to be. Left out where it is 1.",
+    )
 
 
 class KernelName(BaseModel):
@@ -315,6 +332,10 @@ class TimeModel(BaseModel):
     family: str
     regime: Literal["compute", "memory", "latency", "launch"] | None = Field(
         description="What limits the launch; null if the model has no regimes."
+    )
+    bound: str | None = Field(
+        None,
+        description="The same in words (tensor cores); null if the model does not tell.",
     )
     parts: dict[str, float] = Field(
         description="Seconds of the model's own terms: bounds of which the largest counts "

@@ -31,7 +31,7 @@ class BatchRequest(shared.TimingChoice, shared.KernelCode):
     )
     power_limit_watts: shared.PowerLimit = None
     model: shared.ModelChoice = "auto"
-    board: str | None = Field(None, max_length=64)
+    board: shared.Board = None
 
 
 class LaunchProblem(BaseModel):

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, Field, model_validator
 
 from wattcast.predictor import messages as shared
-from wattcast.predictor.messages.predict import Energy, Power, Time
+from wattcast.predictor.messages.predict import Apart, Energy, Power, Time
 
 MOST_KERNELS = 64
 """Kernels of one module that are compared."""
@@ -41,6 +41,7 @@ class CompareRequest(shared.Message):
     clocks: shared.Clocks | None = None
     power_limit_watts: shared.PowerLimit = None
     model: shared.ModelChoice = "physical"
+    board: shared.Board = None
     limits: Limits = Limits()
 
     @model_validator(mode="before")
@@ -107,5 +108,8 @@ class CompareAnswer(BaseModel):
     added: list[shared.KernelName] = Field(description="Kernels of the new code only.")
     removed: list[shared.KernelName] = Field(description="Kernels of the old code only.")
     passed: bool = Field(description="No limit is exceeded.")
+    apart: list[Apart] = Field(
+        description="GPUs whose power and energy are not to be ranked with the others', and why."
+    )
     markdown: str = Field(description="The same as a Markdown table, for a pull request.")
     warnings: list[shared.WarningLine] = Field(description="Those of the new code.")

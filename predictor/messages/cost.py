@@ -42,6 +42,7 @@ class CostRequest(shared.Message):
     gpu: shared.Name = Field(description="GPU id or alias; see GET /gpus.")
     clocks: shared.Clocks | None = None
     model: shared.ModelChoice = "auto"
+    board: shared.Board = None
     kernels: Annotated[list[ApplicationKernel], Field(min_length=1, max_length=MOST_KERNELS)]
     tariff: Tariff | None = Field(None, description="Without it, the price is null.")
     grams_co2_per_kwh: Amount | None = Field(

@@ -53,12 +53,24 @@ class DvfsRequest(shared.KernelTiming):
     )
     power_limit_watts: shared.PowerLimit | Annotated[list[Positive], Field(min_length=1)] = None
     constraints: ConstraintsRequest = ConstraintsRequest()
-    model: shared.ModelChoice = "physical"
+    model: shared.ScalingChoice = Field(
+        "physical",
+        description="A power model, or what scales time and power of the reference by the code "
+        "alone: `tokens` (counted work) or `sequence` (an LSTM). Both at the clocks they were "
+        "fitted at, without `power_limit_watts`.",
+    )
+    board: shared.Board = None
 
     def limits(self) -> tuple[float | None, ...]:
         """The power limits asked for, each once; ``None`` is the board's own."""
         asked = self.power_limit_watts
         return tuple(sorted(set(asked))) if isinstance(asked, list) else (asked,)
+
+    @model_validator(mode="after")
+    def _no_limits_from_code(self) -> DvfsRequest:
+        if self.model in shared.CODE_MODELS and self.power_limit_watts is not None:
+            raise ValueError(f"model {self.model} knows no power limits")
+        return self
 
     @model_validator(mode="after")
     def _some_clocks(self) -> DvfsRequest:

@@ -70,12 +70,7 @@ class PredictRequest(shared.KernelTiming):
         description="Power model: `auto` is the promoted one, else the one that, by its card, does "
         "best on kernels left out of training.",
     )
-    board: str | None = Field(
-        None,
-        max_length=64,
-        description="Which of several boards of this GPU, as uploads of measurements label them: "
-        "its own champion answers where there is one.",
-    )
+    board: shared.Board = None
     explain: Literal["shap"] | None = Field(
         None, description="Adds each feature's share of the power to the answer."
     )

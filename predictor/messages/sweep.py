@@ -8,7 +8,7 @@ from pydantic import BaseModel, Field, model_validator
 
 from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.dvfs import ConstraintsRequest
-from wattcast.predictor.messages.predict import Energy, Power, Time
+from wattcast.predictor.messages.predict import Apart, Energy, Power, Time
 
 MOST_POINTS = 1024
 """Shapes of one sweep, over all GPUs."""
@@ -44,6 +44,7 @@ class SweepRequest(shared.KernelTiming):
     power_limit_watts: shared.PowerLimit = None
     constraints: ConstraintsRequest = ConstraintsRequest()
     model: shared.ModelChoice = "physical"
+    board: shared.Board = None
 
     @model_validator(mode="after")
     def _one_kind_of_gpu(self) -> SweepRequest:
@@ -86,6 +87,9 @@ class SweepPoint(Shape):
     )
     pareto: bool = Field(description="No other point is both faster and uses less energy.")
     feasible: bool = Field(description="It satisfies all constraints.")
+    apart: str | None = Field(
+        description="Why it is not ranked with the points of other GPUs; null: it is."
+    )
 
 
 class InfeasibleShape(Shape):
@@ -113,7 +117,7 @@ class BestShapes(BaseModel):
 
 
 class SweepReference(Shape):
-    """The request's own launch on its first GPU."""
+    """The request's own launch on its first GPU that is ranked."""
 
     time: Time
     power: Power
@@ -144,4 +148,7 @@ class SweepAnswer(BaseModel):
     infeasible: list[InfeasibleShape]
     pareto: list[Shape] = Field(description="The Pareto set of time and energy, the fastest first.")
     best: BestShapes
+    apart: list[Apart] = Field(
+        description="GPUs with points that are not to be ranked with the others, and why."
+    )
     warnings: list[shared.WarningLine]

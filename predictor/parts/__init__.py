@@ -216,7 +216,8 @@ def about(what: str) -> Iterator[None]:
 
 def estimate(part: Estimate, unit: str) -> dict[str, Any]:
     """An estimate whose value is named by its unit: ``watts``, ``seconds`` or ``joules``."""
-    return {unit: part.value, **members(part, "low", "high", "level", "basis")}
+    widened = {} if part.widened == 1.0 else {"widened": part.widened}
+    return {unit: part.value, **members(part, "low", "high", "level", "basis"), **widened}
 
 
 def kernel_name(analysis: KernelAnalysis) -> dict[str, str]:
@@ -264,7 +265,7 @@ def time_model(found: TimePrediction | None) -> dict[str, Any] | None:
     if found is None:
         return None
     return {
-        **members(found, "family", "regime"),
+        **members(found, "family", "regime", "bound"),
         "parts": dict(found.parts),
         "model": None if found.card is None else reference_of(found.card),
     }

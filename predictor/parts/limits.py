@@ -98,7 +98,9 @@ def timed(
     if correction is not None:
         found = correction.corrected(found, gpu)
     notes = predictor.power.stands_in("time", gpu.id, board, choice)
-    return found, (*found.diagnostics, *notes)
+    name = found.family if found.card is None else found.card.place
+    wide, why = predictor.power.kept_wide(found.estimate, "time", gpu.id, board, name)
+    return replace(found, estimate=wide), (*found.diagnostics, *notes, *why)
 
 
 def cost_at(

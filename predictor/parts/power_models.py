@@ -12,6 +12,8 @@ from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import ModelError
 from wattcast.features.gpus import GpuProfile
 from wattcast.models.cards import Card, ModelCard, ProtocolScores
+from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import Observed
 from wattcast.models.power import BOOSTED_FAMILIES, ONBOARD, PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.physical import POOLED, PhysicalPowerModel
@@ -40,11 +42,22 @@ class Missing(NamedTuple):
     why: str
 
 
+class Watched(NamedTuple):
+    """Whose intervals are compared with measurements: a model's (place of its card, or family of
+    a time model without one) on a GPU's board (empty: none told)."""
+
+    target: str
+    gpu: str
+    board: str
+    model: str
+
+
 @dataclass(frozen=True)
 class Serving:
     """What the registry holds: champions of power and corrections of time by (GPU, board; empty:
     any board), the cards of every retrained version, and a way to load a boosted one; and by
-    target, GPU and board the champions that cannot be loaded, so that others stand in for them."""
+    target, GPU and board the champions that cannot be loaded, so that others stand in for them.
+    ``coverage``: what intervals held of measurements that came in later."""
 
     champions: Mapping[tuple[str, str], Champion] = field(default_factory=dict)
     times: Mapping[tuple[str, str], CorrectedTimes] = field(default_factory=dict)
@@ -52,6 +65,7 @@ class Serving:
     time_cards: Mapping[Name, TimeCorrectionCard] = field(default_factory=dict)
     load: Callable[[Name], BoostedPowerModel] | None = None
     missing: Mapping[tuple[str, str, str], Missing] = field(default_factory=dict)
+    coverage: Mapping[Watched, Observed] = field(default_factory=dict)
 
 
 class Answering(NamedTuple):
@@ -117,6 +131,22 @@ class PowerModels:
             f"the promoted {target} model cannot be loaded, so another one answered: {found.why}"
         )
         return (Diagnostic("promoted_model_missing", detail),)
+
+    def kept_wide(
+        self, estimate: Estimate, target: str, gpu: str, board: str, model: str
+    ) -> tuple[Estimate, tuple[Diagnostic, ...]]:
+        """An answer, wider where measurements of the board (else of boards without a label) said
+        that the model's intervals are too narrow, and what to warn of."""
+        coverage, key = self._serving.coverage, Watched(target, gpu, board, model)
+        found = coverage.get(key) or coverage.get(key._replace(board=""))
+        if found is None or found.widening == 1.0:
+            return estimate, ()
+        detail = (
+            f"{found.inside} of {found.kernels} kernels measured after they were predicted lay in "
+            f"their {target} intervals ({100 * found.level:g} % were promised), so this one is "
+            f"{found.widening:.2g} times as wide; retrain the model on them (POST /retrain)"
+        )
+        return found.widen(estimate), (Diagnostic("interval_widened", detail),)
 
     def model_for(
         self, gpu: GpuProfile, choice: ModelChoice, board: str = ""
@@ -238,13 +268,13 @@ class PowerModels:
                 found.append(Answering("", card, False))
         return found
 
-    def physical(self, gpu: GpuProfile) -> PhysicalPowerModel:
-        """The physical model of a GPU: its champion where that is one, else the one fitted on the
-        GPU, else the one pooled over those that were measured.
+    def physical(self, gpu: GpuProfile, board: str = "") -> PhysicalPowerModel:
+        """The physical model of a GPU's board: its champion where that is one, else the one fitted
+        on the GPU, else the one pooled over those that were measured.
 
         Raises ModelError where not even the pooled one passes its checks.
         """
-        champion = self.promoted(gpu.id)
+        champion = self.promoted(gpu.id, board)
         return self._physical_of(gpu, None if isinstance(champion, BoostedPowerModel) else champion)
 
     def _physical_of(

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from wattcast.models.cards import ModelCard
 from wattcast.models.estimate import Basis
-from wattcast.models.power import ONBOARD
+from wattcast.models.power import ONBOARD, PHYSICAL
 
 Mark = Literal["measured here", "measured board", "estimated board", "guess"]
 ORDER: tuple[Mark, ...] = ("measured here", "measured board", "estimated board", "guess")
@@ -57,27 +57,52 @@ def _kind(card: ModelCard) -> str:
     return "boards of this kind" if card.board is None else "this board"
 
 
-def apart(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
-    """GPUs whose answers are not to be ranked with the others, and why: their mark is weaker than
-    the best one's, or their power is extrapolated where another's of that mark is not."""
+def incomparable(answers: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """Why the power of each answer is not to be ranked with the others'; ``None``: it is.
+
+    Ranked are answers of the best mark there is, by one kind of model (the physical one where it
+    told any, else trees of the source of the first of them), and inside what it was fitted on where
+    any is. Each answer has ``trust``, ``model`` and ``power``.
+    """
     told = [one for one in answers if one["trust"] is not None]
-    found = [
-        {"gpu": one["gpu"], "why": "no model tells its power"}
-        for one in answers
-        if one["trust"] is None
-    ]
     if not told:
-        return found
-    places = [ORDER.index(one["trust"]["mark"]) for one in told]
+        return ["no model tells its power"] * len(answers)
     # What you measured and what others measured of the board are models of measurements alike.
-    least = max(min(places), ORDER.index("measured board"))
-    ranked = [one for one, place in zip(told, places, strict=True) if place <= least]
-    inside = any(one["power"]["basis"] != "extrapolated" for one in ranked)
-    for one, place in zip(told, places, strict=True):
-        if place > least:
-            found.append(
-                {"gpu": one["gpu"], "why": f"{one['trust']['mark']}: {one['trust']['why']}"}
-            )
-        elif inside and one["power"]["basis"] == "extrapolated":
-            found.append({"gpu": one["gpu"], "why": "its power is extrapolated"})
-    return found
+    least = max(min(map(_place, told)), ORDER.index("measured board"))
+    marked = [one for one in told if _place(one) <= least]
+    kinds = [_kind_of(one) for one in marked]
+    kind = PHYSICAL if PHYSICAL in kinds else kinds[0]
+    same = [one for one, its in zip(marked, kinds, strict=True) if its == kind]
+    inside = not all(map(_extrapolates, same))
+
+    def why(one: Mapping[str, Any]) -> str | None:
+        if one["trust"] is None:
+            return "no model tells its power"
+        if _place(one) > least:
+            return f"{one['trust']['mark']}: {one['trust']['why']}"
+        if _kind_of(one) != kind:
+            told_by = f"{one['model']['family']}, {one['model']['source']}"
+            return f"another kind of model tells its power ({told_by}); model: physical tells all"
+        return "its power is extrapolated" if _extrapolates(one) and inside else None
+
+    return [why(one) for one in answers]
+
+
+def _place(answer: Mapping[str, Any]) -> int:
+    return ORDER.index(answer["trust"]["mark"])
+
+
+def _kind_of(answer: Mapping[str, Any]) -> str:
+    model = answer["model"]
+    return str(PHYSICAL if model["family"] == PHYSICAL else model["source"])
+
+
+def _extrapolates(answer: Mapping[str, Any]) -> bool:
+    return bool(answer["power"]["basis"] == "extrapolated")
+
+
+def apart(answers: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+    """GPUs whose answers are not to be ranked with the others, and why, each reason once."""
+    whys = zip(answers, incomparable(answers), strict=True)
+    found = dict.fromkeys((one["gpu"], why) for one, why in whys if why is not None)
+    return [{"gpu": gpu, "why": why} for gpu, why in found]

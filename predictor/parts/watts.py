@@ -18,6 +18,7 @@ from wattcast.features.analysis import ASSUMED_TRIP_RANGE, KernelAnalysis
 from wattcast.features.diagnostics import Diagnostic
 from wattcast.features.errors import AnalysisError, LaunchError, ModelError, SchemaError
 from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import Launch, PointerHint
 from wattcast.features.occupancy import occupancy
 from wattcast.features.schemas import FeatureVector
 from wattcast.models.cards import ModelCard
@@ -85,6 +86,9 @@ def predicted_watts(
     if card and found.estimate and predictor.power.of_one_board(card, gpu.id, board):
         found = replace(found, estimate=of_any_board(found.estimate))
     notes = predictor.power.stands_in(TARGET, gpu.id, board, choice)
+    if card and found.estimate:
+        wide, why = predictor.power.kept_wide(found.estimate, TARGET, gpu.id, board, card.place)
+        found, notes = replace(found, estimate=wide), (*notes, *why)
     return replace(found, diagnostics=(*found.diagnostics, *notes)) if notes else found
 
 
@@ -97,7 +101,7 @@ def _physical(
 ) -> Watts:
     try:
         own, *others = _at_time(analysis, gpu, clocks, time_seconds)
-        found = model.predict(own, clocks, others)
+        found = model.predict(own, clocks, others, zeros=_zeros(analysis.launch))
         vector = analysis.vector(ACTIVITY_SCHEMA)
     except AnalysisError as error:
         why = Diagnostic("power_not_predicted", error.detail)
@@ -115,6 +119,12 @@ def _physical(
         components=components,
         diagnostics=physical_notes(model, found),
     )
+
+
+def _zeros(launch: Launch) -> bool:
+    """Whether the user says that all data are zeros."""
+    hints = [one.values for one in launch.arguments.values() if isinstance(one, PointerHint)]
+    return bool(hints) and set(hints) == {"zeros"}
 
 
 def physical_notes(model: PhysicalPowerModel, found: PhysicalPower) -> tuple[Diagnostic, ...]:

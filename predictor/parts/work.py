@@ -71,7 +71,8 @@ def predict_work(
         raise ModelError(f"measured work needs model physical, not {request.model}")
     measured = Work(request.launch.launch(), **work.model_dump())
     clocks, beside = clocks_of(request.clocks, gpu)
-    model, times = predictor.power.physical(gpu), predictor.work_time.of(gpu.id)
+    board = request.board or ""
+    model, times = predictor.power.physical(gpu, board), predictor.work_time.of(gpu.id)
 
     def at(pair: ClockPair) -> Cost:
         duration = long_enough(times.predict(measured, gpu, pair), None, gpu)
@@ -124,7 +125,7 @@ def predict_work(
         "warnings": parts.plain_warnings(
             (note,),
             found.power.diagnostics,
-            predictor.power.stands_in(TARGET, gpu.id, "", PHYSICAL),
+            predictor.power.stands_in(TARGET, gpu.id, board, PHYSICAL),
             beside,
         ),
     }

@@ -148,7 +148,7 @@ def _figure(kernel: Mapping[str, Any], published: Mapping[str, Any]) -> Figure:
 
 def outcome(predictor: Predictor, figure: Figure) -> Outcome:
     """One figure asked of ``predictor``. Raises WattcastError."""
-    request = dict(figure.request)
+    request = {"model": "physical", **figure.request}  # whose features the roofline needs
     request["ptx"] = ptx(request.pop("file"))
     answer = predict(predictor, PredictRequest.model_validate(request))
     gpu, made = load_gpu(figure.gpu), answer["clocks"]

@@ -1,20 +1,32 @@
 """Applications of the Titan X at 32 clock pairs: the setting of Guerreiro et al., IEEE Access 2019.
 
-    python -m studies applications
+    python -m studies applications          from counters
+    python -m studies applications --code   from code, as POST /dvfs is asked
 
 Ten of the fifteen applications whose times are published were also counted. Each is predicted from
 its counters by models fitted without its program: microbenchmarks and the other applications.
 Beside them the mean curve of the microbenchmarks, the fixed pair that would have saved most, and
 the oracle. The authors print scores of their sequence model for 24 applications, these among them.
+
+With ``--code`` fourteen of the fifteen are written anew (``applications.cu``: the algorithms of the
+suites; ``applications.toml``: launches) and asked of the use case that ``POST /dvfs`` calls; the
+times of an application's kernels are added up. The board's power model is fitted without the
+program, on any board, and without its like (three products of a matrix and a vector are one
+program). Nothing of the time model was fitted to them; what was taken from this board is the time
+of one microbenchmark. S3D is left out: 27 kernels of chemistry. Needs the extra ``cuda``.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+import tempfile
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -28,10 +40,20 @@ from studies.clocks.scaling_protocols import (
 )
 from studies.clocks.scaling_rows import TITAN_X, Bools, Floats, ScalingRows, scaling_rows
 from studies.clocks.scaling_studies import Scored, choice_scores, scale_scores
-from studies.data.frequency import COUNTED_TOO, read_measured_sequences
+from studies.data.frequency import COUNTED_TOO, kernel_group, read_measured_sequences
+from studies.measuring_kernels import target, without_comments
+from studies.power.physical_fit import Fits, FitSettings, parameters_of
+from studies.power.physical_rows import all_rows
+from wattcast.app.settings import Settings
+from wattcast.features.cuda import compile_cuda
 from wattcast.features.errors import WattcastError
+from wattcast.features.gpus import load_gpu
 from wattcast.models.clocks import ClockPair
+from wattcast.models.power.physical import PhysicalParameters
 from wattcast.models.scaling.timing import relative_time
+from wattcast.predictor import Predictor
+from wattcast.predictor.dvfs import dvfs
+from wattcast.predictor.messages.dvfs import DvfsRequest
 from wattcast.training.card_tables import table
 
 REFERENCE = ClockPair(1164.0, 3505.0)
@@ -142,12 +164,144 @@ def _line(
     return [title, str(count), *cells, f"{saved:.1f} of {oracle:.1f}"]
 
 
+# --- from code ----------------------------------------------------------------------------------
+
+HERE = Path(__file__).parent
+GPU = "gtx-titan-x"
+
+
+class FromCode(NamedTuple):
+    """Scales of time and power at the measured pairs, predicted and measured, ``[n]`` each."""
+
+    time: Floats
+    power: Floats
+    measured_time: Floats
+    measured_power: Floats
+
+
+@cache
+def launches() -> Mapping[str, Any]:
+    """``applications.toml``: by application its kernels, and the source if it is another."""
+    found = tomllib.loads((HERE / "applications.toml").read_text(encoding="utf-8"))
+    return {one["name"]: one for one in found["application"]}
+
+
+@cache
+def _ptx(name: str) -> str:
+    text = (HERE / name).read_text(encoding="utf-8")
+    return without_comments(compile_cuda(text, target(text)).ptx)
+
+
+def asked(
+    predictor: Predictor, application: str, pairs: Sequence[tuple[float, float]]
+) -> tuple[Floats, Floats]:
+    """Seconds and watts of an application at (core, memory) clocks, ``[n]`` each: the sum over its
+    kernels, and their mean power over time. Raises WattcastError."""
+    seconds, joules = np.zeros((2, len(pairs)))
+    one = launches()[application]
+    for kernel in one["kernel"]:
+        launch = {name: kernel[name] for name in ("grid", "block", "arguments")}
+        request = {
+            "ptx": _ptx(one.get("file", "applications.cu")),
+            "kernel": kernel["entry"],
+            "gpu": GPU,
+            "launch": launch,
+            "clocks": [{"core_mhz": core, "memory_mhz": memory} for core, memory in pairs],
+            "reference": REFERENCE._asdict(),
+        }
+        answer = dvfs(predictor, DvfsRequest.model_validate(request))
+        found = {(each["core_mhz"], each["memory_mhz"]): each for each in answer["points"]}
+        for at, pair in enumerate(pairs):
+            time = found[pair]["time"]["seconds"] * kernel.get("times", 1)
+            seconds[at] += time
+            joules[at] += time * found[pair]["power"]["watts"]
+    return seconds, joules / seconds
+
+
+def power_without(fits: Fits, application: str) -> PhysicalParameters:
+    """The board's power model, fitted without a program (and its like) on any board."""
+    theirs = {name: each for each, name in COUNTED_TOO.items()}
+    program = kernel_group(theirs.get(application, application))
+    weights, voltage = fits.fit(GPU, (FitSettings(),), frozenset({program}))
+    return parameters_of(fits.tables[GPU], weights, voltage)
+
+
+def measured_pairs(root: Path | None = None) -> list[tuple[float, float]]:
+    """(core, memory) clocks of the campaign, in the order of the columns of ``scales``."""
+    index = scales("real", root)[0].columns
+    first, second = (index.get_level_values(level).astype(float) for level in (0, 1))
+    return list(zip(first.tolist(), second.tolist(), strict=True))
+
+
+def from_code(root: Path | None = None) -> Iterator[tuple[str, FromCode]]:
+    """Every application that was written anew. Raises DataError, CompilerMissingError."""
+    time, power = scales("real", root)
+    pairs = measured_pairs(root)
+    fits = Fits(all_rows())
+    with tempfile.TemporaryDirectory() as home:
+        predictor = Predictor(Settings(home=Path(home)))
+        model = predictor.power.physical(load_gpu(GPU))
+        for name in launches():
+            model.parameters = power_without(fits, name)
+            seconds, watts = asked(predictor, name, pairs)
+            base = pairs.index((REFERENCE.core_mhz, REFERENCE.memory_mhz))
+            mine = (seconds / seconds[base], watts / watts[base])
+            yield name, FromCode(*mine, time.loc[name].to_numpy(), power.loc[name].to_numpy())
+
+
+def code_tables(root: Path | None = None) -> str:
+    """The tables of ``--code``, Markdown."""
+    found = dict(from_code(root))
+    pairs = measured_pairs(root)
+    base = np.array([pair == (REFERENCE.core_mhz, REFERENCE.memory_mhz) for pair in pairs])
+    count, size = len(found), len(pairs)
+    true = tuple(np.concatenate([each[at] for each in found.values()]) for at in (2, 3))
+    rows = np.repeat(range(count), size)
+    micro = [np.tile(frame.mean().to_numpy(), count) for frame in scales("micro", root)]
+    others = [
+        np.concatenate([np.mean([found[o][at] for o in found if o != n], axis=0) for n in found])
+        for at in (2, 3)
+    ]
+    ours = [np.concatenate([each[at] for each in found.values()]) for at in (0, 1)]
+    lines = []
+    for title, told in (
+        ("from code, as served", ours),
+        ("mean curve of microbenchmarks", micro),
+        ("mean curve of the other applications", others),
+    ):
+        saved = choice_scores((told[0], told[1]), (true[0], true[1]), rows)
+        errors = _errors(told, true, np.tile(base, count))
+        lines.append(_line(title, count, errors, saved.saved_percent, saved.oracle_percent))
+    energy = np.mean([each[2] * each[3] for each in found.values()], axis=0)
+    core, memory = pairs[int(np.argmin(energy))]
+    oracle = choice_scores((true[0], true[1]), (true[0], true[1]), rows).oracle_percent
+    fixed = 100 * (1 - float(energy.min()))
+    lines.append(_line(f"best fixed pair, {core:g}/{memory:g} MHz", count, None, fixed, oracle))
+    titles = ["model", "applications", "time %", "power %", "energy %", "energy saved %"]
+    each_line = []
+    for name, one in found.items():
+        saved = choice_scores(
+            (one.time, one.power), (one[2], one[3]), np.zeros(size, dtype=np.intp)
+        )
+        errors = _errors(one[:2], one[2:], base)
+        each_line.append(_line(name, 1, errors, saved.saved_percent, saved.oracle_percent))
+    by = table(["application", *titles[2:]], [[line[0], *line[2:]] for line in each_line])
+    return f"{table(titles, lines)}\n\n{by}"
+
+
+def _errors(told: Sequence[Floats], true: Sequence[Floats], base: Bools) -> list[float]:
+    """MAPE of time, power and energy, away from the reference."""
+    both = [*zip(told, true, strict=True), (told[0] * told[1], true[0] * true[1])]
+    return [scale_scores(*each, base).mape_percent for each in both]
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Print the table; the exit code is 1 where data are missing."""
     parser = argparse.ArgumentParser("python -m studies applications", description=__doc__)
-    parser.parse_args(arguments)
+    parser.add_argument("--code", action="store_true", help="asked with code, as POST /dvfs is")
+    options = parser.parse_args(arguments)
     try:
-        print(applications_table())
+        print(code_tables() if options.code else applications_table())
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

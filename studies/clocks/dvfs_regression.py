@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from studies.clocks.abe_figures import abe_figures
 from studies.clocks.abe_model import HARDENED
 from studies.clocks.abe_regression import (
     PLAIN,
@@ -64,7 +65,8 @@ class RegressionRow:
 def regression_chapter(chosen: Iterable[tuple[AbeRows, bool]] | None = None) -> DvfsChapter:
     """Every line of the table, and targets. Raises DataError for missing data."""
     found = [_row(rows, to_real) for rows, to_real in (cases() if chosen is None else chosen)]
-    return DvfsChapter((_section(found),), tuple(j for row in found for j in _targets(row)))
+    sections = (_section(found), *(() if chosen is not None else (abe_figures(),)))
+    return DvfsChapter(sections, tuple(j for row in found for j in _targets(row)))
 
 
 def _row(rows: AbeRows, to_real: bool) -> RegressionRow:

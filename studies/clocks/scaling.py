@@ -17,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from studies.clocks.abe_figures import abe_figures
 from studies.clocks.abe_regression import abe_table
 from studies.clocks.applications import from_counters
 from studies.clocks.known_points import known_table
@@ -32,6 +33,7 @@ from studies.clocks.scaling_studies import (
     score_table,
 )
 from studies.data.frequency import file_names, read_frequency
+from studies.pages.page import Page, to_markdown
 from wattcast.features.errors import WattcastError
 from wattcast.models.store import PACKAGED_ARTIFACTS
 from wattcast.training.card_tables import table
@@ -50,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=PACKAGED_ARTIFACTS, help="artifact root")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--report", action="store_true", help="print the scores, write nothing")
-    parser.add_argument("--abe", action="store_true", help="print Abe's regression's table only")
+    parser.add_argument("--abe", action="store_true", help="print Abe's regression only")
     parser.add_argument("--libraries", action="store_true", help="compare XGBoost and CatBoost")
     parser.add_argument("--parts", action="store_true", help="what each part of the model brings")
     parser.add_argument("--known", action="store_true", help="what measured pairs bring")
@@ -67,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(parts_table())
         elif options.abe:
             print(abe_table(options.jobs))
+            print()
+            print(to_markdown(Page("abe", "Figures", "", (abe_figures(),))))
         elif options.libraries:
             print(library_table())
         else:

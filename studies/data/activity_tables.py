@@ -2,12 +2,16 @@
 
 One row per program and clock pair: activities (quantities of ``activity1``, totals over all
 launches of one program iteration), watts, seconds, and hardware counters where a file has them.
-The activities come from a prototype's analysis of public PTX, the measurements from the
-frequency-scaling data (docs/bottleneck.md names both).
+The activities of the data folder come from a prototype's analysis of public PTX, the measurements
+from the frequency-scaling data (docs/bottleneck.md names both).
+
+``python -m studies activity FOLDER`` makes the tables of the public programs anew, as the service
+answers (``studies/power/served_activity.py``). WATTCAST_ACTIVITY names that folder.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -17,7 +21,9 @@ from typing import Any, Literal, cast
 import pandas as pd
 
 from wattcast.features.activity import Activity
+from wattcast.features.errors import DataError
 from wattcast.models.clocks import ClockPair
+from wattcast.models.power.activities import UnitActivities
 from wattcast.models.time.bottleneck import CONSTANTS
 from wattcast.training.data.datasets import data_root
 from wattcast.training.data.tables import number, read_table, text
@@ -110,3 +116,77 @@ def _row(row: Mapping[Hashable, Any], counters: Iterable[str]) -> MeasuredProgra
 def reference_clocks(rows: Iterable[MeasuredProgram]) -> ClockPair:
     """The highest pair a table was measured at, which scaling factors refer to."""
     return max(row.clocks for row in rows)
+
+
+SERVED_FOLDER = "WATTCAST_ACTIVITY"
+"""Environment variable: the folder that ``python -m studies activity`` wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServedProgram:
+    """One program at one clock pair of a campaign, asked as users ask.
+
+    ``power_watts`` and ``time_seconds`` are measured, the others are the service's:
+    ``predicted_seconds``, the units' activities in that time, and the counts ``activity``.
+    """
+
+    gpu: str
+    campaign: str
+    program: str
+    clocks: ClockPair
+    power_watts: float
+    time_seconds: float
+    predicted_seconds: float
+    units: UnitActivities
+    activity: Activity
+
+
+def served_folder() -> Path | None:
+    """Where the tables made anew lie, or ``None`` where nobody says."""
+    given = os.environ.get(SERVED_FOLDER)
+    return Path(given) if given else None
+
+
+def served_path(gpu: str) -> Path:
+    """The table made anew of a GPU. Raises DataError where WATTCAST_ACTIVITY is not set."""
+    folder = served_folder()
+    if folder is None:
+        raise DataError(
+            "the activity tables of the service are needed: python -m studies activity FOLDER, "
+            f"then set {SERVED_FOLDER} to FOLDER"
+        )
+    return folder / f"{gpu}.csv"
+
+
+@lru_cache(maxsize=8)
+def _served_table(path: Path) -> tuple[ServedProgram, ...]:
+    counts = [field.name for field in fields(Activity)]
+    columns = {
+        **{name: text() for name in ("gpu", "campaign", "program")},
+        **{name: number(positive=True) for name in ("core_mhz", "memory_mhz")},
+        **{
+            name: number(positive=True)
+            for name in ("power_watts", "time_seconds", "predicted_seconds")
+        },
+        **{f"unit_{name}": number() for name in UnitActivities._fields},
+        **{name: number() for name in counts},
+    }
+    return tuple(
+        ServedProgram(
+            gpu=str(row["gpu"]),
+            campaign=str(row["campaign"]),
+            program=str(row["program"]),
+            clocks=ClockPair(float(row["core_mhz"]), float(row["memory_mhz"])),
+            power_watts=float(row["power_watts"]),
+            time_seconds=float(row["time_seconds"]),
+            predicted_seconds=float(row["predicted_seconds"]),
+            units=UnitActivities(*(float(row[f"unit_{one}"]) for one in UnitActivities._fields)),
+            activity=Activity(**{name: float(row[name]) for name in counts}),
+        )
+        for row in read_table(path, columns).to_dict("records")
+    )
+
+
+def read_served_table(gpu: str) -> tuple[ServedProgram, ...]:
+    """All rows of one GPU as the service answers. Raises DataError."""
+    return _served_table(served_path(gpu))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import exp
+from math import exp, prod
 from types import MappingProxyType
 
 import numpy as np
@@ -74,6 +74,9 @@ class Truth:
     ``profile`` holds the true rates. ``picojoules`` by event at the reference clocks, where they
     follow the square of the voltage. ``active_watts``: what a busy board draws beside idle and
     events. ``latency_cycles`` and ``results_per_cycle`` (of an SM) by a probe's target.
+    ``loaded_cycles_per_thread``: what each thread launched adds to a load from device memory;
+    ``memory_share_of_latency``: of its cycles, what follows the memory clock; ``growth``: a, b, c
+    of ``a (b - exp(-c n))`` in MB/s, n the memory instructions of the load/store units.
     ``pattern_factor`` scales the energy of events of workloads whose data vary.
     ``wander_share``: how far the core clock swings under load. ``blocks_after``: blocks start
     after the work of a launch rather than beside it, as no time model has it.
@@ -88,6 +91,13 @@ class Truth:
     )
     results_per_cycle: Mapping[str, float] = field(
         default_factory=lambda: MappingProxyType({"fma.f32": 63.0, "add.s32": 63.0})
+    )
+    loaded_cycles_per_thread: float = 0.003
+    memory_share_of_latency: float = 0.4
+    growth: Mapping[str, tuple[float, float, float]] = field(
+        default_factory=lambda: MappingProxyType(
+            {"global": (71000.0, 1.05, 2.1e-4), "shared": (810000.0, 1.01, 1.7e-5)}
+        )
     )
     launch_seconds: float = 3.1e-6
     blocks_after: bool = False
@@ -293,7 +303,7 @@ class SimulatedRunner:
         starts = resources.pop("blocks") if truth.blocks_after else 0.0
         seconds = combined_seconds(resources)
         if workload.probe is not None:
-            seconds = self._probed(workload.probe, clocks, seconds)
+            seconds = self._probed(workload, workload.probe, clocks, seconds)
         seconds += truth.launch_seconds + starts
         core = clocks.core_mhz / truth.profile.core_mhz
         volts = truth.voltage.at(core) ** 2
@@ -306,9 +316,19 @@ class SimulatedRunner:
             joules *= truth.pattern_factor[pattern]
         return seconds, truth.active_watts * volts * core + joules / seconds
 
-    def _probed(self, probe: Probe, clocks: ClockPair, seconds: float) -> float:
+    def _probed(self, workload: Workload, probe: Probe, clocks: ClockPair, seconds: float) -> float:
         """Latencies and throughputs follow the truth's own tables."""
         truth = self.gpu.truth
+        threads = prod(workload.grid) * prod(workload.block)
+        if probe.kind == "growth":
+            if probe.target == "latency":
+                cycles = self._dram_cycles(clocks) + truth.loaded_cycles_per_thread * threads
+                return probe.operations * cycles / clocks.core_hz
+            a, b, c = truth.growth[probe.target]
+            batches = threads / truth.profile.lsu_lanes * probe.parallelism
+            return probe.operations / (a * (b - exp(-c * batches))) / 1e6
+        if probe.kind == "latency" and probe.target == "dram":
+            return probe.operations * self._dram_cycles(clocks) / clocks.core_hz
         if probe.kind == "latency" and probe.target in truth.latency_cycles:
             return probe.operations * truth.latency_cycles[probe.target] / clocks.core_hz
         if probe.kind == "throughput" and probe.warps_per_sm is not None:
@@ -319,6 +339,13 @@ class SimulatedRunner:
             rate = min(peak, inflight / truth.latency_cycles[probe.target])
             return probe.operations / (rate * truth.profile.sm_count * clocks.core_hz)
         return seconds
+
+    def _dram_cycles(self, clocks: ClockPair) -> float:
+        """Wang and Chu's Eq. 4; the truth's latency at the profile's clocks."""
+        truth, own = self.gpu.truth, self.gpu.truth.profile
+        moved = clocks.core_mhz / clocks.memory_mhz * own.memory_mhz / own.core_mhz
+        share = truth.memory_share_of_latency
+        return truth.latency_cycles["dram"] * (1 - share + share * moved)
 
     def _activity(self, workload: Workload) -> tuple[Activity, Beside]:
         if workload.id not in self._known:

@@ -16,7 +16,7 @@ import argparse
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
+from math import exp, inf
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -28,7 +28,8 @@ from wattcast.features.activity.memory import GLOBAL_L1_SINCE
 from wattcast.features.gpus import GpuProfile, load_gpu
 from wattcast.features.gpus.facts import Fact
 from wattcast.features.gpus.sections import BlockStart, LaunchOverhead
-from wattcast.models.time.bottleneck import DEPENDENT_CYCLES, L1_BYTES_PER_CLOCK
+from wattcast.models.time.bottleneck import L1_BYTES_PER_CLOCK
+from wattcast.models.time.waits import DEPENDENT_CYCLES
 from wattcast.training.card_tables import table
 from wattcast.training.measure.nvml import Nvml
 from wattcast.training.measure.protocol import Settings
@@ -191,6 +192,33 @@ def parameters(known: Truth, recording: Recording, made: Onboarded) -> Iterator[
         "a warp's of a block", true.cycles_per_warp, block.cycles_per_warp if block else None
     )
     yield from rates(known.profile, gpu)
+    yield from growths(known, gpu)
+
+
+def growths(known: Truth, gpu: GpuProfile) -> Iterator[Line]:
+    """What the thesis' models ask for: latency under load, and throughputs at a small and a large
+    launch."""
+    latency = gpu.global_memory_latency
+    threads = gpu.sm_count * gpu.max_threads_per_sm // 2
+    loaded = known.latency_cycles["dram"] + known.loaded_cycles_per_thread * threads
+    found = None
+    if latency is not None:
+        piece = next(
+            p for p in latency.pieces if p.below_threads is None or threads < p.below_threads
+        )
+        found = piece.slope * threads + piece.constant
+    yield Line("latency of a load with half the threads, cycles", loaded, found)
+    for name, curve in (
+        ("global", gpu.global_memory_throughput),
+        ("shared", gpu.shared_memory_throughput),
+    ):
+        a, b, c = known.growth[name]
+        for n in (0.5 / c, 5 / c):
+            yield Line(
+                f"{name} memory at {n:.0f} instructions, MB/s",
+                a * (b - exp(-c * n)),
+                None if curve is None else curve.at(n),
+            )
 
 
 def lacking(profile: GpuProfile) -> set[str]:

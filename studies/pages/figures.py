@@ -201,6 +201,22 @@ def curves(
         return _finished(figure, name, caption)
 
 
+def heat_map(name: str, caption: str, labels: Sequence[str], values: NDArray[np.float64]) -> Figure:
+    """A square matrix ``[n, n]`` of values from -1 to 1, each cell with its number."""
+    with _drawing(_WIDTH_INCHES, _WIDTH_INCHES * 0.85) as figure:
+        axes = figure.subplots()
+        axes.imshow(values, cmap="PuOr", vmin=-1, vmax=1)
+        for (row, column), value in np.ndenumerate(values):
+            axes.text(
+                column, row, f"{value:.2f}", ha="center", va="center", fontsize=5,
+                color=BACKGROUND if abs(value) > 0.7 else INK,
+            )  # fmt: skip
+        axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=6)
+        axes.set_yticks(range(len(labels)), labels, fontsize=6)
+        axes.grid(visible=False)
+        return _finished(figure, name, caption)
+
+
 def pareto_fronts(name: str, caption: str, series: Sequence[Choices]) -> Figure:
     """Energy over time of operating points; a line joins those that no other beats in both."""
     with _drawing(_WIDTH_INCHES * 0.8, 3.6) as figure:

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import t as student_t
 
-from studies.data.activity_tables import ACTIVITY_GPUS, read_activity_table
+from studies.data.activity_tables import ACTIVITY_GPUS, read_served_table, served_path
 from studies.data.tables import source_of_table
 from studies.power.physical_fit import (
     Averaged,
@@ -181,7 +181,11 @@ POOLED_SETTINGS: Averaged = (FitSettings(),)
 def train(
     out_dir: Path = PACKAGED_ARTIFACTS, progress: Callable[[str], None] = print
 ) -> list[ModelCard]:
-    """Fit, evaluate and write all physical power models below ``out_dir``. Raises DataError."""
+    """Fit, evaluate and write all physical power models below ``out_dir``.
+
+    Raises DataError, also without the activity tables of the service.
+    """
+    served_path(next(iter(ACTIVITY_GPUS)))
     fits = Fits(all_rows())
     progress("settings, by programs left out of programs left out")
     choice = choose(fits)
@@ -354,13 +358,18 @@ def _spread(rows: Rows, watts: Floats) -> dict[ScoreName, Spread]:
 def _board_width(residuals: Residuals) -> IntervalWidth:
     """Width for a board nobody measured, from residuals of a few boards that were left out.
 
-    Their mean squares have as many degrees of freedom as there are boards: rows of one say little
-    more than one row. Eight boards are too few for a 90 % quantile of their own.
+    Student's prediction interval of one more board, about the boards' mean: the mean squares of
+    their residuals have a degree of freedom less than there are boards, since rows of one say
+    little more than one row. Eight boards are too few for a 90 % quantile of their own.
     """
-    groups = np.unique(residuals.groups)
-    squares = [np.mean(residuals.logarithms[residuals.groups == one] ** 2) for one in groups]
-    half = float(student_t.ppf((1 + LEVEL) / 2, len(groups)) * np.sqrt(np.mean(squares)))
-    return IntervalWidth(low_factor=float(np.exp(-half)), high_factor=float(np.exp(half)))
+    boards = [residuals.logarithms[residuals.groups == one] for one in np.unique(residuals.groups)]
+    centre = float(np.mean([rows.mean() for rows in boards]))
+    spread = float(np.sqrt(np.mean([np.mean((rows - centre) ** 2) for rows in boards])))
+    count = len(boards)
+    half = float(student_t.ppf((1 + LEVEL) / 2, count - 1) * spread * np.sqrt(1 + 1 / count))
+    return IntervalWidth(
+        low_factor=float(np.exp(centre - half)), high_factor=float(np.exp(centre + half))
+    )
 
 
 def _coverage(
@@ -430,6 +439,7 @@ def _card(
                 for one in settings
             ),
             "pooled_ridge": settings[0].pooled_ridge,
+            "rows_as_served": int(sum((t.real & ~t.counted).sum() for t in tables)),
         },
         libraries=library_versions(("numpy", "scipy")),
         scores=evaluation.scores(),
@@ -454,7 +464,7 @@ def learned_by(tables: Sequence[GpuRows]) -> str:
     fields = [field.name for field in activity_schema().fields]
     for gpu in sorted({table.gpu.id for table in tables} & set(ACTIVITY_GPUS)):
         counts = [
-            [getattr(one.activity, name) for name in fields] for one in read_activity_table(gpu)
+            [getattr(one.activity, name) for name in fields] for one in read_served_table(gpu)
         ]
         found = code_marks(SCHEMA, fields, np.array(counts, dtype=np.float64))
         marks |= {mark for mark in found if mark is not None}

@@ -27,7 +27,7 @@ from studies.clocks.scaling_fits import PowerSettings, fit_power_and_time
 from studies.clocks.scaling_rows import scaling_rows
 from studies.data.activity_tables import MeasuredProgram, read_activity_table
 from studies.power.physical_fit import Fits
-from studies.power.physical_rows import Bools, Floats, GpuRows, served_rows
+from studies.power.physical_rows import Bools, Floats, GpuRows, prototype_rows
 from wattcast.models.clocks import ClockPair
 from wattcast.models.power.physical import VoltageCurve
 from wattcast.models.scaling.power import power_watts
@@ -61,7 +61,7 @@ class DcgmRows:
 
     def __init__(self, gpu_id: str) -> None:
         rows: Sequence[MeasuredProgram] = read_activity_table(gpu_id)
-        self.table: GpuRows = served_rows(gpu_id)
+        self.table: GpuRows = prototype_rows(gpu_id)
         self.shares: Floats = np.array(
             [[row.counters[f"dcgm_{name}"] for name in (*SHARES, OCCUPANCY)] for row in rows]
         ).clip(0.0, 1.0)

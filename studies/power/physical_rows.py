@@ -1,8 +1,10 @@
 """Rows the physical power model is fitted on: activities of programs, and watts, at many clocks.
 
-Three kinds of activities:
+Four kinds of activities:
 
-    served     ``activity1`` at the PREDICTED time, as when the model serves (activity tables)
+    served     ``activity1`` at the PREDICTED time, as the service answers (tables made anew)
+    prototype  the same of an early prototype: microbenchmarks, and programs whose launch nobody
+               published. Nothing is scored on them
     counted    nvprof's counts of a launch over what the units could do in the measured time
     used       shares of each unit's peak at one pair (Guerreiro et al.), carried to the other
                pairs by relative time
@@ -28,9 +30,12 @@ from studies.clocks.scaling_fits import fit_power_and_time
 from studies.clocks.scaling_rows import scaling_rows
 from studies.data.activity_tables import (
     TABLE_CONSTANTS,
+    ServedProgram,
     activity_path,
     read_activity_table,
+    read_served_table,
     reference_clocks,
+    served_folder,
 )
 from studies.data.frequency import kernel_group, read_frequency
 from wattcast.features.gpus import GpuProfile, load_gpu
@@ -161,8 +166,8 @@ _EVERY = 5
 smooth curve in them, and its fit takes a minute of all."""
 
 
-def served_rows(gpu_id: str) -> GpuRows:
-    """The activity table of a GPU, activities at predicted times. Raises DataError."""
+def prototype_rows(gpu_id: str) -> GpuRows:
+    """The prototype's activity table of a GPU, activities at predicted times. Raises DataError."""
     gpu, rows = load_gpu(gpu_id), read_activity_table(gpu_id)
     found = []
     for row in rows:
@@ -188,6 +193,58 @@ def served_rows(gpu_id: str) -> GpuRows:
         reference=reference_clocks(rows),
         paths=(activity_path(gpu_id),),
     )
+
+
+OTHER_BUILDS = (("cfd", "wang_tesla_v100"), ("cfd", "wang_tesla_p100"))
+"""Programs and campaigns whose measured build is not that of the PTX: it spills, and takes 5 and 10
+times as long (``studies/end_to_end.toml``). No model is fitted to them."""
+
+
+def served_programs(gpu_id: str, *, other_builds: bool = False) -> tuple[ServedProgram, ...]:
+    """What ``served_rows`` are made of, row by row. Raises DataError."""
+    return tuple(
+        row
+        for row in read_served_table(gpu_id)
+        if other_builds or (row.program, row.campaign) not in OTHER_BUILDS
+    )
+
+
+def served_rows(gpu_id: str, *, other_builds: bool = False) -> GpuRows:
+    """The public programs of a GPU as the service answers. Raises DataError.
+
+    ``measurements`` are those of ``prototype_rows`` and ``counter_rows`` where the readings are.
+    """
+    gpu, rows = load_gpu(gpu_id), served_programs(gpu_id, other_builds=other_builds)
+    return GpuRows(
+        gpu=gpu,
+        activities=np.array([row.units for row in rows]),
+        clocks_mhz=np.array([tuple(row.clocks) for row in rows]),
+        watts=np.array([row.power_watts for row in rows]),
+        programs=np.array([kernel_group(row.program) for row in rows]),
+        labels=np.array([f"served {row.program} {row.campaign}" for row in rows]),
+        measurements=np.array(
+            [f"{row.program} {row.clocks.core_mhz:g} {row.clocks.memory_mhz:g}" for row in rows]
+        ),
+        real=np.ones(len(rows), dtype=np.bool_),
+        counted=np.zeros(len(rows), dtype=np.bool_),
+        idle_watts=gpu.idle_watts or IDLE_SHARE * gpu.tdp_watts,
+        limit_watts=gpu.tdp_watts,
+        reference=ClockPair(
+            max(row.clocks.core_mhz for row in rows), max(row.clocks.memory_mhz for row in rows)
+        ),
+        paths=(),  # the tables of the campaigns, which the other rows of the GPU name
+    )
+
+
+def _with_prototype(gpu_id: str) -> GpuRows:
+    """Served rows, and the prototype's of what is not served; without WATTCAST_ACTIVITY, only the
+    prototype's."""
+    old = prototype_rows(gpu_id)
+    if served_folder() is None:
+        return old
+    served = served_rows(gpu_id)
+    other = old.take(~old.real | ~np.isin(old.programs, served.programs))
+    return joined(served, replace(other, counted=np.ones(len(other.watts), dtype=np.bool_)))
 
 
 def counter_rows(campaign: str) -> GpuRows:
@@ -395,17 +452,20 @@ COUNTED_CAMPAIGNS: Mapping[str, str] = {
 
 
 def all_rows() -> dict[str, GpuRows]:
-    """Every GPU that the physical model is fitted on, by id. Raises DataError."""
-    return dict(_all_rows(data_root()))
+    """Every GPU that the physical model is fitted on, by id. Raises DataError.
+
+    What ships is fitted with WATTCAST_ACTIVITY set; without it the prototype's activities stand in.
+    """
+    return dict(_all_rows(data_root(), served_folder()))
 
 
 @lru_cache(maxsize=2)
-def _all_rows(_: Path) -> Mapping[str, GpuRows]:
+def _all_rows(*_: Path | None) -> Mapping[str, GpuRows]:
     tables = {
-        gpu: joined(served_rows(gpu), counter_rows(campaign))
+        gpu: joined(_with_prototype(gpu), counter_rows(campaign))
         for gpu, campaign in COUNTED_CAMPAIGNS.items()
     }
-    tables["quadro-rtx-8000"] = served_rows("quadro-rtx-8000")
+    tables["quadro-rtx-8000"] = _with_prototype("quadro-rtx-8000")
     tables["gtx-980"] = counter_rows("wang_gtx_980_high")
     tables["gtx-titan-x"] = utilisation_rows("lisboa_gtx_titan_x")
     tables.update({gpu: sweep_rows(gpu) for gpu in SWEPT})

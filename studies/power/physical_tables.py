@@ -30,7 +30,7 @@ from studies.power.physical_fit import (
     scored_programs,
 )
 from studies.power.physical_measured import TITAN_X_DOMAINS, dcgm_left_out, titan_x
-from studies.power.physical_rows import Floats, all_rows, served_rows
+from studies.power.physical_rows import Floats, all_rows, prototype_rows
 from studies.power.physical_shots import shot_errors
 from studies.power.physical_tokens import CAMPAIGNS, tokens_left_out
 from wattcast.features.errors import WattcastError
@@ -114,7 +114,7 @@ def measured_errors(*, fast: bool) -> Iterator[RouteError]:
         yield RouteError(TOKENS, gpu_id, tokens.model_percent, tokens.median_percent)
     if not fast:
         for gpu_id, watts in dcgm_left_out().items():
-            rows = served_rows(gpu_id)
+            rows = prototype_rows(gpu_id)
             found = LeftOut(rows, watts, clock_medians(rows))
             yield RouteError(DCGM, gpu_id, found.error_percent, found.median_error_percent)
     for domain in TITAN_X_DOMAINS:

@@ -13,6 +13,13 @@ from studies.power.power_features import (
     ranking_section,
     selection_section,
 )
+from studies.power.power_fitted import (
+    autoencoder_section,
+    compared_section,
+    pictures_section,
+    regressions_section,
+    tuning_section,
+)
 from studies.power.power_study import (
     dwarfs_section,
     initial_section,
@@ -36,6 +43,16 @@ PARTS: Mapping[str, Callable[[Study], Section]] = MappingProxyType(
         "dwarfs": dwarfs_section,
         "dynamic": dynamic_section,
         "cost": cost_section,
+        "regressions": regressions_section,
+        "compared": compared_section,
+        "pictures": pictures_section,
+        "tuning": tuning_section,
+        "autoencoder": autoencoder_section,
     }
 )
 """Name of a part -> its section of the page."""
+
+ON_REQUEST = ("tuning", "autoencoder")
+"""Parts that only run where they are named: half an hour of a core, and PyTorch."""
+
+USUAL = tuple(name for name in PARTS if name not in ON_REQUEST)

@@ -19,7 +19,7 @@ from studies.power.power_models import (
     models_section,
     packaged_cards,
 )
-from studies.power.power_parts import PARTS
+from studies.power.power_parts import PARTS, USUAL
 from studies.power.power_physical import physical_chapter
 from studies.thesis.judged import ASSIGNMENTS, Effort, Progress
 from studies.thesis.study import Study
@@ -86,7 +86,7 @@ over seeded fold assignments.
 def power_report(
     assignments: int = ASSIGNMENTS,
     progress: Progress = lambda line: None,
-    parts: Sequence[str] = tuple(PARTS),
+    parts: Sequence[str] = USUAL,
 ) -> tuple[Page, tuple[Target, ...]]:
     """The page, and all targets it shows.
 

@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     from studies.pages.figures import Figure
     from studies.pages.page import Page, Section, to_markdown
-    from studies.power.power_parts import PARTS
+    from studies.power.power_parts import PARTS, USUAL
 
     parser = argparse.ArgumentParser(prog="python -m studies thesis", description=__doc__)
     parser.add_argument("part", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)}")
@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     study = Study(effort)
     try:
-        sections = [PARTS[name](study) for name in options.part or PARTS]
+        sections = [PARTS[name](study) for name in options.part or USUAL]
     except WattcastError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

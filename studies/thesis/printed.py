@@ -91,6 +91,16 @@ class Outliers(_Facts):
     rows: int
 
 
+class Compared(_Facts):
+    """A row of Table 6.2: measured and predicted microseconds and watts."""
+
+    kernel: str
+    actual_us: float
+    predicted_us: float
+    actual_watts: float
+    predicted_watts: float
+
+
 class Printed(_Facts):
     """The whole file; GPU ids and names of models and dwarfs are this repository's."""
 
@@ -105,6 +115,7 @@ class Printed(_Facts):
     table_5_11: dict[str, Scores]
     table_5_12: dict[str, dict[str, float]]
     appendix_table_1: dict[str, dict[str, float]]
+    table_6_2: tuple[Compared, ...]
 
 
 @cache

@@ -90,9 +90,9 @@ def _microseconds(path: Path, number: int, row: Mapping[str, str], column: str) 
 def spread_of(pairs: Sequence[Pair], gpu_id: str) -> tuple[IntervalWidth, Basis]:
     """Interval factors at 90 % for a GPU from published pairs, and what they rest on.
 
-    A GPU of the table gets its own spread (``unseen_kernel``: nothing in the model was fitted
-    to those times). Any other gets that of all its GPUs, ``EXTRAPOLATED_WIDENING`` times as wide
-    in logarithms, with basis ``extrapolated``: its latencies are measured, its times are not.
+    A GPU of the table gets its own spread, any other that of all its GPUs, both
+    ``EXTRAPOLATED_WIDENING`` times as wide in logarithms with basis ``extrapolated``: the times are
+    those of the authors' tool, whose readings of the ambiguous steps are not known to be ours.
     Kernels of one benchmark count as one group, as in ``wattcast.models.intervals``.
     """
     own = [pair for pair in pairs if pair.gpu == gpu_id]
@@ -101,6 +101,4 @@ def spread_of(pairs: Sequence[Pair], gpu_id: str) -> tuple[IntervalWidth, Basis]
     groups = [names.index(pair.benchmark) for pair in used]
     low, high = conformal_factors([pair.log_ratio for pair in used], groups, LEVEL)
     width = IntervalWidth(low_factor=low, high_factor=high)
-    return (
-        (width, "unseen_kernel") if own else (width.widened(EXTRAPOLATED_WIDENING), "extrapolated")
-    )
+    return width.widened(EXTRAPOLATED_WIDENING), "extrapolated"

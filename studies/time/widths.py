@@ -7,7 +7,7 @@ measured time was used for.
 The errors are those of ``python -m studies end-to-end --write`` and ``counters --write``: public
 programs, a sweep of multiply-adds, tuning spaces. A kernel counts as one, however many boards,
 configurations or points were asked. Nothing of the time model was fitted to any of these boards or
-spaces; two norms were chosen with the programs in sight (``end_to_end``).
+spaces; norms were chosen with the programs and the spaces in sight (``end_to_end``, ``counters``).
 """
 
 from __future__ import annotations

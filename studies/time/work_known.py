@@ -27,9 +27,10 @@ DISTANCES = (0.0, 0.01, 0.1, 0.3, 1.0, 3.0, float("inf"))
 
 
 class Pair(NamedTuple):
-    """One launch predicted after another of its kernel was measured: log errors before and
+    """One launch (the ``other``) predicted after another of its kernel: log errors before and
     after, and whether the intervals before and after hold the measured time."""
 
+    other: int
     distance: float
     other_shape: bool
     error: float
@@ -65,6 +66,7 @@ def _pair(
     after = corrected(before, place, [known])
     shapes = {(each.work.launch.grid, each.work.launch.block) for each in (one, two)}
     return Pair(
+        other=other,
         distance=distance(before.value, place, known),
         other_shape=len(shapes) > 1,
         error=float(np.log(before.value / two.seconds)),

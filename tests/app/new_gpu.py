@@ -33,10 +33,11 @@ def launches() -> list[dict[str, Any]]:
     return found
 
 
-def body_of(kernels: dict[str, str], launch: dict[str, Any]) -> dict[str, Any]:
+def body_of(kernels: dict[str, str], launch: dict[str, Any], gpu: str = GPU) -> dict[str, Any]:
+    """A request about a launch at the default clocks."""
     return {
         "ptx": kernels[launch["ptx"]],
-        "gpu": GPU,
+        "gpu": gpu,
         "launch": {"grid": [launch["grid"]], "block": [launch["block"]]},
         "loops": launch["loops"],
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,9 +11,13 @@ from tests.app.conftest import settings_at
 from wattcast.models.cards import BoardFacts
 from wattcast.models.store import ArtifactStore
 from wattcast.predictor import Predictor
+from wattcast.predictor.compare import compare
+from wattcast.predictor.messages.compare import CompareRequest
 from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.messages.sweep import SweepRequest
 from wattcast.predictor.parts.trust import apart, trust
 from wattcast.predictor.predict import predict
+from wattcast.predictor.sweep import sweep
 
 FULL = {
     "3": 1048576,
@@ -64,8 +69,51 @@ def test_boards_that_nobody_measured_stand_apart(predictor: Predictor, vector_ad
 def test_what_is_extrapolated_or_unknown_stands_apart() -> None:
     def answer(gpu: str, basis: str | None) -> dict[str, Any]:
         mark = None if basis is None else {"mark": "measured board", "why": "-"}
-        return {"gpu": gpu, "trust": mark, "power": basis and {"basis": basis}}
+        model = {"family": "extratrees", "source": "thesis"}
+        return {"gpu": gpu, "trust": mark, "model": model, "power": basis and {"basis": basis}}
 
     both = [answer("a", "unseen_kernel"), answer("b", "extrapolated"), answer("c", None)]
-    assert [one["gpu"] for one in apart(both)] == ["c", "b"]
+    assert [one["gpu"] for one in apart(both)] == ["b", "c"]
     assert apart([answer("b", "extrapolated"), answer("d", "extrapolated")]) == []
+
+
+TRANSPOSE = (Path(__file__).parents[1] / "fixtures/kernels/ptx/transpose.sm_70.ptx").read_text()
+MATRIX: dict[str, Any] = {
+    "ptx": TRANSPOSE,
+    "kernel": "transpose_direct",
+    "gpus": ["tesla-v100", "ampere-84sm", "ada-24sm"],
+    "launch": {"grid": [128, 128], "block": [32, 8], "arguments": {"2": 4096, "3": 4096}},
+}
+
+
+def test_a_transpose_does_not_win_by_another_kind_of_model(predictor: Predictor) -> None:
+    """Trees that know no traffic told 42 W on an Ampere board: a third of a V100's energy."""
+    answer = predict(predictor, PredictRequest.model_validate(MATRIX))
+    told = {one["gpu"]: one for one in answer["predictions"]}
+    assert told["ampere-84sm"]["model"]["family"] != "physical"
+    joules = {gpu: one["energy"]["joules"] for gpu, one in told.items()}
+    assert min(joules, key=lambda gpu: joules[gpu]) == "ampere-84sm"
+    why = {one["gpu"]: one["why"] for one in answer["apart"]}
+    assert set(why) == {"ampere-84sm", "ada-24sm"}
+    assert "another kind of model" in why["ampere-84sm"]
+    swept = sweep(predictor, SweepRequest.model_validate(MATRIX))
+    assert {one["gpu"] for one in swept["apart"]} == set(why)
+    assert {best["gpu"] for best in swept["best"].values()} == {"tesla-v100"}
+    assert {shape["gpu"] for shape in swept["pareto"]} == {"tesla-v100"}
+    assert all((point["apart"] is None) == (point["gpu"] == "tesla-v100")
+               for point in swept["points"])  # fmt: skip
+    # The order in which GPUs are named changes none of it; the reference is one that is ranked.
+    turned = {**MATRIX, "gpus": MATRIX["gpus"][::-1]}
+    again = sweep(predictor, SweepRequest.model_validate(turned))
+    assert (again["best"], again["reference"]) == (swept["best"], swept["reference"])
+    # By one kind of model boards that nobody measured can be ranked with each other.
+    others = {**MATRIX, "gpus": ["ampere-84sm", "ada-24sm"], "model": "physical"}
+    assert sweep(predictor, SweepRequest.model_validate(others))["apart"] == []
+
+
+def test_code_compared_on_several_gpus_says_which_stand_apart(predictor: Predictor) -> None:
+    both = {name: {"ptx": TRANSPOSE, "kernel": f"transpose_{kernel}", "launch": MATRIX["launch"]}
+            for name, kernel in (("old", "direct"), ("new", "padded"))}  # fmt: skip
+    asked = {**both, "gpus": MATRIX["gpus"], "model": "auto"}
+    found = compare(predictor, CompareRequest.model_validate(asked))
+    assert {one["gpu"] for one in found["apart"]} == {"ampere-84sm", "ada-24sm"}

@@ -6,13 +6,15 @@ A fence ```` ```console ```` holds commands after ``$ `` and what they print. A 
 ``title="NAME"`` is a file that later commands of the same page find under that name. Commands are
 run in this process by the program's own entry point, so that a page takes seconds. Known are
 ``wattcast``, ``python FILE`` and ``echo $?`` (the status of the command before); ``| head -N``
-shortens an output.
+shortens an output. The cells of a notebook (``.ipynb``) run one after another, and show what they
+print.
 """
 
 from __future__ import annotations
 
 import contextlib
 import io
+import json
 import os
 import re
 import runpy
@@ -26,7 +28,8 @@ from unittest.mock import patch
 DOCS = Path(__file__).parents[2] / "docs"
 ROOT = DOCS.parent
 README = ROOT / "README.md"
-PAGES = (README, DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md")))
+PAGES = (README, DOCS / "tutorial.md", *sorted((DOCS / "howto").glob("*.md")),
+         *sorted((DOCS / "howto").glob("*.ipynb")))  # fmt: skip
 
 _FENCE = re.compile(r'^```(\w+)(?: title="([\w.-]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 _HEAD = re.compile(r"(.*) \| head -(\d+)")
@@ -37,12 +40,32 @@ _SECONDS = "60"
 def rendered(page: Path) -> str:
     """The page with the output that its commands have now."""
     with _workplace():
+        if page.suffix == ".ipynb":
+            return _notebook(page)
         return _FENCE.sub(_fence, page.read_text(encoding="utf-8"))
 
 
 def has_examples(page: Path) -> bool:
     """Whether there is anything to run."""
-    return any(found[1] == "console" for found in _FENCE.finditer(page.read_text("utf-8")))
+    return page.suffix == ".ipynb" or any(
+        found[1] == "console" for found in _FENCE.finditer(page.read_text("utf-8"))
+    )
+
+
+def _notebook(page: Path) -> str:
+    """The notebook with what its cells print now (nbformat 4)."""
+    notebook = json.loads(page.read_text(encoding="utf-8"))
+    names: dict[str, object] = {"__name__": "__main__"}
+    for number, cell in enumerate(notebook["cells"], 1):
+        if cell["cell_type"] != "code":
+            continue
+        shown = io.StringIO()
+        with contextlib.redirect_stdout(shown):
+            exec(compile("".join(cell["source"]), f"{page.name}[{number}]", "exec"), names)
+        lines = shown.getvalue().splitlines(keepends=True)
+        stream = {"name": "stdout", "output_type": "stream", "text": lines}
+        cell["outputs"] = [stream] if lines else []
+    return json.dumps(notebook, indent=1, ensure_ascii=False) + "\n"
 
 
 def _fence(found: re.Match[str]) -> str:
@@ -111,8 +134,8 @@ def _python(script: Path) -> None:
 
 @contextlib.contextmanager
 def _workplace() -> Iterator[None]:
-    """A folder with nothing but the link ``app``, a ``WATTCAST_HOME`` of its own, and no setting
-    from outside."""
+    """A folder with nothing but the links ``app`` and ``tests``, a ``WATTCAST_HOME`` of its own,
+    and no setting from outside."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -127,7 +150,8 @@ def _workplace() -> Iterator[None]:
             clear=True,
         ),
     ):
-        Path("app").symlink_to(ROOT / "app")  # the README's example reads a file of the demo
+        for name in ("app", "tests"):  # pages read files of the demo and of the fixtures
+            Path(name).symlink_to(ROOT / name)
         yield
 
 

@@ -74,6 +74,20 @@ def test_a_loop_gathers_the_loads_of_four_rounds_unless_it_chases_them() -> None
     assert loads_of(LOOP.format(body=barrier)) == pytest.approx(64)
 
 
+def test_a_load_stays_behind_a_store_that_may_be_to_the_same_place() -> None:
+    """``sums[i] += a[i * n + j]``: ptxas cannot tell that the next load is not of the sum."""
+    step = "ld.global.f32 %f1, [%rd4];\nadd.f32 %f2, %f2, %f1;\nst.global.f32 [%rd7], %f2;\n"
+    moved = step + "add.s64 %rd4, %rd4, 128;\n"
+    assert loads_of(LOOP.format(body=moved)) == pytest.approx(64)
+    # So do the rounds that a compiler unrolled, each with its store.
+    assert loads_of(4 * moved) == pytest.approx(4)
+    # Not what nothing writes, a store before which nothing is waited for, nor one beside its load.
+    assert loads_of(LOOP.format(body=moved.replace("ld.global", "ld.global.nc"))) == 64 / 4
+    assert loads_of("st.global.f32 [%rd7], %f9;\n" + step) == pytest.approx(1)
+    same = step.replace("%rd7", "%rd4")
+    assert loads_of(same + same.replace("[%rd4]", "[%rd4+4]")) == pytest.approx(1)
+
+
 @pytest.mark.parametrize("chains", [1, 2, 4, 8])
 def test_independent_chains_of_arithmetic_wait_together(chains: int) -> None:
     body = "".join(f"fma.rn.f32 %f{n % chains}, %f{n % chains}, %f20, %f21;\n" for n in range(64))

@@ -229,22 +229,26 @@ def test_blocks_of_a_cluster_know_their_rank() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "exposed", "pipelined"),
+    ("name", "exposed", "pipelined", "between"),
     [
-        ("gemm_mma_2", 0, 128),  # each round waits for what the one before has asked for
-        ("gemm_mma_4", 0, 128 / 3),
-        ("staged_sum_2", 0, 1024),
-        ("staged_sum_4", 0, 1024 / 3),
-        ("attention", 1 + 128, 0),  # queries, then keys and values in the round that asks for them
-        ("wgmma_gemm", 0, 64 / 2),  # of three stages one is in use
-        ("bulk_copy", 0, 64 / 3),  # shared memory holds four pieces, two of them results
+        # Each round waits for what the one before has asked for, behind two thirds of its text.
+        ("gemm_mma_2", 0, 128, 0.68),
+        ("gemm_mma_4", 0, 128 / 3, 0.68 / 3),
+        ("staged_sum_2", 0, 1024, 0.69),
+        ("staged_sum_4", 0, 1024 / 3, 0.65 / 3),
+        # Queries, then keys and values in the round that asks for them, after all of the last.
+        ("attention", 1, 128, 0.94),
+        ("wgmma_gemm", 0, 64 / 2, 0),  # of three stages one is in use
+        ("bulk_copy", 0, 64 / 3, 0),  # shared memory holds four pieces, two of them results
     ],
 )
 def test_a_wait_for_a_copy_knows_how_many_rounds_ahead_it_was_asked_for(
-    name: str, exposed: float, pipelined: float
+    name: str, exposed: float, pipelined: float, between: float
 ) -> None:
     found = answer(name, "h100-sxm5" if name in ("wgmma_gemm", "bulk_copy") else "a100-sxm4-40gb")
-    assert found.extras.copies == pytest.approx((exposed, pipelined), rel=0.01)
+    copies = found.extras.copies
+    assert (copies.exposed, copies.pipelined) == pytest.approx((exposed, pipelined), rel=0.01)
+    assert copies.between == pytest.approx(between, abs=0.01)
 
 
 def seconds(name: str) -> dict[str, float]:
@@ -257,14 +261,16 @@ def seconds(name: str) -> dict[str, float]:
 
 def test_more_stages_shorten_a_pipeline_that_waits_and_no_other() -> None:
     waits = [seconds(f"staged_sum_{stages}") for stages in (2, 4)]
-    assert waits[0]["latency"] == waits[0]["all"]
+    assert waits[0]["latency"] == pytest.approx(waits[0]["all"], rel=0.03)
     assert waits[1]["all"] < 0.6 * waits[0]["all"]
+    # What little the second waits is time in which both blocks of an SM wait at once.
     full = [seconds(f"gemm_mma_{stages}") for stages in (2, 4)]
-    assert full[1]["all"] == pytest.approx(full[0]["all"], rel=0.02)
+    assert full[1]["all"] == pytest.approx(full[0]["all"], rel=0.1)
+    assert full[0]["latency"] < 0.5 * full[0]["all"]
 
 
 def test_hopper_multiplies_from_registers_at_less_than_its_peak() -> None:
-    for name, share in (("gemm_mma_4", 0.62), ("wgmma_gemm", 1.0)):
+    for name, share in (("gemm_mma_4", 0.629), ("wgmma_gemm", 1.0)):
         found = answer(name)
         more, clocks = beside(found.extras), default_clocks(found.gpu)
         fed = replace(more, feed_passes=0.0)
@@ -275,7 +281,7 @@ def test_hopper_multiplies_from_registers_at_less_than_its_peak() -> None:
     # The 64 x 64 tiles of wgmma_gemm read so much of shared memory that this takes longer.
     parts = resource_seconds(found.activity, found.gpu, clocks, more=more)
     assert parts["tensor"] > 1.5 * peak
-    assert parts["load_store"] < 0.1 * parts["tensor"]
+    assert parts["shared"] < 0.1 * parts["tensor"]
 
 
 @pytest.mark.parametrize("name", ["bulk_copy", "wgmma_gemm"])
@@ -310,12 +316,14 @@ def test_products_and_matrices_not_followed_are_counted_where_nothing_rests_on_t
     ]  # fmt: skip
     assert found.activity.shared_transactions == warps * 4  # 32 rows of 16 bytes, eight at a time
     assert "unsupported_instruction" not in {each.code for each in found.activity_diagnostics}
-    # Where the value is wanted, the warning says that it is not followed.
-    wanted = body.replace("st.global.f32 [%rd3], %f1;", "setp.gt.f32 %p1, %f1, 0f00000000; "
+    # Where the value is wanted, the warning says that it is not followed; it is still counted.
+    wanted = body.replace("st.global.f32 [%rd3], %f1;", "setp.gt.u32 %p1, %r8, 0; "
                           "@%p1 bra $end; st.global.f32 [%rd3], %f1; $end:")  # fmt: skip
     result, _ = run(wanted, exact=False, declarations=".shared .align 16 .b8 tile[512];")
     told = [each.detail for each in result.diagnostics if each.code == "unsupported_instruction"]
-    assert any("sparse or scaled mma" in detail for detail in told)
+    assert len(told) == 1
+    assert told[0].startswith("ldmatrix.sync.aligned.m16n16")
+    assert result.functions["k"].shared_transactions.sum() == 4
 
 
 PHASES = {

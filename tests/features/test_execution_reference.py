@@ -18,6 +18,7 @@ from wattcast.features.execution import ExactMemory, ExecutionResult, execute
 from wattcast.features.execution.tensor_maps import TensorMap
 from wattcast.features.launch import Launch
 from wattcast.features.ptx import read_module
+from wattcast.features.wide_loads import joined_loads
 
 CASES = [
     pytest.param(kernel, target, id=f"{kernel.name}-{target}")
@@ -74,6 +75,8 @@ def run_exact(
 
 @pytest.mark.parametrize(("kernel", "target"), CASES)
 def test_counts_and_memory_equal_the_reference(kernel: FixtureKernel, target: str) -> None:
+    module = read_module(ptx_path(kernel.source, target).read_text())
+    joined = {each.name: joined_loads(each.body).bytes for each in module.functions if each.body}
     for number, shape in enumerate(kernel.shapes):
         wanted = run_fixture(kernel, shape, target)
         result, after = run_exact(kernel, shape, target)
@@ -91,6 +94,8 @@ def test_counts_and_memory_equal_the_reference(kernel: FixtureKernel, target: st
             expected = (
                 one.warp_executions, one.active_lanes, one.sectors, one.shared_transactions,
             )  # fmt: skip
+            if joined[one.function][place]:  # one load of ptxas (test_wide_loads.py)
+                found, expected = found[:3], expected[:3]
             where = f"shape {number}, {one.function}, {one.opcode} in line {one.line}"
             if kernel.order_dependent:
                 continue

@@ -40,8 +40,15 @@ def test_sectors_are_the_distinct_32_byte_pieces_of_active_lanes(
 
 
 def brute_transactions(lanes: list[int], active: list[bool], width: int) -> int:
-    """Per part of the warp: the most distinct 4-byte words in one of 32 banks."""
+    """Per part of the warp: the most distinct 4-byte words in one of 32 banks; parts are twice as
+    large where lanes read in pairs."""
     parts = {1: 1, 2: 1, 4: 1, 8: 2, 16: 4}[width]
+    pairs = (
+        all(lanes[n] == lanes[n ^ d] for n in range(32) if active[n] and active[n ^ d])
+        for d in (1, 2)
+    )
+    if parts > 1 and any(pairs):
+        parts //= 2
     total = 0
     for part in range(parts):
         banks: dict[int, set[int]] = {}
@@ -74,6 +81,11 @@ def test_known_patterns() -> None:
     assert shared_transactions(lane * 0, 4).tolist() == [1]
     assert shared_transactions(lane * 8, 8).tolist() == [2]
     assert shared_transactions(lane * 16, 16).tolist() == [4]
+    # Pairs of lanes that read the same: forums.developer.nvidia.com/t/77228.
+    for pairs in (lane * 0, lane // 2, lane // 4, lane // 4 * 2 + lane % 2):
+        assert shared_transactions(pairs * 16, 16).tolist() == [2]
+        assert shared_transactions(pairs * 8, 8).tolist() == [1]
+    assert shared_transactions(lane % 8 * 16, 16).tolist() == [4]
     assert bank_conflicts(lane * 8).tolist() == [2]
 
 

@@ -72,6 +72,11 @@ def test_a_share_is_what_the_time_loses_first() -> None:
 
 def test_where_waiting_is_longest_it_accounts_for_all() -> None:
     assert resource_shares({"dram": 1.0, "latency": 5.0}) == {"latency": 5.0}
+    # Blocks that work and wait in turns: the work as it is, the rest is waiting.
+    turns = {"fma": 4.0, "shared": 3.0, "latency": 2.0, "gaps": 1.0, "dram": 0.5}
+    shares = resource_shares(turns)
+    assert shares["latency"] == 1.0
+    assert sum(shares.values()) == pytest.approx(combined_seconds(turns)) == pytest.approx(6.0)
     assert resource_shares({"dram": 0.0}) == {}
 
 

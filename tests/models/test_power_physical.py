@@ -186,6 +186,21 @@ def test_the_interval_of_matrix_units_reaches_down_to_other_values() -> None:
     assert tensor.low == pytest.approx(max(float(low[0]), model.parameters.idle_watts))
 
 
+def test_matrix_units_draw_less_of_zeros_and_nothing_else_does() -> None:
+    artifact = ArtifactStore().find(POOLED, "power", "physical", "activity1")
+    model = PhysicalPowerModel(artifact, load_gpu("a100-sxm4-40gb"))
+    at = model.parameters.reference
+    busy = NOTHING._replace(tensor=0.5, dram=0.2)
+    random, zeros = (model.of_activities(busy, at, zeros=given) for given in (False, True))
+    assert 0.6 * random.estimate.value < zeros.estimate.value < random.estimate.value
+    assert (zeros.estimate.low, zeros.estimate.high) == (random.estimate.low, random.estimate.high)
+    parts = zeros.breakdown.components
+    assert sum(parts.values()) == pytest.approx(zeros.estimate.value)
+    assert min(parts.values()) >= 0
+    other = NOTHING._replace(fma=0.5, dram=0.2)
+    assert model.of_activities(other, at, zeros=True) == model.of_activities(other, at)
+
+
 def test_a_family_answers_for_its_compute_capability() -> None:
     own = parameters(fma=20.0).weights
     pooled = parameters(fma=10.0).model_copy(update={"families": {"8.6": own}})

@@ -312,3 +312,14 @@ def test_a_card_that_makes_no_sense_is_refused(
     path.write_text(json.dumps(card(files={"model.onnx": "1" * 64}) | changes))
     with pytest.raises(ModelError, match=message):
         read_card(path, ModelCard)
+
+
+def test_what_ships_for_powerquant_boards_is_no_worse_than_the_median() -> None:
+    """On kernels left out, ten assignments; docs/power.md has all families."""
+    cards = [card for card in ArtifactStore().list() if card.source == "powerquant"]
+    assert len(cards) == 4
+    for card in cards:
+        scores = card.score("as_published", "grouped")
+        assert scores.assignments == 10
+        for name in ("mae_watts", "mape_percent"):
+            assert scores.model[name].mean <= scores.baseline[name].mean, (card.gpu, name)

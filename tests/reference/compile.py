@@ -7,7 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.reference.access import compile_access, opcode_words
-from tests.reference.asynchronous import compile_bulk, compile_mbarrier, compile_wait
+from tests.reference.asynchronous import (
+    compile_bulk,
+    compile_fifth,
+    compile_mbarrier,
+    compile_wait,
+)
 from tests.reference.collective import compile_collective
 from tests.reference.convert import compile_convert
 from tests.reference.floats import compile_compare, compile_float
@@ -240,6 +245,8 @@ class Code:
         access = compile_bulk(ins, slots) or compile_access(ins, slots, self.textures)
         if base == "mbarrier" or ins.opcode.startswith("cp.async.mbarrier"):
             access = compile_mbarrier(ins, slots)
+        if base == "tcgen05":
+            access = compile_fifth(ins, slots)
         if access:
             return Step(ACCESS, ins.opcode, ins.line, access)
         for compiler in (

@@ -31,10 +31,16 @@ def conflict_degree(accesses: Iterable[tuple[int, int]]) -> int:
 def shared_transactions(accesses: Iterable[tuple[int, int, int]]) -> int:
     """Transactions of one warp's ``(lane, address, bytes)`` accesses of one width.
 
-    Up to 4 bytes per lane the warp is served at once, 8 bytes by half warps, 16 by quarters.
+    Up to 4 bytes per lane the warp is served at once, 8 bytes by half warps, 16 by quarters, and
+    twice as many lanes where every two neighbours, or every lane and the next but one, read alike.
     """
+    asked = list(accesses)
+    at = {lane: address // max(size, 4) for lane, address, size in asked}
+    twice = any(
+        all(at.get(lane ^ apart, unit) == unit for lane, unit in at.items()) for apart in (1, 2)
+    )
     parts: dict[int, list[tuple[int, int]]] = {}
-    for lane, address, size in accesses:
-        lanes_at_once = 32 if size <= 4 else 128 // size
+    for lane, address, size in asked:
+        lanes_at_once = 32 if size <= 4 else 128 // size * (2 if twice else 1)
         parts.setdefault(lane // lanes_at_once, []).append((address, size))
     return sum(conflict_degree(part) for part in parts.values())

@@ -6,6 +6,7 @@ import math
 import operator
 from collections.abc import Callable
 from fractions import Fraction
+from functools import reduce
 
 from tests.reference import numbers
 from tests.reference.integers import COMPARE, reader
@@ -95,7 +96,7 @@ EXACT: dict[str, Exact] = {
     "div": lambda a, b: a / b,
     "fma": lambda a, b, c: a * b + c,
 }
-FLOAT_KINDS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f64")
+FLOAT_KINDS = ("f16", "f16x2", "bf16", "bf16x2", "f32", "f32x2", "f64")
 
 
 def compile_float(ins: Instruction, slots: Slots) -> Plain | None:
@@ -111,7 +112,8 @@ def compile_float(ins: Instruction, slots: Slots) -> Plain | None:
     if base not in ("fma", "neg", "abs", "copysign") and base not in UNARY and base not in BINARY:
         return None
     single = kind.removesuffix("x2")
-    sources = [slots.source(o, "b32" if kind.endswith("x2") else f"b{_bits(single)}")
+    width = _bits(single)
+    sources = [slots.source(o, f"b{2 * width if kind.endswith('x2') else width}")
                for o in ins.operands[1:]]  # fmt: skip
     d = slots.dest(ins.operands[0])
     compute = _scalar_operation(ins, base, single, words)
@@ -123,9 +125,9 @@ def compile_float(ins: Instruction, slots: Slots) -> Plain | None:
         return step
 
     def packed(r: Lane) -> None:
-        low = compute(*[r[s] & 0xFFFF for s in sources])
-        high = compute(*[r[s] >> 16 for s in sources])
-        r[d] = high << 16 | low
+        low = compute(*[r[s] & (1 << width) - 1 for s in sources])
+        high = compute(*[r[s] >> width for s in sources])
+        r[d] = high << width | low
 
     return packed
 
@@ -163,9 +165,11 @@ def _scalar_operation(
         function = numbers.fused_double if kind == "f64" else numbers.fused
     else:
         function = UNARY.get(base) or BINARY[base]
-    if base in ("min", "max") and "NaN" in words:
-        plain = function
-        function = lambda a, b: math.nan if a != a or b != b else plain(a, b)  # noqa: E731
+    if base in ("min", "max"):  # of two, or since PTX 8.8 of three
+        plain, always = function, "NaN" in words
+        function = lambda *given: (  # noqa: E731
+            math.nan if always and any(map(math.isnan, given)) else reduce(plain, given)
+        )
     ftz, sat = "ftz" in words, "sat" in words
 
     def compute(*bits: int) -> int:

@@ -58,34 +58,45 @@ def decode(bits: int, kind: str) -> float:
     return singles[bits << 16]  # bf16 is the upper half of an f32
 
 
-# 8-bit floats: bits of the exponent, and the largest finite pattern (OCP 8-bit Floating Point
-# Specification; PTX ISA, "alternate floating point formats"). 0x7F is not a number in both.
-NARROW = {"e4m3": (4, 0x7E), "e5m2": (5, 0x7B)}
+# Floats of 8, 6 and 4 bits: bits of exponent and fraction, and the largest finite pattern
+# (OCP 8-bit Floating Point and Microscaling Formats; PTX ISA, "alternate floating point formats").
+# 0x7F is not a number in those of 8 bits, the others have none.
+NARROW = {"e4m3": (4, 3, 0x7E), "e5m2": (5, 2, 0x7B), "e3m2": (3, 2, 0x1F), "e2m3": (2, 3, 0x1F),
+          "e2m1": (2, 1, 0x07)}  # fmt: skip
 
 
 @cache
 def narrow_values(kind: str) -> list[float]:
-    """The values of all 256 patterns."""
-    exponent_bits, largest = NARROW[kind]
-    bias, places = (1 << (exponent_bits - 1)) - 1, 7 - exponent_bits
+    """The values of all patterns, the sign in the highest of their bits."""
+    exponent_bits, places, largest = NARROW[kind]
+    bias, sign = (1 << (exponent_bits - 1)) - 1, 1 << (exponent_bits + places)
     found = []
-    for bits in range(256):
-        size = bits & 0x7F
+    for bits in range(2 * sign):
+        size = bits % sign
         exponent, fraction = size >> places, Fraction(size % (1 << places), 1 << places)
         value = float((fraction + (exponent > 0)) * Fraction(2) ** (max(exponent, 1) - bias))
         if size > largest:
             value = math.inf if size == 0x7C and kind == "e5m2" else math.nan
-        found.append(-value if bits & 0x80 else value)
+        found.append(-value if bits & sign else value)
     return found
+
+
+def decode_scale(bits: int, kind: str) -> float:
+    """A scale of a block: a power of two (``ue8m0``), or e4m3 without its sign (``ue4m3``)."""
+    if kind == "ue4m3":
+        return abs(narrow_values("e4m3")[bits])
+    return math.nan if bits == 255 else 2.0 ** (bits - 127)
 
 
 def encode_narrow(value: float, kind: str) -> int:
     """The nearest finite 8-bit float (``.satfinite``), of two as near the even one."""
+    exponent_bits, places, largest = NARROW[kind]
+    sign = 1 << (exponent_bits + places)
     if value != value:
-        return 0x7F
+        return 0x7F if sign == 0x80 else largest
     values = narrow_values(kind)
-    best = min(range(NARROW[kind][1] + 1), key=lambda b: (abs(abs(value) - values[b]), b & 1))
-    return best | (0x80 if math.copysign(1.0, value) < 0 else 0)
+    best = min(range(largest + 1), key=lambda b: (abs(abs(value) - values[b]), b & 1))
+    return best | (sign if math.copysign(1.0, value) < 0 else 0)
 
 
 def encode_single(value: float) -> int:

@@ -20,6 +20,7 @@ from studies.counters import (
     count_score,
     folder,
     lost,
+    norms_left_out,
     rank_correlation,
     sample,
     score,
@@ -86,6 +87,23 @@ def test_times_are_scored_beside_one_constant() -> None:
     assert line["median_percent"] == 15
     assert line["inside_percent"] == 100
     assert line["by_hand_median_percent"] == 0  # all took one second, whatever is done
+
+
+def test_the_norm_of_a_space_is_chosen_by_other_kernels() -> None:
+    """Both convolutions took as long as one norm says, points in a polygon as another: each gets
+    the other's, and spaces of one kernel do not choose for each other."""
+    parts = {"fma": 3.0, "shared": 4.0, "launch": 0.0}
+
+    def took(norm: float) -> list[Asked]:
+        measured = float((3.0**norm + 4.0**norm) ** (1 / norm))
+        one = asked(5.0, 1, 1)._replace(parts=parts, measured_seconds=measured)
+        return [one, one]
+
+    spaces_asked = {
+        "convolution_2080ti": took(3.0), "convolution_a100": took(3.0), "pnpoly_2080ti": took(1.25),
+    }  # fmt: skip
+    lines = norms_left_out(spaces_asked).splitlines()[2:]
+    assert [line.split(" | ")[3] for line in lines] == ["1.25", "1.25", "3"]
 
 
 def test_the_folder_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

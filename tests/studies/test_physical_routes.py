@@ -21,7 +21,7 @@ from studies.power.physical_fit import (
     predict,
 )
 from studies.power.physical_measured import DcgmRows
-from studies.power.physical_rows import GpuRows, counter_rows, joined, served_rows
+from studies.power.physical_rows import GpuRows, counter_rows, joined, prototype_rows
 from studies.power.physical_shots import measured_launches, recalibrated, with_shots
 from studies.power.physical_tables import with_residual
 from studies.power.physical_tokens import GROUPS, token_shares
@@ -37,11 +37,11 @@ SETTINGS = (FitSettings(micro_weight=1.0, ridge=4.0),)
 
 @pytest.fixture(scope="module")
 def fits() -> Fits:
-    both = joined(served_rows("tesla-p100"), counter_rows("wang_tesla_p100"))
+    both = joined(prototype_rows("tesla-p100"), counter_rows("wang_tesla_p100"))
     return Fits(
         {
             "tesla-p100": both,
-            "gtx-1080-ti": served_rows("gtx-1080-ti"),
+            "gtx-1080-ti": prototype_rows("gtx-1080-ti"),
             "gtx-980": counter_rows("wang_gtx_980_high"),
         }
     )

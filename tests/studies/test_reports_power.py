@@ -21,7 +21,7 @@ from studies.power import power_report as power
 from studies.power.bounds import BOUNDS, KNOWN_R2
 from studies.power.holds import IntervalGain, blend
 from studies.power.physical_fit import FitSettings
-from studies.power.physical_rows import served_rows
+from studies.power.physical_rows import prototype_rows
 from studies.power.physical_tables import RouteError
 from studies.power.power_models import (
     Held,
@@ -31,7 +31,7 @@ from studies.power.power_models import (
     models_section,
     packaged_cards,
 )
-from studies.power.power_parts import PARTS
+from studies.power.power_parts import ON_REQUEST, PARTS, USUAL
 from studies.power.power_physical import PhysicalChapter, physical_chapter
 from studies.thesis import command, outliers
 from studies.thesis import study as thesis
@@ -159,7 +159,9 @@ def test_sections_on_cards_have_random_beside_grouped() -> None:
 def test_physical_models_are_judged_beside_the_median(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus = ("quadro-rtx-8000", "tesla-v100", "gtx-1080-ti", "tesla-p100")
     # Without the campaigns that only add programs: the tables of activities alone are quick.
-    monkeypatch.setattr(power_physical, "all_rows", lambda: {gpu: served_rows(gpu) for gpu in gpus})
+    monkeypatch.setattr(
+        power_physical, "all_rows", lambda: {gpu: prototype_rows(gpu) for gpu in gpus}
+    )
     chapter = physical_chapter((FitSettings(),))
     (section,) = chapter.sections
     table, programs = tables_of(section)
@@ -260,8 +262,10 @@ def test_a_study_of_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_parts_cover_the_thesis() -> None:
     assert set(PARTS) == {
         *("initial", "selection", "regressors", "networks", "repeated", "ranking"),
-        *("dependence", "outliers", "dwarfs", "dynamic", "cost"),
+        *("dependence", "outliers", "dwarfs", "dynamic", "cost", "regressions", "compared"),
+        *("pictures", *ON_REQUEST),
     }
+    assert set(USUAL) == set(PARTS) - set(ON_REQUEST)
     assert set(REGRESSORS) >= {"xgboost", "catboost"}
 
 

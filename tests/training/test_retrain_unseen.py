@@ -9,23 +9,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.training.left_out import GPU, coverage_by_group, fewer_trees, parted, train_without
 from wattcast.models.cards import Source
 from wattcast.models.intervals import supported_level
 from wattcast.models.learned import Marks, code_marks, group_mark, marks_of, ptx_mark, stored
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.store import ArtifactStore
-from wattcast.training import fit as fitting
 from wattcast.training.data.datasets import find_data
-from wattcast.training.evaluation.splits import Indices, Rows
-from wattcast.training.families import FAMILIES, Catboost
+from wattcast.training.evaluation.splits import Rows
 from wattcast.training.power_rows import TrainingTable, training_table
-from wattcast.training.provenance import training_facts
-from wattcast.training.retrain import artifacts
 from wattcast.training.retrain.gate import CHAMPION, Policy
 from wattcast.training.retrain.inputs import Base, Champion, Order, Retrained, Uploads
 from wattcast.training.retrain.run import retrain
 
-GPU = "tesla-k20"
 needs_data = pytest.mark.skipif(
     find_data() is None, reason="no data sets: set WATTCAST_DATA or lay ../shared/data beside"
 )
@@ -34,10 +30,7 @@ needs_data = pytest.mark.skipif(
 @pytest.fixture(scope="module", autouse=True)
 def small_fits() -> Iterator[None]:
     """Fewer trees: what is tested here does not hang on how many there are."""
-    few = {**FAMILIES["catboost"].hyperparameters, "iterations": 80, "depth": 6}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(artifacts, "MORE_TREES", dict.fromkeys(artifacts.MORE_TREES, 20))
-        patch.setattr(Catboost, "hyperparameters", few)
+    with fewer_trees():
         yield
 
 
@@ -197,29 +190,14 @@ def test_rivals_are_met_on_the_same_footing(champion: Champion) -> None:
 # --- the leak -----------------------------------------------------------------------------------
 
 
-def _part(table: TrainingTable, at: Indices) -> TrainingTable:
-    """Some rows of a training table."""
-    rows = {name: each.take(at) for name, each in table.rows.items()}
-    frames = {name: each.iloc[at].reset_index(drop=True) for name, each in table.frames.items()}
-    fitted, names = rows[table.served], frames[table.served]["kernel_group"].tolist()
-    facts = training_facts(fitted.vectors, fitted.watts, names)
-    return replace(table, rows=rows, frames=frames, facts=facts)
-
-
 @pytest.fixture(scope="module")
 def split(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingTable, Rows, Champion]:
     """K20 without every seventh kernel group, those groups, and a champion trained without them."""
-    table = training_table(GPU)
-    groups = table.rows[table.served].groups
-    left_out = groups % 7 == 0
-    known = _part(table, np.flatnonzero(~left_out))
+    known, others = parted()
     root = tmp_path_factory.mktemp("champion")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fitting, "training_table", lambda *given: known)
-        plan = fitting.Plan(assignments=2, nested_seeds=(0,))
-        fitting.train((GPU,), ("catboost",), root, lambda line: None, plan=plan)
+    train_without(known, root)
     artifact = ArtifactStore((root,)).find(GPU, "power", "catboost", "alavani2023")
-    return known, table.rows[table.served].take(np.flatnonzero(left_out)), Champion(artifact)
+    return known, others, Champion(artifact)
 
 
 @needs_data
@@ -248,12 +226,7 @@ def test_known_kernels_measured_again_promise_nothing_of_others(
     model = BoostedPowerModel(
         ArtifactStore((tmp_path,)).find(GPU, "power", "catboost", "alavani2023", version=7)
     )
-    measured = others.watts * 1.15
-    held = []
-    for vector, watts in zip(others.vectors, measured, strict=True):
-        answer = model.estimate(vector)
-        held.append(answer.low <= watts <= answer.high)
-    by_group = [np.mean(np.array(held)[others.groups == one]) for one in np.unique(others.groups)]
+    by_group = coverage_by_group(model, others, 1.15)
     assert len(by_group) == 13
     assert np.mean(by_group) >= 0.85
     # It is better than the champion on what both know, so that it may serve this board.

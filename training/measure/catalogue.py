@@ -170,7 +170,7 @@ def micro(board: Board) -> Sequence[Workload]:
     """All microbenchmarks for a board, those for time first."""
     make = simple.Maker(board)
     parts = (
-        simple.latencies, simple.chases, simple.throughputs, simple.launches,
+        simple.latencies, simple.chases, simple.throughputs, simple.launches, simple.growths,
         energy.streams, energy.events, energy.shared, energy.atomics, energy.matrices,
     )  # fmt: skip
     return [one for part in parts for one in part(make)]

@@ -55,6 +55,9 @@ def fillings(
         return [(0, _chase(buffer, address, random))]
     if fill == "zeros":
         return [(0, np.zeros(count, dtype))]
+    if fill == "places":
+        assert buffer.stride_bytes is not None
+        return [(0, (np.arange(count) // 32 * buffer.stride_bytes).astype(dtype))]
     if fill == "index":
         return [(0, np.arange(count).astype(dtype))]
     # Long buffers repeat a block of 64 MiB: making them takes longer than measuring otherwise.

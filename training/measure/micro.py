@@ -59,7 +59,7 @@ def body(kernel: str) -> dict[str, int]:
 LAUNCH_SECONDS = 1e-3
 """About what one launch should take: long against its overhead, short against a window."""
 
-Kind = Literal["latency", "throughput", "bandwidth", "launch", "energy"]
+Kind = Literal["latency", "throughput", "bandwidth", "launch", "energy", "growth"]
 """Kinds of probes (workload.Probe)."""
 
 MODULES = ("micro", "micro_half", "micro_tensor", "micro_mma")
@@ -340,4 +340,51 @@ def launches(make: Maker) -> Iterator[Workload]:
                 f"launch.b{name}.t{threads}", "nothing", (),
                 Probe(kind="launch", target="launch", operations=float(blocks * threads)),
                 blocks, threads, 0, "a launch that does nothing",
+            )  # fmt: skip
+
+
+GROWTHS = ((0, 1), (1, 1), (4, 1), (8, 1), (32, 1), (32, 4), (32, 16), (32, 64))
+"""Launches over which throughput grows: warps an SM (0: one warp alone), turns of the loop."""
+
+
+def growths(make: Maker) -> Iterator[Workload]:
+    """Latency and throughput of memory over the size of the launch (thesis 3.3.3 and 4.4.5)."""
+    board = make.board
+    stride = 128
+    slots = min(8 * board.l2_bytes, board.memory_bytes // 4) // stride
+    for warps in sorted({0, 1, 2, 4, 8, 12, 16, 24, 32, 48, 64}):
+        if warps > make.full_warps:
+            continue
+        blocks, threads = make.shape(warps) if warps else (1, 32)
+        turns = make.turns(16 * 700)
+        apart = max(1, slots // (blocks * threads // 32)) * stride
+        yield make.make(
+            f"growth.latency.w{warps}", "chase_cg",
+            (
+                Buffer(elements=blocks * threads, element="u64", fill="places", stride_bytes=apart),
+                Buffer(elements=slots * stride // 8, element="u64", fill="chase",
+                       stride_bytes=stride),
+                count(turns),
+            ),
+            Probe(kind="growth", target="latency", operations=16.0 * turns),
+            blocks, threads, turns, f"each warp chases through device memory, {warps} warps an SM",
+        )  # fmt: skip
+    for target, kernel, loads, size in (
+        ("global", "read_cg", 4, 16), ("shared", "ld_shared_i4", EVENTS, 4),
+    ):  # fmt: skip
+        for warps, turns in GROWTHS:
+            blocks, threads = make.shape(warps) if warps else (1, 32)
+            whole = 16 * blocks * threads
+            given: tuple[Given, ...] = (out(blocks * threads), count(1), count(turns))
+            if target == "global":
+                footprint = 1 << (max(4 * whole * turns, 2**16) - 1).bit_length()
+                given = (
+                    out(blocks * threads, "f32"), Buffer(elements=footprint // 4),
+                    wide(16 * threads), wide(whole), wide(footprint - 1), count(turns),
+                )  # fmt: skip
+            moved = float(size * loads * turns * blocks * threads)
+            yield make.make(
+                f"growth.{target}.w{warps}.n{turns}", kernel, given,
+                Probe(kind="growth", target=target, operations=moved, parallelism=loads * turns),
+                blocks, threads, turns, f"{loads * turns} loads a thread, {warps} warps an SM",
             )  # fmt: skip

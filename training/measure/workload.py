@@ -53,23 +53,24 @@ class Buffer(Part):
 
     ``fill`` is ``varied`` for data whose values may change without changing what the kernel does
     (the configuration's ``Pattern`` fills it), a pattern for data that has to be so, ``index``
-    for 0, 1, 2..., and ``chase`` for a ring of absolute 64-bit addresses, ``stride_bytes`` apart,
-    in a seeded random order that visits each once.
+    for 0, 1, 2..., ``chase`` for a ring of absolute 64-bit addresses, ``stride_bytes`` apart, in a
+    seeded random order that visits each once, and ``places`` for where the warps enter such a ring:
+    32 times 0, then 32 times ``stride_bytes``...
     """
 
     kind: Literal["buffer"] = "buffer"
     elements: int = Field(ge=1)
     element: Element = "f32"
-    fill: Literal["varied", "index", "chase"] | Pattern = "varied"
+    fill: Literal["varied", "index", "chase", "places"] | Pattern = "varied"
     low: float = 0.0
     high: float = 1.0
     stride_bytes: int | None = Field(default=None, ge=8)
 
     @model_validator(mode="after")
     def _sound(self) -> Buffer:
-        if (self.fill == "chase") != (self.stride_bytes is not None):
-            raise ValueError("a chase, and nothing else, needs stride_bytes")
-        if self.fill == "chase" and self.element != "u64":
+        if (self.fill in ("chase", "places")) != (self.stride_bytes is not None):
+            raise ValueError("a chase, its places, and nothing else, need stride_bytes")
+        if self.fill in ("chase", "places") and self.element != "u64":
             raise ValueError("a chase is made of u64 addresses")
         return self
 
@@ -99,12 +100,14 @@ class Probe(Part):
     ``bandwidth``   ``operations`` bytes from ``target`` (dram, l2, l1, shared), all threads
     ``launch``      nothing but a launch: ``operations`` threads
     ``energy``      a mix of events, for its power
+    ``growth``      how memory grows with the launch: ``operations`` loads of each thread one after
+                    the other (target latency), or bytes of the launch (target global, shared)
 
     ``target`` of a latency is ``<opcode>.<type>`` (fma.f32), l1, l2, dram or shared; of a
     throughput an opcode.
     """
 
-    kind: Literal["latency", "throughput", "bandwidth", "launch", "energy"]
+    kind: Literal["latency", "throughput", "bandwidth", "launch", "energy", "growth"]
     target: Name
     operations: float = Field(ge=0)
     parallelism: int = Field(default=1, ge=1)
@@ -141,7 +144,7 @@ class Described(Part):
     @property
     def timed_only(self) -> bool:
         """Whether its power is not asked for."""
-        return self.kind in ("latency", "throughput", "launch")
+        return self.kind in ("latency", "throughput", "launch", "growth")
 
     @property
     def varied(self) -> bool:
@@ -183,7 +186,7 @@ def _hint(argument: Buffer | Scalar, pattern: Pattern) -> PointerHint | int | fl
     if isinstance(argument, Scalar):
         return argument.value
     fill = pattern if argument.fill == "varied" else argument.fill
-    values = {"zeros": "zeros", "index": "index"}.get(fill, "uniform")
+    values = {"zeros": "zeros", "index": "index", "places": "zeros"}.get(fill, "uniform")
     return PointerHint(argument.elements, values, argument.low, argument.high)
 
 

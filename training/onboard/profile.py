@@ -26,6 +26,7 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.time.beside import beside
 from wattcast.models.time.bottleneck import (
     CONSTANTS,
+    GAPS,
     LATENCY,
     combined_seconds,
     dram_bytes,
@@ -43,6 +44,7 @@ from wattcast.training.onboard.data import (
     profile_of,
     with_used_sources,
 )
+from wattcast.training.onboard.growth import LEAST_POINTS, clock_split, growth, latency_pieces
 
 PEAK_SHARE = 0.95
 """Share of the highest throughput that counts as reached (thesis section 3.2, peak warps)."""
@@ -55,6 +57,20 @@ _WARPS = 8
 _SCALES = (1.0, 4.0, 16.0, 64.0)
 """Where searches for a block's cycles start: at these multiples of the constant for other GPUs, in
 a block of so many warps. Too low a start lies below the latency, which then hides the blocks."""
+
+LATENCY_ROWS = {
+    "sub.f32": ("add.f32", 1.0),
+    "sub.s32": ("add.s32", 1.0),
+    "and.b32": ("add.s32", 1.0),
+    "mov": ("add.s32", 1.0),
+    "mul.s32": ("mad.s32", 1.0),
+    "div.s32": ("div.f32", 1.0),
+    "cvt": ("cvt.f32", 1.0),
+    "setp": ("selp.b32", 0.5),
+}
+"""Rows of the thesis' Table 3.2 that no chain measures; the chain that stands for each and its
+share: the same unit (Table 3.1 has add, sub and and alike), the nearest sequence (division), half
+of a comparison with the choice that waits for it."""
 
 TIMING_TARGETS = {
     "l1": "l1_latency",
@@ -109,6 +125,7 @@ def fit_profile(recording: Recording, gpu: str | None = None) -> FittedProfile:
     fit.latencies()
     fit.throughputs()
     fit.bandwidths()
+    fit.growths()
     fitted.data = with_used_sources(data)
     return fitted
 
@@ -221,6 +238,94 @@ class _Fit:
             else:
                 self.data.setdefault("latencies", {})[target] = latency
             self.fitted.fitted[f"latency_cycles {target}"] = each
+        rows = self.data.get("latencies", {})
+        for name, (of, share) in LATENCY_ROWS.items():
+            if of in rows and rows[of]["source"] == SOURCE:
+                cycles = round(share * rows[of]["value"], 4)
+                rows[name] = fact(cycles, "cycle") | {"note": f"{share:g} of {of}"}
+        shared = self.data.get("memory_timing", {}).get("shared_latency")
+        if rows and shared is not None and shared["source"] == SOURCE:
+            rows |= {"ld.shared": shared, "st.shared": shared}
+
+    def growths(self) -> None:
+        """What the thesis' and Wang and Chu's models ask of a GPU beyond that: latency over the
+        threads launched, throughput over the memory instructions, latency over the clocks."""
+        latency: list[tuple[float, float]] = []
+        curves: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        lanes = profile_of(self.data).lsu_lanes
+        for probe, one, seconds in self._probes("growth"):
+            threads, busy = prod(one.workload.grid) * prod(one.workload.block), self._busy(seconds)
+            if probe.target == "latency":
+                latency.append((threads, busy * self._hz(one) / probe.operations))
+            else:
+                batches = threads / lanes * probe.parallelism
+                curves[probe.target].append((batches, probe.operations / busy / 1e6))
+        if len(latency) >= LEAST_POINTS:
+            pieces = latency_pieces([one[0] for one in latency], [one[1] for one in latency])
+            self.data["global_memory_latency"] = {
+                "unit": "cycle",
+                "source": SOURCE,
+                "note": f"lines through {len(latency)} launches in which every warp chases",
+                "pieces": [piece.model_dump(exclude_none=True) for piece in pieces],
+            }
+            self.fitted.fitted["loaded_latency_cycles"] = pieces[-1].constant
+        for target, points in sorted(curves.items()):
+            if len(points) > LEAST_POINTS:
+                grown = growth(
+                    "exponential", [one[0] for one in points], [one[1] for one in points]
+                )
+                a, b, c = grown.numbers
+                self.data[f"{target}_memory_throughput"] = {
+                    "unit": "MB/s",
+                    "source": SOURCE,
+                    "note": f"{len(points)} launches, R2 {grown.r_squared:.3f}",
+                    **{"a": a, "b": max(b, 1.0), "c": c},
+                }
+                self.fitted.fitted[f"{target}_megabytes_per_second"] = a * b
+        self._queueing()
+
+    def _queueing(self) -> None:
+        """Wang and Chu's Eq. 4 and Table III, from chains and streams at several clocks."""
+        chains: dict[ClockPair, list[float]] = defaultdict(list)
+        for probe, one, seconds in self._probes("latency"):
+            if probe.target == "dram":
+                pair = self._pair(one)
+                chains[pair].append(self._busy(seconds) * pair.core_hz / probe.operations)
+        pairs = sorted(chains)
+        split = clock_split(
+            [pair.core_mhz for pair in pairs],
+            [pair.memory_mhz for pair in pairs],
+            [float(np.median(chains[pair])) for pair in pairs],
+        ) if pairs else None  # fmt: skip
+        if split is None:
+            self.fitted.notes.append(
+                "the clocks' parts of memory latency: not told by one ratio of clocks"
+            )
+            return
+        fastest: dict[float, float] = defaultdict(float)
+        for own, activity, one in self._alone("dram"):
+            memory = self._pair(one).memory_mhz
+            fastest[memory] = max(fastest[memory], dram_bytes(activity) / own)
+        # Cycles between two sectors of an SM where both clocks are equal (docs/frequency.md).
+        service = {
+            memory: self.sm_count * SECTOR_BYTES * memory * 1e6 / rate
+            for memory, rate in sorted(fastest.items())
+        }
+        if not service:
+            return
+        self.data["dram_queueing"] = {
+            "latency_core_cycles": fact(round(split[0], 2), "cycle"),
+            "latency_memory_cycles": fact(round(split[1], 2), "cycle"),
+            "service_table": {
+                "unit": "cycle",
+                "source": SOURCE,
+                "memory_mhz": list(service),
+                "cycles": [round(one, 4) for one in service.values()],
+            },
+        }
+        self.fitted.fitted["latency_core_cycles"], self.fitted.fitted["latency_memory_cycles"] = (
+            split
+        )
 
     def throughputs(self) -> None:
         """Highest results of an SM a cycle by instruction-level parallelism, and the fewest warps
@@ -385,7 +490,7 @@ def _cycles(points: list[tuple[float, float]]) -> float:
 
 def _own_seconds(resources: Mapping[str, float], name: str, busy: float) -> float:
     def beyond(own: float) -> float:
-        return combined_seconds({**resources, LATENCY: 0.0, name: own}) - busy
+        return combined_seconds({**resources, LATENCY: 0.0, GAPS: 0.0, name: own}) - busy
 
     # Where others explain more of the time, the stream did not bound it.
     least = busy / 2

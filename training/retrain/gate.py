@@ -20,7 +20,7 @@ kernel err alike and are no independent evidence; and the mean over groups must 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -100,8 +100,9 @@ class HoldOut:
     quantity, watts or seconds.
 
     ``opponents`` holds the predictions of the champion (and of whatever else serves) by name, NaN
-    where a model cannot be asked about a row; empty where the GPU has no model yet. ``notes`` are
-    told with the verdict.
+    where a model cannot be asked about a row; empty where the GPU has no model yet; the last one is
+    who answers now. ``at`` are the numbers of the rows among all uploaded ones, ``notes`` are told
+    with the verdict.
     """
 
     measured: Floats
@@ -109,6 +110,7 @@ class HoldOut:
     candidate: Floats
     baseline: Floats
     opponents: Mapping[str, Floats]
+    at: Indices = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     notes: tuple[str, ...] = ()
 
 
@@ -144,7 +146,7 @@ def judge(holdout: HoldOut, old: OldRows | None, policy: Policy) -> Verdict:
     if any(silent.values()):
         unasked = tuple(
             f"the {name} cannot be asked about {missing} of {len(holdout.groups)} rows: they lack "
-            "inputs of it"
+            "inputs of it, or ran at other clocks than it answers for"
             for name, missing in silent.items()
             if missing
         )

@@ -72,15 +72,17 @@ class Uploads:
         final: Floats,
         champion: Floats | None,
         footing: Footing,
-    ) -> Verdict:
-        """The verdict on a calibration. All but ``footing`` are predictions ``[n]``: of the
-        candidate and the baseline with kernels left out, of what answers now, of the ``final`` fit,
-        and of the board's calibration before, if there was one."""
+    ) -> tuple[HoldOut, Verdict]:
+        """The rows compared on, and the verdict on a calibration. All but ``footing`` are
+        predictions ``[n]``: of the candidate and the baseline with kernels left out, of what
+        answers now, of the ``final`` fit, and of the board's calibration before, if there was
+        one."""
         rows, old = self.rows, ~self.new
         before = None
         if champion is not None and old.any():
             before = OldRows(rows.watts[old], rows.groups[old], final[old], champion[old])
-        return judge(self.hold_out(candidate, baseline, opponents, footing), before, policy)
+        compared = self.hold_out(candidate, baseline, opponents, footing)
+        return compared, judge(compared, before, policy)
 
     def hold_out(
         self,
@@ -97,6 +99,7 @@ class Uploads:
             candidate=candidate[at],
             baseline=baseline[at],
             opponents={name: values[at] for name, values in opponents.items()},
+            at=np.flatnonzero(at),
             notes=footing.notes,
         )
 
@@ -179,11 +182,13 @@ class Champion:
 
 @dataclass(frozen=True)
 class Retrained(Generic[AnyCard]):
-    """Cards of all artifacts made; ``judged`` is that of the candidate (the average of two)."""
+    """Cards of all artifacts made; ``judged`` is that of the candidate (the average of two), on the
+    rows ``compared``."""
 
     cards: tuple[AnyCard, ...]
     judged: AnyCard
     verdict: Verdict
+    compared: HoldOut = field(compare=False)
 
 
 def known_range(

@@ -85,10 +85,10 @@ def calibrate_time(
     baseline = plan.baseline_watts[0]
     # Nothing in the default model was fitted to a kernel, and no correction is continued.
     footing = uploads.footing(frozenset(), (), order.policy)
-    verdict = uploads.judged(
+    compared, verdict = uploads.judged(
         order.policy, left_out[0], baseline, opponents, final, champion, footing
     )
-    return Retrained((card,), card, verdict)
+    return Retrained((card,), card, verdict, compared)
 
 
 def _ways(gpu: str, rows: Rows) -> Ways[TimeCorrection]:

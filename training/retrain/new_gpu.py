@@ -91,8 +91,8 @@ def calibrate_power(
     left_out = found.grouped_watts, found.baseline_watts
     footing = uploads.footing(ancestor, knowing, order.policy)
     footing = replace(footing, notes=(*notes, *footing.notes))
-    verdict = uploads.judged(order.policy, *left_out, opponents, final, champion, footing)
-    return Retrained((card,), card, verdict)
+    compared, verdict = uploads.judged(order.policy, *left_out, opponents, final, champion, footing)
+    return Retrained((card,), card, verdict, compared)
 
 
 @dataclass(frozen=True)

@@ -121,12 +121,9 @@ def retrain(
     rivals = knowing if before is None else (before.marks, *knowing)
     footing = uploads.footing(ancestor, rivals, order.policy)
     footing = replace(footing, notes=(*notes, *footing.notes))
-    verdict = judge(
-        uploads.hold_out(both.grouped_watts, both.baseline_watts, against, footing),
-        _old_rows(uploads, base, champion, predicted, models),
-        order.policy,
-    )
-    return Retrained(tuple(cards), cards[-1], verdict)
+    compared = uploads.hold_out(both.grouped_watts, both.baseline_watts, against, footing)
+    old = _old_rows(uploads, base, champion, predicted, models)
+    return Retrained(tuple(cards), cards[-1], judge(compared, old, order.policy), compared)
 
 
 def _check(order: Order, uploads: Uploads, base: Base | None, champion: Champion | None) -> None:

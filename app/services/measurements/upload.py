@@ -6,11 +6,13 @@ import hashlib
 import json
 import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ValidationError
+from pydantic_core import from_json
 
 from wattcast.app import metrics
 from wattcast.app.services.measurements.extraction import Extracted, Launch, extract_all
@@ -24,12 +26,22 @@ from wattcast.app.services.measurements.rows import (
 )
 from wattcast.app.services.measurements.tables import RawRow, TableLimits, in_time, read_rows
 from wattcast.app.services.measurements.unpack import Limits, unpacked
-from wattcast.app.store.measurements import Batch, Form, Measurement, NewBatch, Rejection
-from wattcast.features.errors import ClockError, DataError, GpuError
+from wattcast.app.store.measurements import (
+    Batch,
+    Form,
+    Measurement,
+    NewBatch,
+    Observation,
+    Rejection,
+)
+from wattcast.app.store.predictions import answered
+from wattcast.features.errors import ClockError, DataError, GpuError, WattcastError
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.schemas import get_schema
 from wattcast.models.clocks import admitted
-from wattcast.predictor.messages import Clocks
+from wattcast.models.estimate import Estimate
+from wattcast.models.intervals import miss_score
+from wattcast.predictor.messages import Clocks, LaunchRequest
 from wattcast.predictor.parts import members
 
 if TYPE_CHECKING:
@@ -81,7 +93,77 @@ def store_upload(
     ServiceError ``too-large`` or ``time-limit``.
     """
     new = read_upload(services, file, options)
+    new = replace(new, observed=_observed(services, new.rows))
     return services.database.measurements.add(new, actor)
+
+
+def _observed(services: Services, rows: Sequence[Measurement]) -> list[Observation]:
+    """What rows say of the intervals answered before: of each the latest answer to the very same
+    launch on the same board at the same clocks, that knew no measured launch of the kernel."""
+    hashes = {row.ptx_sha256 for row in rows if row.ptx_sha256 is not None}
+    answers: dict[str, str] = {}
+    for past in answered(services.database.engine, sorted(hashes)):
+        asked = from_json(past.request)
+        if asked.get("known") or asked.get("power_limit_watts"):
+            continue
+        with suppress(WattcastError, ValueError):  # of a GPU or a form that is gone
+            gpu, board = services.gpus.load(past.gpu), asked.get("board")
+            which = _question(past.ptx_sha256, past.kernel, gpu, board, asked["launch"], asked)
+            answers.setdefault(which, past.result)
+    found: list[Observation] = []
+    for row in rows:
+        if row.ptx_sha256 is not None and row.launch is not None:
+            gpu, clocks = services.gpus.load(row.gpu), members(row, "core_mhz", "memory_mhz")
+            told = {**row.launch, "clocks": clocks}
+            which = _question(row.ptx_sha256, row.kernel, gpu, row.board, row.launch, told)
+            if which in answers:
+                found += _misses(row, from_json(answers[which]))
+    return found
+
+
+def _question(
+    sha256: str,
+    kernel: str,
+    gpu: GpuProfile,
+    board: str | None,
+    launch: Mapping[str, Any],
+    asked: Mapping[str, Any],
+) -> str:
+    """What makes two launches the same to a prediction."""
+    names = LaunchRequest.model_fields
+    how = LaunchRequest.model_validate({name: launch[name] for name in launch if name in names})
+    sizes = [[one] if isinstance(one, int) else one for one in (how.grid, how.block or 0)]
+    padded = [(*each, 1, 1)[:3] for each in sizes]
+    clocks = Clocks.model_validate(asked.get("clocks") or {}).pair(gpu)
+    rest = how.model_dump(mode="json", include={"dynamic_shared_bytes", "arguments"})
+    loops = sorted((asked.get("loops") or {}).items())
+    return json.dumps(
+        [sha256, kernel, gpu.id, board or "", padded, rest, clocks, loops], sort_keys=True
+    )
+
+
+def _misses(row: Measurement, answer: Mapping[str, Any]) -> Iterator[Observation]:
+    """How far the row lies from the answer's power and time, in half widths."""
+    time_model = answer["time_model"] and (answer["time_model"]["model"] or answer["time_model"])
+    for target, unit, measured, model in (
+        ("power", "watts", row.power_watts, answer["model"]),
+        ("time", "seconds", row.time_seconds, time_model),
+    ):
+        told = answer[target]
+        if told is None or model is None or measured is None or told["low"] <= 0:
+            continue
+        ends = {name: told[name] for name in ("low", "high", "level", "basis")}
+        estimate = Estimate(told[unit], **ends, widened=told.get("widened", 1.0))
+        yield Observation(
+            row=row.row,
+            target=target,
+            gpu=row.gpu,
+            board=row.board or "",
+            model=str(model.get("card", model["family"])).removeprefix("/models/"),
+            kernel_group=row.kernel_group,
+            level=estimate.level,
+            score=miss_score(estimate, measured),
+        )
 
 
 def counted(stored: Batch) -> None:

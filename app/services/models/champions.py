@@ -162,7 +162,9 @@ class Champions:
             if version.id in self._times
         }
         retrained = self._retrained(snapshot)
-        return Serving(champions, times, retrained, cards, load, self._found_missing)
+        return Serving(
+            champions, times, retrained, cards, load, self._found_missing, snapshot.coverage
+        )
 
     def _lacks(self, place: Place, version: Version, error: Exception) -> None:
         why = error.detail if isinstance(error, WattcastError) else str(error)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from wattcast.models.intervals import Observed
 from wattcast.models.time.calibration import CorrectedTimes
 from wattcast.predictor import Predictor
 from wattcast.predictor.parts.power_models import (
@@ -18,6 +19,7 @@ from wattcast.predictor.parts.power_models import (
     Champion,
     PowerModels,
     Serving,
+    Watched,
     champion_of,
 )
 
@@ -59,7 +61,9 @@ def serving(settings: Settings, power: PowerModels) -> Serving:
         return CorrectedTimes(artifacts().open_correction(version.name, version.card_sha256))
 
     return Serving(
-        Promoted(registry, TARGET, champion), times=Promoted(registry, "time", correction)
+        Promoted(registry, TARGET, champion),
+        times=Promoted(registry, "time", correction),
+        coverage=_Coverage(registry),
     )
 
 
@@ -71,25 +75,35 @@ class _Registry:
         self._reading: Reading | None = None
         self._generation = -1
         self._champions: dict[Place, Version] = {}
+        self._coverage: Mapping[Watched, Observed] = {}
         self._looked = float("-inf")
         self._lock = threading.Lock()
 
     def now(self, target: str) -> dict[Key, Version]:
         """Champions of a target. Raises StoreError."""
         with self._lock:
-            if time.monotonic() - self._looked >= self._settings.registry_poll_seconds:
-                self._look()
-                self._looked = time.monotonic()
+            self._look_again()
             return {
                 (place.gpu, place.board): version
                 for place, version in self._champions.items()
                 if place.target == target
             }
 
+    def coverage(self) -> Mapping[Watched, Observed]:
+        """What intervals held. Raises StoreError."""
+        with self._lock:
+            self._look_again()
+            return self._coverage
+
+    def _look_again(self) -> None:
+        if time.monotonic() - self._looked >= self._settings.registry_poll_seconds:
+            self._look()
+            self._looked = time.monotonic()
+
     def _look(self) -> None:
         file = self._settings.database_file
         if file is not None and not file.is_file():
-            self._generation, self._champions = -1, {}
+            self._generation, self._champions, self._coverage = -1, {}, {}
             return
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -102,7 +116,7 @@ class _Registry:
         try:
             engine = self._reading.engine()
             if engine is None:
-                self._generation, self._champions = -1, {}
+                self._generation, self._champions, self._coverage = -1, {}, {}
                 return
             registry = RegistryStore(engine)
             if registry.generation() == self._generation:
@@ -115,7 +129,23 @@ class _Registry:
             for place, standing in snapshot.standings.items()
             if standing.champion is not None
         }
-        self._generation = snapshot.generation
+        self._generation, self._coverage = snapshot.generation, snapshot.coverage
+
+
+class _Coverage(Mapping[Watched, Observed]):
+    """What intervals held, as ``Serving`` holds it. Raises StoreError as ``Promoted`` does."""
+
+    def __init__(self, registry: _Registry) -> None:
+        self._registry = registry
+
+    def __getitem__(self, key: Watched) -> Observed:
+        return self._registry.coverage()[key]
+
+    def __iter__(self) -> Iterator[Watched]:
+        return iter(self._registry.coverage())
+
+    def __len__(self) -> int:
+        return len(self._registry.coverage())
 
 
 class Promoted(Mapping[Key, Model]):

@@ -12,6 +12,7 @@ from wattcast.models.cards import CARD_NAME, sha256_of
 from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
 from wattcast.models.time.calibration import FAMILY as TIME_FAMILY
 from wattcast.models.time.calibration import CorrectedTimes
+from wattcast.predictor.catalog import observed
 from wattcast.predictor.parts.power_models import TARGET
 
 if TYPE_CHECKING:
@@ -112,6 +113,7 @@ def _answer(data: Repositories, gpu: str, target: str, snapshot: Snapshot) -> di
             if (version.name.gpu, version.name.target) == (gpu, target)
         ],
         "promotions": [_promotion(move) for move in data.registry.history(gpu, target)],
+        "observed": observed(snapshot.coverage, gpu, target),
     }
 
 

@@ -1,5 +1,6 @@
 """Retraining: from a request for it to a judged candidate, as a durable job.
 
+plan      POST /retrain with dry_run: what a retraining would do (plan.py)
 submit    POST /retrain: checks what can be checked at once, queues a job
 run_job   the job's process: rows of the batches -> a judged candidate for each target -> one
           transaction that registers the versions, promotes the candidates or not, and ends the job
@@ -10,8 +11,10 @@ The candidates: ``candidates.py``; what each must beat: ``attempt.py``.
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from sqlalchemy.engine import Connection
@@ -20,9 +23,11 @@ from wattcast.app.jobs.worker import work_folder
 from wattcast.app.logs import log
 from wattcast.app.problems import kind_of
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
+from wattcast.app.services.models.champions import TIME
 from wattcast.app.services.retrain.attempt import Attempt, Outcome
 from wattcast.app.services.retrain.candidates import calibrate_power, calibrate_time, retrain_power
 from wattcast.app.services.retrain.messages import RetrainRequest
+from wattcast.app.services.retrain.plan import chosen, planned
 from wattcast.app.settings import Settings
 from wattcast.app.store.database import Pool, open_database
 from wattcast.app.store.jobs import Job, LeaseLostError
@@ -54,17 +59,68 @@ def submit(
     batches that hold no features, or no times, of what is asked.
     """
     data = services.database
-    gpu = services.gpus.load(request.gpu)
+    gpu = _checked(services, request)
+    stored = request.model_dump(mode="json", exclude_none=True) | {"gpu": gpu}
+    job, is_new = data.jobs.submit(KIND, stored, actor, key)
+    if is_new and services.worker is not None:
+        services.worker.wake()
+    return job, is_new
+
+
+def plan(services: Services, request: RetrainRequest) -> dict[str, Any]:
+    """``PlanAnswer``: what a retraining would do. Raises as ``submit``, and DataError where no row
+    would be left."""
+    gpu = _checked(services, request)
+    snapshot = services.database.registry.snapshot()
+    found = []
+    for target in request.targets:
+        board, told = planned(
+            _attempt(services, services.database, request, snapshot, target, Path()), target
+        )
+        found.append(told)
+    return {"gpu": gpu, "board": board or None, "targets": found}
+
+
+def _attempt(
+    services: Services,
+    data: Repositories,
+    request: RetrainRequest,
+    snapshot: Snapshot,
+    target: str,
+    work: Path,
+    tell: Callable[[str, float], None] = lambda stage, share: None,
+) -> Attempt:
+    """An attempt at one target, its mode chosen. ``work`` is the folder of its files."""
+    from wattcast.training.retrain.gate import Policy
+
+    settings = services.settings
+    attempt = Attempt(
+        services=services,
+        data=data,
+        artifacts=RegistryArtifacts(settings.home / "registry", settings.artifacts_url),
+        snapshot=snapshot,
+        gpu=services.gpus.load(request.gpu),
+        request=request,
+        policy=Policy(alpha=settings.gate_alpha, old_margin=settings.gate_old_margin),
+        made=work / "made",
+        kept=work / "folds",
+        tell=tell,
+    )
+    if target == TIME:
+        return replace(attempt, why="the default time model is corrected, whatever the mode")
+    mode, why = chosen(attempt)
+    return replace(attempt, mode=mode, why=why)
+
+
+def _checked(services: Services, request: RetrainRequest) -> str:
+    """The id of the GPU of a request that can be tried. Raises as ``submit``."""
+    data, gpu = services.database, services.gpus.load(request.gpu)
     found = data.measurements.get_many(request.batches)
     missing = [str(batch) for batch in request.batches if batch not in found]
     if missing:
         raise ServiceError("unknown-batch", f"no measurements {', '.join(missing[:5])}")
     _check(data, request, gpu.id, found.values())
-    stored = request.model_dump(mode="json", exclude_none=True) | {"gpu": gpu.id}
-    job, is_new = data.jobs.submit(KIND, stored, actor, key)
-    if is_new and services.worker is not None:
-        services.worker.wake()
-    return job, is_new
+    return gpu.id
 
 
 def _check(data: Repositories, request: RetrainRequest, gpu: str, batches: Iterable[Batch]) -> None:
@@ -152,25 +208,20 @@ class _Run:
 
     def _outcome(self, snapshot: Snapshot, number: int) -> Outcome:
         """Candidate and verdict of one target."""
-        from wattcast.training.retrain.gate import Policy
-
-        request, settings = self.request, self.services.settings
-        count = len(request.targets)
-        attempt = Attempt(
-            services=self.services,
-            data=self.data,
-            artifacts=self.artifacts,
-            snapshot=snapshot,
-            gpu=self.services.gpus.load(request.gpu),
-            request=request,
-            policy=Policy(alpha=settings.gate_alpha, old_margin=settings.gate_old_margin),
-            made=self.work / "made",
-            kept=self.work / "folds",
-            tell=lambda stage, share: self.tell(stage, (number + share) / count),
+        request = self.request
+        count, target = len(request.targets), request.targets[number]
+        attempt = _attempt(
+            self.services,
+            self.data,
+            request,
+            snapshot,
+            target,
+            self.work,
+            lambda stage, share: self.tell(stage, (number + share) / count),
         )
-        if request.targets[number] == "time":
+        if target == TIME:
             return calibrate_time(attempt)
-        return calibrate_power(attempt) if request.mode == "new_gpu" else retrain_power(attempt)
+        return calibrate_power(attempt) if attempt.mode == "new_gpu" else retrain_power(attempt)
 
     def _adopt(self, outcome: Outcome) -> dict[ModelName, str]:
         """Put the artifacts where they stay; names and checksums of their cards.

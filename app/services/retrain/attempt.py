@@ -14,9 +14,14 @@ from numpy.typing import NDArray
 
 from wattcast.app.services.models.artifacts import RegistryArtifacts, name_of
 from wattcast.app.services.models.champions import open_version
-from wattcast.app.services.retrain.candidate_rows import Rest, complete, vectors_of
+from wattcast.app.services.retrain.candidate_rows import (
+    Rest,
+    at_default_clocks,
+    complete,
+    vectors_of,
+)
 from wattcast.app.services.retrain.launches import Launches, MeasuredAt
-from wattcast.app.services.retrain.messages import Mode, RetrainRequest
+from wattcast.app.services.retrain.messages import RetrainRequest
 from wattcast.app.store.measurements import Measurement
 from wattcast.app.store.registry import ModelName, Place, Snapshot
 from wattcast.app.store.repositories import Repositories
@@ -27,11 +32,12 @@ from wattcast.models.power import PHYSICAL
 from wattcast.models.power.boosted import BoostedPowerModel
 from wattcast.models.power.physical import POOLED, PhysicalPowerModel
 from wattcast.models.store import Artifact
-from wattcast.predictor.parts.power_models import PowerModels
+from wattcast.predictor.parts.power_models import TARGET, PowerModels
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
     from wattcast.training.retrain.gate import Policy
+    from wattcast.training.retrain.inputs import Mode as FitMode
     from wattcast.training.retrain.inputs import Order, Retrained
 
 
@@ -41,7 +47,8 @@ class Attempt:
 
     ``snapshot`` is the registry that the candidate is judged against, ``made`` the folder for new
     artifacts, ``kept`` that of fits which outlive an attempt, ``tell`` takes the stage and the
-    share of the work that is done.
+    share of the work that is done. ``mode`` is what ``auto`` has come to for a power model, ``why``
+    the reason (``plan.chosen``).
     """
 
     services: Services
@@ -54,6 +61,8 @@ class Attempt:
     made: Path
     kept: Path
     tell: Callable[[str, float], None]
+    mode: FitMode = "new_gpu"
+    why: str = ""
     rest: Rest = field(default_factory=Rest)
 
     def rows(self, batches: Sequence[UUID]) -> Iterator[tuple[UUID, Measurement]]:
@@ -66,13 +75,13 @@ class Attempt:
         schema: SchemaReference,
         features: tuple[str, ...],
         families: tuple[str, ...],
-        mode: Mode = "new_gpu",
     ) -> Order:
         """What to train for a board, under a version of its own."""
         from wattcast.training.retrain.inputs import Order
 
         version = self.data.registry.reserve_version()
-        return Order(self.gpu.id, board, schema, features, families, mode, version, self.policy)
+        own = features, families, self.mode, version, self.policy
+        return Order(self.gpu.id, board, schema, *own)
 
     @property
     def launches(self) -> Launches:
@@ -82,11 +91,12 @@ class Attempt:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A judged candidate for a place."""
+    """A judged candidate for a place; ``measured`` are the uploaded rows it was trained on."""
 
     place: Place
     retrained: Retrained[Any]
-    rest: Rest
+    attempt: Attempt
+    measured: Sequence[Measurement]
 
     @property
     def card(self) -> Card:
@@ -107,8 +117,34 @@ class Outcome:
             "watts_factor": card.watts_factor if isinstance(card, ModelCard) else None,
             "verdict": self.retrained.verdict.model_dump(mode="json"),
             "scores": [scores.model_dump(mode="json") for scores in card.scores],
-            "left_out": self.rest,
+            "mode": self.attempt.mode if place.target == TARGET else None,
+            "why": self.attempt.why,
+            "left_out": self.attempt.rest.counts,
+            "held_out": self._held_out(),
         }
+
+    def _held_out(self) -> list[dict[str, Any]]:
+        """Old and new on launches whose kernels were left out."""
+        found = self.retrained.compared
+        old = list(found.opponents.values())[-1] if found.opponents else None
+        step = -(-len(found.at) // MOST_SHOWN) or 1
+        return [
+            {
+                "kernel": self.measured[found.at[row]].kernel_group,
+                "measured": _short(found.measured[row]),
+                "old": None if old is None or np.isnan(old[row]) else _short(old[row]),
+                "new": _short(found.candidate[row]),
+            }
+            for row in range(0, len(found.at), step)
+        ]
+
+
+MOST_SHOWN = 400
+"""Launches left out that a result holds, evenly chosen: as many as a picture shows apart."""
+
+
+def _short(value: float) -> float:
+    return float(f"{value:.6g}")
 
 
 Floats = NDArray[np.float64]
@@ -157,11 +193,10 @@ def opponent_of_launches(
     """The same where the launches ``[n]`` have been worked out."""
     card = answering.card
     if card.family != PHYSICAL:
-        return Opponent(
-            f"{card.family} model that answers now",
-            boosted_watts(BoostedPowerModel(answering), rows, gpu),
-            marks=card.marks,
-        )
+        name = f"{card.family} model that answers now"
+        watts, guessed = boosted_watts(BoostedPowerModel(answering), rows, gpu)
+        note = GRID_GUESSED.format(model=name, guessed=guessed) if guessed else ""
+        return Opponent(name, watts, note, card.marks)
     model = PhysicalPowerModel(answering, gpu)
     watts = np.array(
         [
@@ -179,16 +214,51 @@ def opponent_of_launches(
     return Opponent("uncalibrated physical model that answers now", watts, marks=card.marks)
 
 
-def boosted_watts(model: BoostedPowerModel, rows: Sequence[Measurement], gpu: GpuProfile) -> Floats:
-    """Watts ``[n]`` that a model gives measured launches; NaN where they lack an input of it."""
+GRID_GUESSED = (
+    "{guessed} rows do not tell their grid, which the {model} looks at: the answer nearest to the "
+    "measurement counts, of those over the grids that it knows"
+)
+"""Who gets the benefit of the doubt is beaten only by what really is better. Asked at one usual
+grid instead, it could look much worse than it is, and any candidate would be promoted."""
+
+_GRIDS = np.linspace(0.02, 0.98, 13)
+"""Quantiles of the grids that a model knows, at which it is asked where a row does not tell its
+own; a convention of ours."""
+
+
+def boosted_watts(
+    model: BoostedPowerModel, rows: Sequence[Measurement], gpu: GpuProfile
+) -> tuple[Floats, int]:
+    """Watts ``[n]`` that a model gives launches whose power was measured; NaN where they lack an
+    input of it, or ran at other clocks than it answers for. And at how many of them the grid
+    was guessed (``GRID_GUESSED``)."""
     card = model.card
     schema = card.feature_schema.id
     found = np.full(len(rows), np.nan)
-    having = [at for at, row in enumerate(rows) if schema in row.vectors]
+    having = [
+        at for at, row in enumerate(rows) if schema in row.vectors and at_default_clocks(row, gpu)
+    ]
     if not having:
-        return found
-    vectors = vectors_of([rows[at] for at in having], schema, card.feature_names, gpu)
-    whole = complete(card, vectors)
-    if whole.any():
-        found[np.array(having)[whole]] = model.predict_watts(vectors[whole])
-    return found
+        return found, 0
+    own, names = [rows[at] for at in having], card.feature_names
+
+    def asked(blocks: float) -> Floats:
+        vectors = vectors_of(own, schema, names, gpu, blocks)
+        whole = complete(card, vectors)
+        watts = np.full(len(own), np.nan)
+        if whole.any():
+            watts[whole] = model.predict_watts(vectors[whole])
+        return watts
+
+    watts = asked(np.nan)
+    silent = np.isnan(watts)
+    if silent.any() and "blocks_per_sm" in names:
+        points = np.array(model.background.points)[:, names.index("blocks_per_sm")]
+        each = np.array([asked(blocks) for blocks in np.quantile(points, _GRIDS) * gpu.sm_count])
+        measured = np.array([row.power_watts for row in own], dtype=np.float64)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            errors = np.nan_to_num(np.abs(np.log(each / measured)), nan=np.inf)
+        nearest = each[errors.argmin(axis=0), np.arange(len(own))]
+        watts = np.where(silent, nearest, watts)
+    found[np.array(having)] = watts
+    return found, int(np.count_nonzero(silent & ~np.isnan(watts)))

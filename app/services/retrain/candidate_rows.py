@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -32,8 +32,22 @@ PREFERRED_SCHEMA = "alavani2023"
 FindRows = Callable[[Sequence[UUID]], Iterator[tuple[UUID, Measurement]]]
 
 
-Rest = Counter[str]
-"""Rows that do not train, counted by reason."""
+MOST_TOLD = 1000
+"""Rows that do not train which are told one by one; all of them are counted."""
+
+
+@dataclass
+class Rest:
+    """Rows that do not train: counted by reason, and the first of them with batch and number."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    rows: list[tuple[UUID, int, str]] = field(default_factory=list)
+
+    def add(self, batch: UUID, row: int, why: str) -> None:
+        """One more row that does not train."""
+        self.counts[why] += 1
+        if len(self.rows) < MOST_TOLD:
+            self.rows.append((batch, row, why))
 
 
 @dataclass(frozen=True)
@@ -64,8 +78,12 @@ class Together:
 
     def where(self, reasons: Sequence[str | None], rest: Rest) -> Together:
         """Those without a reason against them."""
-        rest.update(reason for reason in reasons if reason is not None)
-        kept = [row for row, why in zip(self.rows, reasons, strict=True) if why is None]
+        kept = []
+        for (batch, row), why in zip(self.rows, reasons, strict=True):
+            if why is None:
+                kept.append((batch, row))
+            else:
+                rest.add(batch, row.row, why)
         return replace(self, rows=kept)
 
     def uploads(self, vectors: NDArray[np.float64]) -> Uploads:
@@ -119,7 +137,7 @@ class Gathered:
         known = frozenset(UUID(batch) for batch in trained_on)
         earlier = store.get_many([batch for batch in known if batch not in self.batches])
         wanted = replace(self.wanted, board=self.board)
-        found = _usable(find(list(earlier)), wanted, self.schema_id, rest) if earlier else []
+        found = usable(find(list(earlier)), wanted, self.schema_id, rest) if earlier else []
         return Together(
             {**self.batches, **earlier}, [*self.rows, *found], known, self.wanted.target
         )
@@ -160,32 +178,44 @@ def gathered(
         raise DataError(
             f"features of {', '.join(old[:5])} follow another definition of {schema}: upload again"
         )
-    rows = _usable(find(list(batches)), wanted, schema, rest)
-    if not rows:
-        raise nothing_left(wanted.gpu, rest)
+    rows = usable(find(list(batches)), wanted, schema, rest)
+    return Gathered(batches, rows, one_board(rows, wanted.gpu, rest), schema, wanted)
+
+
+def one_board(rows: Iterable[tuple[UUID, Measurement]], gpu: GpuProfile, rest: Rest) -> str:
+    """The board that all rows are of. Raises DataError where there are several, or no rows."""
     boards = sorted({row.board or "" for _, row in rows})
+    if not boards:
+        raise nothing_left(gpu, rest)
     if len(boards) > 1:
         raise DataError(
             "the measurements are of several boards; name one of them",
             field="board",
             known=boards,
         )
-    return Gathered(batches, rows, boards[0], schema, wanted)
+    return boards[0]
+
+
+def has_base(gpu_id: str, champion: Champion | None) -> bool:
+    """Whether rows that the packaged model of a GPU was trained on are at hand and count."""
+    from wattcast.training.data.datasets import find_data
+    from wattcast.training.power_rows import SCHEMA, THESIS_FILES
+    from wattcast.training.retrain.inputs import knows_base
+
+    if champion is None or not knows_base(champion.card) or gpu_id not in THESIS_FILES:
+        return False
+    known = get_schema(SCHEMA).model_fields
+    return find_data() is not None and champion.card.feature_names == known
 
 
 def base_rows(gpu_id: str, champion: Champion | None) -> Base | None:
-    """Rows that the packaged model of a GPU was trained on, where they are at hand and count."""
-    from wattcast.training.data.datasets import find_data
-    from wattcast.training.power_rows import SCHEMA, THESIS_FILES, source_of, training_table
-    from wattcast.training.retrain.inputs import Base, knows_base
+    """Those rows, where they are."""
+    from wattcast.training.power_rows import source_of, training_table
+    from wattcast.training.retrain.inputs import Base
 
-    if champion is None or not knows_base(champion.card) or gpu_id not in THESIS_FILES:
-        return None
-    if find_data() is None or champion.card.feature_schema.id != SCHEMA:
+    if not has_base(gpu_id, champion):
         return None
     table = training_table(gpu_id)
-    if table.rows["as_recomputed"].vectors.shape[1] != len(champion.card.features):
-        return None
     return Base(table.rows["as_recomputed"], (source_of(table.clean),))
 
 
@@ -197,36 +227,40 @@ def _schema_of(batches: Iterable[Batch]) -> str:
     return min(shared, key=lambda one: (one != PREFERRED_SCHEMA, one == "activity1", one))
 
 
-def _usable(
+def usable(
     found: Iterable[tuple[UUID, Measurement]],
     wanted: Wanted,
-    schema: str,
+    schema: str | None,
     rest: Rest,
 ) -> list[tuple[UUID, Measurement]]:
+    """Rows that count; of any schema, where none is named."""
     rows = []
     for batch, row in found:
         why = _unusable(row, wanted, schema)
         if why is None:
             rows.append((batch, row))
         else:
-            rest[why] += 1
+            rest.add(batch, row.row, why)
     return rows
 
 
-def _unusable(row: Measurement, wanted: Wanted, schema: str) -> str | None:
+def _unusable(row: Measurement, wanted: Wanted, schema: str | None) -> str | None:
     if (row.power_watts if wanted.target == "power" else row.time_seconds) is None:
         return f"no {wanted.target} was measured"
     if wanted.board is not None and (row.board or "") != wanted.board:
         return "of another board"
-    if schema not in row.vectors:
+    if schema is not None and schema not in row.vectors:
         return f"no features of {schema}"
-    if wanted.any_clocks:
+    if wanted.any_clocks or at_default_clocks(row, wanted.gpu):
         return None
-    at = Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(wanted.gpu)
-    usual = default_clocks(wanted.gpu)
-    if any(abs(a / b - 1) > SAME_CLOCK for a, b in zip(at, usual, strict=True)):
-        return "measured at other clocks than the models answer for"
-    return None
+    return "measured at other clocks than the models answer for"
+
+
+def at_default_clocks(row: Measurement, gpu: GpuProfile) -> bool:
+    """Whether a launch ran at the clocks that boosted models answer for."""
+    at = Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(gpu)
+    usual = default_clocks(gpu)
+    return all(abs(a / b - 1) <= SAME_CLOCK for a, b in zip(at, usual, strict=True))
 
 
 def _gaps(
@@ -251,15 +285,20 @@ def complete(card: ModelCard, vectors: NDArray[np.float64]) -> NDArray[np.bool_]
 
 
 def vectors_of(
-    rows: Sequence[Measurement], schema_id: str, inputs: Sequence[str], gpu: GpuProfile
+    rows: Sequence[Measurement],
+    schema_id: str,
+    inputs: Sequence[str],
+    gpu: GpuProfile,
+    blocks: float = np.nan,
 ) -> NDArray[np.float64]:
-    """Model inputs ``[n, k]``: fields of the schema, and what follows from the launch."""
+    """Model inputs ``[n, k]``: fields of the schema, and what follows from the launch; of
+    ``blocks`` where a row does not tell its grid."""
     names = [each.name for each in get_schema(schema_id).fields]
     fields = dict(zip(names, np.array([row.vectors[schema_id] for row in rows]).T, strict=True))
     if any(name not in fields for name in inputs):
-        fields |= launch_features(
-            fields["grid_size"], fields["block_size"], fields["occupancy"], gpu
-        )
+        told = fields["grid_size"]
+        grid = np.where(np.isnan(told), blocks, told)
+        fields |= launch_features(grid, fields["block_size"], fields["occupancy"], gpu)
     return np.column_stack([fields[name] for name in inputs]).astype(np.float64)
 
 
@@ -292,5 +331,5 @@ def _source(batch: Batch) -> Source:
 
 def nothing_left(gpu: GpuProfile, rest: Rest) -> DataError:
     """The error of a retraining whose rows all fall away, with the reasons."""
-    why = ", ".join(f"{count} {reason}" for reason, count in sorted(rest.items()))
+    why = ", ".join(f"{count} {reason}" for reason, count in sorted(rest.counts.items()))
     return DataError(f"no measurement of {gpu.id} is left to train on ({why or 'there are none'})")

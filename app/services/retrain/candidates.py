@@ -8,6 +8,7 @@ activity is known.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,6 +30,7 @@ from wattcast.app.services.retrain.candidate_rows import (
     nothing_left,
 )
 from wattcast.app.services.retrain.launches import MeasuredAt
+from wattcast.app.store.measurements import Measurement
 from wattcast.app.store.registry import Place
 from wattcast.features.schemas import get_schema
 from wattcast.models.cards import BoardFacts, ModelCard, SchemaReference
@@ -39,7 +41,7 @@ from wattcast.models.time.calibration import CorrectedTimes, TimeBoard, features
 from wattcast.predictor.parts.power_models import PHYSICAL_SCHEMA, TARGET, unseen_error_watts
 
 if TYPE_CHECKING:
-    from wattcast.training.retrain.inputs import Champion
+    from wattcast.training.retrain.inputs import Champion, Uploads
 
 
 CONTINUABLE = ("xgboost", "catboost", "average")
@@ -56,27 +58,19 @@ def retrain_power(attempt: Attempt) -> Outcome:
     from wattcast.training.engine import open_engine
     from wattcast.training.retrain.run import retrain
 
-    request, gpu, rest = attempt.request, attempt.gpu, attempt.rest
-    measurements, settings = attempt.data.measurements, attempt.services.settings
-    batches = measurements.get_many(request.batches)
-    wanted = Wanted(gpu, request.board)
-    found = gathered(batches, attempt.rows, wanted, request.schema_id, rest)
-    place = Place(gpu.id, found.board, TARGET)
-    answering = serving(attempt.services.power, attempt.artifacts, attempt.snapshot, place)
-    champion = _champion(attempt, answering, place, found.schema_id)
-    known = _trained_on(None if champion is None else champion.card.board, place)
-    together = found.with_earlier(known, measurements, attempt.rows, rest)
-    uploads, measured = found.boosted(champion, together, rest)
+    gpu, settings = attempt.gpu, attempt.services.settings
+    given = boosted_rows(attempt)
+    found, place, champion, measured = given.found, given.place, given.champion, given.measured
     beside = None
-    if champion is None or answering.card != champion.card:
-        beside = opponent(answering, measured, attempt.launches)
+    if champion is None or given.answering.card != champion.card:
+        beside = opponent(given.answering, measured, attempt.launches)
     inputs, families = found.inputs(champion), _families(attempt, champion)
-    order = attempt.order(place.board, found.reference, inputs, families, request.mode)
+    order = attempt.order(place.board, found.reference, inputs, families)
     with open_engine(settings.dask, settings.job_threads, settings.dask_rows) as engine:
         retrained = retrain(
             order,
-            uploads,
-            base_rows(gpu.id, champion) if request.mode == "full" else None,
+            given.uploads,
+            base_rows(gpu.id, champion) if attempt.mode == "full" else None,
             champion,
             attempt.made,
             opponents={beside.name: beside.watts} if beside and beside.name else {},
@@ -86,11 +80,40 @@ def retrain_power(attempt: Attempt) -> Outcome:
             checkpoints=Checkpoints(attempt.kept),
             progress=attempt.tell,
         )
-    return Outcome(place, retrained, rest)
+    return Outcome(place, retrained, attempt, measured)
 
 
-def _champion(
-    attempt: Attempt, answering: Artifact[ModelCard], place: Place, schema_id: str
+@dataclass(frozen=True)
+class BoostedRows:
+    """What trees are fitted to: the rows as models take them, and the measurements behind them in
+    the same order; who answers for their board now, and the trees to start from."""
+
+    found: Gathered
+    place: Place
+    answering: Artifact[ModelCard]
+    champion: Champion | None
+    uploads: Uploads
+    measured: Sequence[Measurement]
+
+
+def boosted_rows(attempt: Attempt) -> BoostedRows:
+    """The rows of a request that trees can be fitted to. Raises DataError where there are none."""
+    request, rest = attempt.request, attempt.rest
+    measurements = attempt.data.measurements
+    batches = measurements.get_many(request.batches)
+    wanted = Wanted(attempt.gpu, request.board)
+    found = gathered(batches, attempt.rows, wanted, request.schema_id, rest)
+    place = Place(attempt.gpu.id, found.board, TARGET)
+    answering = serving(attempt.services.power, attempt.artifacts, attempt.snapshot, place)
+    champion = champion_for(attempt, answering, found.schema_id)
+    known = trained_on(None if champion is None else champion.card.board, place)
+    together = found.with_earlier(known, measurements, attempt.rows, rest)
+    uploads, measured = found.boosted(champion, together, rest)
+    return BoostedRows(found, place, answering, champion, uploads, measured)
+
+
+def champion_for(
+    attempt: Attempt, answering: Artifact[ModelCard], schema_id: str
 ) -> Champion | None:
     """The model to beat and to start from: the one that answers for this board now, or, where
     that one cannot be continued, the best of the packaged ones that can.
@@ -106,7 +129,7 @@ def _champion(
     known = [
         card
         for card in power.base_cards()
-        if (card.gpu, card.feature_schema.id) == (place.gpu, schema_id)
+        if (card.gpu, card.feature_schema.id) == (attempt.gpu.id, schema_id)
         and card.family in CONTINUABLE
     ]
     return Champion(power.artifact(min(known, key=unseen_error_watts))) if known else None
@@ -116,7 +139,7 @@ def _families(attempt: Attempt, champion: Champion | None) -> tuple[str, ...]:
     request = attempt.request
     if request.families:
         return tuple(dict.fromkeys(request.families))
-    if request.mode == "continue" and champion is not None:
+    if attempt.mode == "continue" and champion is not None:
         singles = champion.artifact.members or (champion.artifact,)
         return tuple(single.card.family for single in singles)
     return ("xgboost", "catboost")
@@ -133,11 +156,11 @@ def calibrate_power(attempt: Attempt) -> Outcome:
     from wattcast.training.retrain.new_gpu import calibrate_power as calibrate
 
     gpu, power = attempt.gpu, attempt.services.power
-    found = _gathered(attempt, "power")
+    found = launch_rows(attempt, TARGET)
     place = Place(gpu.id, found.board, TARGET)
     answering = serving(power, attempt.artifacts, attempt.snapshot, place)
     card = answering.card
-    together, launches = _launches(attempt, found, _trained_on(card.board, place))
+    together, launches = _launches(attempt, found, trained_on(card.board, place))
     beside = opponent_of_launches(answering, together.measured, launches, gpu)
     packaged = power.physical_artifact(gpu.id)
     pooled = packaged.card.gpu == POOLED
@@ -154,7 +177,7 @@ def calibrate_power(attempt: Attempt) -> Outcome:
         notes=(beside.note,) if beside.note else (),
         champion=beside.watts if together.known else None,
     )
-    return Outcome(place, retrained, attempt.rest)
+    return Outcome(place, retrained, attempt, together.measured)
 
 
 def calibrate_time(attempt: Attempt) -> Outcome:
@@ -165,10 +188,10 @@ def calibrate_time(attempt: Attempt) -> Outcome:
     from wattcast.training.retrain.launch_time import calibrate_time as calibrate
 
     gpu = attempt.gpu
-    found = _gathered(attempt, TIME)
+    found = launch_rows(attempt, TIME)
     place = Place(gpu.id, found.board, TIME)
-    champion = _correction(attempt, place)
-    known = _trained_on(None if champion is None else champion.card.board, place)
+    champion = correction_of(attempt, place)
+    known = trained_on(None if champion is None else champion.card.board, place)
     together, launches = _launches(attempt, found, known)
     order = attempt.order(place.board, _SCHEMA, (), ())
     attempt.tell("folds", 0.3)
@@ -187,13 +210,15 @@ def calibrate_time(attempt: Attempt) -> Outcome:
         opponents={DEFAULT if champion is None else CHAMPION: now},
         champion=now if known else None,
     )
-    return Outcome(place, retrained, attempt.rest)
+    return Outcome(place, retrained, attempt, together.measured)
 
 
 _SCHEMA = SchemaReference(id=PHYSICAL_SCHEMA, sha256=get_schema(PHYSICAL_SCHEMA).sha256)
 
 
-def _gathered(attempt: Attempt, target: str) -> Gathered:
+def launch_rows(attempt: Attempt, target: str) -> Gathered:
+    """The rows of a request that the physical power model, or the default time model, can be held
+    against, at any clocks. Raises DataError where there are none."""
     request = attempt.request
     batches = attempt.data.measurements.get_many(request.batches)
     wanted = Wanted(
@@ -215,12 +240,12 @@ def _launches(
     return together, [each for each in launches if not isinstance(each, str)]
 
 
-def _trained_on(board: BoardFacts | TimeBoard | None, place: Place) -> Sequence[str]:
+def trained_on(board: BoardFacts | TimeBoard | None, place: Place) -> Sequence[str]:
     """Batches that the board's own champion was trained on."""
     return board.batches if board is not None and board.label == place.board else ()
 
 
-def _correction(attempt: Attempt, place: Place) -> CorrectedTimes | None:
+def correction_of(attempt: Attempt, place: Place) -> CorrectedTimes | None:
     """What corrects the times of a board now."""
     version = attempt.snapshot.answering(place)
     if version is None:

@@ -57,6 +57,18 @@ class Launches:
 
     def of(self, rows: Sequence[Measurement]) -> list[MeasuredAt | str]:
         """Each launch, or why nothing can be said of it."""
+        told = self._told(rows)
+        return [
+            found if isinstance(found, str) else self._at(row, *found)
+            for row, found in zip(rows, told, strict=True)
+        ]
+
+    def refused(self, rows: Sequence[Measurement]) -> list[str | None]:
+        """Why nothing can be said of a launch, as far as that shows without working it out."""
+        return [found if isinstance(found, str) else None for found in self._told(rows)]
+
+    def _told(self, rows: Sequence[Measurement]) -> list[tuple[Activity, str | None] | str]:
+        """The activity of each launch and its code, if that is known; or what is wrong."""
         activities = [_activity(row) for row in rows]
         wanted = {
             row.ptx_sha256
@@ -64,17 +76,18 @@ class Launches:
             if row.ptx_sha256 and isinstance(activity, Activity)
         }
         texts = self.texts(sorted(wanted))
-        return [
-            activity if isinstance(activity, str) else self._at(row, activity, texts)
-            for row, activity in zip(rows, activities, strict=True)
-        ]
+        found: list[tuple[Activity, str | None] | str] = []
+        for row, activity in zip(rows, activities, strict=True):
+            ptx = texts.get(row.ptx_sha256 or "")
+            if isinstance(activity, str):
+                found.append(activity)
+            elif ptx is None and _needs_code(activity):
+                found.append("uses atomics or matrix units, of which features do not tell enough")
+            else:
+                found.append((activity, ptx))
+        return found
 
-    def _at(
-        self, row: Measurement, activity: Activity, texts: Mapping[str, str]
-    ) -> MeasuredAt | str:
-        ptx = texts.get(row.ptx_sha256 or "")
-        if ptx is None and _needs_code(activity):
-            return "uses atomics or matrix units, of which features do not tell enough"
+    def _at(self, row: Measurement, activity: Activity, ptx: str | None) -> MeasuredAt | str:
         more = NOTHING_BESIDE if ptx is None else self._beside(row, ptx)
         gpu = self.gpu
         clocks = Clocks(core_mhz=row.core_mhz, memory_mhz=row.memory_mhz).pair(gpu)

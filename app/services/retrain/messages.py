@@ -7,7 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Mode = Literal["full", "continue", "new_gpu"]
+Mode = Literal["auto", "full", "continue", "new_gpu"]
 Target = Literal["power", "time"]
 
 
@@ -37,11 +37,13 @@ class RetrainOptions(BaseModel):
         "that is continued.",
     )
     mode: Mode = Field(
-        "full",
-        description="`full` fits anew on the rows of the packaged model (where WATTCAST_DATA has "
-        "them) and the uploads; `continue` adds trees to the champion, fitted on the uploads; "
-        "`new_gpu` draws the physical model (of other GPUs, where this one has none) to the "
-        "uploads, and takes no families.",
+        "auto",
+        description="`auto` starts from the model that answers for the board now: it calibrates a "
+        "physical model, adds trees to an XGBoost or CatBoost model, and fits anew where neither "
+        "can be done; `dry_run` tells which. `full` fits anew on the rows of the packaged model "
+        "(where WATTCAST_DATA has them) and the uploads; `continue` adds trees to the champion, "
+        "fitted on the uploads; `new_gpu` shrinks the physical model (of other GPUs, where this "
+        "one has none) toward the uploads, and takes no families.",
     )
     schema_id: str | None = Field(
         None,
@@ -67,6 +69,63 @@ class RetrainRequest(RetrainOptions):
     """A retraining on batches that were uploaded before."""
 
     batches: list[UUID] = Field(min_length=1, max_length=1000)
+    dry_run: bool = Field(
+        False,
+        description="Only tell what would be done, and what each row would be used for. Nothing is "
+        "trained, queued or stored.",
+    )
+
+
+class PlannedKernel(BaseModel):
+    """Launches of one kernel group that would train."""
+
+    kernel: str = Field(description="The kernel group, as rows name it.")
+    rows: int = Field(description="Of these batches.")
+    earlier_rows: int = Field(description="Of batches that the board's champion was trained on.")
+    known: bool = Field(
+        description="The model that is started from learned this kernel from earlier data, so it "
+        "tells nothing of kernels never measured."
+    )
+    fold: int | None = Field(description="Left out together with the others of this fold, from 1.")
+
+
+class LeftOutRow(BaseModel):
+    """A row that would not train."""
+
+    batch: UUID
+    row: int
+    reason: str
+
+
+class Plan(BaseModel):
+    """What would be done for one target."""
+
+    target: Target
+    mode: Literal["full", "continue", "new_gpu"] | None = Field(description="Null for `time`.")
+    why: str = Field(description="Why this mode.")
+    answers_now: str = Field(description="The model to beat.")
+    starts_from: str | None = Field(description="Card of the model started from, if there is one.")
+    rows: int = Field(description="Rows that would train, earlier ones among them.")
+    kernels: list[PlannedKernel] = Field(description="By kernel group.")
+    folds: int = Field(
+        description="Each fold leaves its kernels out once, to judge and to measure intervals."
+    )
+    judged_kernels: int = Field(description="Kernel groups on which old and new are compared.")
+    left_out: dict[str, int] = Field(description="Rows that would not train, by reason.")
+    left_out_rows: list[LeftOutRow] = Field(description="The first 1000 of them.")
+    obstacles: list[str] = Field(
+        description="Why nothing could be promoted with these rows. Empty: it is for the "
+        "comparison to say."
+    )
+    notes: list[str]
+
+
+class PlanAnswer(BaseModel):
+    """Answer of ``POST /retrain`` with ``dry_run``."""
+
+    gpu: str
+    board: str | None = Field(description="Null: rows without a label.")
+    targets: list[Plan]
 
 
 class JobAnswer(BaseModel):
@@ -84,7 +143,9 @@ class JobAnswer(BaseModel):
     cancel_requested: bool
     request: dict[str, Any]
     result: dict[str, Any] | None = Field(
-        description="Of a retraining: whether it was promoted, the versions made, the verdict with "
-        "its reasons, and the scores; `also` holds the same of a second target."
+        description="Of a retraining: mode, whether it was promoted, the versions made, the "
+        "verdict with its reasons, and the scores; `also` holds the same of a second target. "
+        "`GET /jobs/{id}` adds `held_out`, the launches of kernels left out: `kernel`, "
+        "`measured`, `old` and `new` in watts or seconds."
     )
     error: dict[str, Any] | None = Field(description="`kind` is the slug of a problem type.")

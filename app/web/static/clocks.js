@@ -14,7 +14,9 @@ const number = (id) => (byId(id).value.trim() ? Number(byId(id).value) : null);
 function clocksRequest() {
   const limits = byId("clocks-limits").value.split(/[\s,;]+/).filter(Boolean).map(Number);
   const under = limits.length ? { power_limit_watts: limits } : { clocks: "grid" };
-  return { ...kernel.request(), gpu: kernel.gpu(), ...under, ...constrained() };
+  const model = byId("clocks-model").value;
+  const asked = model === "physical" ? kernel.models() : { model };
+  return { ...kernel.request(), gpu: kernel.gpu(), ...asked, ...under, ...constrained() };
 }
 
 function constrained() {
@@ -132,7 +134,7 @@ function showTables() {
     { title: "Limit", num: true, of: (one) => `${plain(one.power_limit_watts, 4)} W` },
   ];
   const { reference, assumptions } = found;
-  byId("clocks-note").textContent = `Voltage curve: ${assumptions.voltage_curve}. Time: ${assumptions.time_model}.`
+  byId("clocks-note").textContent = `Power: ${found.model.family}, version ${found.model.version}. Voltage curve: ${assumptions.voltage_curve}. Time: ${assumptions.time_model}.`
     + (assumptions.one_memory_clock ? " Only the core clock of this GPU can be chosen." : "")
     + (assumptions.trip_counts_guessed ? " Trip counts are guessed." : "");
   show(byId("clocks-best"), table(`Against ${plain(reference.core_mhz, 4)} and ${plain(reference.memory_mhz, 4)} MHz: `

@@ -57,7 +57,7 @@ function costRequest() {
   if (!added.length) throw new Error("Add a kernel first.");
   const body = { gpu: kernel.gpu(), ...shared() };
   if (kernel.clocks()) body.clocks = kernel.clocks();
-  if (kernel.powerModel()) body.model = kernel.powerModel();
+  Object.assign(body, kernel.models());
   const [price, currency] = [byId("cost-price").value.trim(), byId("cost-currency").value.trim()];
   if (price && !currency) throw new Error("Say in which currency the tariff is.");
   if (price) body.tariff = { price_per_kwh: Number(price), currency };

@@ -22,8 +22,7 @@ function compareRequest() {
   const body = { old: sides.old.member, new: sides.new.member, ...kernel.settings() };
   const chosen = gpuChecks(byId("diff-gpus"));
   body.gpus = chosen.length ? chosen : [kernel.gpu()];
-  Object.assign(body, kernel.operating());
-  if (kernel.powerModel()) body.model = kernel.powerModel();
+  Object.assign(body, kernel.operating(), kernel.models());
   body.limits = limits();
   return body;
 }

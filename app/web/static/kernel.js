@@ -1,6 +1,6 @@
 // The form on the left: source, kernel, launch, loops and arguments, as a request.
 
-import { post, Problem } from "./api.js";
+import { get, post, Problem } from "./api.js";
 import { SourceBox } from "./box.js";
 import { byId, dimensions, el, parseDimensions, plain, say, show } from "./dom.js";
 import { kernelsIn, languageOf } from "./source.js";
@@ -91,17 +91,28 @@ export function operating() {
   return { ...(clocks() && { clocks: clocks() }), ...(limit && { power_limit_watts: Number(limit) }) };
 }
 
-/** The power model of the form, unless it is the usual one. */
-export const powerModel = () => (byId("model").value === "auto" ? null : byId("model").value);
+/** Which power model answers, unless it is the usual one: a model, or the board's own. */
+export function models() {
+  const [board, model] = [byId("board").value.trim(), byId("model").value];
+  return { ...(board && { board }), ...((board || model !== "auto") && { model }) };
+}
+
+/** Suggest the boards of the GPU that have a model of their own. */
+async function listBoards() {
+  const chosen = gpu();
+  if (!chosen) return;
+  const found = await get(`/models/${encodeURIComponent(chosen)}/power/registry`).catch(() => ({ places: [] }));
+  if (gpu() !== chosen) return;
+  show(byId("boards"), found.places.filter((place) => place.board && place.champion)
+    .map((place) => el("option", { value: place.board })));
+}
 
 /** What a prediction takes, for one GPU or, with a list, for several. */
 export function predictRequest(gpus = null) {
   const body = request();
   if (gpus) body.gpus = gpus;
   else body.gpu = gpu();
-  Object.assign(body, operating());
-  if (powerModel()) body.model = powerModel();
-  return body;
+  return Object.assign(body, operating(), models());
 }
 
 /** Fill the form with a request that was answered before. */
@@ -116,6 +127,7 @@ export function fill(asked) {
   byId("core_mhz").value = asked.clocks?.core_mhz ?? "";
   byId("memory_mhz").value = asked.clocks?.memory_mhz ?? "";
   byId("power_limit_watts").value = asked.power_limit_watts ?? "";
+  byId("board").value = asked.board ?? "";
   for (const name of ["analysis", "time_model", "model"]) byId(name).value = asked[name] ?? "auto";
   loopValues = { ...asked.loops };
   argumentValues = { ...asked.launch.arguments };
@@ -214,4 +226,5 @@ export function start() {
     byId("source").focus();
   });
   byId("inspect").addEventListener("click", inspect);
+  byId("board").addEventListener("focus", listBoards);
 }

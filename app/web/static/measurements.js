@@ -1,8 +1,9 @@
 // Uploads of measurements, checked before they are stored, and retraining on them.
 
 import { follow, get, post, postForm, remove } from "./api.js";
-import { announce, byId, el, percent, plain, say, show, table, when } from "./dom.js";
+import { announce, byId, colour, el, percent, plain, say, show, table, when } from "./dom.js";
 import { takesFiles } from "./box.js";
+import { draw } from "./plot.js";
 import { whenOpened } from "./tabs.js";
 
 const SHOWN_ROWS = 20;
@@ -11,6 +12,7 @@ const PREVIEW_LINES = 5;
 
 let file = null;
 let checking = null;
+let checked = null;
 const chosen = new Set();
 
 function form() {
@@ -24,16 +26,22 @@ function form() {
 async function choose(given) {
   file = given;
   byId("upload-name").textContent = `${file.name}, ${plain(file.size / 1024)} KiB`;
+  byId("upload").disabled = true;
   await check();
 }
 
-/** Ask the service what it would take of the file; the latest question counts. */
-async function check() {
+/** Ask the service what it would take of the file; the latest question counts. A field that is left
+ *  by pressing Upload asks too, so the button stays as it is and waits for the answer. */
+function check() {
+  checked = look();
+  return checked;
+}
+
+async function look() {
   if (!file) return;
   checking?.abort();
   checking = new AbortController();
   const { signal } = checking;
-  byId("upload").disabled = true;
   say(byId("upload-error"), "");
   byId("upload-busy").textContent = "checking each row";
   try {
@@ -44,6 +52,7 @@ async function check() {
     if (error.name === "AbortError") return;
     show(byId("upload-check"), await preview());
     say(byId("upload-error"), error.message);
+    byId("upload").disabled = true;
   }
   byId("upload-busy").textContent = "";
 }
@@ -72,7 +81,8 @@ const rejected = (rows) => table(
 
 async function upload(event) {
   event.preventDefault();
-  if (!file) return;
+  await checked;
+  if (!file || byId("upload").disabled) return;
   say(byId("upload-error"), "");
   byId("upload").disabled = true;
   byId("upload-busy").textContent = "storing";
@@ -140,27 +150,83 @@ function deleteButton(batch) {
   return button;
 }
 
-async function retrain(event) {
-  event.preventDefault();
-  say(byId("retrain-error"), "");
-  if (!chosen.size) {
-    say(byId("retrain-error"), "Choose batches above first.");
-    return;
-  }
+function retrainRequest() {
+  if (!chosen.size) throw new Error("Choose batches above first.");
   const body = {
     gpu: byId("retrain-gpu").value, mode: byId("retrain-mode").value, batches: [...chosen],
     targets: byId("retrain-targets").value.split(" "),
     promote: byId("retrain-promote").checked,
   };
+  if (byId("retrain-board").value.trim()) body.board = byId("retrain-board").value.trim();
   if (byId("retrain-family").value) body.families = [byId("retrain-family").value];
+  return body;
+}
+
+/** Show what would be done; a button below it does it. */
+async function plan(event) {
+  event.preventDefault();
+  say(byId("retrain-error"), "");
+  byId("job").hidden = true;
+  byId("retrain").disabled = true;
+  byId("retrain-busy").textContent = "looking at each row";
+  try {
+    const body = retrainRequest();
+    const found = await post("/retrain", { ...body, dry_run: true });
+    const start = el("button", { type: "button", id: "retrain-start", onclick: () => retrain(body) }, "Start this retraining");
+    show(byId("plan"), found.targets.map((one) => planOf(one, found)), el("div", { class: "row" }, start));
+    announce("The plan is shown; nothing has started.");
+  } catch (error) {
+    show(byId("plan"));
+    say(byId("retrain-error"), error.message);
+  }
+  byId("retrain-busy").textContent = "";
+  byId("retrain").disabled = false;
+}
+
+const MODES = {
+  new_gpu: "The physical model is calibrated", continue: "Trees are added", full: "New trees are fitted",
+};
+
+function planOf(one, { gpu, board }) {
+  const where = `${gpu}${board ? `, board ${board}` : ""}`;
+  const left = Object.entries(one.left_out);
+  return el("div", { class: "planned" },
+    el("h3", {}, `${one.target} of ${where}: ${one.mode ? MODES[one.mode].toLowerCase() : "times are corrected"}`),
+    el("p", { class: "wrap" }, `Why: ${one.why}.`),
+    el("p", {}, `${one.rows} rows of ${one.kernels.length} kernels train. Each kernel is left out once, in `
+      + `${one.folds} folds. Old and new are compared on ${one.judged_kernels} kernels.`),
+    one.obstacles.length ? el("div", { class: "notice bad" }, el("p", {}, "With these rows nothing can be promoted:"),
+      el("ul", {}, one.obstacles.map((text) => el("li", { class: "wrap" }, text)))) : null,
+    one.notes.map((text) => el("p", { class: "hint wrap" }, text)),
+    el("details", {}, el("summary", {}, "Rows by kernel"), table("What trains, and in which fold it is left out", [
+      { title: "Kernel", head: true, class: "wrap", of: (row) => row.kernel },
+      { title: "Rows", num: true, of: (row) => row.rows },
+      { title: "Earlier rows", num: true, of: (row) => row.earlier_rows },
+      { title: "Fold", num: true, of: (row) => row.fold ?? "" },
+      { title: "Known before", of: (row) => (row.known ? "yes" : "") },
+    ], one.kernels)),
+    left.length ? [table("Rows that do not train", [
+      { title: "Reason", head: true, class: "wrap", of: ([why]) => why },
+      { title: "Rows", num: true, of: ([, count]) => count },
+    ], left), el("details", {}, el("summary", {}, "Which rows"), table("The first of them", [
+      { title: "Row", num: true, of: (row) => row.row },
+      { title: "Reason", class: "wrap", of: (row) => row.reason },
+    ], one.left_out_rows.slice(0, SHOWN_ROWS)))] : el("p", { class: "hint" }, "No row is left out."));
+}
+
+async function retrain(body) {
+  say(byId("retrain-error"), "");
+  show(byId("plan"));
   byId("retrain").disabled = true;
   try {
     const job = await post("/retrain", body, { more: { "Idempotency-Key": crypto.randomUUID?.() ?? String(Math.random()) } });
+    listJobs();
     await watch(job);
   } catch (error) {
     say(byId("retrain-error"), error.message);
   }
   byId("retrain").disabled = false;
+  listJobs();
 }
 
 async function watch(job) {
@@ -177,25 +243,106 @@ async function watch(job) {
     bar.value = progress;
     stage.textContent = [state, name, percent(progress, 2), detail].filter(Boolean).join(" · ");
   });
-  show(box, outcome(ended));
+  show(box, outcome(ended, "job-done"));
   announce(`The retraining is ${ended.state}`);
 }
 
-function outcome(job) {
+const stateOf = (job) => (job.state !== "done" ? job.state
+  : [job.result, ...(job.result.also ?? [])].map((one) => `${one.target} ${one.promoted ? "promoted" : "not promoted"}`).join(", "));
+const whyOf = (job) => (job.state === "failed" ? job.error?.detail ?? ""
+  : [job.result, ...(job.result?.also ?? [])].flatMap((one) => one?.verdict.reasons ?? []).join("; "));
+
+/** Retrainings of before with what became of them. */
+async function listJobs() {
+  say(byId("jobs-error"), "");
+  try {
+    const jobs = await get("/jobs?limit=20");
+    show(byId("jobs"), jobs.length ? table("Newest first", [
+      { title: "Started", head: true, of: (job) => when(job.created) },
+      { title: "GPU", of: (job) => job.request.gpu },
+      { title: "Board", class: "wrap", of: (job) => job.result?.board ?? job.request.board ?? "" },
+      { title: "Mode", of: (job) => job.result?.mode ?? job.request.mode },
+      { title: "Verdict", class: "wrap", of: (job) => el("span", { class: job.result?.promoted ? "good" : null }, stateOf(job)) },
+      { title: "Why", class: "wrap", of: whyOf },
+      {
+        title: "Action", hidden: true,
+        of: (job) => (job.state === "done" ? jobButton("Show", job, () => showJob(job.id))
+          : ["queued", "running"].includes(job.state) ? jobButton("Watch", job, () => watch(job).then(listJobs)) : ""),
+      },
+    ], jobs) : el("p", { class: "hint" }, "Nothing has been retrained yet."));
+  } catch (error) {
+    say(byId("jobs-error"), error.message);
+  }
+}
+
+const jobButton = (title, job, onclick) => el("button", { type: "button", class: "plain small", onclick },
+  title, el("span", { class: "visually-hidden" }, ` the retraining of ${when(job.created)}`));
+
+async function showJob(id) {
+  try {
+    show(byId("past-job"), outcome(await get(`/jobs/${id}`), "past-done"));
+    announce("The retraining is shown below the list.");
+  } catch (error) {
+    say(byId("jobs-error"), error.message);
+  }
+}
+
+function outcome(job, id) {
   if (job.state !== "done") return el("p", { class: "error" },
     job.state === "failed" ? `It failed: ${job.error?.detail ?? "no reason is known"}` : "It was cancelled.");
-  return el("div", { id: "job-done" }, [job.result, ...(job.result.also ?? [])].map(ofTarget));
+  return el("div", { id }, [job.result, ...(job.result.also ?? [])].map(ofTarget));
 }
 
 /** Whether the candidate of one target serves now, and why if it does not. */
-function ofTarget({ candidate, verdict, promoted, gpu, target, scores: found }) {
+function ofTarget({ candidate, verdict, promoted, gpu, board, target, scores: found, held_out: rows = [] }) {
   const name = `${candidate.family}, version ${candidate.version},`;
+  const where = `${gpu}${board ? `, board ${board}` : ""}`;
   return el("div", {},
     el("p", {}, promoted
-      ? el("span", { class: "good" }, `${name} serves now for the ${target} of ${gpu}.`)
-      : `${name} is a candidate for the ${target} of ${gpu}; it does not serve. It can be promoted under Models.`),
+      ? el("span", { class: "good" }, `${name} serves now for the ${target} of ${where}.`)
+      : `${name} is a candidate for the ${target} of ${where}; it does not serve. It can be promoted under Models.`),
     verdict.reasons?.length ? el("ul", {}, verdict.reasons.map((reason) => el("li", { class: "wrap" }, reason))) : null,
+    rows.length ? heldOut(rows, target) : null,
     target === "power" ? scores(found) : timeScores(found));
+}
+
+/** Old and new against what was measured, on kernels that were left out: a picture and a table. */
+function heldOut(rows, target) {
+  const [word, unit] = target === "power" ? ["power", "W"] : ["time", "s"];
+  const figure = el("div", { class: "figure" });
+  const measured = rows.map((row) => row.measured);
+  const ends = [Math.min(...measured), Math.max(...measured)];
+  const points = (name, symbol, shade, of) => ({
+    type: "scatter", mode: "markers", name, x: measured, y: rows.map(of), text: rows.map((row) => row.kernel),
+    hovertemplate: `%{text}<br>measured %{x:.4g} ${unit}, ${name} %{y:.4g} ${unit}<extra></extra>`,
+    marker: { color: colour(shade), size: 8, symbol },
+  });
+  setTimeout(() => draw(figure, () => ({
+    title: `Predicted against measured ${word} of kernels left out, old and new; the table below says the same by kernel`,
+    data: [
+      { type: "scatter", mode: "lines", name: "as measured", x: ends, y: ends, hoverinfo: "skip", line: { color: colour("control"), dash: "dot" } },
+      points("old", "x-thin-open", "bar-up", (row) => row.old),
+      points("new", "circle-open", "bar", (row) => row.new),
+    ],
+    layout: {
+      xaxis: { title: { text: `Measured ${word}, ${unit}` }, type: "log", nticks: 8 },
+      yaxis: { title: { text: `Predicted ${word}, ${unit}` }, type: "log", nticks: 8 },
+    },
+  })));
+  const kernels = [...new Set(rows.map((row) => row.kernel))].map((kernel) => {
+    const own = rows.filter((row) => row.kernel === kernel);
+    const error = (name) => (own.some((row) => row[name] === null) ? null
+      : own.reduce((sum, row) => sum + Math.abs(row[name] / row.measured - 1), 0) / own.length);
+    return { kernel, launches: own.length, old: error("old"), new: error("new") };
+  });
+  const told = (value) => (value === null ? "unknown" : percent(value, 2));
+  return el("div", { class: "held-out" }, el("h3", {}, "Old and new on kernels left out"), figure,
+    el("details", {}, el("summary", {}, "Error by kernel"), table("Mean error of launches whose kernel was not in training", [
+      { title: "Kernel", head: true, class: "wrap", of: (one) => one.kernel },
+      { title: "Launches", num: true, of: (one) => one.launches },
+      { title: "Old", num: true, of: (one) => told(one.old) },
+      { title: "New", num: true, of: (one) => told(one.new) },
+    ], kernels)));
 }
 
 /** Scores on seen and unseen kernels beside those of no information. */
@@ -243,9 +390,11 @@ export function start() {
   takesFiles(byId("upload-drop"), choose);
   for (const id of ["upload-gpu", "upload-board", "upload-schema"]) byId(id).addEventListener("change", check);
   byId("upload-form").addEventListener("submit", upload);
-  byId("retrain-form").addEventListener("submit", retrain);
+  byId("retrain-form").addEventListener("submit", plan);
+  byId("retrain-form").addEventListener("change", () => show(byId("plan")));
   whenOpened("measurements", () => {
     fillSchemas();
     listBatches();
+    listJobs();
   });
 }

@@ -54,6 +54,10 @@ function showAll(cards, registry) {
       target() === "power" ? "the packaged default" : "the default time model, uncorrected"), "."]),
   places.filter((place) => place.board).map((place) => el("p", { class: "wrap" },
     `For board ${place.board}: ${nameOf(place.champion)}. `, rollbackButton(place.board))));
+  byId("serving").append(...registry.observed.map((one) => el("p", { class: "wrap" },
+    `${one.inside} of ${one.kernels} kernels measured${one.board ? ` on board ${one.board}` : ""} after they were predicted lay in `
+    + `the intervals of ${one.model} (promised: ${100 * one.promised} %)${one.widened > 1
+      ? `; answers are ${plain(one.widened)} times as wide until it is retrained` : ""}.`)));
   const rows = [...versions.values()];
   if (!rows.length) {
     show(byId("versions"), el("p", { class: "hint" }, `No ${target()} model of this GPU has been trained.`));
@@ -63,12 +67,13 @@ function showAll(cards, registry) {
   const isServing = (one) => places.some((place) => isSame(place.champion, one));
   show(byId("versions"), table("Error on kernels not seen, beside that of no information", [
     { title: "Model", head: true, of: (one) => nameOf(one) },
+    { title: "Board", class: "wrap", of: (one) => one.board },
     { title: "Schema", of: (one) => one.schema },
     { title: "Made", of: (one) => when(one.created) },
     { title: "Rows", num: true, of: (one) => one.rows ?? "" },
     ...ERRORS[target()],
     { title: "State", class: "wrap", of: (one) => stateOf(one, registry, isServing(one)) },
-    { title: "Action", hidden: true, of: (one) => (one.family === "physical" || isServing(one) ? "" : promoteButton(one)) },
+    { title: "Action", hidden: true, of: (one) => (isServing(one) || (one.family === "physical" && one.source !== "uploads") ? "" : promoteButton(one)) },
   ], rows, { chosen: isServing }),
   rows.filter((one) => one.scores?.length).map((one) => el("details", {},
     el("summary", {}, `Scores of ${nameOf(one)}`), target() === "power" ? scores(one.scores) : timeScores(one.scores))));

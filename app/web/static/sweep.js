@@ -27,7 +27,7 @@ function sweepRequest() {
   const chosen = gpuChecks(byId("sweep-gpus"));
   if (chosen.length > 1) body.gpus = chosen;
   else body.gpu = chosen[0] ?? kernel.gpu();
-  Object.assign(body, kernel.operating());
+  Object.assign(body, kernel.operating(), kernel.models());
   const blocks = list(byId("sweep-blocks").value);
   if (blocks.length) body.blocks = blocks.map(parseDimensions);
   const registers = list(byId("sweep-registers").value).map(Number);

@@ -1,0 +1,152 @@
+"""The regressions of the thesis' chapters 3 and 4, fitted to its published rows, and Table 6.2.
+
+The rows hold what the regressions gave, not what they were fitted to: latencies of loads by the
+threads launched (Table 3.3), throughputs by the instructions of an SM (Tables 4.4 and 4.5). Fitted
+anew, by the functions that onboarding uses, they tell whether rows and print agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from studies.thesis.printed import Compared, printed
+from wattcast.features.gpus import load_gpu
+from wattcast.features.gpus.sections import LatencyPiece, ThroughputCurve
+from wattcast.training.data.datasets import read_raw
+from wattcast.training.onboard.growth import Form, Grown, growth, latency_pieces
+
+FORMS: tuple[Form, ...] = ("linear", "logarithmic", "exponential")
+"""Columns of Table 4.4."""
+
+CURVES: Mapping[str, tuple[str, Mapping[str, tuple[str, str]]]] = MappingProxyType(
+    {
+        "tesla-k20": (
+            "K20",
+            {
+                "global": ("glob_inst_sm", "Global_Throughput"),
+                "shared": ("shar_inst_sm", "sh_throughput"),
+            },
+        ),
+        "tesla-m60": (
+            "M60",
+            {
+                "global": ("glob_inst_sim", "global_Throughput"),
+                "shared": ("shar_inst_sim", "sh_throughput"),
+            },
+        ),
+    }
+)
+"""GPU -> its file; memory -> columns of instructions and of throughput as the file names them."""
+
+MOST_LINES = 5
+"""Table 3.3's four, and the constant beyond them that the rows have."""
+
+
+class Curve(NamedTuple):
+    """A throughput over instructions: the three forms, and the curve that Table 4.5 prints."""
+
+    gpu: str
+    memory: str
+    points: int
+    forms: Mapping[Form, Grown]
+    printed: ThroughputCurve
+
+
+def throughputs(root: Path | None = None) -> Iterator[Curve]:
+    """Tables 4.4 and 4.5 for the GPUs whose rows hold throughputs. Raises DataError."""
+    for gpu, (file, memories) in CURVES.items():
+        frame = _raw(file, root)
+        for memory, (instructions, throughput) in memories.items():
+            told = getattr(load_gpu(gpu), f"{memory}_memory_throughput")
+            assert told is not None
+            pairs = np.unique(_positive(frame, instructions, throughput), axis=0)
+            x, y = pairs[:, 0].tolist(), pairs[:, 1].tolist()
+            yield Curve(gpu, memory, len(x), {form: growth(form, x, y) for form in FORMS}, told)
+
+
+class Lines(NamedTuple):
+    """Table 3.3: rows, those that have its value, and the lines found through the latter."""
+
+    rows: int
+    same: int
+    found: tuple[LatencyPiece, ...]
+    printed: tuple[LatencyPiece, ...]
+
+
+def latency_lines(root: Path | None = None) -> Lines:
+    """Table 3.3 on Tesla K20's rows. Others mix in the latency of stores (docs/schemas.md); the
+    lines are fitted to those that have the table's value to four digits."""
+    told = load_gpu("tesla-k20").global_memory_latency
+    assert told is not None
+    pairs = _positive(_raw("K20", root), "Total Threads", "avg_glob_lat")
+    bounds = [piece.below_threads or np.inf for piece in told.pieces]
+    lines = [told.pieces[at] for at in np.searchsorted(bounds, pairs[:, 0], side="right")]
+    values = np.array(
+        [one.slope * t + one.constant for one, t in zip(lines, pairs[:, 0], strict=True)]
+    )
+    same = np.unique(pairs[np.abs(pairs[:, 1] / values - 1) < 1e-4], axis=0)
+    count = int((np.abs(pairs[:, 1] / values - 1) < 1e-4).sum())
+    found = latency_pieces(same[:, 0].tolist(), same[:, 1].tolist(), MOST_LINES)
+    return Lines(len(pairs), count, found, told.pieces)
+
+
+class Recomputed(NamedTuple):
+    """Table 6.2: mean absolute errors in percent of its printed pairs, ``without`` some rows."""
+
+    rows: int
+    time_percent: float
+    power_percent: float
+    beyond_15: int
+
+
+def table_6_2(rows: tuple[Compared, ...] | None = None) -> Recomputed:
+    """Errors of the 20 printed predictions; the thesis chose them for times off by over 15 %."""
+    rows = printed().table_6_2 if rows is None else rows
+    time = np.array([abs(one.predicted_us / one.actual_us - 1) for one in rows]) * 100
+    power = np.array([abs(one.predicted_watts / one.actual_watts - 1) for one in rows]) * 100
+    return Recomputed(len(rows), float(time.mean()), float(power.mean()), int((time > 15).sum()))
+
+
+class Repeats(NamedTuple):
+    """Launches of a program that are in the rows more than once, and how their watts spread."""
+
+    program: str
+    launches: int
+    rows: int
+    mean_watts: float
+    deviation_watts: float
+
+
+def repeated_launches(frame: pd.DataFrame, least: int = 2) -> list[Repeats]:
+    """What Table 5.5 prints of single samples, of launches measured again (K20's cleaned rows):
+    the standard deviation within equal launches, pooled over a program's. Most launches first."""
+    found = []
+    keys = ["kernel_id", "grid_size", "block_size", "inst_issue_cycles"]
+    again = frame[frame.duplicated(keys, keep=False)]
+    for program, rows in again.groupby("kernel_group"):
+        groups = rows.groupby(keys)["power_w"]
+        squares = float((groups.transform("mean").sub(rows["power_w"]) ** 2).sum())
+        free = len(rows) - groups.ngroups
+        if groups.ngroups >= least:
+            deviation = (squares / free) ** 0.5
+            mean = float(rows["power_w"].mean())
+            found.append(Repeats(str(program), groups.ngroups, len(rows), mean, deviation))
+    return sorted(found, key=lambda one: -one.launches)
+
+
+def _raw(file: str, root: Path | None) -> pd.DataFrame:
+    raw = read_raw(file, root)
+    return pd.DataFrame(raw.rows, columns=list(raw.columns))
+
+
+def _positive(frame: pd.DataFrame, x: str, y: str) -> NDArray[np.float64]:
+    """Rows of two columns ``[n, 2]`` that hold numbers above 0."""
+    both = frame[[x, y]].apply(pd.to_numeric, errors="coerce").to_numpy(float)
+    return np.asarray(both[(np.isfinite(both) & (both > 0)).all(axis=1)])

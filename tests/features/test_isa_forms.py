@@ -1,0 +1,118 @@
+"""How far every instruction of the PTX ISA is followed: ``python -m tests.features.test_isa_forms``
+prints the table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Literal, NamedTuple
+from unittest.mock import patch
+
+import pytest
+
+from wattcast.features.execution import control, execute, program
+from wattcast.features.execution.program import Program
+from wattcast.features.isa import classify
+from wattcast.features.launch import Launch
+from wattcast.features.ptx import read_module
+from wattcast.features.ptx.ir import Module
+
+FORMS = Path(__file__).with_name("isa_forms.txt")
+HEAD = """.version 9.0
+.target sm_100a
+.address_size 64
+.global .texref image;
+.global .surfref surface;
+.visible .func none() { ret; }
+.visible .entry k()
+{ .reg .pred %p<4>; .reg .b16 %h<8>; .reg .b32 %r<12>; .reg .b64 %d<8>; .reg .b128 %q<4>;
+  .reg .f32 %f<12>; .reg .f64 %g<12>; .shared .align 1024 .b8 tile[1024];
+"""
+Followed = Literal["values", "counts", "unknown"]
+
+# Counted in sampled runs; exact runs, which compare every value, refuse them.
+COUNTS = (
+    "multimem.", "cvt.rs.satfinite.e4m3x4", "cvt.rs.satfinite.e2m1x4",
+    "cp.async.bulk.shared::cluster.shared::cta", "cp.reduce.async.bulk", "im2col",
+    "mma.sync.aligned.m8n8k4", "ldmatrix.sync.aligned.m16n16", "m16n8.x4.trans.shared.b8",
+    "tcgen05.ld.red", "tcgen05.cp.cta_group::1.128x128b.b8x16",
+    "tcgen05.shift", "cta_group::2.kind", "mxf4nvf4.block_scale.scale_vec::4X [", "tcgen05.mma.sp",
+    "tcgen05.mma.ws",
+)  # fmt: skip
+# Not executed at all: their results keep old values, and a warning names them.
+UNKNOWN = ("set.gtu.f16x2.f16x2", "atom.global.cas.b128", "== Video")
+
+
+class Form(NamedTuple):
+    section: str
+    text: str
+
+    @property
+    def opcode(self) -> str:
+        return self.text.split()[0].rstrip(";")
+
+
+def forms() -> Iterator[Form]:
+    section = ""
+    for line in FORMS.read_text().splitlines():
+        if line.startswith("== "):
+            section = line[3:]
+        elif line and not line.startswith("#"):
+            yield Form(section, line)
+
+
+@cache
+def module_of(form: Form) -> Module:
+    return read_module(f"{HEAD}{form.text}\n ret;\n}}\n")
+
+
+def refused(form: Form, *, precise: bool) -> bool:
+    """Whether compiling the form finds an instruction that cannot be executed."""
+    told: list[str] = []
+
+    def note(*given: object) -> object:
+        told.append(str(given[1]))
+        return lambda *_: None
+
+    with patch.object(program, "_unsupported", note), patch.object(control, "_unknown", note):
+        Program(module_of(form).kernel("k"), module_of(form), precise=precise)
+    return bool(told)
+
+
+def followed(form: Form) -> Followed:
+    if not refused(form, precise=True):
+        return "values"
+    return "unknown" if refused(form, precise=False) else "counts"
+
+
+def expected(form: Form) -> Followed:
+    told = f"{form.text} == {form.section}"
+    if any(name in told for name in UNKNOWN):
+        return "unknown"
+    return "counts" if any(name in form.text for name in COUNTS) else "values"
+
+
+@pytest.mark.parametrize("form", list(forms()), ids=lambda form: form.text[:70])
+def test_every_instruction_is_read_classified_and_followed_as_far_as_told(form: Form) -> None:
+    module = module_of(form)
+    assert module.diagnostics == ()
+    inside = [one.opcode for one in module.kernel("k").body.instructions]
+    assert [opcode for opcode in inside if not classify(opcode).known] == []
+    assert followed(form) == expected(form)
+
+
+@pytest.mark.parametrize(
+    "form", [form for form in forms() if expected(form) == "unknown"], ids=lambda form: form.opcode
+)
+def test_what_is_not_executed_is_named_in_a_warning(form: Form) -> None:
+    module = module_of(form)
+    ran = execute(module.kernel("k"), module, Launch.of(1, 32, 0, {}))
+    told = [each.detail for each in ran.diagnostics if each.code == "unsupported_instruction"]
+    assert len(told) == 1
+    assert form.opcode in told[0]
+
+
+if __name__ == "__main__":
+    for each in forms():
+        print(f"{followed(each):8} {each.section[:40]:40} {each.text[:90]}")

@@ -7,9 +7,17 @@ watch times or memory, so that no other test may run beside them.
 
 from __future__ import annotations
 
+import atexit
 import gc
+import os
+import shutil
+import tempfile
 
 import pytest
+
+os.environ["WATTCAST_HOME"] = tempfile.mkdtemp(prefix="wattcast-tests-")
+"""No test reads or writes what a service of the user keeps (``make run`` before ``make test``)."""
+atexit.register(shutil.rmtree, os.environ["WATTCAST_HOME"], ignore_errors=True)
 
 gc.set_threshold(50_000, 20, 20)  # a tenth of the time is the collector's otherwise
 

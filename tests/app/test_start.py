@@ -51,22 +51,25 @@ EXTRAS = (
 LAUNCH = ("--gpu", "v100", "--grid", "64", "--block", "256")
 
 
-def core(*words: str) -> subprocess.CompletedProcess[str]:
-    """The command, where nothing but the core is installed."""
+def core(*words: str, home: Path) -> subprocess.CompletedProcess[str]:
+    """The command, where nothing but the core is installed and no service has ever run."""
     code = (
         "import sys\n"
         f"sys.modules.update(dict.fromkeys({EXTRAS!r}))\n"
         "from wattcast.app.cli import main\nmain()"
     )
-    return subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    environment = {**os.environ, "WATTCAST_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-c", code, *words], capture_output=True, text=True, env=environment
+    )
 
 
 @pytest.mark.parametrize(
     "command",
     ["predict", "analyze", "features", "dvfs", "sweep", "hotspots", "advise", "explain"],
 )
-def test_the_core_answers_without_extras(command: str) -> None:
-    done = core(command, "app/demo/vector_add.ptx", *LAUNCH)
+def test_the_core_answers_without_extras(command: str, tmp_path: Path) -> None:
+    done = core(command, "app/demo/vector_add.ptx", *LAUNCH, home=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "vector_add" in done.stdout or "grid_size" in done.stdout
 
@@ -82,8 +85,10 @@ def test_the_core_answers_without_extras(command: str) -> None:
         ),
     ],
 )
-def test_a_missing_extra_is_named_with_its_command(words: tuple[str, ...], extra: str) -> None:
-    done = core(*words)
+def test_a_missing_extra_is_named_with_its_command(
+    words: tuple[str, ...], extra: str, tmp_path: Path
+) -> None:
+    done = core(*words, home=tmp_path)
     assert done.returncode == 1
     assert f"pip install 'wattcast[{extra}]'" in done.stderr
     assert len(done.stderr.splitlines()) == 1

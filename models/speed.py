@@ -43,10 +43,10 @@ Measure = Literal["byte/s", "flop/s", "operation/s", "instruction/s"]
 
 NAMES: Mapping[Unit, str] = {
     "dram": "DRAM", "l2": "L2", "l1": "L1 and load/store", "shared": "shared memory",
-    "issue": "issue slots", "fp32": "FP32", "int": "INT", "fp64": "FP64", "fp16": "FP16",
+    "issue": "issue slots", "fp32": "FP32 and IMAD", "int": "INT", "fp64": "FP64", "fp16": "FP16",
     "sfu": "SFU", "tensor": "tensor", "texture": "texture",
 }  # fmt: skip
-"""How people call the units."""
+"""How people call the units. Integer products (IMAD) share the pipe of FP32 multiply-adds."""
 
 
 class Speed(NamedTuple):

@@ -9,9 +9,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from wattcast.app.cli import speed
 from wattcast.app.cli.inputs import AsJson, KernelOptions, ModelOptions, with_options
 from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
 from wattcast.models.estimate import quantity
+
+_STANDING = ("idle", "clock")
+"""Components that a line draws for the time it takes, whatever it does."""
 
 
 @with_options
@@ -19,6 +23,9 @@ def hotspots(
     launch: KernelOptions,
     models: ModelOptions,
     rows: Annotated[int, typer.Option(min=1, help="Rows shown in each ranking.")] = 12,
+    resources: Annotated[
+        bool, typer.Option("--resources", help="Print the cycles that lines take of each unit.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Rank the blocks and lines of a kernel by energy and time."""
@@ -32,7 +39,8 @@ def hotspots(
     prediction = predict(opened, request)
     if prediction["energy"] is None:
         raise ServiceError("no-explanation", "the energy of this launch cannot be predicted")
-    show(hotspots_of(opened, request, prediction, rows), as_json, _report)
+    told = speed.resources if resources else _report
+    show(hotspots_of(opened, request, prediction, rows), as_json, told)
 
 
 def _report(out: Console, answer: Answer) -> None:
@@ -53,13 +61,13 @@ def _report(out: Console, answer: Answer) -> None:
             continue
         out.print()
         table = plain_table("energy", "time", justify="right")
-        for column in ("mostly", heading):
+        for column in ("beside idle", heading):
             table.add_column(column)
         for row in ranking["rows"]:
             table.add_row(
                 f"{row['energy_share']:.1%}",
                 f"{row['time_share']:.1%}",
-                next(iter(row["components"]), ""),
+                next((name for name in row["components"] if name not in _STANDING), ""),
                 Text(told(row)),
             )
         out.print(table)

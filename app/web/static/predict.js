@@ -6,6 +6,7 @@ import { bar, barRow, barTable, linear, steps } from "./charts.js";
 import { showCode } from "./code.js";
 import { announce, byId, copyField, el, joules, percent, plain, quantity, say, seconds, show, watts } from "./dom.js";
 import * as kernel from "./kernel.js";
+import { showSpeed } from "./speed.js";
 import { open } from "./tabs.js";
 
 const MOST_PARTS = 12;
@@ -76,6 +77,7 @@ function showPrediction(answer) {
   kernel.showLoops(answer.trip_counts);
   byId("explain-target").value = answer.power ? "power" : "time";
   explain();
+  showSpeed(answer);
   showComponents(answer);
   showHotspots();
   showAdvice();
@@ -85,7 +87,8 @@ function showPrediction(answer) {
 
 function facts(answer) {
   const told = [];
-  if (answer.time_model?.regime) told.push(["Bound by", answer.time_model.regime]);
+  const { time_model: model } = answer;
+  if (model?.bound || model?.regime) told.push(["Bound by", model.bound ?? model.regime]);
   if (answer.occupancy) told.push(["Occupancy",
     `${percent(answer.occupancy.occupancy)}, limited by ${answer.occupancy.limiter}`]);
   if (answer.registers) {

@@ -16,7 +16,7 @@ from uuid import UUID
 from wattcast.features.activity import Activity
 from wattcast.features.analysis import KernelAnalysis
 from wattcast.features.assembled import assembled
-from wattcast.features.errors import AnalysisError, LaunchError, ServiceError
+from wattcast.features.errors import AnalysisError, LaunchError, ServiceError, WattcastError
 from wattcast.features.findings import Finding, find
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.launch import axes_of, covering_grid, usual_blocks
@@ -260,14 +260,41 @@ class _Adviser:
         """What is found in the code, mended."""
         text = self.analysis.module.text.splitlines()
         for finding in find(self.analysis):
-            more = None if finding.extras is None else beside(finding.extras)
-            after = self.outcome(finding.mended, more=more)
-            changes = finding.changes(self.analysis.activity)
-            activity = [
-                {"name": name, "before": before, "after": then}
-                for name, (before, then) in changes.items()
+            mended = self._mended(finding)
+            if mended is None:
+                continue
+            activity, after = mended
+            before, then = self.analysis.activity.values(), activity.values()
+            changes = [
+                {"name": name, "before": value, "after": then[name]}
+                for name, value in before.items()
+                if value != then[name]
             ]
-            yield self._advice(finding, after, _places(finding, text), activity)
+            yield self._advice(finding, after, _places(finding, text), changes)
+
+    def _mended(self, finding: Finding) -> tuple[Activity, Outcome] | None:
+        """What a finding leaves: counted, or analysed anew where the PTX was changed; ``None``
+        where that cannot be analysed."""
+        if finding.ptx is None:
+            activity = finding.mended or self.analysis.activity
+            more = None if finding.extras is None else beside(finding.extras)
+            return activity, self.outcome(activity, more=more)
+        function = self.analysis.function.name
+        launch = self._request.launch.model_copy(
+            update={"arguments": dict(self.analysis.launch.arguments)}
+        )
+        changed = {
+            "ptx": finding.ptx, "cuda": None, "kernel": function, "launch": launch,
+            "static_shared_bytes": None,
+        }  # fmt: skip
+        asked = self._request.model_copy(update=changed)
+        try:
+            source = self._predictor.sources.read(asked, self._gpu)
+            analysis = parts.analysed(self._predictor, asked, source, self._gpu, ptxas=True)
+            more = beside(analysis.extras)
+            return analysis.activity, self.outcome(analysis.activity, more=more)
+        except WattcastError:
+            return None
 
     def others(self) -> Iterator[dict[str, Any]]:
         """The launch with another shape, other registers, other clocks."""

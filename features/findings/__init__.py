@@ -10,22 +10,30 @@ from __future__ import annotations
 
 from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
 from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.findings.arithmetic import (
+    constant_division,
+    expensive_in_loops,
+    fp64_between_fp32,
+    invariant_loads,
+)
 from wattcast.features.findings.finding import Evidence, Finding, Place
+from wattcast.features.findings.reductions import reductions
 from wattcast.features.findings.rules import (
     bank_conflicts,
     divergent_branches,
-    expensive_in_loops,
-    fp64_between_fp32,
     local_memory,
     uncoalesced,
 )
 from wattcast.features.findings.tensor import shallow_pipeline, small_tile, wide_sums
+from wattcast.features.findings.tiles import reread_tiles
 
 __all__ = ["Evidence", "Finding", "InstructionEvents", "Place", "find"]
 
 _DETECTORS = (
-    uncoalesced, bank_conflicts, local_memory, fp64_between_fp32, expensive_in_loops,
-    divergent_branches, shallow_pipeline, small_tile, wide_sums,
+    reread_tiles,
+    uncoalesced, bank_conflicts, local_memory, fp64_between_fp32, constant_division,
+    expensive_in_loops, invariant_loads, reductions, divergent_branches, shallow_pipeline, small_tile,
+    wide_sums,
 )  # fmt: skip
 
 

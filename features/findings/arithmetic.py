@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from wattcast.features.analysis import KernelAnalysis
@@ -13,7 +13,13 @@ from wattcast.features.findings.rewriting import NotRewritableError, Rewriting, 
 from wattcast.features.isa import classify, kind_of
 from wattcast.features.loops import Loop
 from wattcast.features.ptx.ir import (
-    Address, Function, Immediate, Instruction, Register, Special, Symbol,
+    Address,
+    Function,
+    Immediate,
+    Instruction,
+    Register,
+    Special,
+    Symbol,
 )  # fmt: skip
 
 EXPENSIVE = frozenset({"div", "rem", "sqrt", "rcp", "rsqrt", "ex2", "lg2", "sin", "cos", "tanh"})
@@ -63,7 +69,7 @@ def _single(change: Rewriting, members: Sequence[Instruction]) -> str:
 
     def single(written: str) -> str:
         if not written.startswith("0d"):
-            return written if written not in names else names[written]
+            return names.get(written, written)
         try:
             (value,) = struct.unpack(">d", bytes.fromhex(written[2:]))
             return "0f" + struct.pack(">f", value).hex()
@@ -170,7 +176,8 @@ def constant_division(evidence: Evidence) -> Iterator[Finding]:
     """Integer divisions and remainders whose divisor a compiler could do without.
 
     By a power of two they are a shift or a mask. By a number that is the same in the whole launch
-    they are a high product and a shift (``INTEGER_RECIPROCAL``). All of one divisor are one finding.
+    they are a high product and a shift (``INTEGER_RECIPROCAL``). All of one divisor are one
+    finding.
     """
     analysis = evidence.analysis
     for function, events in evidence.functions():
@@ -281,27 +288,27 @@ def _without_division(
 ) -> None:
     """Write a mask and a shift, or a high product, in the place of divisions. What depends on the
     divisor alone goes where that is written. Dividends are taken not to be negative."""
-    prepared: dict[tuple[str, int], str] = {}
+    prepared: dict[str, str] = {}
 
-    def prepare(kind: str, bits: int, lines: Callable[[str, str], str]) -> str:
-        if (kind, bits) not in prepared:
-            register = prepared[kind, bits] = change.new(f"b{bits if kind == 'mask' else 32}")
+    def prepared_by(opcode: str, kind: str, more: str = "") -> str:
+        if opcode not in prepared:
+            register = prepared[opcode] = change.new(kind)
             divisor = operands_of(change.text_of(members[0]))[2]
             if not made:
                 raise NotRewritableError(f"{divisor} is written nowhere")
             for writer in made:
-                change.after(writer, [lines(register, divisor)])
-        return prepared[kind, bits]
+                change.after(writer, [f"{opcode} {register}, {divisor}{more};"])
+        return prepared[opcode]
 
     for one in members:
         facts = classify(one.opcode)
         bits = facts.bits
-        result, dividend, divisor = operands_of(change.text_of(one))
+        result, dividend, _ = operands_of(change.text_of(one))
         if by.power and facts.entry == "rem":
-            mask = prepare("mask", bits, lambda r, d, b=bits: f"add.s{b} {r}, {d}, -1;")
+            mask = prepared_by(f"add.s{bits}", f"b{bits}", ", -1")
             change.replace(one, [f"and.b{bits} {result}, {dividend}, {mask};"])
         elif by.power:
-            shift = prepare("shift", bits, lambda r, d, b=bits: f"bfind.u{b} {r}, {d};")
+            shift = prepared_by(f"bfind.u{bits}", "b32")
             change.replace(one, [f"shr.u{bits} {result}, {dividend}, {shift};"])
         else:
             assert by.value is not None
@@ -335,7 +342,8 @@ def expensive_in_loops(evidence: Evidence) -> Iterator[Finding]:
         changed = _changed(analysis, loop)
         repeated: dict[str, list[Instruction]] = {}
         for one in _inside(analysis, loop):
-            if classify(one.opcode).entry not in EXPENSIVE or not events.warp_executions[one.position]:
+            facts = classify(one.opcode)
+            if facts.entry not in EXPENSIVE or not events.warp_executions[one.position]:
                 continue
             if not changed & set(reads(one)):
                 yield from _invariant(evidence, loop, one)
@@ -343,7 +351,7 @@ def expensive_in_loops(evidence: Evidence) -> Iterator[Finding]:
                 divisor = one.operands[2]
                 name = divisor.name if isinstance(divisor, Register) else str(divisor)
                 by = _divisor(analysis, name, made, frozenset())
-                integer = kind_of(classify(one.opcode).type) == "int"
+                integer = kind_of(facts.type) == "int"
                 if not integer or not (by.power or by.value):  # else ``constant_division``
                     repeated.setdefault(f"{integer} {name}", []).append(one)
         for members in repeated.values():
@@ -485,5 +493,3 @@ def _multiplication(one: Instruction, changed: set[str]) -> tuple[str, ...] | No
 
 def _trips(analysis: KernelAnalysis, loop: Loop) -> float:
     return next((trip.count for trip in analysis.trip_counts if trip.loop == loop.index), 1.0)
-
-

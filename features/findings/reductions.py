@@ -16,7 +16,7 @@ from wattcast.features.findings.rewriting import NotRewritableError, Rewriting, 
 from wattcast.features.isa import classify
 from wattcast.features.launch import WARP_SIZE
 from wattcast.features.loops import Loop
-from wattcast.features.ptx.ir import Address, Immediate, Instruction, Register, Special
+from wattcast.features.ptx.ir import Immediate, Instruction, Register, Special
 
 _COMBINED = frozenset({"add", "min", "max", "and", "or", "xor", "mul"})
 
@@ -37,7 +37,7 @@ def reductions(evidence: Evidence) -> Iterator[Finding]:
     """Trees in shared memory: threads side by side first, then shuffles.
 
     Threads chosen by a remainder of their index are spread over all warps. Rewritten, the first
-    ones of the block are chosen instead, by one product and a comparison. A tree whose threads are
+    ones of the block are chosen instead, half as many at each step. A tree whose threads are
     side by side is rewritten with shuffles, which need no barrier; the first store to shared memory
     and its barrier stay there though they could go.
     """
@@ -128,12 +128,15 @@ def _spread(
     analysis = evidence.analysis
     function = analysis.function
     change = Rewriting(analysis.module, function)
+    made = definitions(function.body.instructions)
     threads = analysis.launch.block[0]
     left = change.new("b32")
     first = function.body.instructions[0]
     change.before(first, [f"mov.u32 {left}, {1 << (threads - 1).bit_length()};"])
     change.replace(remainder, [f"shr.u32 {left}, {left}, 1;"])
-    index = next(one for one in remainder.operands[1:] if isinstance(one, Register) and _is_thread(one, definitions(function.body.instructions)))
+    index = next(
+        one for one in remainder.operands[1:] if isinstance(one, Register) and _is_thread(one, made)
+    )
     flag = operands_of(change.text_of(compares))[0]
     test = "lt" if compares.modifiers[0] == "eq" else "ge"
     change.replace(compares, [f"setp.{test}.u32 {flag}, {index.name}, {left};"])
@@ -225,7 +228,7 @@ def _shuffled(evidence: Evidence, tree: _Tree) -> Finding:
         tuple(
             place(function, one)
             for one in inside
-            if one.base in ("bar", "barrier") or one is tree.combines
+            if one.base in ("bar", "barrier", "bra") or one is tree.combines
         ),
         f"a reduction takes a barrier of {analysis.launch.threads_per_block} threads and two "
         "accesses of shared memory at every step; a warp can add up its lanes with shuffles",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from math import ceil
 
 from wattcast.features.activity.counts import WORD_BYTES
@@ -230,3 +231,27 @@ def local_memory(evidence: Evidence) -> Iterator[Finding]:
             "unroll the loop around a small array, split it into scalars, or allow more registers",
             difference.applied(evidence.activity),
         )
+
+
+def register_spills(evidence: Evidence) -> Iterator[Finding]:
+    """Registers that ptxas spills to local memory. Mended, nothing is stored and loaded again, at
+    the same registers and occupancy."""
+    analysis = evidence.analysis
+    report = analysis.spilled
+    if report is None:
+        return
+    function = analysis.function
+    widest = max(
+        function.body.instructions,
+        key=lambda one: float(evidence.events[function.name].warp_executions[one.position]),
+    )
+    yield Finding(
+        "register_spills",
+        (place(function, widest),),
+        f"ptxas gives {report.registers_per_thread} registers a thread and spills: "
+        f"{report.spill_store_bytes} bytes stored, {report.spill_load_bytes} bytes loaded by each "
+        "thread where values do not fit",
+        "keep fewer values alive (smaller tiles of a thread, less unrolling), or allow more "
+        "registers: relax __launch_bounds__ or -maxrregcount",
+        replace(analysis, spilled=None).activity,
+    )

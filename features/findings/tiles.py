@@ -1,15 +1,16 @@
 """Loops in which the threads of a block read the same data: staged in shared memory instead.
 
-A load whose address does not change along an axis of the block is done by every thread of that axis.
-Where the loop steps through the data, the block can bring a tile of them once, each thread its part,
-and read it from shared memory (D. Kirk, W. Hwu, Programming Massively Parallel Processors, "Tiling
-for reduced memory traffic").
+A load whose address does not change along an axis of the block is done by every thread of that
+axis. Where the loop steps through the data, the block can bring a tile of them once, each thread
+its part, and read it from shared memory (D. Kirk, W. Hwu, Programming Massively Parallel
+Processors, "Tiling for reduced memory traffic").
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import prod
 from typing import Any
 
@@ -24,7 +25,7 @@ from wattcast.features.loops import Loop
 from wattcast.features.ptx.ir import Immediate, Instruction, Register
 
 MOST_DEPTH = 64
-"""Longest side of a tile along the loop: longer ones are not unrolled, and shared memory is short."""
+"""Longest side of a tile along the loop: a compiler unrolls no longer ones."""
 
 MOST_LINES = 4096
 """Instructions of a loop over a tile, unrolled."""
@@ -113,16 +114,14 @@ def _tiles(analysis: KernelAnalysis, loop: Loop, block: BasicBlock) -> list[_Til
         apart, rest = divmod(first.step, len(loads))
         if first.step < 0:
             loads.reverse()
-        even = all(b.offset - a.offset == apart for a, b in zip(loads, loads[1:], strict=False))
+        even = all(b.offset - a.offset == apart for a, b in pairwise(loads))
         if reuse > 1 and apart and not rest and even:
             found.append(_Tile(tuple(loads), apart, reuse))
     rounds = {len(tile.loads) for tile in found}
     return found if len(rounds) == 1 else []
 
 
-def _loads(
-    analysis: KernelAnalysis, loop: Loop, inside: Sequence[Instruction]
-) -> Iterator[_Load]:
+def _loads(analysis: KernelAnalysis, loop: Loop, inside: Sequence[Instruction]) -> Iterator[_Load]:
     """Loads of global memory whose addresses are sums of multiples."""
     from wattcast.features.symbolic.analyse import Arguments
     from wattcast.features.symbolic.build import scheme
@@ -150,7 +149,7 @@ def _loads(
 def _summed(
     address: Any, forms: Any, loop: int
 ) -> tuple[str, int, tuple[int, int, int], tuple[int, int, int], int] | None:
-    """Pointer, constant, and bytes by thread, block and iteration; ``None`` if it is no such sum."""
+    """Pointer, constant, bytes by thread, block and iteration; ``None`` if it is no such sum."""
     from wattcast.features.values import affine
 
     offset, base, step = 0, "", 0
@@ -275,9 +274,7 @@ class _Writer:
             f"@{more} bra $wattcast_tiles;",
         ]
 
-    def _stage(
-        self, tile: _Tile, name: str, reading: dict[int, tuple[str, int, int]]
-    ) -> list[str]:
+    def _stage(self, tile: _Tile, name: str, reading: dict[int, tuple[str, int, int]]) -> list[str]:
         """Loads of a tile to shared memory, each thread its part; where each load of the old loop
         finds its word: register, bytes of the first, bytes from one iteration to the next."""
         change, first, shape = self._change, tile.first, self._launch.block
@@ -313,7 +310,10 @@ class _Writer:
                 read, number * by_along * width, len(tile.loads) * by_along * width,
             )  # fmt: skip
         kind = first.one.opcode.split(".")[-1]
-        value = [change.new(kind if kind[0] == "f" else "b" + kind[1:]) for _ in range(depth // tile.reuse)]
+        value = [
+            change.new(kind if kind[0] == "f" else "b" + kind[1:])
+            for _ in range(depth // tile.reuse)
+        ]
         opcode = first.one.opcode
         lines = [
             f"{opcode} {each}, [{pointer}+{number * tile.reuse * tile.apart}];"
@@ -380,7 +380,8 @@ class _Writer:
             for one in body:
                 if one.position in found and one.position not in staged:
                     wanted |= set(reads(one))
-        steps, kept = [], []
+        steps: list[Instruction] = []
+        kept: list[Instruction] = []
         for one in body:
             if one.position not in needed:
                 continue

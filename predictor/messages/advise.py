@@ -82,6 +82,11 @@ class Advice(BaseModel):
         description="Members to change in the request of POST /predict; null where the code is "
         "changed."
     )
+    changed_ptx: str | None = Field(
+        default=None,
+        description="The module with the change made in its PTX, where the gain was predicted from "
+        "that. It counts what the changed kernel does; it need not compute the same results.",
+    )
     after: Outcome
     gain: Gain
     promise: Literal["estimate", "at_least"] = Field(

@@ -34,6 +34,27 @@ extern "C" __global__ void matmul_tiled(const float* a, const float* b, float* c
     if (row < n && col < n) c[row * n + col] = sum;
 }
 
+#undef TILE
+#define TILE 32
+
+extern "C" __global__ void matmul_tiled_32(const float* a, const float* b, float* c, int n)
+{
+    __shared__ float tile_a[TILE][TILE];
+    __shared__ float tile_b[TILE][TILE];
+    int x = threadIdx.x, y = threadIdx.y;
+    int row = blockIdx.y * TILE + y;
+    int col = blockIdx.x * TILE + x;
+    float sum = 0.0f;
+    for (int first = 0; first < n; first += TILE) {
+        tile_a[y][x] = a[row * n + first + x];
+        tile_b[y][x] = b[(first + y) * n + col];
+        __syncthreads();
+        for (int i = 0; i < TILE; ++i) sum += tile_a[y][i] * tile_b[i][x];
+        __syncthreads();
+    }
+    if (row < n && col < n) c[row * n + col] = sum;
+}
+
 // --- a matrix copied with neighbouring threads on neighbouring rows; then on neighbouring columns -
 
 extern "C" __global__ void copy_by_rows(const float* in, float* out, int width, int height)
@@ -104,6 +125,19 @@ extern "C" __global__ void reduce_sequential(const float* in, float* out)
     if (t == 0) out[blockIdx.x] = data[0];
 }
 
+extern "C" __global__ void reduce_masked(const float* in, float* out)
+{
+    __shared__ float data[256];
+    unsigned t = threadIdx.x;
+    data[t] = in[blockIdx.x * blockDim.x + t];
+    __syncthreads();
+    for (unsigned s = 1; s < blockDim.x; s *= 2) {
+        if ((t & (2 * s - 1)) == 0) data[t] += data[t + s];
+        __syncthreads();
+    }
+    if (t == 0) out[blockIdx.x] = data[0];
+}
+
 extern "C" __global__ void reduce_shuffles(const float* in, float* out)
 {
     __shared__ float data[32];
@@ -155,6 +189,47 @@ extern "C" __global__ void ring_mask(const float* in, float* out, int size, int 
     float sum = 0.0f;
     for (int k = 0; k < taps; ++k) sum += in[(i + k) & (size - 1)];
     out[i] = sum;
+}
+
+// --- rows and columns from a quotient and a remainder; then with a width that is a constant --------
+
+extern "C" __global__ void flip_divided(const float* in, float* out, int width)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = i / width, col = i % width;
+    out[row * width + width - 1 - col] = in[i];
+}
+
+extern "C" __global__ void flip_constant(const float* in, float* out)
+{
+    constexpr int width = 1000;
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = i / width, col = i % width;
+    out[row * width + width - 1 - col] = in[i];
+}
+
+// --- a factor loaded again in every round, as a store may change it; then loaded once -------------
+
+extern "C" __global__ void scale_reloading(const float* in, float* out, const float* factor, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; k < n; ++k) out[k * 65536 + i] = in[k * 65536 + i] * factor[blockIdx.x];
+}
+
+extern "C" __global__ void scale_loaded(const float* in, float* out, const float* factor, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float once = factor[blockIdx.x];
+    for (int k = 0; k < n; ++k) out[k * 65536 + i] = in[k * 65536 + i] * once;
+}
+
+// --- a transpose without shared memory; its change is transpose_padded ----------------------------
+
+extern "C" __global__ void transpose_direct(const float* in, float* out, int n)
+{
+    int x = blockIdx.x * 32 + threadIdx.x;
+    int y = blockIdx.y * 32 + threadIdx.y;
+    for (int j = 0; j < 32; j += 8) out[x * n + y + j] = in[(y + j) * n + x];
 }
 
 // --- a loop over the whole array by a few blocks; the change is the launch's ----------------------

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import AsJson, fail
 from wattcast.app.cli.output import console, line, predictor, print_json, rows, show
 from wattcast.app.settings import Settings
@@ -70,7 +71,7 @@ def gpus_check(
         if not problems:
             line(console(), f"{path}: valid")
     if broken:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.NO_ANSWER)
 
 
 @gpus.command("add")

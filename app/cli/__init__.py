@@ -28,7 +28,7 @@ app = typer.Typer(
 
 _COLLECT_AFTER = 200_000
 """New objects before garbage is looked for (CPython: 700). A start makes some 100 000, none of them
-garbage, and looking takes a tenth of its time. ``inputs.lasting`` sets it back."""
+garbage, and looking takes a tenth of its time. The service sets its own (``server.py``)."""
 
 
 def main() -> NoReturn:

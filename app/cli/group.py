@@ -45,6 +45,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "data": "data",
     },
     "Installation and service": {
+        "doctor": "doctor",
         "serve": "serve",
         "worker": "models",
         "settings": "serve",

@@ -94,13 +94,6 @@ def fail(message: str, status: int = Exit.BAD_INPUT) -> NoReturn:
     sys.exit(status)
 
 
-def lasting() -> None:
-    """What a command calls that runs for days: garbage is looked for as in any Python program."""
-    import gc
-
-    gc.set_threshold(700, 10, 10)
-
-
 def progress(line: str) -> None:
     """A line on stderr about work under way."""
     print(line, file=sys.stderr, flush=True)
@@ -401,7 +394,7 @@ class Constraints:
     ] = None
 
 
-def _in_panel(hint: Any, panel: str) -> Any:
+def _in_panel(hint: Any, panel: str | None) -> Any:
     """The option, in a group of the command's help."""
     kind, (told, *_) = hint.__origin__, hint.__metadata__
     told = copy.copy(told)
@@ -427,7 +420,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
                 field.name,
                 Parameter.KEYWORD_ONLY,
                 default=Parameter.empty if field.default is MISSING else field.default,
-                annotation=_in_panel(hints[field.name], kind.panel),
+                annotation=_in_panel(hints[field.name], getattr(kind, "panel", None)),
             )
             for field in fields(kind)
         ]

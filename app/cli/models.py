@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from wattcast.app.cli.inputs import AsJson, fail, lasting
+from wattcast.app.cli.inputs import AsJson, fail
 from wattcast.app.cli.output import print_json, rows, show
 from wattcast.app.settings import Settings
 
@@ -97,7 +97,6 @@ def worker(
     from wattcast.app.store.jobs import JobStore
     from wattcast.app.store.private import UMASK, private_folder
 
-    lasting()
     settings = Settings()
     logs.configure(settings)
     count = max(1, settings.job_workers) if jobs is None else jobs

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from wattcast.app.cli import inputs
 from wattcast.app.cli.output import console, line, rows
 from wattcast.app.cli.predict import prediction
 from wattcast.app.settings import Settings
@@ -24,7 +23,6 @@ def serve(
     ] = False,
 ) -> None:
     """Run the HTTP service until interrupted."""
-    inputs.lasting()
     from wattcast.app.server import demonstrate
     from wattcast.app.server import serve as run
 

@@ -369,7 +369,7 @@ def _key(name: str) -> str:
         return f"10de:{pci[1] or pci[2]}"
     if re.search(r"[^\w\s,().+-]", name):  # no name has it: a path, a pattern
         return ""
-    return _squeezed(name).removeprefix("nvidia").removeprefix("geforce")
+    return squeezed(name).removeprefix("nvidia").removeprefix("geforce")
 
 
 def gpu_ids() -> tuple[str, ...]:
@@ -425,10 +425,11 @@ def _may_hold(path: Path, key: str) -> bool:
         head = path.read_text(encoding="utf-8").partition("\n[sources]")[0]
     except (OSError, ValueError):
         return key in _key(path.stem)
-    return key.removeprefix("10de:") in _squeezed(path.stem + head)
+    return key.removeprefix("10de:") in squeezed(path.stem + head)
 
 
-def _squeezed(name: str) -> str:
+def squeezed(name: str) -> str:
+    """A name without case and punctuation."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 

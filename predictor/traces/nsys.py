@@ -166,14 +166,13 @@ class _Export:
         self, build: Builder, table: str, gpus: dict[tuple[int, int | None], Device]
     ) -> None:
         base = ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid")
+        more: tuple[str, ...] = ("copyKind",) if table == COPY else ()
         if table == KERNEL:
             more = (
                 *("demangledName", "mangledName", "shortName", "registersPerThread"),
                 *("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
                 *("staticSharedMemory", "dynamicSharedMemory"),
             )
-        else:
-            more = ("copyKind",) if table == COPY else ()
         needed = ("start", "end", "deviceId", "streamId")
         for count, row in enumerate(self._rows(table, (*base, *more), needed), 1):
             if count % ROWS == 0:

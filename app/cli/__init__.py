@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from wattcast.app.cli.advise import advise
 from wattcast.app.cli.analyze import analyze
+from wattcast.app.cli.application import application
 from wattcast.app.cli.bulk import bulk
 from wattcast.app.cli.compare import diff
 from wattcast.app.cli.cost import cost
@@ -108,6 +109,7 @@ for _command in (
     bulk,
 ):
     app.command()(_command)
+app.command("app")(application)
 for _command in (analyze, features, schemas):
     app.command()(_command)
 for _command in (serve, worker, settings, audit):

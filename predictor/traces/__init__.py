@@ -27,27 +27,36 @@ GZIP = b"\x1f\x8b"
 REPORTS = {".nsys-rep": "nsys export --type sqlite", ".qdrep": "nsys export --type sqlite"}
 
 
-def read_trace(path: Path, progress: Progress = lambda what, count: None) -> Trace:
+def read_trace(
+    path: Path,
+    progress: Progress = lambda what, count: None,
+    *,
+    name: str | None = None,
+    most_characters: int | None = None,
+) -> Trace:
     """A trace, told by its content and not by its name.
 
-    Raises DataError for a file that is neither kind, is cut off or holds no kernel, saying where.
+    ``name`` is what errors call it; ``most_characters`` limits what a gzip unpacks to.
+    Raises DataError for a file that is neither kind, is cut off or holds no kernel, saying where;
+    ServiceError ``too-large`` beyond the limit; GivenUpError where its caller gives up.
     """
+    name = name or path.name
     try:
         with path.open("rb") as file:
             start = file.read(4096)
     except OSError as error:
-        raise DataError(f"{path.name}: {error.strerror}", file=path.name) from error
+        raise DataError(f"{name}: {error.strerror}", file=name) from error
     if start.startswith(SQLITE):
-        return nsys.read(path, progress)
+        return nsys.read(path, name, progress)
     text = start.removeprefix(b"\xef\xbb\xbf").lstrip()
     if start.startswith(GZIP) or text[:1] in (b"{", b"["):
-        return kineto.read(path, progress)
+        return kineto.read(path, name, progress, most_characters)
     if not start:
-        raise DataError(f"{path.name} is empty", file=path.name)
-    export = REPORTS.get(path.suffix)
-    what = f"export it first: {export} {path.name}" if export else "it is neither"
+        raise DataError(f"{name} is empty", file=name)
+    export = REPORTS.get(Path(name).suffix)
+    what = f"export it first: {export} {name}" if export else "it is neither"
     raise DataError(
-        f"{path.name}: expected a SQLite export of Nsight Systems or a JSON trace of the PyTorch "
+        f"{name}: expected a SQLite export of Nsight Systems or a JSON trace of the PyTorch "
         f"profiler; {what}",
-        file=path.name,
+        file=name,
     )

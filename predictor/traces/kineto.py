@@ -25,7 +25,8 @@ from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
-from wattcast.features.errors import DataError
+from wattcast.features.effort import checkpoint
+from wattcast.features.errors import DataError, ServiceError
 from wattcast.predictor.traces.trace import (
     NONE,
     STEP,
@@ -55,24 +56,25 @@ EVERY = 100_000
 """Events between two signs of progress."""
 
 
-def read(path: Path, progress: Progress) -> Trace:
-    """The trace of a file, gzipped or not. Raises DataError."""
+def read(path: Path, name: str, progress: Progress, most_characters: int | None = None) -> Trace:
+    """The trace of a file, gzipped or not. Raises DataError, and ServiceError ``too-large``."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             opened: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
             text = io.TextIOWrapper(opened, encoding="utf-8-sig", errors="replace")
-            return _Reader(path.name, text, progress).trace()
+            window = _Window(name, text, most_characters)
+            return _Reader(name, window, progress).trace()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DataError(f"{path.name}: the gzip is cut off: {error}", file=path.name) from error
+        raise DataError(f"{name}: the gzip is cut off: {error}", file=name) from error
 
 
 class _Window:
     """Text that is read as it is needed."""
 
-    def __init__(self, name: str, file: IO[str]) -> None:
-        self._name, self._file = name, file
+    def __init__(self, name: str, file: IO[str], most: int | None) -> None:
+        self._name, self._file, self._most = name, file, most
         self._text, self._at, self._before = "", 0, 0
         self._ended = False
 
@@ -81,6 +83,13 @@ class _Window:
         self._ended = not chunk
         self._before += self._at
         self._text, self._at = self._text[self._at :] + chunk, 0
+        if self._most is not None and self._before + len(self._text) > self._most:
+            raise ServiceError(
+                "too-large",
+                f"the trace unpacks to more than {self._most:,} characters "
+                "(WATTCAST_MAX_UNPACKED_BYTES)",
+            )
+        checkpoint()
         return bool(chunk)
 
     def peek(self) -> str:
@@ -135,8 +144,8 @@ class _Window:
 
 
 class _Reader:
-    def __init__(self, name: str, text: IO[str], progress: Progress) -> None:
-        self._window = _Window(name, text)
+    def __init__(self, name: str, window: _Window, progress: Progress) -> None:
+        self._window = window
         self._progress = progress
         self._build = Builder(name, "PyTorch profiler")
         self._operators, self._calls = Ranges(), Ranges()

@@ -17,6 +17,7 @@ from urllib.parse import quote
 
 import numpy as np
 
+from wattcast.features.effort import checkpoint
 from wattcast.features.errors import DataError
 from wattcast.predictor.traces.trace import (
     NONE,
@@ -55,13 +56,13 @@ MOST_TEXT = 1 << 20
 """Bytes of one value that SQLite hands out."""
 
 
-def read(path: Path, progress: Progress) -> Trace:
+def read(path: Path, name: str, progress: Progress) -> Trace:
     """The trace of an export. Raises DataError."""
     try:
         with closing(_opened(path)) as database:
-            return _Export(path, database, progress).trace()
+            return _Export(name, database, progress).trace()
     except (sqlite3.Error, OverflowError) as error:
-        raise DataError(f"{path.name}: SQLite cannot read it: {error}", file=path.name) from error
+        raise DataError(f"{name}: SQLite cannot read it: {error}", file=name) from error
 
 
 def _opened(path: Path) -> sqlite3.Connection:
@@ -76,8 +77,8 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 class _Export:
-    def __init__(self, path: Path, database: sqlite3.Connection, progress: Progress) -> None:
-        self._name, self._db, self._progress = path.name, database, progress
+    def __init__(self, name: str, database: sqlite3.Connection, progress: Progress) -> None:
+        self._name, self._db, self._progress = name, database, progress
         tables = database.execute(
             "SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE 'CREATE TABLE%'"
         )
@@ -130,6 +131,7 @@ class _Export:
         named = ", ".join(f'"{name}"' if name in known else "NULL" for name in wanted)
         cursor = self._db.execute(f'SELECT {named} FROM "{table}"')  # noqa: S608 - fixed names
         while rows := cursor.fetchmany(ROWS):
+            checkpoint()
             yield from rows
 
     def _string(self, number: object) -> str:

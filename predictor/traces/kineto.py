@@ -70,6 +70,15 @@ def read(path: Path, name: str, progress: Progress, most_characters: int | None 
         raise DataError(f"{name}: the gzip is cut off: {error}", file=name) from error
 
 
+_WORDS = ("true", "false", "null", "NaN", "Infinity", "-Infinity")
+
+
+def _goes_on(error: JSONDecodeError) -> bool:
+    """Whether a text was left before its end."""
+    short = len(error.doc) - error.pos < 8  # an escape has 6 characters
+    return error.msg.startswith("Unterminated") or (short and error.msg.startswith("Invalid \\"))
+
+
 class _Window:
     """Text that is read as it is needed."""
 
@@ -119,13 +128,13 @@ class _Window:
             try:
                 found, end = _DECODER.raw_decode(self._text, self._at)
             except JSONDecodeError as error:
-                known = len(self._text) - self._at
-                if known > MOST_VALUE:
+                if len(self._text) - self._at > MOST_VALUE:
                     raise self.wrong(f"a value is longer than {MOST_VALUE:,} characters") from error
-                # An error far from the end of what was read is no value that goes on.
-                if len(self._text) - error.pos > CHUNK or not self._more():
-                    why = "it is cut off" if self._ended and not self._closed(error) else error.msg
-                    raise self.wrong(why) from error
+                # What is wrong far from the end of what was read is no value that goes on.
+                inside = len(self._text) - error.pos > CHUNK and not _goes_on(error)
+                if inside or not self._more():
+                    cut = not inside and self._cut(error)
+                    raise self.wrong("it is cut off" if cut else error.msg) from error
             except (RecursionError, ValueError) as error:
                 raise self.wrong(f"not a trace: {error}") from error
             else:
@@ -134,8 +143,10 @@ class _Window:
                 self._at = end
                 return found
 
-    def _closed(self, error: JSONDecodeError) -> bool:
-        return error.pos < len(self._text.rstrip()) and not error.msg.startswith("Unterminated")
+    def _cut(self, error: JSONDecodeError) -> bool:
+        """Whether the text ends within a value that was right so far."""
+        rest = error.doc[error.pos :].strip()
+        return _goes_on(error) or any(word.startswith(rest) for word in _WORDS)
 
     def wrong(self, why: str) -> DataError:
         """What to raise where the text is at now."""

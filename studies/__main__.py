@@ -37,6 +37,10 @@ STUDIES = {
     "clocks": ("clocks.scaling", "scaling over clocks: fits the shipped models, their scores"),
     "power": ("power.holds", "what the power models must hold on published rows"),
     "physical": ("power.physical_tables", "the physical power model with programs left out"),
+    "unknown-kernels": (
+        "power.unknown_kernels",
+        "power of kernels without code, kernel families left out",
+    ),
     "extra-trees": ("power.pooled", "fits the shipped extra trees on rows of several GPUs"),
     "physical-boards": (
         "power.physical_boards",

@@ -33,7 +33,12 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "counters": "dvfs",
         "rank": "rank",
     },
-    "Many kernels, and CI": {"bulk": "bulk", "cost": "cost", "diff": "compare"},
+    "Many kernels, and CI": {
+        "app": "application",
+        "bulk": "bulk",
+        "cost": "cost",
+        "diff": "compare",
+    },
     "GPUs and models": {
         "gpus": "gpus",
         "models": "models",

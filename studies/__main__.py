@@ -12,6 +12,7 @@ from wattcast.features.errors import MissingExtraError, WattcastError
 STUDIES = {
     "report": ("report", "accuracy reports of time, power and clocks, as pages (docs/reports.md)"),
     "accuracy": ("accuracy", "docs/accuracy.md, from the cards of the shipped models"),
+    "held-out": ("held_out", "power of rows left out beside measured ones, for docs/accuracy.md"),
     "reference": (
         "pages.reference",
         "docs/reference, from the code: commands, calls, settings",

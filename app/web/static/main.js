@@ -1,5 +1,6 @@
 // Starts the page: every view wires itself, then GPUs are listed and the address is followed.
 
+import * as accuracy from "./accuracy.js";
 import * as clocks from "./clocks.js";
 import * as compare from "./compare.js";
 import * as cost from "./cost.js";
@@ -39,7 +40,7 @@ async function fill() {
   document.documentElement.dataset.ready = "true";
 }
 
-for (const view of [kernel, predict, sweep, clocks, compare, diff, cost, past, measurements, models]) view.start();
+for (const view of [kernel, predict, sweep, clocks, compare, diff, cost, past, accuracy, measurements, models]) view.start();
 keys.start(() => {
   kernel.complain({ message: "" });
   fill();

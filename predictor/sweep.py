@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -24,6 +25,7 @@ from wattcast.features.errors import AnalysisError, LaunchError, ServiceError, W
 from wattcast.features.gpus import GpuProfile
 from wattcast.features.invariance import Doubt, doubt, stores
 from wattcast.features.launch import Dim3, Launch, axes_of, covering_grid, usual_blocks
+from wattcast.features.occupancy import check_launch
 from wattcast.features.places import extra_threads
 from wattcast.models.choice import OBJECTIVES, Constraints, Point, best_points, pareto
 from wattcast.models.clocks import ClockPair
@@ -50,6 +52,9 @@ RESOLUTION = 0.02
 """Relative difference of two shapes below which neither is called better. Within the best of the
 tuning spaces measured, times are met to 2.2 % in the median (dedispersion_a100, docs/accuracy.md,
 Counts and tuning spaces), and the two analyses count as agreeing within 2 % (``AGREEMENT``)."""
+
+UNPROVEN = "block_size_in_code"
+"""Code of the warning that shapes may be another program; told before all others."""
 
 
 class Shape(NamedTuple):
@@ -129,6 +134,8 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
         for shape, why in zip(shapes, doubts, strict=True):
             try:
                 _does_the_work(request, base, shape)
+                if why is not None:
+                    sweeps[shape.gpu.id].check(shape)
                 if why is None or every:
                     point = sweeps[shape.gpu.id].at(shape)
                     why = why or sweeps[shape.gpu.id].idle(point)
@@ -157,6 +164,8 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
     best = best_points(points, reference.point.time_seconds, constraints)
     source = sweeps[gpus[0].id].source
     on_front = {id(point) for point in front}
+    notes = (each.notes for each in sweeps.values())
+    warnings = parts.warnings(source, reference.analysis, _unproven(found), *notes, _later(found))
     return {
         "kernel": parts.kernel_name(reference.analysis),
         "compiled": parts.compiled(source),
@@ -179,13 +188,7 @@ def sweep(predictor: Predictor, request: SweepRequest) -> dict[str, Any]:
         },
         "resolution_percent": 100 * RESOLUTION,
         "apart": apart(marked),
-        "warnings": parts.warnings(
-            source,
-            reference.analysis,
-            *(each.notes for each in sweeps.values()),
-            _unproven(found),
-            _later(found),
-        ),
+        "warnings": sorted(warnings, key=lambda each: each["code"] != UNPROVEN),
     }
 
 
@@ -234,20 +237,38 @@ class _Sweep:
         function = module.kernel(self._request.kernel)
         base = self._request.launch.launch()
         other = Launch(shape.grid, shape.block)
-        return doubt(module, function, base, other, strides=self._request.grid_stride)
+        found = doubt(module, function, base, other, strides=self._request.grid_stride)
+        if found is None and self._more(other) and self._stored is None:
+            return self._may_act(other)  # nothing that is worked out of it could show it
+        return found
+
+    def check(self, shape: Shape) -> None:
+        """Raises LaunchError for a shape that its GPU never launches."""
+        known = self.reference.analysis
+        launch = replace(known.launch, grid=shape.grid, block=shape.block)
+        check_launch(self._gpu, launch, known.static_shared_bytes, shape.registers or 1)
 
     def idle(self, point: _Predicted) -> Doubt | None:
         """Why the threads that a shape has besides those of the launch may do something."""
+        launch = point.analysis.launch
+        if not self._more(launch) or _stored(point.analysis) == self._stored:
+            return None
+        return self._may_act(launch)
+
+    def _more(self, launch: Launch) -> bool:
+        strides = self._request.grid_stride
+        return not strides and extra_threads(self._request.launch.launch(), launch)
+
+    @cached_property
+    def _stored(self) -> dict[str, float] | None:
+        return _stored(self.reference.analysis)
+
+    def _may_act(self, launch: Launch) -> Doubt:
         base = self.reference.analysis
-        if self._request.grid_stride or not extra_threads(base.launch, point.analysis.launch):
-            return None
-        before, after = _stored(base), _stored(point.analysis)
-        if before is not None and before == after:
-            return None
-        more = point.analysis.launch.threads - base.launch.threads
-        open_ = [need.argument for need in base.needs if need.assumes == "value"]
-        hint = f" (give {', '.join(open_)})" if open_ else ""
-        return Doubt(f"{more} more threads than the launch, not shown to do nothing{hint}")
+        more = launch.threads - base.launch.threads
+        needed = [f"argument {need.position}" for need in base.needs if need.assumes == "value"]
+        hint = f" ({', '.join(needed)} was not given)" if needed else ""
+        return Doubt(f"it is not shown that its {more} more threads do nothing{hint}")
 
     def at(self, shape: Shape) -> _Predicted:
         """The prediction for a shape. Raises LaunchError and AnalysisError."""
@@ -412,7 +433,7 @@ def _unproven(found: Sequence[_Predicted]) -> list[Diagnostic]:
         f"{len(doubtful)} {shapes} not shown to compute what the launch computes: "
         f"{doubtful[0].reason}. Check before you use one"
     )
-    return [Diagnostic("block_size_in_code", detail, doubtful[0].line)]
+    return [Diagnostic(UNPROVEN, detail, doubtful[0].line)]
 
 
 def _later(found: Sequence[_Predicted]) -> list[Diagnostic]:

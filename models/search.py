@@ -27,19 +27,23 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 
-SPREAD = 0.2
+SPREAD = 0.15
 """What predictions of one space are wrong by before anything is measured, as a standard deviation
-of logarithms: medians of 2 to 15 % in ``docs/accuracy.md``, with tails beyond."""
+of logarithms, where neighbours are wrong alike: medians of 2 to 15 % in ``docs/accuracy.md``."""
+
+OWN = 0.05
+"""What each is wrong by on its own, that no neighbour tells; learnt later with the noise."""
 
 NOISE = 0.01
 """Between two measurements of one configuration, relative: Kernel Tuner's means of 7 to 32 runs on
-boards with fixed clocks. Learnt from the tenth measurement on."""
+boards with fixed clocks."""
 
 REACH = 0.5
 """How far a measurement tells of others, as a share of each parameter's values; learnt later."""
 
 LEARNED_FROM = 10
-"""Measurements from which spread, noise and reach are learnt instead of assumed."""
+"""Measurements from which spread and reach are learnt instead of assumed; a search does not stop
+before, for until then nobody knows how far the predictions are off."""
 
 STRANGE = 4.0
 """Standard deviations from what all others let expect: measured once more before it counts."""
@@ -50,8 +54,8 @@ AGREE = 0.05
 GAIN = 0.005
 """Expected gain of one more measurement below which the search stops, relative."""
 
-LEAST = 5
-"""Measurements before a search may stop: fewer do not show how far predictions are off."""
+SOME = 5
+"""Measurements from which one can be called strange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +153,7 @@ class Search:
         strange = self._strange()
         if left == 0:
             return not self._again(strange)
-        if len(self.measured) < LEAST or self._again(strange):
+        if len(self.measured) < LEARNED_FROM or self._again(strange):
             return False
         return float(self._outlook(strange).gain.max()) < gain
 
@@ -173,16 +177,14 @@ class Search:
             index
             for index in self.measured
             if index not in strange
-            and (
-                self.bounded is None or float(np.median(self.measured_bounded[index])) <= self.bound
-            )
+            and (self.bounded is None or _middle(self.measured_bounded[index]) <= self.bound)
         ]
-        return min(kept, key=lambda index: float(np.median(self.measured[index])), default=None)
+        return min(kept, key=lambda index: _middle(self.measured[index]), default=None)
 
     def _again(self, strange: set[int]) -> list[int]:
         """Strange ones that would be the best if they were true."""
         best = self._best(strange)
-        limit = math.inf if best is None else float(np.median(self.measured[best]))
+        limit = math.inf if best is None else _middle(self.measured[best])
         return sorted(
             (index for index in strange if min(self.measured[index]) < limit),
             key=lambda index: min(self.measured[index]),
@@ -190,7 +192,7 @@ class Search:
 
     def _strange(self) -> set[int]:
         """Measured once, or with values that differ, and far from what all others let expect."""
-        if len(self.measured) < LEAST:
+        if len(self.measured) < SOME:
             return set()
         far = _fitted(self._places, *self._residuals(self.predicted, self.measured)).far
         return {
@@ -203,7 +205,7 @@ class Search:
         self, predicted: Floats, measured: dict[int, list[float]]
     ) -> tuple[NDArray[np.intp], Floats, NDArray[np.bool_]]:
         where = np.fromiter(measured, dtype=np.intp, count=len(measured))
-        values = np.array([np.median(each) for each in measured.values()], dtype=np.float64)
+        values = np.array([_middle(each) for each in measured.values()], dtype=np.float64)
         believed = np.array([_believed(each) for each in measured.values()], dtype=bool)
         return where, np.log(values / predicted[where]), believed
 
@@ -213,7 +215,7 @@ class Search:
         if best is None:
             gain = np.full(mean.size, SPREAD)
         else:
-            gain = _improvement(math.log(float(np.median(self.measured[best]))), mean, spread)
+            gain = _improvement(math.log(_middle(self.measured[best])), mean, spread)
         if self.bounded is not None:
             bounded, wide = self._expected(self.bounded, self.measured_bounded)
             keeps = _below((math.log(self.bound) - bounded) / wide)
@@ -229,7 +231,7 @@ class Search:
     ) -> tuple[Floats, Floats]:
         """Mean and standard deviation of the logarithm of every configuration."""
         if not measured:
-            return np.log(predicted), np.full(predicted.size, SPREAD)
+            return np.log(predicted), np.full(predicted.size, math.hypot(SPREAD, OWN))
         fit = _fitted(self._places, *self._residuals(predicted, measured))
         mean, spread = fit.everywhere(self._places)
         return np.log(predicted) + mean, spread
@@ -266,6 +268,7 @@ class _Fit:
 
     where: Floats
     kernel: Kernel
+    own: float
     offset: float
     weights: Floats
     lower: Floats
@@ -276,9 +279,8 @@ class _Fit:
 
         across = self.kernel(places, self.where)
         mean = self.offset + across @ self.weights
-        # The offset is itself an estimate: one measurement tells little of it.
         half = solve_triangular(self.lower, across.T, lower=True)
-        left = self.kernel.diag(places) - np.einsum("ij,ij->j", half, half)
+        left = self.own + self.kernel.diag(places) - np.einsum("ij,ij->j", half, half)
         return mean, np.sqrt(np.maximum(left, 1e-8))
 
 
@@ -291,7 +293,8 @@ def _fitted(
         raise MissingExtraError("scipy", "tune") from error
 
     at = places[where]
-    kernel, noise = _learned(at, residuals)
+    kernel, own = _learned(at, residuals)
+    noise = own + NOISE**2
     offset = float(np.median(residuals)) * residuals.size / (residuals.size + 1)
     variance = np.full(residuals.size, noise)
     while True:
@@ -304,16 +307,18 @@ def _fitted(
         # One that is far is taken for a slip, the farthest first: it says nothing of the others.
         doubt = np.where(believed | (variance > noise), 0.0, far)
         worst = int(np.argmax(doubt))
-        if residuals.size < LEAST or doubt[worst] <= STRANGE:
+        if residuals.size < SOME or doubt[worst] <= STRANGE:
             break
         variance[worst] = noise + away[worst] ** 2
     slipped = np.where(variance > noise, np.inf, far)
-    return _Fit(at, kernel, offset, weights, lower, slipped)
+    return _Fit(at, kernel, own, offset, weights, lower, slipped)
 
 
 def _learned(at: Floats, residuals: Floats) -> tuple[Kernel, float]:
-    """The process and the variance of noise, by as many of the first measurements as a schedule
-    that grows by a quarter allows: the fit costs more than a proposal and changes little between.
+    """The process, and the variance that is each one's own.
+
+    By as many of the first measurements as a schedule that grows by a quarter allows: a fit costs
+    more than a proposal and changes little between.
     """
     from scipy.stats import median_abs_deviation
     from sklearn.exceptions import ConvergenceWarning
@@ -323,19 +328,19 @@ def _learned(at: Floats, residuals: Floats) -> tuple[Kernel, float]:
     reach = np.full(at.shape[1], REACH * math.sqrt(at.shape[1]))
     first = ConstantKernel(SPREAD**2, (0.01**2, 1.0)) * Matern(reach, (0.1, 20.0), nu=2.5)
     if residuals.size < LEARNED_FROM:
-        return first, NOISE**2
+        return first, OWN**2
     count = LEARNED_FROM
     while math.ceil(count * 1.25) <= residuals.size:
         count = math.ceil(count * 1.25)
     seen = residuals[:count] - np.median(residuals[:count])
     scale = 1.4826 * float(median_abs_deviation(seen)) + NOISE
     process = GaussianProcessRegressor(
-        first + WhiteKernel(NOISE**2, (0.002**2, 0.1**2)), normalize_y=False
+        first + WhiteKernel(OWN**2 + NOISE**2, (NOISE**2, 0.2**2)), normalize_y=False
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         process.fit(at[:count], np.clip(seen, -STRANGE * scale, STRANGE * scale))
-    return process.kernel_.k1, float(process.kernel_.k2.noise_level)
+    return process.kernel_.k1, float(process.kernel_.k2.noise_level) - NOISE**2
 
 
 def _ranked(column: Floats) -> Floats:
@@ -348,6 +353,11 @@ def _ranked(column: Floats) -> Floats:
 
 def _rising(values: Floats) -> Floats:
     return np.asarray(np.argsort(np.argsort(values, kind="stable")) / max(1, values.size))
+
+
+def _middle(values: Sequence[float]) -> float:
+    """The median, of two the larger: a slip that looks good must not count while it stands alone."""
+    return sorted(values)[len(values) // 2]
 
 
 def _believed(values: Sequence[float]) -> bool:

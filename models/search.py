@@ -356,7 +356,7 @@ def _rising(values: Floats) -> Floats:
 
 
 def _middle(values: Sequence[float]) -> float:
-    """The median, of two the larger: a slip that looks good must not count while it stands alone."""
+    """The median, of two the larger: a slip that looks good does not count while it is alone."""
     return sorted(values)[len(values) // 2]
 
 

@@ -154,6 +154,10 @@ class Tuning:
             raise DataError(f"{self.objective} of {dict(parameters)} was not measured")
         self.search.tell(place, value, seconds if self.most_seconds is not None else None)
 
+    def place(self, parameters: Mapping[str, Value]) -> int | None:
+        """Number of a configuration among those predicted, if it is one of them."""
+        return self._places.get(_key(parameters))
+
     def propose(self, count: int = 1) -> list[Mapping[str, Value]]:
         """Configurations to measure next."""
         return [self.rows[place].parameters for place in self.search.propose(count)]

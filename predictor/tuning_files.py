@@ -248,6 +248,29 @@ def _expression(text: str, names: Mapping[str, object]) -> Callable[[Mapping[str
     return of
 
 
+def t4_text(measured: Sequence[Configuration]) -> str:
+    """Measurements as a T4 results file; a configuration measured twice has two results."""
+    results = []
+    for one in measured:
+        given = (("time", one.time_seconds, "s"), ("energy", one.energy_joules, "J"))
+        found = [
+            {"name": name, "value": value, "unit": unit}
+            for name, value, unit in given
+            if value is not None
+        ]
+        results.append(
+            {
+                "configuration": dict(one.parameters),
+                "objectives": [each["name"] for each in found],
+                "times": {},
+                "invalidity": "correct" if one.valid else "runtime",
+                "correctness": int(one.valid),
+                "measurements": found,
+            }
+        )
+    return json.dumps({"schema_version": "1.0.0", "results": results}, indent=1) + "\n"
+
+
 def _number(value: Any) -> float | None:
     """A measured value; ``None`` for what stands in for one (1e20, error names)."""
     if isinstance(value, bool) or not isinstance(value, int | float):

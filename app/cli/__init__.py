@@ -32,6 +32,7 @@ from wattcast.app.cli.rank import rank
 from wattcast.app.cli.serve import serve, settings
 from wattcast.app.cli.sweep import sweep
 from wattcast.app.cli.train import calibrate, retrain, train
+from wattcast.app.cli.tune import tune
 from wattcast.features.errors import GivenUpError, MissingExtraError, WattcastError
 
 app = typer.Typer(
@@ -105,6 +106,7 @@ for _command in (
     diff,
     cost,
     rank,
+    tune,
     bulk,
 ):
     app.command()(_command)

@@ -73,6 +73,7 @@ def test_the_same_measurements_give_the_same_proposals() -> None:
     assert orders[0] == orders[1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["slow", "fast", "failures", "drift", "noise"])
 def test_bad_measurements_do_not_break_it(seed: int, kind: str) -> None:

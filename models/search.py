@@ -148,12 +148,13 @@ class Search:
         return found
 
     def finished(self, gain: float = GAIN) -> bool:
-        """Whether one more measurement is expected to gain less than ``gain`` of the best."""
+        """Whether one more measurement is expected to gain less than ``gain`` of the best; never
+        while configurations are left and none that was measured keeps the bound."""
         left = self.predicted.size - len(self.measured.keys() | self.failed)
         strange = self._strange()
         if left == 0:
             return not self._again(strange)
-        if len(self.measured) < LEARNED_FROM or self._again(strange):
+        if len(self.measured) < LEARNED_FROM or self._again(strange) or self._best(strange) is None:
             return False
         return float(self._outlook(strange).gain.max()) < gain
 

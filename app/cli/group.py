@@ -32,6 +32,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
         "dvfs": "dvfs",
         "counters": "dvfs",
         "rank": "rank",
+        "tune": "tune",
     },
     "Many kernels, and CI": {
         "app": "application",

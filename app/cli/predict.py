@@ -47,16 +47,16 @@ def predict(
         "details": details,
     }
     answer = run(predictor(registry=registry), PredictRequest.model_validate(body))
+    show(answer, as_json, _predictions)
 
-    def told(out: Console, answer: Answer) -> None:
-        for number, one in enumerate(answer.get("predictions", [answer])):
-            if number:
-                out.print()
-            prediction(out, one)
-            if details:
-                speed_of_light(out, one)
 
-    show(answer, as_json, told)
+def _predictions(out: Console, answer: Answer) -> None:
+    for number, one in enumerate(answer.get("predictions", [answer])):
+        if number:
+            out.print()
+        prediction(out, one)
+        if (found := one.get("speed_of_light")) is not None:
+            speed_of_light(out, found)
 
 
 def prediction(out: Console, answer: Answer) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -32,6 +33,10 @@ def predict(
     registry: Annotated[
         bool, typer.Option(help="Use the models promoted in the service's database, if any.")
     ] = True,
+    open_: Annotated[
+        bool,
+        typer.Option("--open", help="Show the answer in the page of the service running here."),
+    ] = False,
     as_json: inputs.AsJson = False,
 ) -> None:
     """Predict the power, time and energy of a kernel launch."""
@@ -48,6 +53,17 @@ def predict(
     }
     answer = run(predictor(registry=registry), PredictRequest.model_validate(body))
     show(answer, as_json, _predictions)
+    if open_:
+        _open(body)
+
+
+def _open(body: Mapping[str, Any]) -> None:
+    from wattcast.app.cli.page import links, show_in_browser
+
+    found = links(body)
+    for link in found:
+        inputs.progress(f"page: {link}")
+    show_in_browser(found[0])
 
 
 def _predictions(out: Console, answer: Answer) -> None:

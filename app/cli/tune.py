@@ -162,7 +162,6 @@ def _measured(
         inputs.fail(
             f"--run: {shlex.join(words)} printed {' '.join(last)!r} last; "
             "expected seconds, or seconds and joules",
-
         )
     return numbers[0], numbers[1] if len(numbers) == 2 else None
 

@@ -373,9 +373,10 @@ def test_the_speed_of_light_says_what_binds_and_how_near_the_peaks_it_is(
                 tab.select_option("#gpu", "gtx-1080-ti")
                 tab.fill("#grid", "128x128")
                 tab.fill("#block", "32x8")
-                tab.click("#predict")
+                page.predict()
+            page.settled()
             tab.wait_for_selector("#speed svg.roofline circle.point")
-            link = f"/?prediction={tab.url.partition('prediction=')[2]}"
+            link = tab.input_value("#share").removeprefix(page.url)
             answer = service.get(f"/predictions/{link.partition('=')[2]}").json()
             told = answer["speed_of_light"]
             assert tab.inner_text("#speed-bound") == "shared-memory bank conflicts"

@@ -4,6 +4,7 @@ tiles       data that the threads of a block read again and again
 rules       accesses that do not coalesce, bank conflicts, local memory, spills, split warps
 arithmetic  double precision between floats, divisions, what loops repeat
 reductions  trees in shared memory: spread threads, steps that shuffles do
+vectors     words that a thread could move four at once
 rewriting   the PTX with a change made
 tensor      pipelines too shallow, tiles too small, sums wider than needed
 """
@@ -29,13 +30,14 @@ from wattcast.features.findings.rules import (
 )
 from wattcast.features.findings.tensor import shallow_pipeline, small_tile, wide_sums
 from wattcast.features.findings.tiles import reread_tiles
+from wattcast.features.findings.vectors import narrow_accesses
 
 __all__ = ["Evidence", "Finding", "InstructionEvents", "Place", "find"]
 
 _DETECTORS = (
     reread_tiles, uncoalesced, bank_conflicts, local_memory, register_spills, fp64_between_fp32,
     constant_division, expensive_in_loops, invariant_loads, reductions, divergent_branches,
-    shallow_pipeline, small_tile, wide_sums,
+    narrow_accesses, shallow_pipeline, small_tile, wide_sums,
 )  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from wattcast.features.launch import axes_of, covering_grid, usual_blocks
 from wattcast.features.occupancy import occupancy
 from wattcast.features.ptx.ir import Register, Special
 from wattcast.models.clocks import supported_pairs
-from wattcast.models.time.bottleneck import launch_seconds, regime, resource_seconds
+from wattcast.models.time.registry import DEFAULT, get_time_model
 from wattcast.predictor.advise.adviser import Adviser, Otherwise, Outcome
 from wattcast.predictor.messages import LaunchRequest
 
@@ -202,8 +202,7 @@ def _clocks(adviser: Adviser) -> Otherwise | None:
         return None
     pair, outcome = best
     longer = 100 * (outcome.seconds / adviser.before.seconds - 1)
-    resources = resource_seconds(activity, adviser.gpu, adviser.clocks, more=adviser.more)
-    bound = regime(resources, launch_seconds(activity, adviser.gpu))
+    bound = get_time_model(DEFAULT).predict(adviser.analysis, adviser.gpu, adviser.clocks).bound
     return Otherwise(
         "lower_clocks",
         f"the launch is bound by {bound}: at {pair.core_mhz:g} instead of "

@@ -11,8 +11,11 @@ tensor      pipelines too shallow, tiles too small, sums wider than needed
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
 from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.errors import NONSENSE
 from wattcast.features.findings.arithmetic import (
     constant_division,
     expensive_in_loops,
@@ -41,6 +44,14 @@ _DETECTORS = (
 )  # fmt: skip
 
 
+def _told(detect: Callable[[Evidence], Iterable[Finding]], evidence: Evidence) -> list[Finding]:
+    """What a rule finds; nothing in text that makes no sense to it."""
+    try:
+        return list(detect(evidence))
+    except NONSENSE:
+        return []
+
+
 def find(analysis: KernelAnalysis) -> tuple[Finding, ...]:
     """All findings of a launch, in no order of weight.
 
@@ -49,7 +60,7 @@ def find(analysis: KernelAnalysis) -> tuple[Finding, ...]:
     functions = analysis.counts.functions(analysis.counts.factors())
     events = measure_instructions(analysis.module, functions, analysis.activity)
     evidence = Evidence(analysis, events)
-    found = [finding for detect in _DETECTORS for finding in detect(evidence)]
+    found = [finding for detect in _DETECTORS for finding in _told(detect, evidence)]
     # What is told of a reduction mends the branches in it too.
     trees = {
         at

@@ -383,18 +383,15 @@ class _Writer:
         }
         needed: set[int] = set()
         wanted = set(outside)
-        while True:
-            found = {
-                one.position
-                for one in body
-                if one.position not in needed and wanted & set(writes(one))
-            }
-            if not found:
-                break
-            needed |= found
-            for one in body:
-                if one.position in found and one.position not in staged:
-                    wanted |= set(reads(one))
+        grown = True
+        while grown:  # text order makes two passes of it, but for what a round hands to the next
+            grown = False
+            for one in reversed(body):
+                if one.position not in needed and wanted & set(writes(one)):
+                    needed.add(one.position)
+                    grown = True
+                    if one.position not in staged:
+                        wanted |= set(reads(one))
         steps: list[Instruction] = []
         kept: list[Instruction] = []
         for one in body:

@@ -164,7 +164,7 @@ def report(out: Console, answer: Answer) -> None:
         line(out, f"and {len(points) - MOST_LINES} more (--json shows all)")
     for name, best in answer["best"].items():
         change = (
-            f"no difference (the model tells {answer['resolution_percent']:g} % of time or energy apart)"
+            f"no difference (the model tells {answer['resolution_percent']:g} % apart)"
             if best["no_difference"]
             else f"{_named(best)}, {-best['time_saved_percent']:+.1f} % time, "
             f"{-best['energy_saved_percent']:+.1f} % energy"

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.app.test_cuda import needs_compiler
+from tests.app.test_sweep_variants import TILED
 from tests.e2e.browser import Watched, needs_chromium
 from wattcast.features.launch import usual_blocks
 
@@ -91,4 +93,29 @@ def test_what_is_not_told_apart_neither_fills_the_colours_nor_gets_a_button(
     sweep(page)
     tab.click("#sweep-best tbody button >> nth=0")
     assert tab.input_value("#block") != "32"
+    page.check_quiet()
+
+
+@needs_compiler
+def test_macros_of_a_source_are_swept(page: Watched) -> None:
+    page.open()
+    tab = page.page
+    tab.click("#tab-predict")
+    file: Any = {"name": "tiled.cu", "mimeType": "text/plain", "buffer": TILED.encode()}
+    tab.set_input_files("#source-file", file)
+    tab.wait_for_selector("#source-note:has-text('tiled.cu')")
+    tab.fill("#grid", "64x64")
+    tab.fill("#block", "16x16")
+    tab.click("#tab-sweep")
+    tab.click("#sweep-variants summary")
+    tab.fill("#sweep-defines", "TILE=32,8,16 PAD=0,1")
+    tab.fill("#sweep-grid", "ceil(1024 / TILE), 1024 / TILE")
+    tab.fill("#sweep-block", "TILE, TILE")
+    sweep(page)
+    assert "each variant is another program" in tab.inner_text("#sweep-doubt")
+    drawn = tab.evaluate("(({x, y}) => [x, y])(document.querySelector('#sweep-map').data[0])")
+    assert drawn == [["8", "16", "32"], ["PAD=0", "PAD=1"]]
+    tab.click("#sweep-result summary:has-text('All shapes')")
+    assert "TILE=16, PAD=1: 64x64 x 16x16" in tab.inner_text("#sweep-table")
+    page.check_access("sweep")
     page.check_quiet()

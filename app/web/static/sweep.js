@@ -22,6 +22,18 @@ let found = null;
 
 const list = (text) => text.split(/\s*[,;]\s*|\s+/).filter(Boolean);
 
+/** "TILE=8,16 UNROLL=1" as {TILE: [8, 16], UNROLL: [1]}. */
+function macros(text) {
+  return Object.fromEntries(text.split(/[\s;]+/).filter(Boolean).map((part) => {
+    const [name, values] = part.split("=");
+    if (!values) throw new Error(`${part}: a macro with its values is taken, TILE=8,16,32 say`);
+    return [name, values.split(",").map((value) => (/^-?\d+$/.test(value) ? Number(value) : value))];
+  }));
+}
+
+/** "ceil(n / TILE), 1" taken apart at the commas that stand in no parentheses. */
+const formulas = (text) => text.split(/,(?![^(]*\))/).map((part) => part.trim()).filter(Boolean);
+
 function sweepRequest() {
   const body = kernel.request();
   const chosen = gpuChecks(byId("sweep-gpus"));
@@ -30,6 +42,13 @@ function sweepRequest() {
   Object.assign(body, kernel.operating(), kernel.models());
   const blocks = list(byId("sweep-blocks").value);
   if (blocks.length) body.blocks = blocks.map(parseDimensions);
+  const defines = macros(byId("sweep-defines").value);
+  if (Object.keys(defines).length) {
+    body.defines = defines;
+    const [grid, block] = ["sweep-grid", "sweep-block"].map((id) => formulas(byId(id).value));
+    if (grid.length) body.grid_formula = grid;
+    if (block.length) body.block_formula = block;
+  }
   if (byId("sweep-unproven").checked) body.include_unproven = true;
   const registers = list(byId("sweep-registers").value).map(Number);
   if (registers.length) {
@@ -47,7 +66,7 @@ async function sweep(event) {
   try {
     found = await post("/sweep", sweepRequest());
     byId("sweep-result").hidden = false;
-    const doubt = found.warnings.find((one) => one.code === "block_size_in_code");
+    const doubt = found.warnings.find((one) => ["block_size_in_code", "variants_not_compared"].includes(one.code));
     say(byId("sweep-doubt"), doubt ? `${doubt.detail}.` : "");
     showMap();
     showFront();
@@ -68,6 +87,21 @@ function axes(points) {
   const registers = (point) => `${registersOf(point)}`;
   const count = (point) => point.registers_per_thread ?? 0;
   const place = (point) => found.models.findIndex((one) => one.gpu === point.gpu);
+  if (points[0].defines) {
+    const [first, ...others] = Object.keys(points[0].defines);
+    const rank = (name) => {
+      const values = [...new Set(points.map((point) => point.defines[name]))];
+      return (point) => (typeof point.defines[name] === "number" ? point.defines[name] : values.indexOf(point.defines[name]));
+    };
+    const ranks = others.map(rank);
+    const rest = [several(gpuName) && gpuName, several(registers) && registers].filter(Boolean);
+    return {
+      x: [first, (point) => `${point.defines[first]}`, (point) => [rank(first)(point)]],
+      y: [others.length ? "" : "Registers", (point) => [
+        ...others.map((name) => `${name}=${point.defines[name]}`), ...rest.map((of) => of(point)),
+      ].join(", ") || registers(point), (point) => [...ranks.map((of) => of(point)), place(point), count(point)]],
+    };
+  }
   const isPlane = several((point) => point.block[1]) && !several(gpuName) && !several(registers);
   if (isPlane) return {
     x: ["Threads along x", (point) => `${point.block[0]}`, (point) => [point.block[0]]],
@@ -99,7 +133,7 @@ function scale(values) {
   return high - low >= least ? [low, high] : [(low + high - least) / 2, (low + high + least) / 2];
 }
 
-const told = (point) => `${dimensions(point.grid)} blocks of ${dimensions(point.block)}<br>`
+const told = (point) => `${macrosOf(point) && `${macrosOf(point)}<br>`}${dimensions(point.grid)} blocks of ${dimensions(point.block)}<br>`
   + `${joules(point.energy.joules)}, ${seconds(point.time.seconds)}, ${watts(point.power.watts)}<br>`
   + `occupancy ${percent(point.occupancy)}${point.spills ? "<br>would spill" : ""}`
   + `${point.unproven ? "<br>not shown to compute the same" : ""}`;
@@ -160,7 +194,7 @@ function showFront() {
     y: some.map((point) => point.energy.joules / byJoule),
   });
   const isIt = (one) => (point) => ["gpu", "grid", "block", "registers_per_thread"]
-    .every((name) => `${point[name]}` === `${one[name]}`);
+    .every((name) => `${point[name]}` === `${one[name]}`) && macrosOf(point) === macrosOf(one);
   const front = pareto.map((one) => points.find(isIt(one))).filter(Boolean);
   const range = (values) => {
     const [low, high] = scale(values);
@@ -187,7 +221,9 @@ function showFront() {
   });
 }
 
-const shapeOf = (one) => `${dimensions(one.grid)} x ${dimensions(one.block)}`;
+const macrosOf = (one) => Object.entries(one.defines ?? {}).map(([name, value]) => `${name}=${value}`).join(", ");
+const shapeOf = (one) => [macrosOf(one), one.grid.length && `${dimensions(one.grid)} x ${dimensions(one.block)}`]
+  .filter(Boolean).join(": ");
 const saved = (value) => (value >= 0 ? `${plain(value)} % less` : `${plain(-value)} % more`);
 const gain = (one, value) => (one.no_difference ? "no difference" : saved(value));
 const registersOf = (one) => one.registers_per_thread ?? "own";
@@ -234,7 +270,8 @@ function use(one) {
   byId("block").value = dimensions(one.block);
   byId("gpu").value = one.gpu;
   if (one.registers_per_thread !== null) byId("registers_per_thread").value = one.registers_per_thread;
-  announce(`The form has ${shapeOf(one)} now.`);
+  const macro = macrosOf(one);
+  announce(`The form has ${shapeOf(one)} now.${macro && ` Set ${macro} in the source too.`}`);
 }
 
 export function start() {

@@ -161,7 +161,8 @@ def _tried_variants(
     for gpu, variant in product(gpus, variants(request.defines, len(gpus))):
         try:
             one = Swept(predictor, _of_variant(request, variant), gpu, variant)
-            for registers in request.registers or [None]:
+            counts: Sequence[int | None] = request.registers or [None]
+            for registers in counts:
                 shape = one.reference.shape._replace(registers=registers)
                 tried.found.append(one.reference if registers is None else one.at(shape))
             tried.sweeps.setdefault(gpu.id, one)

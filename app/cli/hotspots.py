@@ -10,9 +10,13 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from wattcast.app.cli import speed
 from wattcast.app.cli.inputs import CUDA_SUFFIXES, AsJson, KernelOptions, ModelOptions, with_options
 from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
 from wattcast.models.estimate import quantity
+
+_STANDING = ("idle", "clock")
+"""Components that a line draws for the time it takes, whatever it does."""
 
 
 @with_options
@@ -20,6 +24,9 @@ def hotspots(
     launch: KernelOptions,
     models: ModelOptions,
     rows: Annotated[int, typer.Option(min=1, help="Rows shown in each ranking.")] = 12,
+    resources: Annotated[
+        bool, typer.Option("--resources", help="Print the cycles that lines take of each unit.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Rank the blocks and lines of a kernel by energy and time."""
@@ -35,7 +42,7 @@ def hotspots(
         raise ServiceError("no-explanation", "the energy of this launch cannot be predicted")
     found = hotspots_of(opened, request, prediction, rows)
     _add_source(found["source_lines"]["rows"], launch.file)
-    show(found, as_json, _report)
+    show(found, as_json, speed.resources if resources else _report)
 
 
 def _add_source(found: list[dict[str, Any]], file: Path) -> None:
@@ -85,13 +92,13 @@ def _report(out: Console, answer: Answer) -> None:
             continue
         out.print()
         table = plain_table("energy", "time", justify="right")
-        for column in ("mostly", heading):
+        for column in ("beside idle", heading):
             table.add_column(column)
         for row in ranking["rows"]:
             table.add_row(
                 f"{row['energy_share']:.1%}",
                 f"{row['time_share']:.1%}",
-                next(iter(row["components"]), ""),
+                next((name for name in row["components"] if name not in _STANDING), ""),
                 Text(told(row)),
             )
         out.print(table)

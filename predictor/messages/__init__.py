@@ -335,7 +335,8 @@ class TimeModel(BaseModel):
     )
     bound: str | None = Field(
         None,
-        description="The same in words (tensor cores); null if the model does not tell.",
+        description="The same in words (DRAM bandwidth, shared-memory bank conflicts); null if the "
+        "model does not tell.",
     )
     parts: dict[str, float] = Field(
         description="Seconds of the model's own terms: bounds of which the largest counts "

@@ -39,6 +39,27 @@ def test_a_prediction_as_json_and_for_people(run: Run, file: str) -> None:
         assert word in out
 
 
+def test_units_near_their_peaks_and_what_lines_take_of_them(run: Run, file: str) -> None:
+    out, _ = run("predict", file, *LAUNCH, "--details")
+    told, _ = out.split("roofline fp32: ")
+    assert "time model bottleneck, bound by DRAM bandwidth\n" in told
+    assert "speed of light: bound by DRAM bandwidth\n" in told
+    row = next(line for line in told.splitlines() if line.startswith("DRAM "))
+    share, peak = float(row.split()[1].rstrip("%")), row.split()[-2:]
+    assert 50 < share < 100
+    assert peak == ["900", "GB/s"]
+    assert "idle: shared memory, FP64" in told
+    out, _ = run("hotspots", file, *LAUNCH, "--resources", "--rows", "3")
+    table = out.splitlines()
+    headings = table[2].split()
+    assert headings[:3] == ["dram", "l2", "l1"]
+    assert "shared" not in headings
+    assert f"{share}%" in table[4]
+    assert table[3].split()[-1] == "all"
+    answer = json.loads(run("predict", file, *LAUNCH, "--details", "--json")[0])
+    assert answer["speed_of_light"]["bound"] == "DRAM bandwidth"
+
+
 def test_measured_work_and_known_launches(run: Run, file: str, tmp_path: Path) -> None:
     out, _ = run("predict", "--work", "dram_bytes=1e9,int_ops=4e9,runtime=cuda", *LAUNCH)
     assert out.startswith("measured work on tesla-v100\n")

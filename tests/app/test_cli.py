@@ -215,7 +215,8 @@ def test_the_python_face(vector_add: str, looping: str) -> None:
 
 def test_help_lists_predict_first_and_each_command_on_one_whole_line(run: Run) -> None:
     out, _ = run("--help")
-    first, *panels = out.partition("Predict a launch:\n")[2].partition("\nExamples")[0].split("\n\n")
+    shown = out.partition("Predict a launch:\n")[2].partition("\nExamples")[0]
+    first, *panels = shown.split("\n\n")
     assert re.match(r"  predict +Predict the power, time and energy", first)
     listed = [line for panel in (first, *panels) for line in panel.splitlines() if line[:1] == " "]
     assert len(listed) > 20

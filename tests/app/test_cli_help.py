@@ -132,6 +132,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vector_add: str) -> 
     }
     Path("tuning.json").write_text(json.dumps(tuning), "utf-8")
     Path("nvidia-smi.txt").write_bytes((FIXTURES / "dumps" / "nvidia_smi.txt").read_bytes())
+    trace = FIXTURES / "traces" / "training_step.pt.trace.json.gz"
+    Path("trace.json.gz").write_bytes(trace.read_bytes())
     Path("my-gpu.toml").write_text('id = "my-gpu"\n', "utf-8")
     table = "ptx,gpu,board,grid,block,core_mhz,power_watts,time_seconds\n"
     table += "kernel.ptx,v100,lab-7,4096,256,1380,71.3,1.9e-5\n"

@@ -12,6 +12,7 @@ from wattcast.features.errors import MissingExtraError, WattcastError
 STUDIES = {
     "report": ("report", "accuracy reports of time, power and clocks, as pages (docs/reports.md)"),
     "accuracy": ("accuracy", "docs/accuracy.md, from the cards of the shipped models"),
+    "held-out": ("held_out", "power of rows left out beside measured ones, for docs/accuracy.md"),
     "reference": (
         "pages.reference",
         "docs/reference, from the code: commands, calls, settings",
@@ -24,6 +25,7 @@ STUDIES = {
     "triton": ("triton", "Triton kernels with lists of configurations, beside published figures"),
     "counters": ("counters", "tuning spaces asked as users ask, beside hardware counters"),
     "widths": ("time.widths", "intervals of times on boards never calibrated, from both of these"),
+    "advice": ("advice.study", "promises of advice beside kernels changed by hand"),
     "budget": ("budget.study", "counts under the default budget beside a run to completion"),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
@@ -36,6 +38,10 @@ STUDIES = {
     "clocks": ("clocks.scaling", "scaling over clocks: fits the shipped models, their scores"),
     "power": ("power.holds", "what the power models must hold on published rows"),
     "physical": ("power.physical_tables", "the physical power model with programs left out"),
+    "unknown-kernels": (
+        "power.unknown_kernels",
+        "power of kernels without code, kernel families left out",
+    ),
     "extra-trees": ("power.pooled", "fits the shipped extra trees on rows of several GPUs"),
     "physical-boards": (
         "power.physical_boards",

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from wattcast.app.python import (
         advise,
         analyze,
+        application,
         compare,
         dvfs,
         estimate,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = [
     "advise",
     "analyze",
+    "application",
     "compare",
     "dvfs",
     "estimate",

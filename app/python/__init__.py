@@ -8,8 +8,8 @@
 code differs from old; ``sweep`` about launch shapes, ``dvfs`` about clocks; ``hotspots`` where the
 energy goes, ``advise`` and ``fusion`` what to change; ``explain`` what each feature adds, for
 shap's plots; ``vector`` for the features a model sees, ``analyze`` for the analysis itself;
-``rank_triton`` for the configurations of a Triton kernel, ``estimate`` for its launches; ``gpus``
-lists what can be asked about.
+``rank_triton`` for the configurations of a Triton kernel, ``estimate`` for its launches;
+``application`` for the energy of all kernels in a trace; ``gpus`` lists what can be asked about.
 
 Code is PTX or CUDA text, the path of a file, or a kernel of Triton, torch's inductor, Numba or CuPy
 (``app/python/code.py`` tells which objects). Answers are the service's messages: a notebook shows
@@ -43,7 +43,7 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
 
     from wattcast.app.python.answers import AdviceList, Hotspots, Prediction, Predictions
     from wattcast.app.python.code import Code, Dimensions, LaunchOptions
-    from wattcast.app.python.many import Batch, CodeComparison
+    from wattcast.app.python.many import Application, Batch, CodeComparison
     from wattcast.predictor.messages import ModelChoice, TimeModelChoice
     from wattcast.predictor.messages.features import FeaturesAnswer
     from wattcast.predictor.triton import Grid
@@ -51,6 +51,7 @@ if TYPE_CHECKING:  # and below where needed: they are a tenth of the time to imp
 __all__ = [
     "advise",
     "analyze",
+    "application",
     "compare",
     "dvfs",
     "estimate",
@@ -79,6 +80,7 @@ def predict(
     known: Sequence[Mapping[str, Any]] = (),
     work: Mapping[str, Any] | None = None,
     explain: bool = False,
+    details: bool = False,
     board: str | None = None,
     registry: bool = True,
     **launch: Unpack[LaunchOptions],
@@ -89,15 +91,17 @@ def predict(
     ``block``, shared memory and names itself, and its ``grid`` counts programs. ``clocks`` are
     ``{"core_mhz": ..., "memory_mhz": ...}``; ``known`` are measured launches of the same kernel,
     ``work`` is what a profiler counted instead of PTX; both as ``POST /predict`` takes them.
-    ``explain`` adds SHAP contributions in watts. ``board`` is the label of one of several boards of
-    this GPU; ``registry=False`` leaves promoted models out.
+    ``explain`` adds SHAP contributions in watts, ``details`` how near each unit comes to its peak.
+    ``board`` is the label of one of several boards of this GPU; ``registry=False`` leaves promoted
+    models out.
     Raises PtxError, CompileError, CompilerMissingError, KernelError, LaunchError, GpuError or
     ModelError, ClockError for clocks the GPU does not run at, and StoreError where the database of
     promoted models is there but cannot be read.
     """
     more: dict[str, Any] = {"clocks": clocks, "power_limit_watts": power_limit_watts}
     more |= {"time_model": time_model, "model": model, "known": known, "work": work}
-    more |= {"explain": "shap" if explain else None, "board": board, "gpu": gpu}
+    more |= {"explain": "shap" if explain else None, "details": details}
+    more |= {"board": board, "gpu": gpu}
     from wattcast.app.python.answers import Prediction
 
     request = _request(**more, **_kernel(ptx, grid, block, **launch))
@@ -342,6 +346,35 @@ def fusion(
     asked = [{"gpu": gpu, **_kernel(**{**defaults, **one})} for one in launches]
     requests = [_request(**each) for each in asked]
     return advice.fusions(_predictor(registry), requests)
+
+
+def application(
+    trace: str | Path,
+    *,
+    gpu: str | None = None,
+    code: Sequence[str | Path] = (),
+    registry: bool = True,
+    **options: Any,
+) -> Application:
+    """Energy of a whole application from its trace, as ``POST /applications`` answers.
+
+    ``trace`` is the path of a SQLite export of Nsight Systems or of a JSON trace of the PyTorch
+    profiler (also gzipped). ``code`` are folders and files that hold PTX of its kernels: Triton's
+    and inductor's caches, PTX files, binaries. ``gpu`` is needed where the trace does not name a
+    known one; ``options`` are other members of the request (``gpus``, ``clocks``, ``tariff``,
+    ``grams_co2_per_kwh``, ``launches``...).
+    Raises DataError for a file that is no such trace, GpuError, ClockError and ModelError.
+    """
+    from wattcast.app.python.many import Application
+    from wattcast.predictor.application import application as run
+    from wattcast.predictor.messages.application import ApplicationRequest
+    from wattcast.predictor.traces import read_trace
+    from wattcast.predictor.traces.code import library
+
+    request = ApplicationRequest.model_validate({"gpu": gpu, **options})
+    found = library([Path(each) for each in code])
+    answer = run(_predictor(registry), read_trace(Path(trace)), request, found)
+    return _typed(Application, answer)
 
 
 def _request(**body: Any) -> Any:

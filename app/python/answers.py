@@ -120,6 +120,11 @@ class Prediction(PredictAnswer, Shown):
                 return told + (f", mostly {most}" if most else "") + (f": {text}" if text else "")
         return ""
 
+    def _speeds(self) -> list[list[str]]:
+        """Each unit and its share of its peak, where ``details`` were asked for."""
+        found = self.speed_of_light
+        return [[unit.name, f"{unit.share:.0%}"] for unit in found.units] if found else []
+
     def _source_line(self, number: int) -> str:
         """A line of the CUDA source that was asked about; empty for PTX."""
         lines = ((self._request and self._request.cuda) or "").splitlines()
@@ -145,6 +150,7 @@ class Prediction(PredictAnswer, Shown):
             cards.paragraph(chosen) if chosen else "",
             cards.shares(self.components or {}, "W"),
             cards.paragraph(hottest) if hottest else "",
+            cards.table(["unit", "of its peak"], self._speeds()),
             *(cards.paragraph(f"give {need.argument}: it decides {need.decides}, and "
                               f"{need.assumed:g} is assumed") for need in self.needs),
             cards.warnings(told["warnings"]),
@@ -238,14 +244,23 @@ class AdviceList(AdviceAnswer, Shown):
     def _repr_html_(self) -> str:
         before = f"{quantity(self.before.joules, 'J')} in {quantity(self.before.seconds, 's')}"
         lines = [
-            [each.detail, each.remedy, cards.percent(-each.gain.energy_percent),
+            [each.detail, each.remedy,
+             f"{'at least ' if each.promise == 'at_least' else ''}"
+             f"{cards.percent(-each.gain.energy_percent)}",
              cards.percent(-each.gain.time_percent)]
             for each in self.advice
+        ]  # fmt: skip
+        code = [
+            cards.snippets(f"{each.code.replace('_', ' ')}, before and after",
+                           each.snippet_before, each.snippet_after)
+            for each in self.advice
+            if each.snippet_before and each.snippet_after
         ]  # fmt: skip
         nothing = "" if lines else cards.paragraph("nothing found that would save noticeably")
         return cards.card(
             self.kernel.demangled,
             f"{before} on {self.gpu}",
             cards.table(["found", "to change", "energy", "time"], lines, words=2),
+            *dict.fromkeys(code),
             nothing,
         )

@@ -172,12 +172,27 @@ def table(
 
 def warnings(found: Sequence[Mapping[str, Any]]) -> str:
     """Warnings, the first ones open and the others folded up."""
-    lines = [paragraph(f"⚠ {each['code']}: {each['detail']}") for each in found]
-    shown, folded = lines[:MOST_WARNINGS], lines[MOST_WARNINGS:]
-    if not folded:
-        return "".join(shown)
-    rest = f"<details><summary>{len(folded)} more warnings</summary>{''.join(folded)}</details>"
-    return "".join(shown) + rest
+    lines = [f"⚠ {each['code']}: {each['detail']}" for each in found]
+    shown, rest = lines[:MOST_WARNINGS], lines[MOST_WARNINGS:]
+    return "".join(map(paragraph, shown)) + folded(f"{len(rest)} more warnings", rest)
+
+
+def folded(title: str, lines: Sequence[str]) -> str:
+    """Lines that open with a click on their title; nothing where there are none."""
+    if not lines:
+        return ""
+    inner = "".join(map(paragraph, lines))
+    return f'<details style="margin-top:6px"><summary>{escape(title)}</summary>{inner}</details>'
+
+
+def snippets(title: str, before: str, after: str) -> str:
+    """Code before and after a change, folded up."""
+    shown = "".join(
+        f'<pre style="margin:4px 0;color:inherit;background:rgba(128,128,128,.12);padding:6px;'
+        f'overflow-x:auto">{escape(code.rstrip())}</pre>'
+        for code in (before, after)
+    )
+    return f"<details><summary>{escape(title)}</summary>{shown}</details>"
 
 
 def dims(sizes: Sequence[int]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from wattcast.app.python import cards
 from wattcast.app.python.shown import Row, Shown, figures
 from wattcast.models.estimate import quantity
+from wattcast.predictor.messages.application import ApplicationAnswer
 from wattcast.predictor.messages.batch import BatchAnswer
 from wattcast.predictor.messages.compare import CompareAnswer
 from wattcast.predictor.messages.dvfs import DvfsAnswer
@@ -45,14 +46,17 @@ class LaunchSweep(SweepAnswer, Shown):
         ]  # fmt: skip
         headings = ["shape", "", "occupancy", "time", "power", "energy", "change"]
         base = told["reference"]
-        refused = [f"not {_shape(each)}: {each['reason']}" for each in told["infeasible"]]
+        refused = [f"{_shape(each)}: {each['reason']}"
+                   for each in (*told["left_out"], *told["infeasible"])]  # fmt: skip
         return cards.card(
             self.kernel.demangled,
             f"reference {_shape(base)}: {', '.join(figures(base))}",
             *(cards.paragraph(f"{_words(name)}: {_best(best)}")
               for name, best in told["best"].items()),
             cards.table(headings, lines, words=2, more=len(points) - len(lines)),
-            *(cards.paragraph(each, faint=True) for each in refused[: cards.MOST_WARNINGS]),
+            cards.paragraph(f"differences below {self.resolution_percent:.2g} % are not told apart",
+                            faint=True),
+            cards.folded(f"{len(refused)} shapes are left out", refused),
             cards.warnings(told["warnings"]),
         )  # fmt: skip
 
@@ -68,6 +72,8 @@ def _words(name: str) -> str:
 
 
 def _best(of: Row) -> str:
+    if not of["better"]:
+        return f"{_shape(of)}: no difference from the reference that the model tells apart"
     return (
         f"{_shape(of)}, {cards.percent(-of['time_saved_percent'])} time, "
         f"{cards.percent(-of['energy_saved_percent'])} energy"
@@ -172,6 +178,33 @@ class Batch(BatchAnswer, Shown):
             cards.table(headings, lines, words=2, more=len(rows) - len(lines)),
             cards.warnings(self.model_dump()["warnings"]),
         )
+
+
+class Application(ApplicationAnswer, Shown):
+    """All kernels of an application, from its trace."""
+
+    def rows(self) -> Iterator[Row]:
+        """A row for each kernel, the costliest first."""
+        return iter(self.model_dump()["kernels"])
+
+    def _repr_html_(self) -> str:
+        told = self.model_dump()
+        kernels = told["kernels"]
+        lines = [
+            [row["name"], str(row["launches"]), quantity(row["seconds"], "s"),
+             quantity(row["joules"], "J")]
+            for row in kernels[: cards.MOST_ROWS]
+        ]  # fmt: skip
+        gpus = ", ".join(dict.fromkeys(each.gpu for each in self.devices))
+        return cards.card(
+            self.source,
+            f"{self.launches} launches on {gpus} in {quantity(self.span_seconds, 's')}",
+            cards.tiles([(name, told[name]) for name in ("energy", "power")]),
+            cards.badges([(self.trust.mark, self.trust.why)]),
+            cards.table(["kernel", "launches", "time", "energy"], lines,
+                        more=len(kernels) - len(lines)),
+            cards.warnings(told["warnings"]),
+        )  # fmt: skip
 
 
 class Ranking(dict[str, Any], Shown):

@@ -63,7 +63,7 @@ def test_a_prediction_shows_figures_intervals_trust_bound_and_the_hottest_line(a
     assert "vector_add" in text
     assert "tesla-v100 at 1380/877 MHz" in text
     assert answer.trust.mark in text
-    assert "bound by device memory" in text
+    assert f"bound by {answer.time_model.bound}" in text
     assert "90%, unseen kernel" in text
     assert "dram 45.9 W" in text
     assert "% of the energy in line" in text

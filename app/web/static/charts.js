@@ -1,6 +1,7 @@
 // Small figures inside table cells: a bar says at a glance what the number beside it says exactly.
 
 import { el, svg } from "./dom.js";
+import { savesOfTable } from "./save.js";
 
 const share = (value) => `${Math.max(0, Math.min(100, 100 * value)).toFixed(2)}%`;
 
@@ -10,6 +11,12 @@ export function bar(from, to, kind = "plain") {
   return frame(svg("rect", {
     class: kind, x: share(low), y: "15%", height: "70%", width: share(Math.max(from, to) - low), rx: 1.5,
   }));
+}
+
+/** A share of a whole, 0 to 1, on the track of the whole. */
+export function part(value, kind = "plain") {
+  const rect = (name, width) => svg("rect", { class: name, x: 0, y: "15%", height: "70%", width: share(width), rx: 1.5 });
+  return frame(rect("track", 1), rect(kind, value));
 }
 
 /** An interval with the value marked in it, all 0 to 1 on the scale of the column. */
@@ -48,11 +55,12 @@ export function steps(start, values) {
 /** A table whose rows hold a name, a bar and numbers. Narrow screens lay it out as a grid, which
  *  would take its meaning from it but for the roles. */
 export function barTable(caption, titles, rows) {
-  return el("table", { class: "bars", role: "table" },
+  const made = el("table", { class: "bars", role: "table" },
     el("caption", {}, caption),
     el("thead", { class: "visually-hidden", role: "rowgroup" }, el("tr", { role: "row" },
-      titles.map((title) => el("th", { scope: "col", role: "columnheader" }, title)))),
+      titles.map((title) => el("th", { scope: "col", role: "columnheader", class: title === "Figure" ? "pic" : null }, title)))),
     el("tbody", { role: "rowgroup" }, rows));
+  return el("div", {}, made, savesOfTable(made, caption));
 }
 
 /** A row of such a table; `kind` is its class. */

@@ -103,10 +103,12 @@ def predict(
     more |= {"explain": "shap" if explain else None, "details": details}
     more |= {"board": board, "gpu": gpu}
     from wattcast.app.python.answers import Prediction
+    from wattcast.app.python.code import file_name
 
     request = _request(**more, **_kernel(ptx, grid, block, **launch))
     answer = _prediction.predict(_predictor(registry), request)
-    return Prediction.of(answer, request, registry)
+    file = file_name(ptx, launch.get("cuda"))
+    return Prediction.of(answer, request, registry, file)
 
 
 def predict_many(

@@ -30,11 +30,19 @@ class Prediction(PredictAnswer, Shown):
     )
     _request: PredictRequest | None = PrivateAttr(None)
     _registry: bool = PrivateAttr(True)
+    _file: str | None = PrivateAttr(None)
 
     @classmethod
-    def of(cls, answer: dict[str, Any], request: PredictRequest, registry: bool) -> Prediction:
-        """An answer for one GPU, and what was asked."""
+    def of(
+        cls,
+        answer: dict[str, Any],
+        request: PredictRequest,
+        registry: bool,
+        file: str | None = None,
+    ) -> Prediction:
+        """An answer for one GPU, what was asked, and the name of the file it came from."""
         made = typed(cls, answer)
+        made._file = file
         made._request = request.model_copy(update={"gpu": made.gpu, "gpus": None})
         made._registry = registry
         return made
@@ -80,7 +88,12 @@ class Prediction(PredictAnswer, Shown):
         found = hotspots_of(
             predictor(self._registry), request, self.model_dump(by_alias=True), rows
         )
-        return typed(Hotspots, {"prediction_id": self.id, **found})
+        made = typed(Hotspots, {"prediction_id": self.id, **found})
+        made._source = (request.cuda or "").splitlines()
+        if request.cuda is not None and self._file is not None:
+            for row in made.source_lines.rows:
+                row.file = self._file
+        return made
 
     def advise(self) -> AdviceList:
         """What to change about the launch, and what each change saves. Raises ServiceError where
@@ -114,7 +127,7 @@ class Prediction(PredictAnswer, Shown):
             for row in ranking.rows:
                 text = getattr(row, "text", "").strip()
                 place = f"line {row.line}" if text else f"source line {row.line}"
-                text = text or self._source_line(row.line)
+                text = text or found.source_text(row.line)
                 most = next(iter(row.components), "")
                 told = f"{row.energy_share:.0%} of the energy in {place}"
                 return told + (f", mostly {most}" if most else "") + (f": {text}" if text else "")
@@ -124,11 +137,6 @@ class Prediction(PredictAnswer, Shown):
         """Each unit and its share of its peak, where ``details`` were asked for."""
         found = self.speed_of_light
         return [[unit.name, f"{unit.share:.0%}"] for unit in found.units] if found else []
-
-    def _source_line(self, number: int) -> str:
-        """A line of the CUDA source that was asked about; empty for PTX."""
-        lines = ((self._request and self._request.cuda) or "").splitlines()
-        return lines[number - 1].strip() if 0 < number <= len(lines) else ""
 
     def _repr_html_(self) -> str:
         told = self.model_dump()
@@ -194,36 +202,45 @@ class Predictions(list[Prediction], Shown):
 class Hotspots(HotspotsAnswer, Shown):
     """Where a launch spends energy and time."""
 
+    _source: list[str] = PrivateAttr(default_factory=list[str])
+
+    def source_text(self, number: int) -> str:
+        """A line of the CUDA source that was asked about; empty for PTX."""
+        return self._source[number - 1].strip() if 0 < number <= len(self._source) else ""
+
     def rows(self) -> Iterator[Row]:
         """The lines of the PTX."""
         return iter(self.lines.model_dump()["rows"])
 
     def to_frame(self, by: Literal["lines", "source_lines", "blocks"] = "lines") -> pd.DataFrame:
         """A row for each PTX line, source line or basic block, the costliest first."""
-        return frame(getattr(self, by).model_dump()["rows"])
+        return frame(self._listed(by))
+
+    def _listed(self, by: str) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = getattr(self, by).model_dump()["rows"]
+        if by == "source_lines":
+            for row in found:
+                row["text"] = self.source_text(row["line"])
+        return found
 
     def _repr_html_(self) -> str:
         figures = f"{quantity(self.joules, 'J')} in {quantity(self.seconds, 's')} on {self.gpu}"
         parts = []
-        for ranking, heading in (
-            (self.source_lines.model_dump(), "source line"),
-            (self.lines.model_dump(), "PTX line"),
-        ):
-            rows = ranking["rows"]
+        for by, heading in (("source_lines", "source line"), ("lines", "PTX line")):
+            rows, left = self._listed(by), getattr(self, by).rest.rows
             lines = [
                 [_place(row), next(iter(row["components"]), ""),
                  f"{row['energy_share']:.1%}", f"{row['time_share']:.1%}"]
                 for row in rows[: cards.MOST_ROWS // 2]
             ]  # fmt: skip
-            left = len(rows) - len(lines) + ranking["rest"]["rows"]
             headings = [heading, "mostly", "energy", "time"]
-            parts.append(cards.table(headings, lines, words=2, more=left))
+            parts.append(cards.table(headings, lines, words=2, more=left + len(rows) - len(lines)))
         return cards.card(self.kernel.demangled, figures, *parts)
 
 
 def _place(row: Row) -> str:
-    text = (row.get("text") or "").strip()
-    return f"{row['line']}: {text}" if text else f"{row.get('file') or 'source'}:{row['line']}"
+    file = "" if "text" in row and "file" not in row else f"{row['file'] or 'source'}:"
+    return f"{file}{row['line']}  {row['text'].strip()}".rstrip()
 
 
 class AdviceList(AdviceAnswer, Shown):

@@ -152,6 +152,15 @@ def sources(code: Code | None, cuda: str | os.PathLike[str] | None = None) -> li
     return found
 
 
+def file_name(code: Code | None, cuda: str | os.PathLike[str] | None = None) -> str | None:
+    """The name of the file that a kernel is read from, if it is read from one."""
+    given = code if code is not None else cuda
+    if isinstance(given, os.PathLike):
+        return Path(given).name
+    path = isinstance(given, str) and "\n" not in given
+    return Path(given).name if path and isinstance(given, str) and Path(given).suffix else None
+
+
 def source(code: Code) -> Source:
     """The text of a kernel and what its object tells of it. Raises DataError for what is none."""
     if isinstance(code, str | bytes | os.PathLike):

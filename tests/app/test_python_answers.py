@@ -12,6 +12,7 @@ import pytest
 
 import wattcast
 from wattcast.app.python import cards
+from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.features.errors import MissingExtraError, ServiceError
 from wattcast.predictor.messages.predict import PredictAnswer
 
@@ -19,6 +20,8 @@ DEMO = "app/demo/vector_add.ptx"
 LAUNCH: dict[str, Any] = {"gpu": "v100", "grid": 4096, "block": 256, "registry": False}
 COUNT = {"3": 1 << 20}
 SELF_CLOSING = {"rect", "br", "hr"}
+
+needs_nvrtc = pytest.mark.skipif(find_nvrtc() is None, reason="the extra cuda is not installed")
 
 
 class _Markup(HTMLParser):
@@ -229,3 +232,19 @@ def test_a_missing_library_is_named_with_its_extra(
     with pytest.raises(MissingExtraError, match=r"matplotlib.*wattcast\[notebook\]"):
         answer.plot()
     assert "vector_add" in shown(answer)  # the card needs neither
+
+
+@needs_nvrtc
+def test_lines_of_cuda_source_are_shown_with_their_file(tmp_path: Path) -> None:
+    path = tmp_path / "scale.cu"
+    path.write_text(
+        "__global__ void scale(float *data) {\n"
+        "  int at = blockIdx.x * blockDim.x + threadIdx.x;\n"
+        "  data[at] = 3.0f * data[at];  // <b>\n}\n"
+    )
+    answer = wattcast.predict(str(path), **LAUNCH)
+    lines = answer.hotspots().to_frame("source_lines")
+    assert lines["file"].tolist()[0] == "scale.cu"
+    assert lines["text"].tolist()[0] == "data[at] = 3.0f * data[at];  // <b>"
+    assert "source line 3" in shown(answer)
+    assert "scale.cu:3  data[at] = 3.0f * data[at];  // <b>" in shown(answer.hotspots())

@@ -149,9 +149,9 @@ def rank_triton(
     predictor = _predictor(registry)
     given = dict(arguments or {})
     if hasattr(kernels, "compile_results"):
-        kernels = inductor_kernels(kernels)
-    if isinstance(kernels, Path):
-        found: Any = triton.read_cache(kernels, kernel)
+        found: Any = inductor_kernels(kernels)
+    elif isinstance(kernels, Path):
+        found = triton.read_cache(kernels, kernel)
     elif isinstance(kernels, Sequence):
         found = [triton.compiled(each) for each in kernels]
     elif hasattr(kernels, "asm"):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -170,7 +171,7 @@ def source(code: Code) -> Source:
     if isinstance(getattr(code, "asm", None), Mapping):
         return _from_triton(code)
     if hasattr(code, "compile_results"):
-        return _from_triton(inductor_kernel(code))
+        return _from_inductor(code)
     if hasattr(code, "inspect_asm"):
         return _from_numba(code)
     if hasattr(code, "code") and hasattr(code, "file_path"):
@@ -257,32 +258,44 @@ def _from_triton(kernel: Any) -> Source:
     return Source("ptx", known.ptx, known.settings.get("name"), known)
 
 
-class _Static:
-    """A kernel that inductor launches by itself: it holds machine code, whose file lies beside that
-    of its PTX in Triton's cache (``cubin_path``; ``name``, ``num_warps`` and ``shared`` are told).
-    """
+def _statically_launched(kernel: Any, config: Any) -> TritonKernel:
+    """A kernel that inductor launches by itself (``StaticallyLaunchedTritonKernel``). It holds
+    machine code; its PTX lies in Triton's cache, beside that and under the kernel's hash."""
+    places = []
+    if getattr(kernel, "cubin_path", None):  # until the kernel is loaded
+        places.append(Path(kernel.cubin_path).with_suffix(".ptx"))
+    try:
+        folder = b32encode(bytes.fromhex(kernel.hash)).decode().rstrip("=")  # Triton's spelling
+        cache = Path(os.environ.get("TRITON_CACHE_DIR") or Path.home() / ".triton" / "cache")
+        places.append(cache / folder / f"{kernel.name}.ptx")
+    except (AttributeError, ValueError):
+        pass
+    code = next((place for place in places if _is_file(place)), None)
+    if code is None:
+        raise DataError(
+            f"inductor kept only machine code of {getattr(kernel, 'name', 'the kernel')}, and "
+            "TRITON_CACHE_DIR does not hold its PTX: set TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER=0 "
+            "before it compiles"
+        )
+    constants = dict(getattr(config, "kwargs", None) or {})
+    told = {name: getattr(kernel, name, None) for name in ("name", "num_warps", "shared")}
+    told["num_stages"] = getattr(config, "num_stages", None)
+    known = {name: value for name, value in told.items() if value is not None}
+    fixed = set(getattr(kernel, "full_constexprs", ()))
+    names = [n for at, n in enumerate(getattr(kernel, "arg_names", ())) if at not in fixed]
+    asked: tuple[str, ...] = ("num_warps", "num_stages")
+    options = {name: known[name] for name in asked if name in known}
+    registers = getattr(kernel, "n_regs", None)  # told by the driver, once it is loaded
+    return TritonKernel(
+        code.read_text(encoding="utf-8"),
+        {**known, **constants},
+        {**constants, **options},
+        {name: at for at, name in enumerate(names)},
+        registers if isinstance(registers, int) and registers > 0 else None,
+    )
 
-    def __init__(self, kernel: Any, config: Any) -> None:
-        path = getattr(kernel, "cubin_path", None)
-        beside = Path(path).with_suffix(".ptx") if path else None
-        if beside is None or not beside.is_file():
-            raise DataError(
-                f"inductor kept only machine code of {getattr(kernel, 'name', 'the kernel')}: set "
-                "TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER=0 before it compiles"
-            )
-        self.asm = {"ptx": beside.read_text(encoding="utf-8")}
-        names = ("name", "num_warps", "shared")
-        told = {name: getattr(kernel, name) for name in names if hasattr(kernel, name)}
-        self.metadata = _Metadata({**told, "num_stages": getattr(config, "num_stages", None)})
-        self.src = None
 
-
-class _Metadata:
-    def __init__(self, told: Mapping[str, Any]) -> None:
-        vars(self).update({name: value for name, value in told.items() if value is not None})
-
-
-def inductor_kernels(autotuner: Any) -> list[Any]:
+def inductor_kernels(autotuner: Any) -> list[TritonKernel]:
     """The kernels that a ``CachingAutotuner`` compiled, one for each configuration; after tuning
     the chosen one alone. Raises DataError where none is compiled."""
     results = list(autotuner.compile_results)
@@ -293,22 +306,21 @@ def inductor_kernels(autotuner: Any) -> list[Any]:
     if not results:
         raise DataError("inductor has not compiled this kernel yet: call its precompile()")
     return [
-        one.kernel
+        compiled(one.kernel)
         if isinstance(getattr(one.kernel, "asm", None), Mapping)
-        else _Static(one.kernel, getattr(one, "config", None))
+        else _statically_launched(one.kernel, getattr(one, "config", None))
         for one in results
     ]
 
 
-def inductor_kernel(autotuner: Any) -> Any:
-    """The one kernel of a ``CachingAutotuner``. Raises DataError where there are several."""
+def _from_inductor(autotuner: Any) -> Source:
     found = inductor_kernels(autotuner)
     if len(found) > 1:
         raise DataError(
             f"inductor compiled {len(found)} configurations of this kernel and chose none yet: "
             "give the kernel of one of its compile_results, or ask wattcast.rank_triton"
         )
-    return found[0]
+    return Source("ptx", found[0].ptx, found[0].settings.get("name"), found[0])
 
 
 def _from_numba(kernel: Any) -> Source:

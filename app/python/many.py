@@ -46,17 +46,18 @@ class LaunchSweep(SweepAnswer, Shown):
         ]  # fmt: skip
         headings = ["shape", "", "occupancy", "time", "power", "energy", "change"]
         base = told["reference"]
+        best = [f"{_words(name)}: {_best(each)}"
+                for name, each in told["best"].items() if each["better"]]  # fmt: skip
         refused = [f"{_shape(each)}: {each['reason']}"
                    for each in (*told["left_out"], *told["infeasible"])]  # fmt: skip
         return cards.card(
             self.kernel.demangled,
             f"reference {_shape(base)}: {', '.join(figures(base))}",
-            *(cards.paragraph(f"{_words(name)}: {_best(best)}")
-              for name, best in told["best"].items()),
+            *(cards.paragraph(each) for each in best or ["nothing better was found"]),
             cards.table(headings, lines, words=2, more=len(points) - len(lines)),
             cards.paragraph(f"differences below {self.resolution_percent:.2g} % are not told apart",
                             faint=True),
-            cards.folded(f"{len(refused)} shapes are left out", refused),
+            cards.folded(f"left out: {len(refused)}", refused),
             cards.warnings(told["warnings"]),
         )  # fmt: skip
 
@@ -72,8 +73,6 @@ def _words(name: str) -> str:
 
 
 def _best(of: Row) -> str:
-    if not of["better"]:
-        return f"{_shape(of)}: no difference from the reference that the model tells apart"
     return (
         f"{_shape(of)}, {cards.percent(-of['time_saved_percent'])} time, "
         f"{cards.percent(-of['energy_saved_percent'])} energy"

@@ -169,7 +169,8 @@ def test_a_sweep_answers_as_the_service_and_is_a_table() -> None:
     assert sorted(table["block"], key=int) == ["64", "128", "512"]
     assert set(table["time_seconds"]) == {point.time.seconds for point in found.points}
     text = shown(found)
-    assert "min energy" in text
+    for name, best in found.best:  # what is below the model's resolution is not called better
+        assert (f"{name.replace('_', ' ')}: tesla-v100" in text) == best.better
     assert "blocks of 512" in text
     two = wattcast.sweep(DEMO, **{**LAUNCH, "gpu": ["v100", "p100"]}, blocks=[128])
     assert set(two.to_frame()["gpu"]) == {"tesla-v100", "tesla-p100"}
@@ -248,3 +249,27 @@ def test_lines_of_cuda_source_are_shown_with_their_file(tmp_path: Path) -> None:
     assert lines["text"].tolist()[0] == "data[at] = 3.0f * data[at];  // <b>"
     assert "source line 3" in shown(answer)
     assert "scale.cu:3  data[at] = 3.0f * data[at];  // <b>" in shown(answer.hotspots())
+
+
+@needs_nvrtc
+def test_shapes_that_change_what_a_kernel_computes_are_left_out_of_a_sweep_with_reasons() -> None:
+    code = """
+    __global__ void turn(const float *in, float *out, int size) {
+      __shared__ float tile[16][17];
+      tile[threadIdx.y][threadIdx.x] =
+          in[(blockIdx.y * 16 + threadIdx.y) * size + blockIdx.x * 16 + threadIdx.x];
+      __syncthreads();
+      out[(blockIdx.x * 16 + threadIdx.y) * size + blockIdx.y * 16 + threadIdx.x] =
+          tile[threadIdx.x][threadIdx.y];
+    }
+    """
+    found = wattcast.sweep(
+        code, gpu="v100", grid=(64, 64), block=(16, 16), blocks=[(16, 16), (32, 8)],
+        arguments={"size": 1024}, registry=False,
+    )  # fmt: skip
+    assert found.to_frame()["block"].tolist() == ["16x16"]
+    text = shown(found)
+    assert "left out: 1" in text
+    assert "blocks of 32x8: " in text
+    assert found.left_out[0].reason in text
+    assert "nothing better was found" in text

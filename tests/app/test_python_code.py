@@ -6,6 +6,7 @@ is asked itself (Numba compiles without a GPU).
 
 from __future__ import annotations
 
+from base64 import b32encode
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -133,21 +134,41 @@ def test_a_kernel_of_inductor_is_the_one_that_it_chose() -> None:
         wattcast.predict(autotuner(), **launch)
 
 
-def test_a_statically_launched_kernel_has_its_ptx_in_tritons_cache(tmp_path: Path) -> None:
+def test_a_statically_launched_kernel_has_its_ptx_in_tritons_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     told = kernel_object(LARGE)
+    names = told.src.fn.arg_names
+    fixed = [at for at, name in enumerate(names) if name not in SIZES]
+    # As StaticallyLaunchedTritonKernel has them; loading it forgets cubin_path.
     static = SimpleNamespace(
-        name="gemm", num_warps=4, shared=told.metadata.shared, cubin_path=str(tmp_path / "a.cubin")
-    )
-    tuned = SimpleNamespace(
-        compile_results=[SimpleNamespace(kernel=static, config=SimpleNamespace(num_stages=4))]
-    )
-    launch: dict[str, Any] = {"gpu": "a100", "grid": 256, "registry": False}
+        name="gemm", num_warps=4, shared=told.metadata.shared, hash="00ff" * 16, n_regs=None,
+        cubin_path=str(tmp_path / "a.cubin"), arg_names=names, full_constexprs=fixed,
+    )  # fmt: skip
+    config = SimpleNamespace(kwargs={"BLOCK_M": 128, "BLOCK_N": 128}, num_stages=4)
+    tuned = SimpleNamespace(compile_results=[SimpleNamespace(kernel=static, config=config)])
+    launch: dict[str, Any] = {
+        "gpu": "a100", "grid": programs, "arguments": SIZES, "registry": False,
+    }  # fmt: skip
+    expected = wattcast.predict(told, **launch)
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     with pytest.raises(DataError, match="TORCHINDUCTOR_USE_STATIC_CUDA_LAUNCHER=0"):
         wattcast.predict(tuned, **launch)
-    (tmp_path / "a.ptx").write_text((PTX / f"{LARGE}.ptx").read_text())
+    text = (PTX / f"{LARGE}.ptx").read_text()
+    (tmp_path / "a.ptx").write_text(text)
+    assert wattcast.predict(tuned, **launch).energy == expected.energy
+    (tmp_path / "a.ptx").unlink()
+    static.cubin_path = None
+    folder = tmp_path / b32encode(bytes.fromhex(static.hash)).decode().rstrip("=")
+    folder.mkdir()
+    (folder / "gemm.ptx").write_text(text)
+    assert wattcast.predict(tuned, **launch).energy == expected.energy
+    static.n_regs = 77
     found = wattcast.predict(tuned, **launch)
-    assert found.kernel is not None
-    assert found.kernel.mangled == "gemm"
+    assert found.registers is not None
+    assert (found.registers.value, found.registers.how) == (77, "given")
+    rows = wattcast.rank_triton(tuned, **launch)["configurations"]
+    assert [row["configuration"]["BLOCK_M"] for row in rows] == [128]
 
 
 # --- Numba and CuPy ------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import re
 from base64 import b32encode
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from pathlib import Path
 from typing import Any, Protocol, TypedDict, Unpack
 
@@ -76,7 +77,7 @@ class LaunchOptions(TypedDict, total=False):
 
     ``cuda`` is CUDA source, or the path of a file, in the place of PTX. ``loops`` gives executions
     of loop bodies, by label or one number for all; ``arguments`` the kernel's arguments by position
-    or name (numbers, or hints such as ``{"elements": 4096}``).
+    or name: numbers, hints such as ``{"elements": 4096}``, or arrays, which tell their elements.
     """
 
     cuda: str | os.PathLike[str] | None
@@ -115,7 +116,8 @@ def request_of(
     given: dict[str, Any] = dict(launch)
     if unknown := given.keys() - LaunchOptions.__annotations__.keys():
         raise TypeError(f"unknown option {', '.join(sorted(unknown))}")
-    loops, arguments = given.pop("loops", None), dict(given.pop("arguments", None) or {})
+    loops, told_arguments = given.pop("loops", None), given.pop("arguments", None) or {}
+    arguments = {name: _argument(value) for name, value in told_arguments.items()}
     found = sources(code, given.pop("cuda", None))
     triton = found[0].triton if found else None
     if triton is not None:
@@ -142,6 +144,15 @@ def request_of(
             body["kernel"] = found[0].kernel
     body["loops"] = {"default": loops} if isinstance(loops, int | float) else dict(loops or {})
     return {**body, **{name: value for name, value in given.items() if value is not None}}
+
+
+def _argument(value: Any) -> Any:
+    """An argument as requests hold it: of an array (PyTorch's, NumPy's, CuPy's) its elements, of a
+    number of NumPy's the number."""
+    shape = getattr(value, "shape", None)
+    if shape is None or not hasattr(value, "dtype"):
+        return value
+    return {"elements": max(1, prod(int(size) for size in shape))} if len(shape) else value.item()
 
 
 def sources(code: Code | None, cuda: str | os.PathLike[str] | None = None) -> list[Source]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import wattcast
@@ -47,6 +48,15 @@ def test_a_path_may_be_a_string_a_path_or_the_text_itself(
     (tmp_path / "kernel.ptx").write_text("\ufeff" + text)
     for code in ("kernel.ptx", "kernel.txt", Path("kernel.ptx"), text.encode(), text.strip()):
         assert joules(code) == expected
+
+
+def test_arrays_tell_their_elements_and_numbers_of_numpy_are_numbers() -> None:
+    count = 1 << 16
+    hints = {str(at): {"elements": count} for at in range(3)}
+    arrays = {str(at): np.zeros((256, 256), np.float32) for at in range(3)}
+    expected = joules(DEMO, arguments={**hints, "3": count})
+    assert joules(DEMO, arguments={**arrays, "3": np.int64(count)}) == expected
+    assert joules(DEMO, arguments={**hints, "3": 1}) != expected
 
 
 def test_one_line_of_ptx_is_text() -> None:

@@ -42,7 +42,8 @@ def rendered(page: Path) -> str:
     """The page with the output that its commands have now."""
     with _workplace():
         if page.suffix == ".ipynb":
-            return _notebook(page)
+            with _own_predictor():
+                return _notebook(page)
         return _FENCE.sub(_fence, page.read_text(encoding="utf-8"))
 
 
@@ -141,7 +142,8 @@ def _run(command: str) -> tuple[int, list[str]]:
                 with patch.object(sys, "argv", [program, *words]):
                     main()
             elif program == "python":
-                _python(Path(words[0]))
+                with _own_predictor():
+                    runpy.run_path(words[0], run_name="__main__")
             else:
                 raise ValueError(f"{program}: examples know wattcast, python and echo $?")
         except SystemExit as ended:
@@ -150,15 +152,16 @@ def _run(command: str) -> tuple[int, list[str]]:
     return int(str(status)), lines[: int(cut[2])] if cut else lines
 
 
-def _python(script: Path) -> None:
-    """A script that finds neither another one's services nor leaves its own behind."""
-    from wattcast.app import python as wattcast_python
+@contextlib.contextmanager
+def _own_predictor() -> Iterator[None]:
+    """Finds no other one's services, and leaves none behind."""
+    from wattcast.app.python.asked import predictor
 
-    wattcast_python._predictor.cache_clear()
+    predictor.cache_clear()
     try:
-        runpy.run_path(str(script), run_name="__main__")
+        yield
     finally:
-        wattcast_python._predictor.cache_clear()
+        predictor.cache_clear()
 
 
 @contextlib.contextmanager

@@ -473,9 +473,9 @@ def test_the_command_compares_two_traces(run: Run, tmp_path: Path) -> None:
 
 def test_the_command_says_what_is_wrong(run: Run, tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
-    assert "no member traceEvents" in run("app", str(tmp_path / "x.json"), status=1)[1]
-    assert "No such file" in run("app", str(tmp_path / "none.json"), status=1)[1]
-    assert "unknown GPU" in run("app", str(TRAINING), "--gpu", "nothing", status=1)[1]
+    assert "no member traceEvents" in run("app", str(tmp_path / "x.json"), status=2)[1]
+    assert "No such file" in run("app", str(tmp_path / "none.json"), status=2)[1]
+    assert "unknown GPU" in run("app", str(TRAINING), "--gpu", "nothing", status=2)[1]
     assert run("app", str(TRAINING), "--gpu", "v100", "--gpu", "a100", status=2)[1]
 
 

@@ -6,7 +6,9 @@ const SVG = "http://www.w3.org/2000/svg";
 /** Pixels of a PNG for each of the page's. */
 const SHARPER = 2;
 /** What a picture leaves out: things to press, and what only screen readers say. */
-const LEFT_OUT = "button, .saves, .visually-hidden, select, .file-label, input[type=file]";
+const LEFT_OUT = "button, .saves, .visually-hidden, select, .file-label, input, [role=status]";
+/** A button that stands for a number, as lines of code do, says something all the same. */
+const isPressed = (node) => node.matches(LEFT_OUT) && !(node.matches("td button") && /^\d+$/.test(node.textContent));
 const SI = { G: 1e9, M: 1e6, k: 1e3, "": 1, m: 1e-3, "µ": 1e-6, n: 1e-9 };
 const UNITS = /^([−+-]?[\d.]+(?:e[+-]?\d+)?) ?([GMkmµn]?)(W|s|J|Js|%)$/;
 
@@ -104,7 +106,8 @@ function partsOf(cell) {
   const range = cell.querySelector(".range-text");
   const kept = cell.cloneNode(true);
   for (const field of kept.querySelectorAll("input")) field.replaceWith(field.type === "checkbox" ? "" : field.value);
-  for (const gone of kept.querySelectorAll("button, svg, .visually-hidden, .range-text, .meaning")) gone.remove();
+  for (const gone of kept.querySelectorAll("button, svg, .visually-hidden, .range-text, .meaning"))
+    if (!/^\d+$/.test(gone.textContent)) gone.remove();
   return [told(kept), ...(range ? [told(range), range.dataset.title ?? "interval"] : [])];
 }
 
@@ -173,7 +176,10 @@ function copy(given) {
   const made = given.cloneNode(true);
   const drawn = [...given.querySelectorAll("svg")];
   made.querySelectorAll("svg").forEach((one, at) => one.replaceWith(styled(drawn[at])));
-  for (const gone of made.querySelectorAll(`${LEFT_OUT}, script, [hidden]`)) gone.remove();
+  for (const gone of made.querySelectorAll(`${LEFT_OUT}, script, [hidden]`)) {
+    if (gone.hidden || isPressed(gone)) gone.remove();
+    else gone.replaceWith(gone.textContent);
+  }
   for (const link of made.querySelectorAll("[href]")) link.removeAttribute("href");
   for (const one of [made, ...made.querySelectorAll("*")])
     for (const name of ["id", "tabindex", "aria-live"]) one.removeAttribute(name);
@@ -227,7 +233,7 @@ const CLEAR = "rgba(0, 0, 0, 0)";
 
 function paint(node, into) {
   if (node.nodeType === Node.TEXT_NODE) return write(node, into);
-  if (node.nodeType !== Node.ELEMENT_NODE || node.matches(LEFT_OUT)) return undefined;
+  if (node.nodeType !== Node.ELEMENT_NODE || isPressed(node)) return undefined;
   const looks = getComputedStyle(node);
   const box = node.getBoundingClientRect();
   if (looks.display === "none" || looks.visibility === "hidden") return undefined;

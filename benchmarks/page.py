@@ -1,4 +1,5 @@
-"""The web page in Debian's Chromium, over loopback: when something is seen, when it can be used."""
+"""The web page in Debian's Chromium, over loopback: when something is seen, when it can be used, and
+how soon an edit is answered."""
 
 from __future__ import annotations
 
@@ -13,19 +14,47 @@ from benchmarks.service import free_port, server
 
 CHROMIUM = Path("/usr/bin/chromium")
 LOADS = 9
+EDITS = 9
 
 _WATCH = """
 new MutationObserver((_, watcher) => {
-  if (document.documentElement?.dataset.ready) {
-    performance.mark("ready");
-    watcher.disconnect();
-  }
+  const seen = (name) => performance.getEntriesByName(name).length;
+  if (document.getElementById("result")?.dataset.state === "fresh" && !seen("picture"))
+    performance.mark("picture");
+  if (document.documentElement?.dataset.ready && !seen("ready")) performance.mark("ready");
+  if (seen("ready") && seen("picture")) watcher.disconnect();
 }).observe(document, {attributes: true, subtree: true, childList: true});
 """
-"""The page marks its root once its modules run and the GPUs are listed."""
+"""The page marks its root once its modules run and the GPUs are listed, and its result once numbers,
+advice and heat on the code are there."""
 
-_TIMES = """() => ["first-contentful-paint", "ready"].map(
+_EDIT = """(text) => new Promise((resolve) => {
+  const [result, field] = ["result", "source"].map((id) => document.getElementById(id));
+  const start = performance.now();
+  field.value = text;
+  field.dispatchEvent(new Event("input", {bubbles: true}));
+  new MutationObserver((_, watcher) => {
+    if (result.dataset.state !== "fresh") return;
+    watcher.disconnect();
+    resolve(performance.now() - start);
+  }).observe(result, {attributes: true});
+})"""
+"""Milliseconds from a change of the source to the page that shows it: numbers, advice, heat."""
+
+_TIMES = """() => ["first-contentful-paint", "picture", "ready"].map(
   (name) => performance.getEntriesByName(name)[0].startTime)"""
+
+
+def edited(number: int) -> str:
+    """PTX of 100 instructions, of which ``number`` changes a constant."""
+    sums = "".join(f" fma.rn.f32 %f1, %f1, %f1, 0f3F{number:02X}{at:04X};\n" for at in range(92))
+    return (
+        ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry hundred(.param .u64 p)\n{\n"
+        " .reg .b32 %r<2>;\n .reg .f32 %f<2>;\n .reg .b64 %rd<4>;\n ld.param.u64 %rd1, [p];\n"
+        " cvta.to.global.u64 %rd1, %rd1;\n mov.u32 %r1, %tid.x;\n mul.wide.u32 %rd2, %r1, 4;\n"
+        f" add.s64 %rd3, %rd1, %rd2;\n ld.global.f32 %f1, [%rd3];\n{sums}"
+        " st.global.f32 [%rd3], %f1;\n ret;\n}\n"
+    )
 
 
 def rows() -> Iterator[Row]:
@@ -36,32 +65,39 @@ def rows() -> Iterator[Row]:
     port = free_port()
     command = [sys.executable, "-m", "wattcast.app.cli", "serve"]
     with tempfile.TemporaryDirectory() as home, server(command, port, home):
-        loads = _loads(f"http://127.0.0.1:{port}/")
-    paint, ready = ([load[at] for load in loads] for at in (0, 1))
+        loads, edits = _measured(f"http://127.0.0.1:{port}/")
+    paint, picture, ready = ([load[at] for load in loads] for at in (0, 1, 2))
     yield fact("page, first contentful paint, median of cold loads", median(paint), "ms")
     yield fact("page, first contentful paint, best", min(paint), "ms")
+    yield at_most("page, solved example shown, median of cold loads", median(picture), 1000.0, "ms")
+    yield fact("page, solved example shown, best", min(picture), "ms")
     yield at_most("page usable, median of cold loads", median(ready), 1000.0, "ms")
     yield fact("page usable, best", min(ready), "ms")
+    yield at_most("page, edit of 100 PTX instructions shown, median", median(edits), 500.0, "ms")
+    yield fact("page, edit of 100 PTX instructions shown, slowest", max(edits), "ms")
 
 
-def _loads(url: str) -> list[tuple[float, float]]:
-    """Milliseconds to paint and to be usable; each load has an empty cache of its own."""
+def _measured(url: str) -> tuple[list[tuple[float, ...]], list[float]]:
+    """Milliseconds until a load is painted, tells something and can be used, each with an empty
+    cache of its own; and until an edit is answered."""
     from playwright.sync_api import sync_playwright
 
-    found = []
+    loads, edits = [], []
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
         )
-        for _ in range(LOADS):
+        for load in range(LOADS):
             context = browser.new_context()
             page = context.new_page()
             page.add_init_script(_WATCH)
             page.goto(url)
             page.wait_for_selector("html[data-ready=true]")
             page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length")
-            paint, ready = page.evaluate(_TIMES)
-            found.append((float(paint), float(ready)))
+            loads.append(tuple(float(each) for each in page.evaluate(_TIMES)))
+            if load == LOADS - 1:
+                page.evaluate(_EDIT, edited(0))  # another kernel than the example's
+                edits = [float(page.evaluate(_EDIT, edited(1 + edit))) for edit in range(EDITS)]
             context.close()
         browser.close()
-    return found
+    return loads, edits

@@ -25,6 +25,7 @@ STUDIES = {
     "triton": ("triton", "Triton kernels with lists of configurations, beside published figures"),
     "counters": ("counters", "tuning spaces asked as users ask, beside hardware counters"),
     "widths": ("time.widths", "intervals of times on boards never calibrated, from both of these"),
+    "advice": ("advice.study", "promises of advice beside kernels changed by hand"),
     "budget": ("budget.study", "counts under the default budget beside a run to completion"),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),
@@ -37,6 +38,10 @@ STUDIES = {
     "clocks": ("clocks.scaling", "scaling over clocks: fits the shipped models, their scores"),
     "power": ("power.holds", "what the power models must hold on published rows"),
     "physical": ("power.physical_tables", "the physical power model with programs left out"),
+    "unknown-kernels": (
+        "power.unknown_kernels",
+        "power of kernels without code, kernel families left out",
+    ),
     "extra-trees": ("power.pooled", "fits the shipped extra trees on rows of several GPUs"),
     "physical-boards": (
         "power.physical_boards",

@@ -13,6 +13,7 @@ from wattcast.app.api.access import actor_of
 from wattcast.app.api.catalog import ObservedCoverage
 from wattcast.app.api.route import asked, json_response
 from wattcast.app.services.models import registry as service
+from wattcast.predictor.messages import ModelReference
 
 router = APIRouter(prefix="/models", tags=["models"])
 
@@ -59,6 +60,9 @@ class RegistryAnswer(BaseModel):
 
     gpu: str
     target: str
+    default: ModelReference | None = Field(
+        description="The packaged model that answers where no version was promoted; null for times."
+    )
     generation: int = Field(description="Increases with every change of any champion.")
     places: list[PlaceAnswer]
     versions: list[VersionAnswer]

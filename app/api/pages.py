@@ -22,6 +22,7 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 
 from wattcast.app.api.route import json_response
+from wattcast.app.demo import SOLVED, examples
 from wattcast.app.settings import installed_version
 from wattcast.features.errors import ServiceError
 from wattcast.predictor.messages import POWER_MODEL_NAMES, TIME_MODEL_NAMES
@@ -40,6 +41,7 @@ _MEDIA = {
     ".json": "application/json",
     ".svg": "image/svg+xml",
     ".ptx": "text/plain",
+    ".json": "application/json",
 }
 
 
@@ -72,10 +74,11 @@ def _read(file: Traversable) -> Asset:
 
 @cache
 def assets() -> dict[str, Asset]:
-    """Our own files by name: modules, style sheets, pictures, and the example's PTX."""
-    static = files("wattcast.app.web").joinpath("static").iterdir()
-    found = [file for file in static if file.is_file()]
-    found.append(files("wattcast.app.demo").joinpath("vector_add.ptx"))
+    """Our own files by name: modules, style sheets, pictures, solved examples, and CodeMirror."""
+    web = files("wattcast.app.web")
+    found = [file for file in web.joinpath("static").iterdir() if file.is_file()]
+    found += [file for file in SOLVED.iterdir() if file.name.endswith(".json")]
+    found.append(web.joinpath("codemirror", "codemirror.js"))
     return {file.name: _read(file) for file in sorted(found, key=lambda file: file.name)}
 
 
@@ -107,6 +110,7 @@ def page() -> Asset:
         version=installed_version(),
         power_models=POWER_MODEL_NAMES,
         time_models=TIME_MODEL_NAMES,
+        examples=examples(),
     )
     return Asset.of(rendered.encode(), "page.html")
 

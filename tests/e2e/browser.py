@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal
 
@@ -68,13 +69,32 @@ class Watched:
         self.page.goto(self.url + path)
         self.page.wait_for_selector("html[data-ready=true]")
 
+    def vector_add(self) -> str:
+        """The demonstration's kernel with its launch, in the form: its PTX."""
+        ptx = files("wattcast.app.demo").joinpath("vector_add.ptx").read_text(encoding="utf-8")
+        file: Any = {"name": "vector_add.ptx", "mimeType": "text/plain", "buffer": ptx.encode()}
+        self.page.set_input_files("#source-file", file)
+        self.page.wait_for_selector("#source-note:has-text('vector_add.ptx')")
+        self.page.fill("#grid", "4096")
+        self.page.fill("#block", "256")
+        return ptx
+
     def predict_example(self) -> None:
         """A prediction with all that explains it."""
-        self.page.click("#example")
-        self.page.wait_for_selector("#source-note:has-text('1 kernel')")
-        self.page.click("#predict")
+        self.vector_add()
+        self.predict()
+
+    def predict(self) -> None:
+        """Press the button and wait for everything that comes of it."""
+        with self.page.expect_response("**/predict"):
+            self.page.click("#predict")
+        self.settled()
+
+    def settled(self) -> None:
+        """Wait until what is shown is about the form as it is, with heat on the code."""
+        self.page.wait_for_selector("#result[data-state=fresh]")
         self.page.wait_for_selector("#waterfall")
-        self.page.wait_for_selector("#code li.hot")
+        self.page.wait_for_selector("#hot-list tbody tr", state="attached")
 
     def number(self, name: str) -> str:
         """The large figure of a card: ``power``, ``time`` or ``energy``."""

@@ -59,8 +59,7 @@ def test_old_and_new_code(
     tab.click("#diff-form button[type=submit]")
     tab.wait_for_selector("#diff-error:has-text('Paste the old code')")
     # Old from the form, new from a file.
-    tab.click("#example")
-    tab.wait_for_selector("#source-note:has-text('1 kernel')")
+    page.vector_add()
     tab.click("#diff-old-take")
     assert "vector_add.ptx · PTX · 1 kernel" in tab.inner_text("#diff-old-note")
     file: Any = {"name": f"{HOSTILE}.ptx", "mimeType": "text/plain", "buffer": slower.encode()}
@@ -129,8 +128,7 @@ def test_cost_of_an_application(page: Watched, slower: str, tmp_path: Path) -> N
     tab = page.page
     tab.click("#cost-form button[type=submit]")
     tab.wait_for_selector("#cost-error:has-text('Add a kernel first')")
-    tab.click("#example")
-    tab.wait_for_selector("#source-note:has-text('1 kernel')")
+    page.vector_add()
     tab.click("#cost-add")
     tab.fill("#cost-list tbody tr:nth-child(1) input", "1000000000")
     tab.fill("#source", slower)

@@ -163,6 +163,7 @@ def test_a_board_of_ones_own_from_its_measurements_to_its_answers_and_back(
     tab.select_option("#gpu", lab.GPU)
     page.predict_example()
     general = watts(page)
+    tab.click("#kernel-form summary:has-text('More settings')")
     tab.focus("#board")
     tab.wait_for_selector(f"#boards option[value='{lab.BOARD}']", state="attached")
     tab.fill("#board", lab.BOARD)

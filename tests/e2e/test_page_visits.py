@@ -51,17 +51,17 @@ def test_back_and_forward_and_a_link_to_a_prediction(page: Watched) -> None:
     tab.goto(page.url + "/docs")
     tab.wait_for_selector("#swagger-ui .opblock")
     tab.go_back()
-    tab.wait_for_selector("#code li.hot")
+    page.settled()
     assert page.number("energy") == energy
     check_alive(page)
     tab.go_forward()
     tab.wait_for_selector("#swagger-ui .opblock")
     page.check_quiet()
     tab.goto(link)  # by its address, with everything in the cache
-    tab.wait_for_selector("#code li.hot")
+    page.settled()
     assert page.number("energy") == energy
     tab.reload()
-    tab.wait_for_selector("#code li.hot")
+    page.settled()
     check_alive(page)
 
 

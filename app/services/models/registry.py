@@ -13,11 +13,10 @@ from wattcast.models.power import BOOSTED_FAMILIES, PHYSICAL
 from wattcast.models.time.calibration import FAMILY as TIME_FAMILY
 from wattcast.models.time.calibration import CorrectedTimes
 from wattcast.predictor.catalog import observed
-from wattcast.predictor.parts.power_models import TARGET
+from wattcast.predictor.parts.power_models import TARGET, reference_of
 
 if TYPE_CHECKING:
     from wattcast.app.services import Services
-    from wattcast.app.store.repositories import Repositories
 
 _PROMOTED = {TARGET: (*BOOSTED_FAMILIES, PHYSICAL), TIME: (TIME_FAMILY,)}
 """Families by target; of times, corrections of the default model alone."""
@@ -25,8 +24,7 @@ _PROMOTED = {TARGET: (*BOOSTED_FAMILIES, PHYSICAL), TIME: (TIME_FAMILY,)}
 
 def registry_of(services: Services, gpu: str, target: str) -> dict[str, Any]:
     """``RegistryAnswer`` of a GPU by id or alias. Raises GpuError."""
-    data = services.database
-    return _answer(data, services.gpus.load(gpu).id, target, data.registry.snapshot())
+    return _answer(services, services.gpus.load(gpu).id, target)
 
 
 def promote(
@@ -48,7 +46,7 @@ def promote(
     place = Place(services.gpus.load(gpu).id, board, target)
     new = _version(services, data.registry.snapshot(), place, which)
     data.registry.promote_by_hand(place, new, actor, why)
-    return _served(services, data, place)
+    return _served(services, place)
 
 
 def rollback(
@@ -58,13 +56,13 @@ def rollback(
     data = services.database
     place = Place(services.gpus.load(gpu).id, board, target)
     data.registry.rollback(place, actor, why)
-    return _served(services, data, place)
+    return _served(services, place)
 
 
-def _served(services: Services, data: Repositories, place: Place) -> dict[str, Any]:
+def _served(services: Services, place: Place) -> dict[str, Any]:
     if services.champions is not None:
         services.champions.refresh()
-    return _answer(data, place.gpu, place.target, data.registry.snapshot())
+    return _answer(services, place.gpu, place.target)
 
 
 def _version(
@@ -93,10 +91,23 @@ def _version(
     raise ModelError(f"no {family} {place.target} model of version {number} for {place.gpu}")
 
 
-def _answer(data: Repositories, gpu: str, target: str, snapshot: Snapshot) -> dict[str, Any]:
+def _default(services: Services, gpu: str, target: str) -> dict[str, Any] | None:
+    """The packaged model that answers for a GPU without a promotion; of times it has no card."""
+    if target != TARGET:
+        return None
+    try:
+        return reference_of(services.power.default_artifact(gpu).card)
+    except ModelError:
+        return None
+
+
+def _answer(services: Services, gpu: str, target: str) -> dict[str, Any]:
+    data = services.database
+    snapshot = data.registry.snapshot()
     return {
         "gpu": gpu,
         "target": target,
+        "default": _default(services, gpu, target),
         "generation": snapshot.generation,
         "places": [
             {

@@ -18,6 +18,7 @@ export class SourceBox {
   #language;
   #changed;
   #replaced;
+  #later = null;
 
   constructor(id, { language = languageOf, changed = () => {}, replaced = () => {} } = {}) {
     this.field = byId(id);
@@ -25,11 +26,10 @@ export class SourceBox {
     this.#language = language;
     this.#changed = changed;
     this.#replaced = replaced;
-    let later;
     this.field.addEventListener("input", () => {
       this.#name = "";
-      clearTimeout(later);
-      later = setTimeout(() => this.update(), TYPED_MILLISECONDS);
+      clearTimeout(this.#later);
+      this.#later = setTimeout(() => this.update(), TYPED_MILLISECONDS);
     });
     this.field.addEventListener("paste", () => setTimeout(() => this.update()));
     const read = async (file) => this.set(await file.text(), file.name);
@@ -53,6 +53,11 @@ export class SourceBox {
     return this.#language(this.text);
   }
 
+  /** Names of the kernels in it. */
+  get kernels() {
+    return kernelsIn(this.text, this.language);
+  }
+
   /** The text as requests hold it: {ptx} or {cuda}. */
   get member() {
     return { [this.language]: this.text };
@@ -68,11 +73,18 @@ export class SourceBox {
     this.update();
   }
 
+  /** Look at what was typed a moment ago, now. */
+  settle() {
+    if (this.#later) this.update();
+  }
+
   /** Look at the text again. */
   update() {
+    clearTimeout(this.#later);
+    this.#later = null;
     const { text } = this;
     const isEmpty = !text.trim();
-    const kernels = isEmpty ? [] : kernelsIn(text, this.language);
+    const { kernels } = this;
     const told = [];
     if (this.#name) told.push(this.#name);
     if (!isEmpty) {

@@ -1,6 +1,6 @@
 // Numbers with what they rest on, and what was guessed on the way to them.
 
-import { interval, linear } from "./charts.js";
+import { interval, logarithmic } from "./charts.js";
 import { el, percent } from "./dom.js";
 
 const BASES = {
@@ -16,15 +16,16 @@ export function card(id, title, value, ...below) {
 }
 
 /** An estimate of an answer, {[unit], low, high, level, basis}, or null where no model answers. */
-export function estimate(id, title, part, unit, format) {
+export function estimate(id, title, part, unit, format, { isBrief = false } = {}) {
   if (!part) return card(id, title, "unknown",
     el("p", { class: "hint" }, "No model answers; see the warnings."));
   const [name, meaning] = BASES[part.basis] ?? [part.basis, ""];
-  const at = linear(part.low, part.high);
+  const at = logarithmic(part.low, part.high);
   const made = card(id, title, format(part[unit]),
     interval(0, at(part[unit]), 1),
     el("div", { class: "interval" }, `${format(part.low)} to ${format(part.high)}, ${percent(part.level, 2)}`),
-    el("p", { class: "hint basis" }, el("span", { class: "basis-name" }, name), ": ", meaning));
+    el("p", { class: "hint basis", title: isBrief ? meaning : null }, el("span", { class: "basis-name" }, name),
+      el("span", { class: isBrief ? "visually-hidden" : null }, ": ", meaning)));
   made.classList.add(`basis-${part.basis}`);
   return made;
 }

@@ -1,80 +1,128 @@
-// Code with the energy of each line, as numbers and as heat.
+// Where in the code the energy goes: heat on source and PTX, a list of lines, and links between them.
 
-import { byId, el, joules, percent, seconds, show, table } from "./dom.js";
+import { bar, barRow, barTable } from "./charts.js";
+import { byId, el, joules, percent, seconds, show } from "./dom.js";
+import { LINK_COLOURS, Pane } from "./editor.js";
+import * as kernel from "./kernel.js";
 
-const MOST_LINES = 3000;
-const AROUND = 30;
+const LISTED = 12;
+const LEAST_SHARE = 0.001;
+const SOURCE_FILE = "kernel.cu";  // what the service calls CUDA source in its line information
 
-/** Show `text` with `rows` (`line`, `joules`, `energy_share`): the costliest lines, then all. */
-export function showCode(text, rows, { what, complete = true }) {
-  const costs = new Map(rows.map((row) => [row.line, row]));
-  const lines = text === null ? [] : text.split(/\r?\n/);
-  const span = windowOf(rows, lines.length);
-  const most = Math.max(...rows.map((row) => row.energy_share), 1e-12);
-  show(byId("hot-list"), rows.length ? hottest(rows, lines) : null);
-  const left = lines.length - (span.to - span.from + 1);
-  byId("code-note").textContent = !rows.length
-    ? `No line of the ${what} is known to cost anything.`
-    : text === null ? `The ${what} is not kept; its costliest lines are listed.`
-      : "Energy of each line, as the physical model shares the prediction out."
-        + (left > 0 ? ` ${left} lines around it are left out.` : "")
-        + (complete ? "" : " Lines that cost least are summed up.");
-  byId("code").hidden = text === null || !rows.length;
-  const items = [];
-  for (let at = span.from; at <= span.to && at <= lines.length; at += 1)
-    items.push(line(at, lines[at - 1], costs.get(at), most));
-  show(byId("code"), el("ol", {}, items));
-  if (rows.length) scrollTo(Math.min(...rows.slice(0, 3).map((row) => row.line)));
+let ptxPane = null;
+let groups = [];
+
+/** Forget what was shown, of code that is no longer there. */
+export function clear() {
+  groups = [];
+  kernel.editor().heat();
+  ptxPane.heat();
+  show(byId("hot-list"));
+  byId("code-note").textContent = "";
 }
 
-function scrollTo(number) {
-  const box = byId("code");
-  const found = byId(`line-${number}`);
-  if (found) box.scrollTop = found.offsetTop - box.offsetTop - box.clientHeight / 3;
+/**
+ * Show `found` (the answer of .../hotspots) on the code: `ptx` is what was analysed, `isCuda` tells
+ * whether the editor holds the source that it was compiled from, `isNew` whether it was not seen before.
+ */
+export function showHotspots(found, { ptx, isCuda, isNew = false }) {
+  const onEditor = isCuda || kernel.isWhole();
+  byId("main").classList.toggle("one-pane", !isCuda && onEditor);
+  if (isCuda || !onEditor) ptxPane.show(ptx, "ptx");
+  byId("ptx-note").textContent = isCuda ? "compiled from the source" : "";
+  const { rows, rest } = found.lines;
+  const sources = isCuda ? ofSource(found.source_lines.rows) : [];
+  const isLinked = sources.length > 0;
+  groups = (isLinked ? sources : rows).map((row) => ({
+    row,
+    source: isCuda ? (isLinked ? [row.line] : []) : [],
+    ptx: isLinked ? rows.filter((one) => one.source_line === row.line).map((one) => one.line) : [row.line],
+  }));
+  const inOrder = groups.slice().sort((a, b) => a.row.line - b.row.line);
+  inOrder.forEach((group, at) => (group.link = isLinked ? at % LINK_COLOURS : null));
+  const links = new Map(groups.flatMap((group) => group.ptx.map((line) => [line, group.link])));
+  const heat = rows.map((row) => ({ line: row.line, share: row.energy_share, link: links.get(row.line) ?? null }));
+  const ofEditor = isCuda
+    ? groups.flatMap(({ row, source, link }) => source.map((line) => ({ line, share: row.energy_share, link }))) : heat;
+  kernel.editor().heat(onEditor ? ofEditor : []);
+  ptxPane.heat(heat);
+  const lines = (isLinked ? kernel.sourceText() : ptx).split(/\r?\n/);
+  show(byId("hot-list"), groups.length ? listing(lines) : null);
+  byId("code-note").textContent = !groups.length ? "No line is known to cost anything."
+    : `Point at a line to see it in each pane.${groups.length > listed().length
+      ? ` ${groups.length - listed().length} lines cost less than these.` : ""}${
+      rest.rows ? " Those that cost least are summed up." : ""}`;
+  mark(null);
+  if (!isNew || !groups.length) return;
+  ptxPane.scrollTo(heat[0].line);
+  kernel.editor().scrollTo(groups[0].row.line);
 }
 
-function windowOf(rows, count) {
-  if (count <= MOST_LINES) return { from: 1, to: count };
-  const numbers = rows.map((row) => row.line);
-  const from = Math.max(1, numbers.reduce((a, b) => Math.min(a, b), count) - AROUND);
-  const to = Math.min(count, numbers.reduce((a, b) => Math.max(a, b), 1) + AROUND);
-  return { from, to: Math.min(to, from + MOST_LINES - 1) };
+/** The groups that are worth a line, at least one. */
+const listed = () => groups.slice(0, LISTED).filter((one, at) => at === 0 || one.row.energy_share >= LEAST_SHARE);
+
+/** The lines of the text that was sent, not those of headers. */
+function ofSource(rows) {
+  const own = rows.filter((row) => (row.file ?? SOURCE_FILE).split("/").at(-1) === SOURCE_FILE);
+  return own.length ? own : rows;
 }
 
-function line(number, text, cost, most) {
-  const made = el("li", { id: `line-${number}`, class: cost ? "hot" : null },
-    el("span", { class: "at" }, number),
-    el("span", { class: "cost" }, cost ? percent(cost.energy_share, 2) : ""),
-    el("span", { class: "text" }, text));
-  if (cost) {
-    made.style.setProperty("--share", (0.55 * cost.energy_share / most).toFixed(3));
-    made.title = `${joules(cost.joules)}, ${seconds(cost.seconds)}`;
-  }
-  return made;
+function listing(lines) {
+  const first = listed();
+  const most = first[0].row.energy_share || 1;
+  const table = barTable("The costliest lines", ["Line", "Share of the costliest", "Energy", "Share"],
+    first.map((group) => {
+      const { row } = group;
+      const made = barRow(group.link === null ? null : `link-${group.link}`,
+        el("th", { scope: "row", role: "rowheader", title: `${seconds(row.seconds)}` },
+          el("button", {
+            type: "button", class: "plain line-number", onfocus: () => mark(group), onclick: () => mark(group, true),
+          }, el("span", { class: "visually-hidden" }, "Line "), row.line),
+          el("code", {}, (lines[row.line - 1] ?? row.text ?? "").trim())),
+        [bar(0, row.energy_share / most), joules(row.joules), percent(row.energy_share, 2)]);
+      made.dataset.line = row.line;
+      made.addEventListener("mouseenter", () => mark(group));
+      made.addEventListener("mouseleave", () => mark(null));
+      group.shown = made;
+      return made;
+    }));
+  return table;
 }
 
-function hottest(rows, lines) {
-  const first = rows.slice(0, 8);
-  return table("The costliest lines", [
-    {
-      title: "Line", num: true,
-      of: (row) => lines.length
-        ? el("button", { type: "button", class: "plain small", onclick: () => aim(row.line) }, row.line)
-        : row.line,
-    },
-    { title: "Energy", num: true, of: (row) => joules(row.joules) },
-    { title: "Share", num: true, of: (row) => percent(row.energy_share) },
-    { title: "Time", num: true, of: (row) => seconds(row.seconds) },
-    { title: "Code", class: "mono line", of: (row) => (row.text ?? lines[row.line - 1] ?? "").trim() },
-  ], first);
+/** Mark a group in every pane, or none. */
+function mark(group, scroll = false) {
+  for (const one of groups) one.shown?.classList.toggle("marked", one === group);
+  const [source, ptx] = group ? [group.source, group.ptx] : [[], []];
+  const isInEditor = byId("main").classList.contains("one-pane");
+  kernel.editor().mark(isInEditor ? ptx : source, { scroll });
+  if (!isInEditor) ptxPane.mark(ptx, { scroll });
 }
 
-function aim(number) {
-  const box = byId("code");
-  const found = byId(`line-${number}`);
-  if (!found) return;
-  scrollTo(number);
-  for (const other of box.querySelectorAll(".aimed")) other.classList.remove("aimed");
-  found.classList.add("aimed");
-  box.focus({ preventScroll: true });
+let marked = "";
+
+/** The pointer or the cursor is on a line of a pane, or nowhere. */
+function point(side, line, scroll = false) {
+  const key = `${side} ${line}`;
+  if (key === marked && !scroll) return;
+  marked = key;
+  const isPtx = side === "ptx" || byId("main").classList.contains("one-pane");
+  const group = line === null ? null
+    : groups.find((one) => (isPtx ? one.ptx : one.source).includes(line)) ?? null;
+  mark(group);
+  if (!group || !scroll) return;
+  if (side === "ptx") kernel.editor().mark(group.source, { scroll });
+  else if (!isPtx) ptxPane.mark(group.ptx, { scroll });
+  group.shown?.scrollIntoView({ block: "nearest" });
+}
+
+/** What the editor tells of its lines. */
+export const told = {
+  pointed: (line) => point("source", line),
+  picked: (line) => point("source", line, true),
+};
+
+export function start() {
+  ptxPane = new Pane(byId("code"), {
+    label: "PTX, compiled", pointed: (line) => point("ptx", line), picked: (line) => point("ptx", line, true),
+  });
 }

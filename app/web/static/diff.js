@@ -19,7 +19,7 @@ function compareRequest() {
   const asked = { old: sides.old, new: sides.new };
   for (const [name, box] of Object.entries(asked))
     if (!box.text.trim()) throw new Error(`Paste the ${name} code first, or take the form's.`);
-  const body = { old: sides.old.member, new: sides.new.member, ...kernel.settings() };
+  const body = { old: sides.old.member, new: sides.new.member, ...kernel.settings(sides.new.kernels) };
   const chosen = gpuChecks(byId("diff-gpus"));
   body.gpus = chosen.length ? chosen : [kernel.gpu()];
   Object.assign(body, kernel.operating(), kernel.models());
@@ -116,6 +116,13 @@ function componentChanges(one) {
   return barTable("Energy by component, new less old", ["Component", "Figure", "Difference"],
     rows.map(([name, change]) => barRow(null, el("th", { scope: "row", role: "rowheader" }, name),
       [bar(at(0), at(change), change > 0 ? "up" : "down"), quantity(change, "J", { sign: true })])));
+}
+
+/** Put two versions of the code into the form, to be compared. */
+export function offer(old, changed) {
+  sides.old.set(old);
+  sides.new.set(changed);
+  byId("diff-result").hidden = true;
 }
 
 export function start() {

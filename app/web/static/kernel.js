@@ -3,11 +3,19 @@
 import { get, post, Problem } from "./api.js";
 import { SourceBox } from "./box.js";
 import { byId, dimensions, el, parseDimensions, plain, say, show } from "./dom.js";
+import { Pane } from "./editor.js";
 import { kernelsIn, languageOf } from "./source.js";
 
 const NUMBERS = ["dynamic_shared_bytes", "static_shared_bytes", "registers_per_thread"];
 
+/** Warnings of an answer that say something about a place in PTX that was sent. */
+const MISREAD = new Set(["unknown_operand", "unparsed_statement", "unknown_opcode"]);
+
 let box = null;
+/** The editor: it and the field `source`, which holds the form's value, follow each other. */
+let pane = null;
+let known = [];
+let tell = () => {};
 let loopValues = {};
 let argumentValues = {};
 
@@ -17,6 +25,23 @@ export const language = () => box.language;
 
 /** Put a text into the form, with the name of the file that it came from. */
 export const setSource = (text, name = "") => box.set(text, name);
+
+/** Put a text into the form as if it had been typed: loops and arguments stay. */
+export function edit(text) {
+  box.field.value = text;
+  box.field.dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+/** Whether the editor holds the whole text. */
+export const isWhole = () => !box.field.readOnly;
+export const editor = () => pane;
+
+/** Look at what was typed a moment ago, now. */
+export const settle = () => box.settle();
+
+function mirror() {
+  pane.show(box.field.value, box.language, { fixed: box.field.readOnly });
+}
 
 /** Loops and arguments are those of a text; another has others. */
 function forget() {
@@ -29,8 +54,13 @@ function forget() {
 }
 
 function changed(kernels) {
+  const isOther = known.length > 0 && kernels.length > 0 && !kernels.some((name) => known.includes(name));
+  if (kernels.length) known = kernels;
   listKernels(kernels);
-  say(byId("kernel-error"), "");
+  mirror();
+  if (!isOther) return;
+  forget();
+  tell({ isOther });
 }
 
 /** Offer these kernels, and keep the one chosen if it is among them. */
@@ -45,13 +75,18 @@ function listKernels(names, chosen = byId("kernel").value) {
 
 /** What every call about a kernel takes. Throws Error with what is missing. */
 export function request() {
-  if (!box.text.trim()) throw new Error("Paste PTX or CUDA source first, or use the example.");
+  if (!box.text.trim()) throw new Error("Paste PTX or CUDA source first, or take one of the examples.");
+  settle();
   const kernel = byId("kernel").value;
   return { ...box.member, ...(kernel && { kernel }), ...settings() };
 }
 
-/** The same without the code: launch, loops, arguments, how it is analysed. */
-export function settings() {
+/**
+ * The same without the code: launch, loops, arguments, how it is analysed. For other code than the form's,
+ * with these `kernels`, loops and arguments are left out unless it has a kernel of the form's.
+ */
+export function settings(kernels = known) {
+  const isAbout = !known.length || kernels.some((name) => known.includes(name));
   const body = { launch: { grid: dims("grid"), block: dims("block") } };
   for (const name of NUMBERS) {
     const value = byId(name).value.trim();
@@ -61,9 +96,9 @@ export function settings() {
   if (byId("analysis").value !== "auto") body.analysis = byId("analysis").value;
   if (byId("time_model").value !== "auto") body.time_model = byId("time_model").value;
   const loops = Object.entries(loopValues).filter(([, value]) => value !== "");
-  if (loops.length) body.loops = Object.fromEntries(loops.map(([name, value]) => [name, Number(value)]));
+  if (loops.length && isAbout) body.loops = Object.fromEntries(loops.map(([name, value]) => [name, Number(value)]));
   const given = Object.entries(argumentValues).filter(([, value]) => value !== null);
-  if (given.length) body.launch.arguments = Object.fromEntries(given);
+  if (given.length && isAbout) body.launch.arguments = Object.fromEntries(given);
   return body;
 }
 
@@ -111,15 +146,26 @@ async function listBoards() {
 export function predictRequest(gpus = null) {
   const body = request();
   if (gpus) body.gpus = gpus;
-  else body.gpu = gpu();
+  else Object.assign(body, { gpu: gpu(), details: true });
   return Object.assign(body, operating(), models());
 }
 
 /** Fill the form with a request that was answered before. */
-export function fill(asked) {
-  setSource(asked.ptx ?? asked.cuda ?? "");
+export function fill(asked, name = "") {
+  setSource(asked.ptx ?? asked.cuda ?? "", name);
   byId("language").value = "auto";
   if (asked.kernel) listKernels(kernelsIn(sourceText(), language()), asked.kernel);
+  setAll(asked);
+}
+
+/** Change what advice says about launch, registers or clocks, as if it had been typed. */
+export function change(members) {
+  setAll({ ...predictRequest(), ...members });
+  byId("grid").dispatchEvent(new Event("input", { bubbles: true }));
+}
+
+/** Everything but the code. */
+function setAll(asked) {
   byId("gpu").value = asked.gpu;
   byId("grid").value = dimensions([asked.launch.grid].flat());
   byId("block").value = dimensions([asked.launch.block].flat());
@@ -133,14 +179,25 @@ export function fill(asked) {
   argumentValues = { ...asked.launch.arguments };
 }
 
-/** Show a problem beside the form; one about kernels fills the list of them. */
+/** Show a problem, each part once: in words below the source, and in the margin of its lines. */
 export function complain(error) {
-  if (error instanceof Problem && error.slug === "kernel" && error.members.known?.length)
-    listKernels(error.members.known);
-  const more = (error.members?.errors ?? [])
-    .filter((one) => one.line !== undefined)
-    .map((one) => `\nline ${one.line}: ${one.message}`);
-  say(byId("kernel-error"), error.message + more.join(""));
+  const { members = {} } = error;
+  if (error instanceof Problem && error.slug === "kernel" && members.known?.length)
+    listKernels(members.known);
+  const told = (members.errors ?? []).filter((one) => one.line !== undefined);
+  const isCode = ["ptx-syntax", "cuda-compile"].includes(error.slug);
+  say(byId("kernel-error"), isCode && told.length
+    ? told.map((one) => `line ${one.line}: ${one.message}`).join("\n") : error.message);
+  pane.problems(!isCode ? [] : told.length ? told
+    : members.line ? [{ line: members.line, message: error.message }] : []);
+}
+
+/** There is no problem any more, but for what of PTX was not understood. */
+export function content(warnings = []) {
+  say(byId("kernel-error"), "");
+  pane.problems(box.language !== "ptx" ? [] : warnings
+    .filter((one) => MISREAD.has(one.code) && one.line)
+    .map((one) => ({ line: one.line, message: one.detail, severity: "warning" })));
 }
 
 /** Show the loops that an answer names, each with a field for its trips. */
@@ -207,23 +264,33 @@ async function inspect() {
   }
 }
 
-async function example() {
-  const path = new URL("vector_add.ptx", import.meta.url);
-  setSource(await (await fetch(path)).text(), "vector_add.ptx");
-  byId("grid").value = "4096";
-  byId("block").value = "256";
-}
-
-export function start() {
+/** `changed()` is told of every change of the form, `entered()` of Ctrl-Enter, the others of lines. */
+export function start({ changed: told, entered, pointed, picked }) {
   const chosen = byId("language");
+  tell = told;
   box = new SourceBox("source", {
-    language: (text) => (chosen.value === "auto" ? languageOf(text) : chosen.value), changed, replaced: forget,
+    language: (text) => (chosen.value === "auto" ? languageOf(text) : chosen.value), changed,
+    replaced: () => {
+      known = [];
+      forget();
+      mirror();
+      told({ isOther: true });
+    },
   });
+  pane = new Pane(byId("editor"), { label: "PTX or CUDA source", typed: edit, entered, pointed, picked });
+  box.field.addEventListener("input", mirror);
+  byId("source-label").addEventListener("click", (event) => {
+    event.preventDefault();
+    pane.focus();
+  });
+  for (const kind of ["input", "change"])
+    byId("main").addEventListener(kind, ({ target }) => {
+      if (target.form?.id === "kernel-form" && !["gpu-search", "source-file"].includes(target.id)) told();
+    });
   chosen.addEventListener("change", () => box.update());
-  byId("example").addEventListener("click", () => example().catch(complain));
   byId("clear").addEventListener("click", () => {
     setSource("");
-    byId("source").focus();
+    pane.focus();
   });
   byId("inspect").addEventListener("click", inspect);
   byId("board").addEventListener("focus", listBoards);

@@ -6,6 +6,7 @@ import * as compare from "./compare.js";
 import * as cost from "./cost.js";
 import * as diff from "./diff.js";
 import { byId } from "./dom.js";
+import * as examples from "./examples.js";
 import { fillChecks, fillGpus, gpus, searchable } from "./gpus.js";
 import * as past from "./history.js";
 import * as kernel from "./kernel.js";
@@ -20,6 +21,8 @@ const FIRST_GPU = "tesla-v100";
 const COMPARED = ["tesla-p100", "tesla-v100", "quadro-rtx-8000", "gtx-1080-ti", "a100-sxm4-80gb", "h200-sxm5"];
 
 async function fill() {
+  const id = new URLSearchParams(location.search).get("prediction");
+  const example = id ? null : examples.openFirst().catch(kernel.complain);
   let found;
   try {
     found = await gpus();
@@ -27,7 +30,7 @@ async function fill() {
     kernel.complain(error);
     return;
   }
-  fillGpus(byId("gpu"), found, FIRST_GPU);
+  fillGpus(byId("gpu"), found, (await example) ?? FIRST_GPU);
   searchable(byId("gpu-search"), byId("gpu"), found);
   fillChecks(byId("compare-gpus"), found, COMPARED);
   fillChecks(byId("sweep-gpus"), found);
@@ -35,12 +38,12 @@ async function fill() {
   fillGpus(byId("upload-gpu"), found);
   fillGpus(byId("retrain-gpu"), found);
   models.fill(found, FIRST_GPU);
-  const id = new URLSearchParams(location.search).get("prediction");
   if (id) await predict.openPrediction(id);
   document.documentElement.dataset.ready = "true";
 }
 
-for (const view of [kernel, predict, sweep, clocks, compare, diff, cost, past, accuracy, measurements, models]) view.start();
+kernel.start(predict.told);
+for (const view of [predict, examples, sweep, clocks, compare, diff, cost, past, accuracy, measurements, models]) view.start();
 keys.start(() => {
   kernel.complain({ message: "" });
   fill();

@@ -51,7 +51,8 @@ function showAll(cards, registry) {
   show(byId("serving"), el("p", {}, general
     ? ["Serving: ", el("b", { id: "champion" }, nameOf(general.champion)), ". ", rollbackButton("")]
     : ["Serving: ", el("b", { id: "champion" },
-      target() === "power" ? "the packaged default" : "the default time model, uncorrected"), "."]),
+      registry.default ? `the packaged default, ${nameOf(registry.default)}`
+        : target() === "power" ? "the packaged default" : "the default time model, uncorrected"), "."]),
   places.filter((place) => place.board).map((place) => el("p", { class: "wrap" },
     `For board ${place.board}: ${nameOf(place.champion)}. `, rollbackButton(place.board))));
   byId("serving").append(...registry.observed.map((one) => el("p", { class: "wrap" },

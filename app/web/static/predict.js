@@ -1,39 +1,79 @@
-// A prediction and all that explains it.
+// A prediction and all that explains it: asked for by hand or after each change, solved examples too.
 
 import { get, post } from "./api.js";
+import { showAdvice } from "./advice.js";
 import { estimate, needsBox, trustLine, warningsBox } from "./cards.js";
-import { bar, barRow, barTable, linear, steps } from "./charts.js";
-import { showCode } from "./code.js";
-import { announce, byId, copyField, el, joules, percent, plain, quantity, say, seconds, show, watts } from "./dom.js";
+import * as code from "./code.js";
+import { announce, byId, copyField, el, joules, percent, plain, say, seconds, show, watts } from "./dom.js";
 import * as kernel from "./kernel.js";
-import { open } from "./tabs.js";
+import { showSpeed } from "./speed.js";
+import { open, whenOpened } from "./tabs.js";
+import { asked as askedWhy, showComponents, showWhy } from "./why.js";
 
-const MOST_PARTS = 12;
 const HOT_ROWS = 5000;
+/** How long typing must rest before the change is asked about. */
+const REST_MILLISECONDS = 200;
+/** A difference of energy below this is rounding. */
+const SAME = 5e-5;
 
 let current = null;
-let hotspots = null;
-let cudaText = null;
+/** Joules of the state shown, of the one before, and of the first since the code was opened. */
+let showing = null;
+let last = null;
+let first = null;
+/** How advice is followed in the example that was opened. */
+let mend = {};
+let asking = null;
+let later = null;
+let isStale = false;
 
 export const shown = () => current;
 
-async function predict(event) {
-  event.preventDefault();
-  const button = byId("predict");
-  say(byId("kernel-error"), "");
+/** Old results are dimmed until those of the code as it is now are there. */
+function stale(now) {
+  isStale = now;
+  byId("result").dataset.state = now ? "stale" : "fresh";
+  for (const id of ["answer", "details", "ptx-panel", "energy-panel"]) {
+    byId(id).classList.toggle("stale", now);
+    byId(id).setAttribute("aria-busy", String(now));
+  }
+}
+
+const isOpen = () => !byId("view-predict").hidden;
+
+/** Something in the form is different: what is under way is about what was. */
+function changed({ isOther = false } = {}) {
+  if (isOther) {
+    opened();
+    for (const button of document.querySelectorAll("[data-example]")) button.setAttribute("aria-pressed", "false");
+  }
+  asking?.abort();
+  clearTimeout(later);
+  if (current) stale(true);
+  later = setTimeout(() => (isOpen() ? ask() : null), REST_MILLISECONDS);
+}
+
+/** Ask about the form as it is; a later question cancels this one. `byHand`: somebody pressed the button. */
+async function ask({ byHand = false } = {}) {
+  if (byHand) open("predict");
+  kernel.settle();
+  clearTimeout(later);
+  asking?.abort();
+  if (!byHand && (!kernel.sourceText().trim() || !byId("kernel-form").checkValidity())) return kernel.content();
+  if (current) stale(true);
+  asking = new AbortController();
+  const { signal } = asking;
   byId("busy").textContent = "predicting";
-  button.disabled = true;
   try {
-    const cuda = kernel.language() === "cuda" ? kernel.sourceText() : null;
-    const answer = await post("/predict", kernel.predictRequest());
-    cudaText = cuda;
-    open("predict");
-    showPrediction(answer);
+    const isCuda = kernel.language() === "cuda";
+    const asked = kernel.predictRequest();
+    const prediction = await post("/predict", asked, { signal });
+    kernel.content(prediction.warnings);
+    await present(prediction, { isCuda, signal, ptx: asked.ptx });
   } catch (error) {
-    kernel.complain(error);
+    if (error.name !== "AbortError") kernel.complain(error);
   } finally {
-    byId("busy").textContent = "";
-    button.disabled = false;
+    if (!asking || asking.signal === signal) byId("busy").textContent = "";
   }
 }
 
@@ -41,51 +81,127 @@ async function predict(event) {
 export async function openPrediction(id) {
   const path = `/predictions/${encodeURIComponent(id)}`;
   open("predict");
-  say(byId("kernel-error"), "");
+  opened();
   try {
     const answer = await get(path);
-    cudaText = null;
     const isCode = answer.kernel !== null;
     if (isCode) kernel.fill((await get(`${path}/request`)).request);
-    showPrediction(answer);
+    opened();
+    kernel.content();
+    await present(answer, { isCuda: false, ptx: isCode ? kernel.sourceText() : "" });
   } catch (error) {
     kernel.complain(error);
   }
 }
 
-function showPrediction(answer) {
+/** An example that was solved before it was asked: its answers, as this service's packaged models give them. */
+export async function openExample(solved, link) {
+  kernel.fill(solved.request, solved.name);
+  opened();
+  kernel.content();
+  mend = solved.mend;
+  await present(solved.prediction, { isCuda: Boolean(solved.request.cuda), solved, link });
+}
+
+/** What is shown from now on is not a change of what was. */
+function opened() {
+  asking?.abort();
+  clearTimeout(later);
+  [showing, first, mend] = [null, null, {}];
+}
+
+/** Show a prediction, then what is asked of the service about it: or was, for a solved example. */
+async function present(answer, { isCuda, signal, ptx, solved = null, link = null }) {
+  const isKernel = answer.kernel !== null;
   current = answer;
-  const url = `/?prediction=${answer.id}`;
-  history.replaceState(null, "", url);
-  byId("result-empty").hidden = true;
-  byId("result").hidden = false;
+  last = showing;
+  showing = answer.energy?.joules ?? null;
+  first ??= showing;
+  showNumbers(answer, link ?? `/?prediction=${answer.id}`);
+  byId("explain-target").value = answer.power ? "power" : "time";
+  byId("explain-method").value = "shap";
+  if (solved) {
+    code.showHotspots(solved.hotspots, { isCuda, ptx: solved.ptx, isNew: true });
+    showWhy(solved.explanation);
+    showComponents(answer, solved.hotspots);
+    showAdvice(solved.advice, mend);
+  } else {
+    const path = `/predictions/${answer.id}`;
+    const none = (error) => {
+      if (error.name === "AbortError") throw error;
+      return null;
+    };
+    const hot = !isKernel ? null : Promise.all([
+      get(`${path}/hotspots?rows=${HOT_ROWS}`, signal),
+      ptx ?? get(`${path}/request`, signal).then((found) => found.request.ptx),
+    ]);
+    const why = answer.power || answer.time ? askedWhy(answer.id, signal).catch((error) => {
+      if (error.name === "AbortError") throw error;
+      return error;
+    }) : null;
+    const advice = isKernel ? get(`${path}/advice`, signal).catch(none) : null;
+    const [found, explanation, told] = await Promise.all([hot?.catch((error) => {
+      if (error.name === "AbortError") throw error;
+      byId("code-note").textContent = error.message;
+      return null;
+    }), why, advice]);
+    if (current.id !== answer.id) return;
+    if (found) code.showHotspots(found[0], { isCuda, ptx: found[1], isNew: last === null });
+    else code.clear();
+    showWhy(explanation);
+    showComponents(answer, found?.[0]);
+    showAdvice(told, mend);
+  }
+  byId("details").hidden = false;
+  stale(false);
+}
+
+function showNumbers(answer, link) {
+  const hash = isOpen() ? "" : location.hash;
+  history.replaceState(null, "", `${link}${hash}`);
+  byId("answer").hidden = false;
   const name = answer.kernel?.demangled ?? "Measured work";
   byId("result-title").textContent = `${name} on ${answer.gpu}`;
-  byId("share").value = new URL(url, location.href).href;
+  byId("share").value = new URL(link, location.href).href;
   byId("result-sub").textContent =
     `${plain(answer.clocks.core_mhz, 4)} MHz core, ${plain(answer.clocks.memory_mhz, 4)} MHz memory`
     + (answer.model ? ` · power: ${answer.model.family}, version ${answer.model.version}` : "")
     + (answer.time_model ? ` · time: ${answer.time_model.family}` : "");
-  show(byId("needs"), trustLine(answer.trust), needsBox(answer.needs));
+  show(byId("needs"), needsBox(answer.needs));
   show(byId("numbers"),
-    estimate("number-power", "Power", answer.power, "watts", watts),
-    estimate("number-time", "Time", answer.time, "seconds", seconds),
-    estimate("number-energy", "Energy", answer.energy, "joules", joules));
-  show(byId("facts"), facts(answer));
+    estimate("number-energy", "Energy", answer.energy, "joules", joules, { isBrief: true }),
+    estimate("number-time", "Time", answer.time, "seconds", seconds, { isBrief: true }),
+    estimate("number-power", "Power", answer.power, "watts", watts, { isBrief: true }));
+  byId("number-energy").querySelector(".value").after(change(answer) ?? "");
+  for (const id of ["energy-total", "source-energy"])
+    show(byId(id), el("b", {}, joules(answer.energy?.joules)), " ", change(answer));
+  show(byId("facts"), trustLine(answer.trust), facts(answer));
   show(byId("warnings"), warningsBox(answer.warnings));
   kernel.showLoops(answer.trip_counts);
-  byId("explain-target").value = answer.power ? "power" : "time";
-  explain();
-  showComponents(answer);
-  showHotspots();
-  showAdvice();
-  announce(`Predicted: ${watts(answer.power?.watts)}, ${seconds(answer.time?.seconds)}, `
-    + `${joules(answer.energy?.joules)}`);
+  showSpeed(answer);
+  byId("answer").classList.remove("stale");
+  announce(`Predicted: ${joules(answer.energy?.joules)}, ${seconds(answer.time?.seconds)}, `
+    + `${watts(answer.power?.watts)}`);
+}
+
+/** How the energy differs from that of the last state: "−12 %". */
+function change(answer) {
+  const now = answer.energy?.joules;
+  if (!now || last === null) return null;
+  const told = (from) => {
+    const share = now / from - 1;
+    return Math.abs(share) < SAME ? "no change" : `${share > 0 ? "+" : "−"}${plain(100 * Math.abs(share))} %`;
+  };
+  const kind = Math.abs(now / last - 1) < SAME ? "" : now < last ? "good" : "bad-text";
+  const whole = told(first);
+  return el("span", { class: "change" }, el("span", { class: kind, title: "against the last state" }, told(last)),
+    whole === told(last) ? null : el("span", { class: "hint" }, ` ${whole} since opened`));
 }
 
 function facts(answer) {
   const told = [];
-  if (answer.time_model?.regime) told.push(["Bound by", answer.time_model.regime]);
+  const { time_model: model } = answer;
+  if (model?.bound || model?.regime) told.push(["Bound by", model.bound ?? model.regime]);
   if (answer.occupancy) told.push(["Occupancy",
     `${percent(answer.occupancy.occupancy)}, limited by ${answer.occupancy.limiter}`]);
   if (answer.registers) {
@@ -96,157 +212,37 @@ function facts(answer) {
     told.push([`Loop ${one.loop ?? one.line}`, `${plain(one.trips)} trips (${one.how})`]);
   if (answer.compiled) told.push(["Compiled by",
     `${answer.compiled.compiler} for ${(answer.compiled.target / 10).toFixed(1)}`]);
-  return el("dl", { class: "facts" }, told.map(([term, text]) => [el("dt", {}, term), el("dd", {}, text)]));
+  return el("dl", { class: "facts" }, told.map(([term, text]) =>
+    el("div", {}, el("dt", {}, term), el("dd", {}, text))));
 }
 
-async function explain() {
-  const asked = current.id;
-  const box = byId("explanation");
-  const query = new URLSearchParams({
-    prediction_id: asked, method: byId("explain-method").value,
-    target: byId("explain-target").value, format: "json",
-  });
-  if (!current.power && !current.time) return show(box, el("p", { class: "hint" }, "Nothing to explain."));
+/** Another explanation of the same answer; a solved example is asked about first. */
+async function explainAgain() {
+  const [target, method] = [byId("explain-target").value, byId("explain-method").value];
   try {
-    const found = await get(`/explain?${query}`);
-    if (current.id === asked) show(box, waterfall(found));
+    if (!current.id) await ask();
+    if (!current.id) return;
+    const { id } = current;
+    [byId("explain-target").value, byId("explain-method").value] = [target, method];
+    const found = await askedWhy(id);
+    if (current.id === id) showWhy(found);
   } catch (error) {
-    if (current.id === asked) show(box, el("p", { class: "error" }, error.message));
+    showWhy(error);
   }
 }
-
-/** From the base to the prediction, a step for each part; a table, so that it reads as one too. */
-function waterfall(found) {
-  const isPower = found.target === "power";
-  const [unit, word] = isPower ? ["W", "watts"] : ["s", "seconds"];
-  const isShap = found.method === "shap";
-  const start = found[isShap ? `base_${word}` : `intercept_${word}`];
-  const end = found[isShap ? `prediction_${word}` : `local_prediction_${word}`];
-  const parts = found.contributions.filter((one) => one[word] !== 0);
-  const first = parts.slice(0, MOST_PARTS);
-  const others = parts.slice(MOST_PARTS);
-  const rows = first.map((one) => ({
-    name: one.condition ?? (isPower && one.value !== null
-      ? `${one.feature} = ${plain(one.value, 4)}` : one.feature),
-    amount: one[word], meaning: one.meaning,
-  }));
-  if (others.length) rows.push({
-    name: `${others.length} others`, meaning: "",
-    amount: others.reduce((sum, one) => sum + one[word], 0),
-  });
-  const spans = steps(start, rows.map((row) => row.amount));
-  const values = [start, end, ...spans.flatMap((s) => [s.from, s.to])];
-  const at = linear(Math.min(...values, 0), Math.max(...values));
-  const row = (name, meaning, from, to, kind, text, total) => barRow(total ? "total" : null,
-    el("th", { scope: "row", role: "rowheader", class: "wrap" }, name, meaning ? el("span", { class: "meaning" }, meaning) : null),
-    [bar(at(from), at(to), kind), text]);
-  return el("div", { id: "waterfall" },
-    el("p", { class: "hint" }, isShap
-      ? `Exact SHAP values of the ${found.model.family} model: base and parts sum to the prediction.`
-      : `LIME on the ${found.model.family} model: a local linear model, R² ${plain(found.r_squared)}; `
-        + "an approximation."),
-    barTable(isPower ? "What makes the power" : "What makes the time", ["Part", "Figure", "Amount"], [
-      row(isShap ? "Base" : "Intercept", "", 0, start, "plain", quantity(start, unit), true),
-      rows.map((one, i) => row(one.name, one.meaning, spans[i].from, spans[i].to,
-        one.amount > 0 ? "up" : "down", quantity(one.amount, unit, { sign: true }))),
-      row(isShap ? "Prediction" : "Linear model", "", 0, end, "plain", quantity(end, unit), true)]));
-}
-
-function showComponents(answer) {
-  const box = byId("components");
-  byId("components-panel").hidden = !answer.components;
-  if (answer.components) show(box, componentTable(answer.components, answer.power.watts, "W"));
-}
-
-function componentTable(parts, total, unit) {
-  const rows = Object.entries(parts).sort((a, b) => b[1] - a[1]).filter(([, value]) => value !== 0);
-  const most = Math.max(...rows.map(([, value]) => Math.abs(value)));
-  return barTable(`Sums to ${quantity(total, unit)}`, ["Component", "Figure", "Amount", "Share"],
-    rows.map(([name, value]) => barRow(null, el("th", { scope: "row", role: "rowheader" }, name),
-      [bar(0, Math.abs(value) / most), quantity(value, unit), percent(value / total)])));
-}
-
-async function showHotspots() {
-  const asked = current.id;
-  hotspots = null;
-  show(byId("hot-list"));
-  show(byId("code"));
-  byId("code").hidden = true;
-  byId("code-note").textContent = "";
-  byId("code-choice").hidden = true;
-  if (!current.kernel) return;
-  try {
-    const found = await get(`/predictions/${asked}/hotspots?rows=${HOT_ROWS}`);
-    const { request } = await get(`/predictions/${asked}/request`);
-    if (current.id !== asked) return;
-    hotspots = { ...found, ptx: request.ptx };
-    byId("code-choice").hidden = !found.source_lines.rows.length;
-    byId("code-what").value = cudaText && found.source_lines.rows.length ? "cuda" : "ptx";
-    showWhat();
-    if (byId("components-panel").hidden) showEnergyByComponent(found);
-  } catch (error) {
-    if (current.id === asked) byId("code-note").textContent = error.message;
-  }
-}
-
-function showWhat() {
-  const isPtx = byId("code-what").value === "ptx";
-  const { rows, rest } = isPtx ? hotspots.lines : hotspots.source_lines;
-  showCode(isPtx ? hotspots.ptx : cudaText, rows,
-    { what: isPtx ? "PTX" : "CUDA source", complete: rest.rows === 0 });
-}
-
-/** A boosted model knows no components; the physical model that shares its answer out does. */
-function showEnergyByComponent(found) {
-  const sums = {};
-  for (const row of found.blocks.rows)
-    for (const [name, value] of Object.entries(row.components)) sums[name] = (sums[name] ?? 0) + value;
-  sums["starting blocks"] = found.start.joules;
-  byId("components-panel").hidden = false;
-  show(byId("components"),
-    el("p", { class: "hint" }, `The ${current.model?.family ?? ""} model knows no components; the physical `
-      + "model shares its energy out so."),
-    componentTable(sums, found.joules, "J"));
-}
-
-async function showAdvice() {
-  const asked = current.id;
-  byId("advice-panel").hidden = true;
-  if (!current.kernel) return;
-  let found;
-  try {
-    found = await get(`/predictions/${asked}/advice`);
-  } catch {
-    return; // nothing to advise, or nothing that can be
-  }
-  if (current.id !== asked) return;
-  byId("advice-panel").hidden = false;
-  show(byId("advice"), found.advice.length
-    ? [el("p", { class: "hint" }, "Each gain is the difference of two predictions of the "
-      + `${found.model.family} model; each stands alone, so they do not add up.`),
-      el("ol", { class: "advice" }, found.advice.map(adviceItem))]
-    : el("p", { class: "hint" }, "Nothing was found that the models would reward."));
-}
-
-function adviceItem(one) {
-  const { gain } = one;
-  return el("li", {},
-    el("p", {}, el("b", {}, one.remedy)),
-    el("p", {}, el("span", { class: gain.joules > 0 ? "good" : null },
-      saved(gain.joules, "J", "energy", gain.energy_percent)), ", ",
-    saved(gain.seconds, "s", "time", gain.time_percent)),
-    el("p", { class: "hint" }, one.detail,
-      one.places.length ? ` Line ${one.places.slice(0, 5).map((place) => place.line).join(", ")}.` : ""));
-}
-
-const saved = (amount, unit, what, share) => `${quantity(Math.abs(amount), unit)} `
-  + `${amount < 0 ? "more" : "less"} ${what} (${plain(Math.abs(share))} %)`;
 
 export function start() {
-  byId("kernel-form").addEventListener("submit", predict);
-  byId("explain-target").addEventListener("change", explain);
-  byId("explain-method").addEventListener("change", explain);
-  byId("code-what").addEventListener("change", showWhat);
+  byId("kernel-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    say(byId("kernel-error"), "");
+    ask({ byHand: true });
+  });
+  byId("explain-target").addEventListener("change", explainAgain);
+  byId("explain-method").addEventListener("change", explainAgain);
   byId("copy").addEventListener("click", () => copyField(byId("share"), byId("copy"), "The link"));
-  byId("source").addEventListener("input", () => (cudaText = null));
+  whenOpened("predict", () => isStale && changed());
+  code.start();
 }
+
+/** What the form tells: of its changes, of Ctrl-Enter, and of the lines pointed at. */
+export const told = { changed, entered: () => byId("kernel-form").requestSubmit(), ...code.told };

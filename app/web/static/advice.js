@@ -1,0 +1,97 @@
+// What would save: the first of it beside the numbers, all of it in a list, each to be tried.
+
+import { byId, el, plain, quantity, show } from "./dom.js";
+import * as diff from "./diff.js";
+import * as kernel from "./kernel.js";
+import { open } from "./tabs.js";
+
+const percentOf = (share) => `${share > 0 ? "−" : share < 0 ? "+" : ""}${plain(Math.abs(share))} %`;
+const saved = (amount, unit, what, share) => `${quantity(Math.abs(amount), unit)} `
+  + `${amount < 0 ? "more" : "less"} ${what} (${plain(Math.abs(share))} %)`;
+const sentence = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+/** Show the advice of an answer; `mend` says what to replace in an example: {code: [old, new]}. */
+export function showAdvice(found, mend = {}) {
+  const { advice = [] } = found ?? {};
+  show(byId("first-advice"), !found ? el("p", { class: "hint" }, "No advice for this one.")
+    : advice.length ? first(advice, mend) : [
+      el("h3", {}, "What would save"),
+      el("p", {}, "Nothing was found that would save noticeably.")]);
+  byId("advice-panel").hidden = !advice.length;
+  show(byId("advice"), advice.length
+    ? [el("p", { class: "hint" }, "Each gain is the difference of two predictions of the "
+      + `${found.model.family} model; each stands alone, so they do not add up.`),
+      el("ol", { class: "advice" }, advice.map((one) => item(one, mend)))] : null);
+}
+
+function first(advice, mend) {
+  const [one] = advice;
+  const { gain } = one;
+  return [
+    el("h3", {}, "What would save"),
+    el("p", { class: "gain" }, el("b", { class: gain.joules > 0 ? "good" : null }, percentOf(gain.energy_percent)),
+      ` energy, ${percentOf(gain.time_percent)} time${one.promise === "at_least" ? ", at least" : ""}`),
+    el("p", {}, sentence(one.remedy), ".", lines(one)),
+    el("div", { class: "row tight" }, tries(one, mend, true),
+      advice.length > 1 ? el("a", { href: "#advice-panel", onclick: (event) => {
+        event.preventDefault();
+        byId("advice-panel").scrollIntoView();
+      } }, `${advice.length - 1} more`) : null),
+  ];
+}
+
+const lines = (one) => {
+  const isCuda = kernel.language() === "cuda";
+  const at = one.places.map((place) => (isCuda ? place.source_line : place.line)).filter(Boolean);
+  const told = [...new Set(at)].slice(0, 5);
+  return told.length ? ` (line ${told.join(", ")})` : "";
+};
+
+function item(one, mend) {
+  const { gain } = one;
+  return el("li", {},
+    el("p", {}, el("b", {}, sentence(one.remedy))),
+    el("p", {}, el("span", { class: gain.joules > 0 ? "good" : null },
+      saved(gain.joules, "J", "energy", gain.energy_percent)), ", ",
+    saved(gain.seconds, "s", "time", gain.time_percent),
+    one.promise === "at_least" ? "; at least that" : ""),
+    el("p", { class: "hint" }, one.detail, ".", lines(one)),
+    one.snippet_before && one.snippet_after ? el("div", { class: "fields sides" },
+      snippet("Before", one.snippet_before), snippet("After", one.snippet_after)) : null,
+    el("div", { class: "row tight" }, tries(one, mend, false)));
+}
+
+const snippet = (title, text) => el("div", { class: "snippet" }, el("h3", {}, title),
+  el("pre", { class: "code preview", tabindex: 0, role: "region", "aria-label": `Code, ${title.toLowerCase()}` }, text));
+
+/** What the code would be, where that is known: an example's own mending, or lines that stand in it. */
+function mended(one, mend) {
+  const text = kernel.sourceText();
+  const pair = mend[one.code] ?? [one.snippet_before, one.snippet_after];
+  return pair[0] && text.includes(pair[0]) ? text.replaceAll(pair[0], pair[1]) : null;
+}
+
+/** Buttons: change the code here, or put old and new beside each other. */
+function tries(one, mend, isFirst) {
+  const text = mended(one, mend);
+  const named = el("span", { class: "visually-hidden" }, ` ${one.code.replaceAll("_", " ")}`);
+  const made = [];
+  if (text !== null && isFirst) made.push(el("button", {
+    type: "button", class: "small", id: "try", onclick: () => kernel.edit(mended(one, mend) ?? kernel.sourceText()),
+  }, "Try it", named.cloneNode(true)));
+  if (one.request && isFirst) made.push(el("button", {
+    type: "button", class: "small", id: "try", onclick: () => kernel.change(one.request),
+  }, "Try it", named.cloneNode(true)));
+  if (text !== null || one.snippet_after) made.push(el("button", {
+    type: "button", class: "plain small", onclick: () => {
+      const old = kernel.sourceText();
+      diff.offer(old, mended(one, mend) ?? `${suggestion(one)}${old}`);
+      open("diff", { focus: true });
+    },
+  }, "Compare old and new", named));
+  return made;
+}
+
+/** The advice as a comment at the head of the code, to be followed by hand. */
+const suggestion = (one) => `/* ${one.remedy}\n\n   before:\n${one.snippet_before ?? ""}\n\n   after:\n${
+  one.snippet_after}\n*/\n`.replaceAll(/\*\/(?!\n$)/g, "* /");

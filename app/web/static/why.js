@@ -1,0 +1,80 @@
+// Why a prediction is what it is: SHAP or LIME as a waterfall, and the energy by component.
+
+import { get } from "./api.js";
+import { bar, barRow, barTable, linear, steps } from "./charts.js";
+import { byId, el, percent, plain, quantity, show } from "./dom.js";
+
+const MOST_PARTS = 12;
+
+/** Ask for the explanation that the form above it names; `null` where there is nothing to explain. */
+export function asked(id, signal) {
+  const query = new URLSearchParams({
+    prediction_id: id, method: byId("explain-method").value,
+    target: byId("explain-target").value, format: "json",
+  });
+  return get(`/explain?${query}`, signal);
+}
+
+/** Show an explanation, or why there is none. */
+export function showWhy(found) {
+  show(byId("explanation"), !found ? el("p", { class: "hint" }, "Nothing to explain.")
+    : found instanceof Error ? el("p", { class: "error" }, found.message) : waterfall(found));
+}
+
+/** From the base to the prediction, a step for each part; a table, so that it reads as one too. */
+function waterfall(found) {
+  const isPower = found.target === "power";
+  const [unit, word] = isPower ? ["W", "watts"] : ["s", "seconds"];
+  const isShap = found.method === "shap";
+  const start = found[isShap ? `base_${word}` : `intercept_${word}`];
+  const end = found[isShap ? `prediction_${word}` : `local_prediction_${word}`];
+  const parts = found.contributions.filter((one) => one[word] !== 0);
+  const first = parts.slice(0, MOST_PARTS);
+  const others = parts.slice(MOST_PARTS);
+  const rows = first.map((one) => ({
+    name: one.condition ?? (isPower && one.value !== null
+      ? `${one.feature} = ${plain(one.value, 4)}` : one.feature),
+    amount: one[word], meaning: one.meaning,
+  }));
+  if (others.length) rows.push({
+    name: `${others.length} others`, meaning: "",
+    amount: others.reduce((sum, one) => sum + one[word], 0),
+  });
+  const spans = steps(start, rows.map((row) => row.amount));
+  const values = [start, end, ...spans.flatMap((s) => [s.from, s.to])];
+  const at = linear(Math.min(...values, 0), Math.max(...values));
+  const row = (name, meaning, from, to, kind, text, amount, total) => barRow(total ? "total" : null,
+    el("th", { scope: "row", role: "rowheader", class: "wrap" }, name, meaning ? el("span", { class: "meaning" }, meaning) : null),
+    [bar(at(from), at(to), kind), text, end ? percent(amount / end) : ""]);
+  return el("div", { id: "waterfall" },
+    el("p", { class: "hint" }, isShap
+      ? `Exact SHAP values of the ${found.model.family} model: base and parts sum to the prediction.`
+      : `LIME on the ${found.model.family} model: a local linear model, R² ${plain(found.r_squared)}; `
+        + "an approximation."),
+    barTable(isPower ? "What makes the power" : "What makes the time", ["Part", "Figure", "Amount", "Share"], [
+      row(isShap ? "Base" : "Intercept", "", 0, start, "plain", quantity(start, unit), start, true),
+      rows.map((one, i) => row(one.name, one.meaning, spans[i].from, spans[i].to,
+        one.amount > 0 ? "up" : "down", quantity(one.amount, unit, { sign: true }), one.amount)),
+      row(isShap ? "Prediction" : "Linear model", "", 0, end, "plain", quantity(end, unit), end, true)]));
+}
+
+/**
+ * Energy by component, where the explanation does not say it: a boosted model knows no components,
+ * the physical model that shares its answer out does.
+ */
+export function showComponents(answer, found) {
+  const box = byId("components");
+  if (answer.components || !found) return show(box);
+  const sums = {};
+  for (const row of found.blocks.rows)
+    for (const [name, value] of Object.entries(row.components)) sums[name] = (sums[name] ?? 0) + value;
+  sums["starting blocks"] = found.start.joules;
+  const rows = Object.entries(sums).sort((a, b) => b[1] - a[1]).filter(([, value]) => value !== 0);
+  const most = Math.max(...rows.map(([, value]) => Math.abs(value)));
+  show(box,
+    el("p", { class: "hint" }, `The ${answer.model?.family ?? ""} model knows no components; the physical `
+      + "model shares its energy out so."),
+    barTable(`Energy by component, ${quantity(found.joules, "J")}`, ["Component", "Figure", "Amount", "Share"],
+      rows.map(([name, value]) => barRow(null, el("th", { scope: "row", role: "rowheader" }, name),
+        [bar(0, Math.abs(value) / most), quantity(value, "J"), percent(value / found.joules)]))));
+}

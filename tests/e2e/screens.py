@@ -50,17 +50,16 @@ MOST_HEIGHT = 0.01
 """Share by which the height of a page may differ."""
 
 
-def predicted(page: Watched) -> None:
-    """A prediction with all that explains it; its link is fixed."""
+def solved(page: Watched) -> None:
+    """The example that the page opens on; its link is fixed."""
     page.open()
-    page.predict_example()
-    tab = page.page
-    tab.wait_for_selector("#components table")
-    tab.wait_for_selector("#advice-panel:visible")
-    tab.evaluate("document.getElementById('share').value = 'https://wattcast.example/?prediction=1'")
+    page.settled()
+    page.page.evaluate("document.getElementById('share').value = 'https://wattcast.example/'")
 
 
 def swept(page: Watched) -> None:
+    """Of a kernel in PTX, as on all tabs that follow, so that no compiler is needed."""
+    page.predict_example()
     tab = page.page
     tab.click("#tab-sweep")
     tab.click("#sweep-form button[type=submit]")
@@ -85,7 +84,7 @@ def compared(page: Watched) -> None:
     tab.wait_for_selector("#compare-table tbody tr")
 
 
-PTX = """\
+OLD = """\
 .version 7.0
 .target sm_70
 .address_size 64
@@ -114,9 +113,9 @@ PTX = """\
 def changed(page: Watched) -> None:
     tab = page.page
     tab.click("#tab-diff")
-    tab.fill("#diff-old", PTX)
+    tab.fill("#diff-old", OLD)
     more = " mul.f32 %f2, %f1, 0f40000000;\n"
-    tab.fill("#diff-new", PTX.replace(more, more + " sqrt.rn.f32 %f2, %f2;\n" * 8))
+    tab.fill("#diff-new", OLD.replace(more, more + " sqrt.rn.f32 %f2, %f2;\n" * 8))
     tab.fill("#diff-energy", "+2")
     tab.click("#diff-form button[type=submit]")
     tab.wait_for_selector("#diff-tables details")
@@ -184,7 +183,7 @@ def modelled(page: Watched) -> None:
 
 
 VIEWS: dict[str, Callable[[Watched], None]] = {
-    "predict": predicted,
+    "predict": solved,
     "sweep": swept,
     "clocks": clocked,
     "compare": compared,

@@ -44,28 +44,29 @@ def test_bars_are_saved_as_numbers_and_as_pictures(page: Watched, service: httpx
     page.open()
     page.predict_example()
     tab = page.page
-    answer = service.get(f"/predictions/{tab.url.partition('prediction=')[2]}").json()
-    tab.wait_for_selector("#components table")
-    table = rows(saved(tab, "#components .saves", "CSV"))
-    parts = {row["Component"]: float(row["Amount, W"]) for row in table}
-    for name, watts in answer["components"].items():
-        if watts:
-            assert parts[name] == pytest.approx(watts, rel=5e-3)
-    drawn = saved(tab, "#components .saves", "SVG")
-    assert all(name in words(drawn) for name in parts)
-    bars = [
-        each
-        for each in ElementTree.fromstring(drawn).iter(f"{SVG}rect")
-        if each.get("fill") == "rgb(61, 132, 198)"  # --bar, which the style sheet alone knows
-    ]
-    assert len(bars) == len(parts)
-    with Image.open(io.BytesIO(saved(tab, "#components .saves", "PNG"))) as picture:
-        box = tab.locator("#components table").bounding_box()
+    asked = {"prediction_id": tab.url.partition("prediction=")[2], "target": "power"}
+    told = service.get("/explain", params=asked).json()
+    table = rows(saved(tab, "#waterfall .saves", "CSV"))
+    amounts = {row["Part"].split(" = ")[0]: float(row["Amount, W"]) for row in table}
+    assert amounts["Prediction"] == pytest.approx(told["prediction_watts"], rel=5e-3)
+    for one in told["contributions"][:5]:
+        assert amounts[one["feature"]] == pytest.approx(one["watts"], rel=5e-3)
+    drawn = saved(tab, "#waterfall .saves", "SVG")
+    assert all(name in words(drawn) for name in amounts)
+    # The style sheet alone knows these colours: --bar, --bar-up.
+    colours = {(61, 132, 198), (194, 87, 26)}
+    bars = [each.get("fill") for each in ElementTree.fromstring(drawn).iter(f"{SVG}rect")]
+    assert sum(fill == "rgb(61, 132, 198)" for fill in bars) == 2  # base and prediction
+    with Image.open(io.BytesIO(saved(tab, "#waterfall .saves", "PNG"))) as picture:
+        box = tab.locator("#waterfall table").bounding_box()
         assert box is not None
         assert picture.width == pytest.approx(2 * box["width"], abs=60)
-        assert (61, 132, 198) in {
-            colour for _, colour in picture.convert("RGB").getcolors(2**24) or []
-        }
+        assert colours <= {shade for _, shade in picture.convert("RGB").getcolors(2**24) or []}
+    lines = rows(saved(tab, "#hot-list .saves", "CSV"))
+    assert lines[0]["Line"].split()[0].isdigit()
+    roofs = rows(saved(tab, "#speed .saves[aria-label='Save Roofline']", "CSV"))
+    assert roofs[0]["Arithmetic"] == "FP32"
+    assert float(roofs[0]["Peak, 1/s"]) > float(roofs[0]["Achieved, 1/s"]) > 0
     page.check_quiet()
 
 
@@ -73,7 +74,6 @@ def test_a_file_stands_by_itself(page: Watched, browser: Browser, tmp_path: Path
     page.open()
     page.predict_example()
     tab = page.page
-    tab.wait_for_selector("#components table")
     file = tmp_path / "view.html"
     file.write_bytes(saved(tab, "#view-predict > .saves.whole", "HTML"))
     text = file.read_text(encoding="utf-8")
@@ -194,7 +194,8 @@ def test_a_name_that_a_spreadsheet_would_compute_is_text(page: Watched) -> None:
           const found = [...document.querySelectorAll("link[rel=modulepreload]")]
             .find(one => one.href.endsWith("/save.js"));
           const { csv } = await import(found.href);
-          return csv([["Kernel", "Change"], ["=HYPERLINK(1)", "-3.5"], ['say "a, b"', "@x"], ["-x", ""]]);
+          return csv([["Kernel", "Change"], ["=HYPERLINK(1)", "-3.5"],
+            ['say "a, b"', "@x"], ["-x", ""]]);
         }"""
     )
     assert module == 'Kernel,Change\r\n\'=HYPERLINK(1),-3.5\r\n"say ""a, b""",\'@x\r\n\'-x,\r\n'

@@ -8,7 +8,9 @@ const SHARPER = 2;
 /** What a picture leaves out: things to press, and what only screen readers say. */
 const LEFT_OUT = "button, .saves, .visually-hidden, select, .file-label, input, [role=status]";
 /** A button that stands for a number, as lines of code do, says something all the same. */
-const isPressed = (node) => node.matches(LEFT_OUT) && !(node.matches("td button") && /^\d+$/.test(node.textContent));
+const isNumber = (node) => node.matches(":is(td, th) button")
+  && /^\d+$/.test([...node.childNodes].map((child) => child.data ?? "").join("").trim());
+const isPressed = (node) => node.matches(LEFT_OUT) && !isNumber(node);
 const SI = { G: 1e9, M: 1e6, k: 1e3, "": 1, m: 1e-3, "µ": 1e-6, n: 1e-9 };
 const UNITS = /^([−+-]?[\d.]+(?:e[+-]?\d+)?) ?([GMkmµn]?)(W|s|J|Js|%)$/;
 
@@ -67,9 +69,19 @@ export function savesOfPlot(box, figure) {
   });
 }
 
-/** The buttons of a whole view: what stands in it, without its forms. */
-export function savesOfView(view, title) {
-  const parts = () => [...view.querySelectorAll(".panel:not(form, .empty)")].filter((one) => one.offsetParent);
+/** The buttons of a picture that is an SVG already; `rows` are its numbers under their titles. */
+export function savesOfSvg(node, title, rows) {
+  return saves(() => title, {
+    PNG: () => png(picture(node)),
+    SVG: () => text(picture(node)),
+    CSV: () => csv(rows),
+    HTML: () => page(title, [picture(node), tableOf(rows)]),
+  });
+}
+
+/** The buttons of a whole view: what stands in it and in `beside`, without forms. */
+export function savesOfView(view, title, beside = []) {
+  const parts = () => [...beside, ...view.querySelectorAll(".panel:not(form, .empty)")].filter((one) => one.offsetParent);
   const made = saves(() => title, {
     PNG: () => png(picture(view, parts())),
     SVG: () => text(picture(view, parts())),
@@ -95,7 +107,7 @@ export function rowsOf(made) {
     const column = (named, part) => columnOf(named, lines.slice(1).map((row) => row[at]?.[part] ?? ""));
     const beside = lines.map((row) => row[at]?.[2]).find(Boolean);
     return [column(title, 0), ...(beside ? [column(`${title}, ${beside}`, 1)] : [])];
-  }).filter(([title, ...cells]) => title || cells.some(Boolean));  // a column of buttons says nothing
+  }).filter(([, ...cells]) => cells.some(Boolean));  // bars and buttons say nothing
   return lines.map((_, row) => columns.map((column) => column[row]));
 }
 
@@ -107,7 +119,8 @@ function partsOf(cell) {
   const kept = cell.cloneNode(true);
   for (const field of kept.querySelectorAll("input")) field.replaceWith(field.type === "checkbox" ? "" : field.value);
   for (const gone of kept.querySelectorAll("button, svg, .visually-hidden, .range-text, .meaning"))
-    if (!/^\d+$/.test(gone.textContent)) gone.remove();
+    if (isNumber(gone)) gone.replaceWith(`${gone.lastChild.data} `);
+    else gone.remove();
   return [told(kept), ...(range ? [told(range), range.dataset.title ?? "interval"] : [])];
 }
 
@@ -178,7 +191,7 @@ function copy(given) {
   made.querySelectorAll("svg").forEach((one, at) => one.replaceWith(styled(drawn[at])));
   for (const gone of made.querySelectorAll(`${LEFT_OUT}, script, [hidden]`)) {
     if (gone.hidden || isPressed(gone)) gone.remove();
-    else gone.replaceWith(gone.textContent);
+    else gone.replaceWith(`${gone.lastChild.data} `);
   }
   for (const link of made.querySelectorAll("[href]")) link.removeAttribute("href");
   for (const one of [made, ...made.querySelectorAll("*")])

@@ -59,7 +59,7 @@ def test_every_tab_looks_as_its_reference(
 def test_antialiasing_is_no_difference(shown: tuple[Watched, dict[str, Image.Image]]) -> None:
     rng = np.random.default_rng(1)
     for name, picture in shown[1].items():
-        soft = np.asarray(picture.filter(ImageFilter.GaussianBlur(0.45)), dtype=float)
+        soft = np.asarray(picture.filter(ImageFilter.GaussianBlur(0.5)), dtype=float)
         noisy = np.clip(soft + rng.normal(0, 4, soft.shape), 0, 255).astype(np.uint8)
         assert screens.different(Image.fromarray(noisy), reference(name)) is None, name
 

@@ -1,7 +1,7 @@
 """Pictures of every tab, in both colour schemes and two widths: ``python -m tests.e2e.screens``.
 
 It writes ``tests/e2e/screens/<view>-<width>-<scheme>.png`` (or into a folder given as argument), at
-half size and with 64 colours: the references that ``test_page_screens.py`` compares with. What the
+half size and with 256 colours: the references that ``test_page_screens.py`` compares with. What the
 page shows is fixed: the same requests, the history's dates and ids, the clock's zone and language.
 Fonts are those that Debian's chromium brings (DejaVu).
 """
@@ -43,12 +43,12 @@ Pixels = NDArray[np.int16]
 
 DIFFERENT = 64
 """Levels of 255 by which a channel of a pixel must differ to count: more than antialiasing and the
-64 colours of a reference leave at half size, less than a stroke of text that is gone."""
+256 colours of a reference leave at half size, less than a stroke of text that is gone."""
 SQUARE = 24
 """Side in pixels of the squares that are looked at one by one, at half size."""
 MOST_DIFFERENT = 0.06
-"""Share of such pixels in a square from which on pictures are different: a blur of 0.6 pixels leaves
-4.5 %, a short line of text that is gone 9 %."""
+"""Share of such pixels in a square from which on pictures are different: a blur of 0.6 pixels
+leaves 4.5 %, a short line of text that is gone 9 %."""
 MOST_HEIGHT = 0.01
 """Share by which the height of a page may differ."""
 
@@ -260,7 +260,8 @@ def different(picture: Image.Image, reference: Image.Image) -> str | None:
 
 def keep(picture: Image.Image, file: Path) -> None:
     """Write a reference."""
-    few = picture.quantize(64, dither=Image.Dither.NONE)
+    # An octree keeps colours that are rare, such as those of a warning; the median cut does not.
+    few = picture.quantize(256, method=Image.Quantize.FASTOCTREE, dither=Image.Dither.NONE)
     few.save(file, optimize=True)
 
 

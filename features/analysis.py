@@ -26,6 +26,12 @@ from wattcast.features.activity import (
     measure_mix,
 )
 from wattcast.features.activity.cases import Floats
+from wattcast.features.activity.operations import (
+    Least,
+    Operations,
+    measure_least,
+    measure_operations,
+)
 from wattcast.features.assembled import assembled, spill_warning, spills_executed, with_spills
 from wattcast.features.cfg import ControlFlowGraph
 from wattcast.features.counted import Coverage, LaunchCounts, symbolic_atomics
@@ -292,6 +298,16 @@ class KernelAnalysis:
             self.module, counts.functions(factors), self.launch, counts.atomics(factors),
             self.shared_bytes_per_block, counts.traffic(factors).busy_blocks,
         )  # fmt: skip
+
+    @property
+    def least(self) -> Least:
+        """What its accesses would take, coalesced and without bank conflicts."""
+        return measure_least(self.module, self.counts.functions(self._factors))
+
+    @property
+    def operations(self) -> Operations:
+        """What its lanes ask for."""
+        return measure_operations(self.module, self.counts.functions(self._factors))
 
     @property
     def activity_diagnostics(self) -> tuple[Diagnostic, ...]:

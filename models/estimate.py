@@ -52,7 +52,10 @@ def between(estimate: Estimate, least: float, most: float) -> Estimate:
     return replace(estimate, value=value, low=low, high=high)
 
 
-_PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
+_PREFIXES = (
+    (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, "µ"),
+    (1e-9, "n"),
+)  # fmt: skip
 
 
 def quantity(value: float, unit: str) -> str:

@@ -157,7 +157,7 @@ _TIME_EVENTS: Mapping[str, str] = {
 
 _ENERGY_EVENTS: Mapping[str, str] = {
     "control": "machine_instructions", "fp32": "fma", "int": "alu", "fp64": "fp64", "fp16": "fp16",
-    "sfu": "sfu", "tensor": "tensor_operations", "shared": "load_store_passes",
+    "sfu": "sfu", "tensor": "tensor_operations", "shared": "shared_passes",
     "texture": "texture_requests", "l2": "l2_sectors", "dram": "dram_sectors",
 }  # fmt: skip
 
@@ -165,5 +165,7 @@ _ENERGY_EVENTS: Mapping[str, str] = {
 def _energy_weights(component: str, events: InstructionEvents) -> Floats:
     """What each instruction asks of a component; every machine instruction alike where it is one
     that this module does not know."""
+    if component == "l1":
+        return events.load_store_passes - events.shared_passes
     found: Floats = getattr(events, _ENERGY_EVENTS.get(component, "machine_instructions"))
     return found

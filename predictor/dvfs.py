@@ -24,7 +24,8 @@ from wattcast.models.clocks import (
     supported_pairs,
 )
 from wattcast.models.energy import energy
-from wattcast.models.scaling.card import CodeModel, scaling_store
+from wattcast.models.scaling import CodeModel
+from wattcast.models.scaling.card import scaling_store
 from wattcast.models.scaling.code import ServedCode, code_scaling, stream_of
 from wattcast.predictor import parts
 from wattcast.predictor.messages import CODE_MODELS, Clocks

@@ -21,6 +21,7 @@ from wattcast.features.launch import WARP_SIZE
 from wattcast.features.ptx.ir import Function, Instruction
 from wattcast.models.clocks import ClockPair
 from wattcast.models.hotspots import Attribution, attributed
+from wattcast.models.speed import NAMES, Floats, Unit, unit_cycles
 from wattcast.models.time.beside import beside
 from wattcast.predictor import parts
 from wattcast.predictor.messages.predict import PredictRequest
@@ -73,7 +74,7 @@ def hotspots_of(
     seconds, joules = answer["time"]["seconds"], answer["energy"]["joules"]
     found = attribution(predictor, analysis, gpu, clocks, seconds, request.board or "")
     notes = list(_notes(found, answer))
-    table = _Table(analysis, found.shares.scaled(seconds, joules), found.events)
+    table = _Table(analysis, found.shares.scaled(seconds, joules), found.events, found.cycles)
     bare = compiled_here or source.cuda is not None
     return {
         "gpu": gpu.id,
@@ -82,6 +83,8 @@ def hotspots_of(
         "seconds": seconds,
         "joules": joules,
         "shares_by": reference_of(found.model),
+        "cycles": seconds * clocks.core_hz,
+        "unit_cycles": table.told(table.unit_cycles),
         "start": {
             "joules": table.shares.start_joules,
             "seconds": table.shares.start_seconds,
@@ -97,10 +100,12 @@ def hotspots_of(
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """An attribution with the card of the physical model that made it."""
+    """An attribution with the card of the physical model that made it, and the cycles that each
+    instruction takes of each unit (``wattcast.models.speed``)."""
 
     shares: Attribution
     events: Mapping[str, InstructionEvents]
+    cycles: Mapping[str, Mapping[Unit, Floats]]
     model: Any
 
 
@@ -119,10 +124,9 @@ def attribution(
         raise AnalysisError("; ".join(note.detail for note in watts.diagnostics))
     functions = analysis.counts.functions(analysis.counts.factors())
     events = measure_instructions(analysis.module, functions, analysis.activity)
-    shares = attributed(
-        events, analysis.activity, gpu, clocks, watts.components, beside(analysis.extras)
-    )
-    return Shares(shares, events, watts.card)
+    activity, more = analysis.activity, beside(analysis.extras)
+    shares = attributed(events, activity, gpu, clocks, watts.components, more)
+    return Shares(shares, events, unit_cycles(events, activity, gpu, clocks, more), watts.card)
 
 
 def _notes(found: Shares, answer: Mapping[str, Any]) -> Iterator[Diagnostic]:
@@ -146,10 +150,11 @@ def _notes(found: Shares, answer: Mapping[str, Any]) -> Iterator[Diagnostic]:
 class _Row:
     """Sums over the instructions of one place."""
 
-    def __init__(self, place: dict[str, Any], components: int) -> None:
+    def __init__(self, place: dict[str, Any], components: int, units: int) -> None:
         self.place = place
         self.seconds = 0.0
         self.joules = np.zeros(components)
+        self.cycles = np.zeros(units)
         self.executions = self.machine = self.lanes = 0.0
 
 
@@ -157,9 +162,31 @@ class _Table:
     """Instructions of all functions of a launch, grouped by place."""
 
     def __init__(
-        self, analysis: KernelAnalysis, shares: Attribution, events: Mapping[str, InstructionEvents]
+        self,
+        analysis: KernelAnalysis,
+        shares: Attribution,
+        events: Mapping[str, InstructionEvents],
+        cycles: Mapping[str, Mapping[Unit, Floats]],
     ) -> None:
         self.analysis, self.shares, self.events = analysis, shares, events
+        self.units = tuple(unit for unit in NAMES if any(unit in each for each in cycles.values()))
+        self.cycles: dict[str, Floats] = {
+            name: np.array(
+                [each.get(unit, np.zeros(events[name].alu.size)) for unit in self.units]
+            ).reshape(len(self.units), -1)
+            for name, each in cycles.items()
+        }
+
+    @property
+    def unit_cycles(self) -> Floats:
+        """Of all instructions, by unit."""
+        found: Floats = np.sum([each.sum(axis=1) for each in self.cycles.values()], axis=0)
+        return found
+
+    def told(self, cycles: Floats) -> dict[str, float]:
+        """Cycles by unit, those that are used."""
+        named = zip(self.units, cycles.tolist(), strict=True)
+        return {unit: part for unit, part in named if part > 0.0}
 
     def blocks(self) -> list[_Row]:
         """By basic block of every function."""
@@ -227,7 +254,7 @@ class _Table:
         rows: dict[Hashable, _Row] = {}
         for name, function in functions.items():
             events, seconds = self.events[name], self.shares.seconds[name]
-            joules = self.shares.joules[name]
+            joules, cycles = self.shares.joules[name], self.cycles[name]
             for one in function.body.instructions:
                 at = one.position
                 if not (events.warp_executions[at] or events.machine_instructions[at]):
@@ -238,8 +265,10 @@ class _Table:
                 key, described = found
                 row = rows.get(key)
                 if row is None:
-                    row = rows[key] = _Row(described, len(self.shares.components))
+                    sizes = len(self.shares.components), len(self.units)
+                    row = rows[key] = _Row(described, *sizes)
                 row.seconds += float(seconds[at])
+                row.cycles += cycles[:, at]
                 row.joules += joules[:, at]
                 row.executions += float(events.warp_executions[at])
                 row.machine += float(events.machine_instructions[at])
@@ -271,6 +300,7 @@ def _ranked(rows: list[_Row], table: _Table, most: int) -> dict[str, Any]:
                 # Lanes and warps are extrapolated apart where a time cap cut the execution short.
                 "active_lane_fraction": min(1.0, row.lanes / max(1.0, WARP_SIZE * row.executions)),
                 "components": {name: part for name, part in by_component if part > 0.0},
+                "unit_cycles": table.told(row.cycles),
             }
         )
     left = rows[most:]

@@ -24,7 +24,9 @@ from wattcast.models.clocks import ClockPair
 from wattcast.models.energy import energy
 from wattcast.models.estimate import Estimate
 from wattcast.models.power import PHYSICAL
+from wattcast.models.speed import NAMES, speed_of_light
 from wattcast.models.time.base import TimePrediction
+from wattcast.models.time.beside import beside
 from wattcast.models.time.registry import DEFAULT
 from wattcast.predictor import parts
 from wattcast.predictor.parts.arguments import by_position
@@ -142,7 +144,7 @@ def _predict_one(
     ]
     source = predictor.sources.read(request, gpu)
     start = time.perf_counter()
-    clocks, beside = clocks_of(request.clocks, gpu)
+    clocks, nearby = clocks_of(request.clocks, gpu)
     analysis, found, both = launched(predictor, request, source, gpu, clocks)
     duration, power = found.duration, found.power
     prediction_id = uuid4()
@@ -173,13 +175,15 @@ def _predict_one(
             analysis,
             power.vector.diagnostics if power.vector else (),
             power.diagnostics,
-            beside,
+            nearby,
             found.notes,
             doubts,
         ),
     }
     if request.explain is not None and power.estimate:
         answer["explanation"] = _explained(power, answer)
+    if request.details and duration is not None:
+        answer["speed_of_light"] = _speed_of_light(analysis, gpu, found.clocks, duration)
     if predictor.store is not None:
         record = _record(prediction_id, answer, request, source, power.vector)
         rows.append(predictor.store.add(record))
@@ -234,6 +238,30 @@ def _explained(power: Watts, answer: dict[str, Any]) -> dict[str, Any]:
     if power.boosted is not None and power.vector is not None:
         return shap_of(power.boosted, power.vector.model_inputs(), answer)
     return shap_of_components(answer["model"], answer["components"], seconds_of(answer))
+
+
+def _speed_of_light(
+    analysis: KernelAnalysis, gpu: GpuProfile, clocks: ClockPair, duration: TimePrediction
+) -> dict[str, Any]:
+    """``wattcast.predictor.messages.predict.SpeedOfLight``."""
+    found = speed_of_light(
+        analysis.activity,
+        analysis.operations,
+        gpu,
+        clocks,
+        duration.estimate.value,
+        beside(analysis.extras),
+    )
+    return {
+        "bound": duration.bound,
+        "seconds": found.seconds,
+        "units": [{"name": NAMES[each.unit], **each._asdict()} for each in found.units],
+        "roofline": {
+            "dram_bytes": found.dram_bytes,
+            "dram_peak": found.dram_peak,
+            "points": [point._asdict() for point in found.points],
+        },
+    }
 
 
 def _record(

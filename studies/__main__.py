@@ -24,6 +24,7 @@ STUDIES = {
     "triton": ("triton", "Triton kernels with lists of configurations, beside published figures"),
     "counters": ("counters", "tuning spaces asked as users ask, beside hardware counters"),
     "widths": ("time.widths", "intervals of times on boards never calibrated, from both of these"),
+    "advice": ("advice.study", "promises of advice beside kernels changed by hand"),
     "budget": ("budget.study", "counts under the default budget beside a run to completion"),
     "bottleneck": ("time.bottleneck_errors", "the default time model beside measured times"),
     "queueing": ("time.queueing_errors", "Wang and Chu's model over core and memory clocks"),

@@ -1,74 +1,70 @@
-"""Command line: ``wattcast serve | predict | features | analyze | gpus | models | keys | ...``.
+"""Command line: ``wattcast predict | explain | advise | gpus | doctor | ...``.
 
-Each command lies in the file of its name. Errors are one line on stderr; exit status 1 where the
-request cannot be answered, 2 where the command was used wrongly.
+Each command lies in a file of its own; ``group.py`` lists them, ``examples.toml`` holds the
+examples of their help. Errors are one line on stderr, with the exit statuses of ``exits.py``.
 """
 
 from __future__ import annotations
 
+import gc
+import os
 import sys
 from typing import Annotated, NoReturn
 
 import typer
-from pydantic import ValidationError
 
-from wattcast.app.cli.advise import advise
-from wattcast.app.cli.analyze import analyze
-from wattcast.app.cli.bulk import bulk
-from wattcast.app.cli.compare import diff
-from wattcast.app.cli.cost import cost
-from wattcast.app.cli.data import data
-from wattcast.app.cli.dvfs import counters, dvfs
-from wattcast.app.cli.explain import explain
-from wattcast.app.cli.features import features, schemas
-from wattcast.app.cli.gpus import gpus
-from wattcast.app.cli.hotspots import hotspots
-from wattcast.app.cli.inputs import fail
-from wattcast.app.cli.keys import audit, keys
-from wattcast.app.cli.measure import measure, onboard
-from wattcast.app.cli.models import models, worker
-from wattcast.app.cli.predict import predict
-from wattcast.app.cli.rank import rank
-from wattcast.app.cli.serve import serve, settings
-from wattcast.app.cli.sweep import sweep
-from wattcast.app.cli.train import calibrate, retrain, train
-from wattcast.features.errors import GivenUpError, MissingExtraError, WattcastError
+from wattcast.app.cli.exits import Exit, status_of
+from wattcast.app.cli.group import Root
+from wattcast.features.errors import MissingExtraError, WattcastError
 
 app = typer.Typer(
     name="wattcast",
+    cls=Root,
     help="Power, time and energy of a CUDA kernel from its PTX or source, before anyone runs it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-GIVEN_UP = 4
-"""Exit status where ``--analysis-seconds`` ended before the answer: nothing is wrong with it."""
+
+_COLLECT_AFTER = 200_000
+"""New objects before garbage is looked for (CPython: 700). A start makes some 100 000, none of them
+garbage, and looking takes a tenth of its time. The service sets its own (``server.py``)."""
 
 
 def main() -> NoReturn:
     """Entry point: every foreseen error is one line on stderr and an exit status."""
+    gc.set_threshold(_COLLECT_AFTER)
+    # To look for plug-ins of pydantic, all packages that are installed are searched.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
     try:
-        app()
-    except ValidationError as error:
-        fail(_one_line(error))
-    except GivenUpError as error:
-        fail(str(error), GIVEN_UP)
+        app(prog_name="wattcast")
     except WattcastError as error:
-        fail(str(error))
+        _fail(str(error), status_of(getattr(error, "kind", error.slug)))
     except ModuleNotFoundError as error:
         if (missing := MissingExtraError.of(error)) is None:
             raise
-        fail(str(missing))
+        _fail(str(missing), Exit.NO_ANSWER)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of our output is gone; say nothing more
-        sys.exit(1)
-    sys.exit(0)
+        sys.exit(Exit.NO_ANSWER)
+    except ValueError as error:
+        _fail(_one_line(error), Exit.BAD_INPUT)
+    sys.exit(Exit.DONE)
 
 
-def _one_line(error: ValidationError) -> str:
+def _fail(message: str, status: Exit) -> NoReturn:
+    print(f"wattcast: {' '.join(message.split())}", file=sys.stderr)
+    sys.exit(status)
+
+
+def _one_line(error: ValueError) -> str:
+    """What pydantic says of a request. Raises any other error again."""
+    from pydantic import ValidationError
+
     from wattcast.predictor.messages import field_problems
 
+    if not isinstance(error, ValidationError):
+        raise error
     found = field_problems(error.errors(include_url=False))
     return "; ".join(f"{part['path'] or 'request'}: {part['message']}" for part in found)
 
@@ -91,33 +87,6 @@ def _root(
     ] = False,
 ) -> None:
     """Options before the command."""
-
-
-# In the order of --help: what most people want first.
-for _command in (
-    predict,
-    explain,
-    hotspots,
-    advise,
-    sweep,
-    dvfs,
-    counters,
-    diff,
-    cost,
-    rank,
-    bulk,
-):
-    app.command()(_command)
-for _command in (analyze, features, schemas):
-    app.command()(_command)
-for _command in (serve, worker, settings, audit):
-    app.command()(_command)
-for _command in (measure, onboard, retrain, calibrate):
-    app.command()(_command)
-_FOREIGN = {"allow_extra_args": True, "ignore_unknown_options": True}
-app.command(context_settings=_FOREIGN, add_help_option=False)(train)  # argparse reads its options
-for _name, _group in (("gpus", gpus), ("models", models), ("data", data), ("keys", keys)):
-    app.add_typer(_group, name=_name)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import CUDA_SUFFIXES, LaunchOptions, fail
 from wattcast.app.cli.output import predictor
 from wattcast.app.settings import Settings
@@ -92,9 +93,9 @@ def bulk(
     from wattcast.training.engine import ClusterError, open_engine
 
     if not folder.is_dir():
-        fail(f"{folder}: not a folder", 2)
+        fail(f"{folder}: not a folder")
     if launches is None and (grid is None or block is None):
-        fail("give --grid and --block for all kernels, or --launches FILE", 2)
+        fail("give --grid and --block for all kernels, or --launches FILE")
     wanted = (
         [{"file": name, "grid": grid or "", "block": block or ""} for name in _names(folder)]
         if launches is None
@@ -105,13 +106,13 @@ def bulk(
         with open_engine(dask or Settings().dask, jobs) as engine:
             found = dict(engine.map(predict_file, tasks))
     except ClusterError as error:
-        fail(str(error))
+        fail(str(error), Exit.NO_ANSWER)
     rows += [row for at in sorted(found) for row in found[at]]
     _write(rows, out)
     failed = sum("problem" in row for row in rows)
     print(f"{len(rows) - failed} predicted, {failed} failed (see column problem)", file=sys.stderr)
     if failed == len(rows):
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.NO_ANSWER)
 
 
 def predict_file(task: FileTask) -> list[Row]:
@@ -176,7 +177,7 @@ def _names(folder: Path) -> list[str]:
     """Files with code below a folder, relative to it, in order."""
     found = sorted(path for path in folder.rglob("*") if path.suffix in SUFFIXES)
     if not found:
-        fail(f"{folder}: no file ends in {', '.join(SUFFIXES)}", 2)
+        fail(f"{folder}: no file ends in {', '.join(SUFFIXES)}")
     return [str(path.relative_to(folder)) for path in found]
 
 
@@ -187,11 +188,11 @@ def _launches(path: Path) -> list[Mapping[str, str]]:
             found = [{name: (text or "").strip() for name, text in row.items()} for row in reader]
             columns = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        fail(f"{path}: {error}", 2)
+        fail(f"{path}: {error}")
     if missing := [name for name in LAUNCH_COLUMNS[:3] if name not in columns]:
-        fail(f"{path}: column {', '.join(missing)} is missing", 2)
+        fail(f"{path}: column {', '.join(missing)} is missing")
     if unknown := [name for name in columns if name not in LAUNCH_COLUMNS]:
-        fail(f"{path}: unknown column {', '.join(unknown)}; known: {', '.join(LAUNCH_COLUMNS)}", 2)
+        fail(f"{path}: unknown column {', '.join(unknown)}; known: {', '.join(LAUNCH_COLUMNS)}")
     return list(found)
 
 
@@ -226,7 +227,7 @@ def _whole(row: Mapping[str, str], column: str) -> int | None:
     try:
         return int(row[column]) if row.get(column) else None
     except ValueError:
-        fail(f"{row['file']}: {column} {row[column]!r} is not a whole number", 2)
+        fail(f"{row['file']}: {column} {row[column]!r} is not a whole number")
 
 
 def _write(rows: Sequence[Row], out: Path | None) -> None:

@@ -10,11 +10,9 @@ import typer
 from rich.text import Text
 
 from wattcast.app.cli import inputs
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.output import console, line, plain_table, predictor, print_json, warnings
 from wattcast.models.estimate import quantity
-
-EXCEEDED = 3
-"""Exit status where a limit is broken; 1 and 2 are errors, as everywhere."""
 
 NOTHING = 1e-6
 """Share of the energy below which a change is rounding and not shown."""
@@ -54,7 +52,7 @@ def diff(
     from wattcast.predictor.messages.compare import CompareRequest
 
     if str(old) == str(new) == "-":
-        inputs.fail("only one of OLD and NEW can be standard input", 2)
+        inputs.fail("only one of OLD and NEW can be standard input")
     body: dict[str, Any] = {
         "old": {**launch.request(old), "time_model": models.time_model},
         "new": {**launch.request(new), "time_model": models.time_model},
@@ -76,7 +74,7 @@ def diff(
     else:
         _report(answer)
     if not answer["passed"]:
-        raise typer.Exit(EXCEEDED)
+        raise typer.Exit(Exit.EXCEEDED)
 
 
 def _percent(option: str, text: str | None) -> float | None:
@@ -84,7 +82,7 @@ def _percent(option: str, text: str | None) -> float | None:
         return None
     found = _PERCENT.fullmatch(text)
     if found is None:
-        inputs.fail(f"{option} {text!r}: expected a percentage, as in +5% or -2%", 2)
+        inputs.fail(f"{option} {text!r}: expected a percentage, as in +5% or -2%")
     return float(found[1])
 
 

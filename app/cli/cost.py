@@ -35,10 +35,10 @@ def cost(
     from wattcast.predictor.messages.cost import CostRequest
 
     if (price_per_kwh is None) != (currency is None):
-        fail("give --price-per-kwh and --currency together", 2)
+        fail("give --price-per-kwh and --currency together")
     body = read_json(file)
     if not isinstance(body, dict):
-        fail(f"{file}: expected a JSON object, as POST /cost takes it", 2)
+        fail(f"{file}: expected a JSON object, as POST /cost takes it")
     if price_per_kwh is not None:
         body["tariff"] = {"price_per_kwh": price_per_kwh, "currency": currency}
     if grams_co2_per_kwh is not None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import AsJson, progress
 from wattcast.app.cli.output import console, print_json, rows
 from wattcast.app.settings import Settings
@@ -72,7 +73,7 @@ def fetch(
         if done and os.environ.get("WATTCAST_DATA") != str(folder):
             print(f"training looks there with WATTCAST_DATA={folder}")
     if failed:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.NO_ANSWER)
 
 
 @data.command()
@@ -109,7 +110,7 @@ def check(
     for problem in defective:
         print(f"wattcast: {problem}", file=sys.stderr)
     if defective:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.NO_ANSWER)
 
 
 @data.command()
@@ -160,7 +161,7 @@ def import_(
 ) -> None:
     """Turn measurements of Kernel Tuner or Zeus into a recording.
 
-    The exit status is 1 for any other file.
+    The exit status is 2 for any other file.
     """
     from wattcast.features.errors import DataError
     from wattcast.predictor.tuning_files import read_tuning

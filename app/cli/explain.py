@@ -69,12 +69,12 @@ def explain(
         ("--chart", chart, get_args(ChartKind)),
     ):
         if given not in known_ones:
-            inputs.fail(f"{option} {given!r}: expected {' or '.join(known_ones)}", 2)
+            inputs.fail(f"{option} {given!r}: expected {' or '.join(known_ones)}")
     if seeds > MOST_SEEDS:
-        inputs.fail(f"--seeds {seeds}: at most {MOST_SEEDS}", 2)
+        inputs.fail(f"--seeds {seeds}: at most {MOST_SEEDS}")
     wanted = _format(picture, output)
     if wanted is not None and as_json:
-        inputs.fail("give either --json or --output", 2)
+        inputs.fail("give either --json or --output")
     body = {
         **launch.request_or_work(file, work),
         "known": inputs.known_request(known),
@@ -96,11 +96,11 @@ def _format(given: str | None, output: Path | None) -> str | None:
     """Of the picture that is asked for, if one is."""
     if output is None:
         if given is not None:
-            inputs.fail("--format needs --output FILE", 2)
+            inputs.fail("--format needs --output FILE")
         return None
     wanted = given or output.suffix.removeprefix(".")
     if wanted not in FORMATS:
-        inputs.fail(f"{output}: give --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}", 2)
+        inputs.fail(f"{output}: give --format {', '.join(FORMATS[:-1])} or {FORMATS[-1]}")
     return wanted
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import AsJson, fail
 from wattcast.app.cli.output import console, line, predictor, print_json, rows, show
 from wattcast.app.settings import Settings
-from wattcast.app.store.private import private_folder
+from wattcast.features.gpus.loader import squeezed
 
 gpus = typer.Typer(help="List, show, check or add GPU profiles.", invoke_without_command=True)
 
@@ -24,14 +26,33 @@ def gpus_default(context: typer.Context) -> None:
 
 
 @gpus.command("list")
-def gpus_list(as_json: AsJson = False) -> None:
-    """List all GPUs with a profile."""
+def gpus_list(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WORD]...",
+            help="Only GPUs with every word in id, name, alias or architecture, such as 3090.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the GPUs with a profile, all or those that words name."""
     from wattcast.predictor import catalog
 
     opened = predictor()
     found = catalog.gpu_summaries(opened.gpus, opened.power.cards())
+    if words:
+        asked = {squeezed(word) for word in words}
+        named = [one for one in found if all(word in _searched(one) for word in asked)]
+        # A PCI id or another spelling; where it is none, the error names what is alike.
+        found = named or [one for one in found if one["id"] == opened.gpus.load(" ".join(words)).id]
     columns = ("id", "name", "compute_capability", "sm_count", "power_models", "schemas")
     show(found, as_json, lambda out, each: rows(out, each, columns))
+
+
+def _searched(gpu: Mapping[str, Any]) -> str:
+    names = (gpu["id"], gpu["name"], *gpu["aliases"], gpu["architecture"])
+    return " ".join(squeezed(name) for name in names)
 
 
 @gpus.command("show")
@@ -70,7 +91,7 @@ def gpus_check(
         if not problems:
             line(console(), f"{path}: valid")
     if broken:
-        raise typer.Exit(1)
+        raise typer.Exit(Exit.NO_ANSWER)
 
 
 @gpus.command("add")
@@ -110,6 +131,8 @@ def gpus_add(
     known = opened.load(base) if base else known_base(told)
     if base and "name" in told:  # another board than its base
         gpu_id = gpu_id or profile_id(told["name"])
+    from wattcast.app.store.private import private_folder
+
     data = told_data(told, source, known, gpu_id)
     folder = private_folder(Settings().home) / "gpus"
     path = folder / f"{data['id']}.toml"

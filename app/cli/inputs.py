@@ -7,6 +7,7 @@ be read ends the program with one line on stderr and status 2.
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import sys
@@ -15,10 +16,12 @@ from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, get_type_hints
+from typing import Annotated, Any, ClassVar, NoReturn, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
+from wattcast.app.cli.exits import Exit
 from wattcast.models.power import POWER_FAMILIES
 from wattcast.models.time.registry import DEFAULT, TIME_MODELS
 from wattcast.predictor.messages import CODE_MODELS
@@ -31,8 +34,23 @@ _FILE = typer.Argument(
 )
 Ptx = Annotated[Path, _FILE]
 MaybePtx = Annotated[Path | None, _FILE]
-Gpu = Annotated[str, typer.Option("--gpu", help="GPU id or alias; wattcast gpus lists them.")]
-Gpus = Annotated[list[str], typer.Option("--gpu", help="GPU id or alias. Repeatable.")]
+
+
+def _gpu_names(incomplete: str) -> list[str]:
+    from wattcast.features.gpus import gpu_ids
+
+    return [name for name in gpu_ids() if name.startswith(incomplete)]
+
+
+def _gpu(told: str) -> Any:
+    return typer.Option("--gpu", help=told, autocompletion=_gpu_names, rich_help_panel=LAUNCH)
+
+
+LAUNCH, MODELS = "Launch", "Clocks and models"
+"""Groups of options in a command's help."""
+
+Gpu = Annotated[str, _gpu("GPU id or alias; wattcast gpus list WORD finds one.")]
+Gpus = Annotated[list[str], _gpu("GPU id or alias; wattcast gpus list WORD finds one. Repeatable.")]
 CoreMhz = Annotated[float | None, typer.Option(help="Core clock in MHz. Default: the GPU's own.")]
 MemoryMhz = Annotated[
     float | None,
@@ -70,7 +88,7 @@ Known = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, as the HTTP service answers.")]
 
 
-def fail(message: str, status: int = 1) -> NoReturn:
+def fail(message: str, status: int = Exit.BAD_INPUT) -> NoReturn:
     """One line on stderr, and the end of the program."""
     print(f"wattcast: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(status)
@@ -84,10 +102,10 @@ def progress(line: str) -> None:
 def work_request(file: Path | None, text: str | None, grid: str, block: str) -> dict[str, Any]:
     """``work`` and ``launch`` of a request that brings no kernel."""
     if text is None or file is not None:
-        fail("give either FILE or --work", 2)
+        fail("give either FILE or --work")
     parts = [part.partition("=") for part in text.split(",")]
     if not all(equals for _, equals, _ in parts):
-        fail(f"--work {text!r}: expected NAME=NUMBER, separated by commas", 2)
+        fail(f"--work {text!r}: expected NAME=NUMBER, separated by commas")
     return {
         "work": {
             name: value if name == "runtime" else _number(value, text, "--work")
@@ -101,7 +119,7 @@ def known_request(file: Path | None) -> list[Any]:
     """``known`` of a request, from a JSON file."""
     found = [] if file is None else read_json(file)
     if not isinstance(found, list):
-        fail(f"{file}: expected a JSON list of measured launches", 2)
+        fail(f"{file}: expected a JSON list of measured launches")
     return found
 
 
@@ -112,7 +130,7 @@ def read_json(file: Path) -> Any:
     try:
         return json.loads(_bytes(file))
     except ValueError as error:
-        fail(f"{file}: not JSON: {error}", 2)
+        fail(f"{file}: not JSON: {error}")
 
 
 def read_text(file: Path) -> str:
@@ -120,14 +138,14 @@ def read_text(file: Path) -> str:
     try:
         return _bytes(file).decode("utf-8-sig")
     except UnicodeDecodeError:
-        fail(f"{file}: not UTF-8 text", 2)
+        fail(f"{file}: not UTF-8 text")
 
 
 def _bytes(file: Path) -> bytes:
     try:
         return sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
     except OSError as error:
-        fail(f"{file}: {error.strerror}", 2)
+        fail(f"{file}: {error.strerror}")
 
 
 def _read(file: Path) -> str:
@@ -169,7 +187,7 @@ def expected(option: str, text: str, what: str) -> Iterator[None]:
     try:
         yield
     except ValueError:
-        fail(f"{option} {text!r}: expected {what}", 2)
+        fail(f"{option} {text!r}: expected {what}")
 
 
 def _dimensions(option: str, text: str) -> list[int]:
@@ -195,14 +213,14 @@ def _arguments(given: list[str]) -> dict[str, Any]:
             parts = [part.partition("=") for part in hints.split(",")]
             hint = found.setdefault(name, {})
             if not isinstance(hint, dict) or not all(equals for _, equals, _ in parts):
-                fail(f"--arg {text!r}: expected NAME:elements=N,values=KIND,low=L,high=H", 2)
+                fail(f"--arg {text!r}: expected NAME:elements=N,values=KIND,low=L,high=H")
             hint.update(
                 {key: value if key == "values" else _number(value, text) for key, _, value in parts}
             )
             continue
         name, _, value = text.rpartition("=")
         if not name:
-            fail(f"--arg {text!r}: expected NAME=number or NAME:elements=N", 2)
+            fail(f"--arg {text!r}: expected NAME=number or NAME:elements=N")
         found[name] = _number(value, text)
     return found
 
@@ -215,12 +233,14 @@ def _number(value: str, text: str, option: str = "--arg") -> int | float:
     try:
         return float(value)
     except ValueError:
-        fail(f"{option} {text!r}: {value!r} is not a number", 2)
+        fail(f"{option} {text!r}: {value!r} is not a number")
 
 
 @dataclass(frozen=True)
 class CodeOptions:
     """Of a kernel, whatever its grid and block."""
+
+    panel: ClassVar[str] = LAUNCH
 
     shared: Annotated[int, typer.Option(help="Dynamic shared memory per block, in bytes.")] = 0
     kernel: Annotated[
@@ -329,6 +349,8 @@ class KernelOptions(LaunchOptions, _OnOneGpu):
 class ModelOptions:
     """At which clocks, and by which models."""
 
+    panel: ClassVar[str] = MODELS
+
     core_mhz: CoreMhz = None
     memory_mhz: MemoryMhz = None
     power_limit: PowerLimit = None
@@ -358,6 +380,8 @@ class PhysicalOptions(ModelOptions):
 class Constraints:
     """What the best has to keep to."""
 
+    panel: ClassVar[str] = "Constraints"
+
     max_slowdown: Annotated[
         float | None,
         typer.Option(help="Longest time allowed, relative to the reference, e.g. 1.1."),
@@ -368,6 +392,15 @@ class Constraints:
     deadline_seconds: Annotated[
         float | None, typer.Option(help="Longest time allowed, in seconds.")
     ] = None
+
+
+def _in_panel(hint: Any, panel: str | None) -> Any:
+    """The option, in a group of the command's help."""
+    kind, (told, *_) = hint.__origin__, hint.__metadata__
+    told = copy.copy(told)
+    if isinstance(told, OptionInfo):
+        told.rich_help_panel = panel
+    return Annotated[kind, told]
 
 
 def with_options(command: Callable[..., None]) -> Callable[..., None]:
@@ -387,7 +420,7 @@ def with_options(command: Callable[..., None]) -> Callable[..., None]:
                 field.name,
                 Parameter.KEYWORD_ONLY,
                 default=Parameter.empty if field.default is MISSING else field.default,
-                annotation=hints[field.name],
+                annotation=_in_panel(hints[field.name], getattr(kind, "panel", None)),
             )
             for field in fields(kind)
         ]

@@ -40,9 +40,9 @@ def create(
 
     unknown = sorted(set(scope) - set(SCOPES))
     if unknown:
-        fail(f"no scope {unknown[0]!r}; there are {', '.join(SCOPES)}", 2)
+        fail(f"no scope {unknown[0]!r}; there are {', '.join(SCOPES)}")
     if not 0 < len(name) <= 100 or not name.isprintable():
-        fail("a key's name has 1 to 100 printable characters", 2)
+        fail("a key's name has 1 to 100 printable characters")
     with _store() as store:
         key, token = store.create(name, [s for s in SCOPES if s in scope], _actor())
     if as_json:

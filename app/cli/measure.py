@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import AsJson, fail, progress
 from wattcast.app.settings import Settings
 from wattcast.app.store.private import private_folder
@@ -134,10 +135,12 @@ def onboard(
         from wattcast.training.onboard.run import onboard as run
         from wattcast.training.onboard.run import told
     except ImportError as error:  # before hours of measuring rather than after
-        fail(f"onboarding needs {error.name}: pip install 'wattcast[measure,train]'")
+        fail(
+            f"onboarding needs {error.name}: pip install 'wattcast[measure,train]'", Exit.NO_ANSWER
+        )
     home = private_folder(Settings().home)
     if replay is not None and recording is not None:
-        fail("--replay fits a recording, --recording makes a new one; give one of them", 2)
+        fail("--replay fits a recording, --recording makes a new one; give one of them")
     path = replay
     if path is None:
         path = recording or home / "recordings" / f"device-{device or 0}.jsonl"
@@ -177,7 +180,10 @@ def _measured(
         with _terminated():
             outcome = campaign.run(path, progress)
     except KeyboardInterrupt:
-        fail(f"interrupted; {path} keeps what was measured; run it again to continue", 130)
+        fail(
+            f"interrupted; {path} keeps what was measured; run it again to continue",
+            Exit.INTERRUPTED,
+        )
     finally:
         machine.close()
     return asdict(outcome)
@@ -198,7 +204,7 @@ def _patterns(text: str) -> tuple[Pattern, ...]:
     chosen = tuple(part.strip() for part in text.split(","))
     for one in chosen:
         if one not in known:
-            fail(f"--patterns {one!r}: expected some of {', '.join(known)}", 2)
+            fail(f"--patterns {one!r}: expected some of {', '.join(known)}")
     return chosen  # type: ignore[return-value]
 
 

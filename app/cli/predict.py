@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ from rich.text import Text
 
 from wattcast.app.cli import inputs
 from wattcast.app.cli.output import Answer, line, plain_table, predictor, show, warnings
+from wattcast.app.cli.speed import speed_of_light
 from wattcast.models.estimate import quantity
 
 
@@ -25,9 +27,16 @@ def predict(
     explain: Annotated[
         bool, typer.Option("--explain", help="Also print SHAP contributions.")
     ] = False,
+    details: Annotated[
+        bool, typer.Option("--details", help="Also print each unit's share of its peak.")
+    ] = False,
     registry: Annotated[
         bool, typer.Option(help="Use the models promoted in the service's database, if any.")
     ] = True,
+    open_: Annotated[
+        bool,
+        typer.Option("--open", help="Show the answer in the page of the service running here."),
+    ] = False,
     as_json: inputs.AsJson = False,
 ) -> None:
     """Predict the power, time and energy of a kernel launch."""
@@ -40,16 +49,30 @@ def predict(
         **({"gpu": gpu[0]} if len(gpu) == 1 else {"gpus": gpu}),
         **models.request(),
         "explain": "shap" if explain else None,
+        "details": details,
     }
     answer = run(predictor(registry=registry), PredictRequest.model_validate(body))
-    show(answer, as_json, _predictions)
+
+    def told(out: Console, answer: Answer) -> None:
+        for number, one in enumerate(answer.get("predictions", [answer])):
+            if number:
+                out.print()
+            prediction(out, one)
+            if details:
+                speed_of_light(out, one)
+
+    show(answer, as_json, told)
+    if open_:
+        _open(body)
 
 
-def _predictions(out: Console, answer: Answer) -> None:
-    for number, one in enumerate(answer.get("predictions", [answer])):
-        if number:
-            out.print()
-        prediction(out, one)
+def _open(body: Mapping[str, Any]) -> None:
+    from wattcast.app.cli.page import links, show_in_browser
+
+    found = links(body)
+    for link in found:
+        inputs.progress(f"page: {link}")
+    show_in_browser(found[0])
 
 
 def prediction(out: Console, answer: Answer) -> None:
@@ -104,10 +127,8 @@ def _basis(out: Console, answer: Answer) -> None:
     if model is not None:
         line(out, f"power model {model['family']} version {model['version']} on {model['schema']}")
     if (timing := answer["time_model"]) is not None:
-        bound = f", bound by {timing['regime']}" if timing["regime"] else ""
-        if timing["regime"] in ("compute", "latency") and timing.get("bound"):
-            bound += f": {timing['bound']}"
-        line(out, f"time model {timing['family']}{bound}")
+        bound = timing.get("bound") or timing["regime"]
+        line(out, f"time model {timing['family']}{f', bound by {bound}' if bound else ''}")
     if (components := answer["components"]) is not None:
         told = ", ".join(
             f"{name} {watts:.1f} W" for name, watts in components.items() if watts >= 0.05

@@ -47,16 +47,16 @@ def rank(
     from wattcast.predictor.tuning_files import read_tuning
 
     if by not in get_args(Objective):
-        inputs.fail(f"--by {by!r}: expected energy or time", 2)
+        inputs.fail(f"--by {by!r}: expected energy or time")
     try:
         found = read_tuning(tuning.read_text(encoding="utf-8"))
     except OSError as error:
-        inputs.fail(f"{tuning}: {error.strerror}", 2)
+        inputs.fail(f"{tuning}: {error.strerror}")
     except UnicodeDecodeError:
-        inputs.fail(f"{tuning}: not UTF-8 text", 2)
+        inputs.fail(f"{tuning}: not UTF-8 text")
     size = _size(problem_size) or found.problem_size
     if size is None:
-        inputs.fail("the file does not give the problem size; pass --problem-size", 2)
+        inputs.fail("the file does not give the problem size; pass --problem-size")
     request: dict[str, Any] = {
         **code.of_code(file),
         "gpu": gpu,
@@ -85,7 +85,7 @@ def _size(text: str | None) -> tuple[int, ...] | None:
     except ValueError:
         parts = ()
     if not 1 <= len(parts) <= 3 or min(parts) < 1:
-        inputs.fail(f"--problem-size {text!r}: expected 1 to 3 whole numbers, as in 4096x4096", 2)
+        inputs.fail(f"--problem-size {text!r}: expected 1 to 3 whole numbers, as in 4096x4096")
     return parts
 
 

@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
+from wattcast.app.cli.exits import Exit
 from wattcast.app.cli.inputs import AsJson, fail
 from wattcast.app.cli.output import Answer, line, show
 from wattcast.app.settings import Settings
@@ -147,7 +148,10 @@ def retrain(
             worker.close()
         engine.dispose()
     if job.result is None:
-        fail(f"the job {job.state}: {(job.error or {}).get('detail', 'it was cancelled')}")
+        fail(
+            f"the job {job.state}: {(job.error or {}).get('detail', 'it was cancelled')}",
+            Exit.NO_ANSWER,
+        )
     show(job.result, as_json, _retrained)
 
 

@@ -117,7 +117,8 @@ class Services(Predictor):
         and ServiceError ``not-ready`` where no model passes its checks, a promoted one cannot be
         loaded, or the service is saturated.
         """
-        from wattcast.app.store.database import HEAD, StoreError, asked, revision
+        from wattcast.app.store import HEAD
+        from wattcast.app.store.database import StoreError, asked, revision
 
         found: dict[str, str] = {}
         if self.store is not None:

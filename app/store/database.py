@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.functions import FunctionElement
 
+from wattcast.app.store import HEAD
 from wattcast.app.store.postgres import (
     DATABASE_SECONDS,
     be_patient,
@@ -25,12 +26,6 @@ from wattcast.app.store.postgres import (
 )
 from wattcast.app.store.private import private_database, private_file
 from wattcast.features.errors import ServiceError
-
-HEAD = "0005"
-"""Newest migration; a test compares it with the migrations folder.
-
-Known here so that a start on an up-to-date database needs not import Alembic.
-"""
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 

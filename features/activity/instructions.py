@@ -32,12 +32,13 @@ Floats = npt.NDArray[np.float64]
 class InstructionEvents(NamedTuple):
     """Events of one function's instructions, ``float64[instructions]`` each, launch totals.
 
-    ``warp_executions`` and ``active_lanes`` as counted; ``machine_instructions`` after expansion,
-    then by pipe. ``load_store_passes``: requests of the load/store unit and what bank conflicts
-    add. ``global_sectors`` after coalescing (an atomic's go there and back); ``l2_sectors`` and
-    ``dram_sectors`` are as many of them as come that far. ``tensor_operations`` are floating-point
-    (or integer) operations of matrix instructions. ``latency_cycles``: cycles of waiting summed
-    over warps, as ``activity1`` weighs them.
+    ``warp_executions`` and ``active_lanes`` as counted; ``machine_instructions`` after
+    expansion, then by pipe. ``load_store_passes``: requests of the load/store unit and what
+    bank conflicts add; ``shared_passes``: of these, shared memory's. ``global_sectors`` after
+    coalescing (an atomic's go there and back); ``l2_sectors`` and ``dram_sectors`` are as many
+    of them as come that far. ``tensor_operations`` are floating-point (or integer) operations
+    of matrix instructions. ``latency_cycles``: cycles of waiting summed over warps, as
+    ``activity1`` weighs them.
     """
 
     warp_executions: Floats
@@ -52,6 +53,7 @@ class InstructionEvents(NamedTuple):
     tensor: Floats
     tensor_operations: Floats
     load_store_passes: Floats
+    shared_passes: Floats
     atomic_requests: Floats
     texture_requests: Floats
     global_sectors: Floats
@@ -154,6 +156,7 @@ def _memory(
         return 0.0
     conflicts = max(0.0, passes - shared)
     columns["load_store_passes"][at] = max(requests, shared) + conflicts
+    columns["shared_passes"][at] = shared + conflicts
     if facts.category == "atomic":
         columns["atomic_requests"][at] = max(requests, shared)
     return requests if facts.category in ("load", "copy") or facts.entry == "atom" else 0.0

@@ -15,6 +15,7 @@ import contextlib
 import json
 import os
 import platform
+import select
 import signal
 import subprocess
 import sys
@@ -238,12 +239,30 @@ def _run(
     return Finished(process.returncode, text[0], text[1])
 
 
+def _until_ended(process: subprocess.Popen[bytes], seconds: float) -> None:
+    """Sleep until a process ends, at most so long. What Popen.wait sleeps between its looks is as
+    much as ptxas takes for a small kernel."""
+    try:
+        watched = os.pidfd_open(process.pid)
+    except (AttributeError, OSError):  # ended and collected, or no Linux that can
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        return
+    try:
+        poll = select.poll()
+        poll.register(watched, select.POLLIN)
+        poll.poll(1000 * seconds)
+    finally:
+        os.close(watched)
+
+
 def _wait(process: subprocess.Popen[bytes], seconds: float) -> None:
     """Wait for its end. Raises GivenUpError."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         checkpoint()
+        _until_ended(process, min(left, LOOK_SECONDS))
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(min(left, LOOK_SECONDS))
+            process.wait(0)
             return
     raise GivenUpError(f"a compiler did not end within {seconds:g} s and was given up; try again")

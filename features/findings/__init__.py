@@ -1,8 +1,10 @@
 """What a launch does that it need not do: findings, each with the activity of a mended launch.
 
-memory      accesses that do not coalesce, bank conflicts, local memory
-arithmetic  double precision between floats, divisions and invariants in loops
-control     branches that split warps
+tiles       data that the threads of a block read again and again
+rules       accesses that do not coalesce, bank conflicts, local memory, spills, split warps
+arithmetic  double precision between floats, divisions, what loops repeat
+reductions  trees in shared memory: spread threads, steps that shuffles do
+rewriting   the PTX with a change made
 tensor      pipelines too shallow, tiles too small, sums wider than needed
 """
 
@@ -10,22 +12,30 @@ from __future__ import annotations
 
 from wattcast.features.activity.instructions import InstructionEvents, measure_instructions
 from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.findings.arithmetic import (
+    constant_division,
+    expensive_in_loops,
+    fp64_between_fp32,
+    invariant_loads,
+)
 from wattcast.features.findings.finding import Evidence, Finding, Place
+from wattcast.features.findings.reductions import reductions
 from wattcast.features.findings.rules import (
     bank_conflicts,
     divergent_branches,
-    expensive_in_loops,
-    fp64_between_fp32,
     local_memory,
+    register_spills,
     uncoalesced,
 )
 from wattcast.features.findings.tensor import shallow_pipeline, small_tile, wide_sums
+from wattcast.features.findings.tiles import reread_tiles
 
 __all__ = ["Evidence", "Finding", "InstructionEvents", "Place", "find"]
 
 _DETECTORS = (
-    uncoalesced, bank_conflicts, local_memory, fp64_between_fp32, expensive_in_loops,
-    divergent_branches, shallow_pipeline, small_tile, wide_sums,
+    reread_tiles, uncoalesced, bank_conflicts, local_memory, register_spills, fp64_between_fp32,
+    constant_division, expensive_in_loops, invariant_loads, reductions, divergent_branches,
+    shallow_pipeline, small_tile, wide_sums,
 )  # fmt: skip
 
 
@@ -37,4 +47,16 @@ def find(analysis: KernelAnalysis) -> tuple[Finding, ...]:
     functions = analysis.counts.functions(analysis.counts.factors())
     events = measure_instructions(analysis.module, functions, analysis.activity)
     evidence = Evidence(analysis, events)
-    return tuple(finding for detect in _DETECTORS for finding in detect(evidence))
+    found = [finding for detect in _DETECTORS for finding in detect(evidence)]
+    # What is told of a reduction mends the branches in it too.
+    trees = {
+        at
+        for each in found
+        if "reduction" in (each.form, *each.code.split("_"))
+        for at in each.places
+    }
+    return tuple(
+        each
+        for each in found
+        if each.code != "divergent_branch" or each.form or not trees.intersection(each.places)
+    )

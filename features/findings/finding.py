@@ -19,7 +19,8 @@ from wattcast.features.ptx.ir import Body, Function, Instruction
 Code = Literal[
     "uncoalesced_access", "bank_conflicts", "local_memory", "fp64_between_fp32",
     "division_in_loop", "invariant_in_loop", "divergent_branch", "shallow_pipeline", "small_tile",
-    "wide_sums",
+    "wide_sums", "reread_tiles", "narrow_accesses", "constant_division", "shared_reduction",
+    "register_spills",
 ]  # fmt: skip
 
 PIPE_FIELDS: Mapping[str, str] = {
@@ -47,19 +48,19 @@ class Finding:
     ``detail`` says what was found, in the numbers of this launch, ``remedy`` what mends it.
     ``mended`` is the activity of a launch without it: what changes is counted, not guessed,
     unless ``remedy`` says so. ``extras``: those of the mended launch, where they differ.
+    ``ptx``: the module with the change made (``rewriting``); it is analysed in the place of both.
+    ``at_least``: part of what is saved is not counted. ``form`` tells apart the snippets of a code.
     """
 
     code: Code
     places: tuple[Place, ...]
     detail: str
     remedy: str
-    mended: Activity
+    mended: Activity | None = None
     extras: Extras | None = None
-
-    def changes(self, activity: Activity) -> dict[str, tuple[float, float]]:
-        """Quantities of ``activity`` that differ in ``mended``: before and after."""
-        before, after = activity.values(), self.mended.values()
-        return {name: (before[name], after[name]) for name in before if before[name] != after[name]}
+    ptx: str | None = None
+    at_least: bool = False
+    form: str = ""
 
 
 @dataclass(frozen=True)

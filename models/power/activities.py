@@ -40,6 +40,24 @@ class UnitActivities(NamedTuple):
     dram: float
 
 
+class LoadStorePasses(NamedTuple):
+    """Passes of the load/store units, by warps: requests, and what bank conflicts add to them.
+
+    ``both``: all of them. ``l1``: of these, requests of global and local memory; the rest is
+    shared memory's.
+    """
+
+    both: float
+    l1: float
+
+
+def load_store_passes(activity: Activity) -> LoadStorePasses:
+    """Of a launch, or launches."""
+    conflicts = max(0.0, activity.shared_transactions - activity.shared_requests)
+    l1 = max(0.0, activity.lsu_requests - activity.shared_requests)
+    return LoadStorePasses(activity.lsu_requests + conflicts, l1)
+
+
 def unit_activities(
     activity: Activity,
     gpu: GpuProfile,
@@ -59,7 +77,6 @@ def unit_activities(
     def pipe(warp_instructions: float, lanes: float) -> float:
         return share(warp_instructions * WARP_SIZE, lanes)
 
-    conflicts = max(0.0, activity.shared_transactions - activity.shared_requests)
     bandwidth = bandwidth_bytes_per_second(gpu, clocks.memory_mhz)
     return UnitActivities(
         issue=share(activity.warp_instructions_sass, sm.warp_schedulers),
@@ -70,7 +87,7 @@ def unit_activities(
         fp64=pipe(activity.fp64_instructions, sm.fp64_lanes),
         sfu=pipe(activity.sfu_instructions, sm.sfu_lanes),
         load_store=pipe(
-            activity.lsu_requests + conflicts, sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
+            load_store_passes(activity).both, sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE
         ),
         l2=share(activity.l2_sectors, L2_SECTORS_PER_CLOCK_OF_SM),
         texture=pipe(activity.texture_requests, sm.texture_lanes),

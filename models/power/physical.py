@@ -13,7 +13,7 @@ higher core clock at the same activities never draws less. One set of weights pe
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -28,6 +28,7 @@ from wattcast.models.estimate import Basis, Estimate
 from wattcast.models.power.activities import (
     L2_SECTORS_PER_CLOCK_OF_SM,
     UnitActivities,
+    load_store_passes,
     unit_activities,
 )
 from wattcast.models.store import Artifact
@@ -69,7 +70,9 @@ COMPONENTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """What a decomposition names, and the terms it adds up. ``clock`` is what the core draws for
-running at all: its clock tree and what no unit explains."""
+running at all: its clock tree and what no unit explains. Of a launch whose accesses are known,
+``l1_apart`` takes ``l1``, global and local memory's passes of the load/store units, from
+``shared``."""
 
 
 STANDING = ("idle", "clock")
@@ -144,6 +147,18 @@ class PowerBreakdown:
 
     watts: float
     components: Mapping[str, float]
+
+
+def l1_apart(found: PowerBreakdown, activity: Activity) -> PowerBreakdown:
+    """The breakdown with ``l1`` beside ``shared``: one weight was fitted to the passes of both,
+    and each has its share of what they draw by its passes."""
+    passes = load_store_passes(activity)
+    whole = found.components["shared"]
+    l1 = whole * passes.l1 / passes.both if passes.both else 0.0
+    parts = {**found.components, "shared": whole - l1}
+    order = list(parts)
+    order.insert(order.index("shared") + 1, "l1")
+    return PowerBreakdown(found.watts, {name: {**parts, "l1": l1}[name] for name in order})
 
 
 def regressors(
@@ -410,7 +425,8 @@ class PhysicalPowerModel:
         ``zeros``: all data are zeros, so matrix units toggle least.
         """
         others = [self._activities(case, clocks) for case in cases]
-        return self.of_activities(self._activities(work, clocks), clocks, others, zeros=zeros)
+        found = self.of_activities(self._activities(work, clocks), clocks, others, zeros=zeros)
+        return replace(found, breakdown=l1_apart(found.breakdown, work.activity))
 
     def of_activities(
         self,

@@ -21,6 +21,7 @@ from wattcast.features.errors import ClockError, ModelError, SchemaError
 from wattcast.features.ptx.tokens import FIELDS
 from wattcast.models.cards import Card, CardPart, Sha256, TrainingSize
 from wattcast.models.clocks import ClockPair
+from wattcast.models.scaling import CodeModel
 from wattcast.models.scaling.physical import PARAMETERS_NAME, PhysicalScaling, read_scaling
 from wattcast.models.scaling.residual import CorrectedScaling
 from wattcast.models.scaling.use import UNITS, CounterKind
@@ -34,8 +35,6 @@ from wattcast.models.trees import TreeModel
 
 
 Quantity = Literal["time", "power"]
-CodeModel = Literal["sequence", "tokens"]
-"""Families that need no counters but code (``code.py``)."""
 
 TOKEN_SCHEMAS: Mapping[CodeModel, str] = MappingProxyType(
     {"sequence": "token_fields1", "tokens": "token_work1"}

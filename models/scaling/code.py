@@ -25,7 +25,8 @@ from wattcast.features.errors import AnalysisError, ClockError, ModelError
 from wattcast.features.ptx.tokens import Token, tokens
 from wattcast.models.clocks import ClockPair
 from wattcast.models.estimate import Estimate
-from wattcast.models.scaling.card import TOKEN_SCHEMAS, CodeModel, Quantity, ScalingCard
+from wattcast.models.scaling import CodeModel
+from wattcast.models.scaling.card import TOKEN_SCHEMAS, Quantity, ScalingCard
 from wattcast.models.scaling.physical import PARAMETERS_NAME, Scale
 from wattcast.models.scaling.use import Floats
 from wattcast.models.store import Artifact, ArtifactStore

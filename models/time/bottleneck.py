@@ -11,7 +11,7 @@ result lies from measured times: docs/bottleneck.md.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, inf
 
 import numpy as np
@@ -27,6 +27,7 @@ from wattcast.models.estimate import Estimate, unsure
 from wattcast.models.intervals import loosened
 from wattcast.models.time.base import Floats, Regime, TimePrediction
 from wattcast.models.time.beside import NOTHING_BESIDE, Beside, beside, tensor_cycles
+from wattcast.models.time.bound import bound_by
 from wattcast.models.time.spread import interval_of, level_of
 from wattcast.models.time.waits import DEPENDENT_CYCLES, gap_seconds, major, waiting_seconds
 
@@ -138,8 +139,8 @@ def resource_seconds(
 
     parts = {
         "dram": dram_bytes(activity, constants) / _dram_bytes_per_second(gpu, clocks),
-        "l2": activity.l2_sectors * SECTOR_BYTES / (_l2_bytes_per_clock(gpu) * hz),
-        "l1": _l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
+        "l2": activity.l2_sectors * SECTOR_BYTES / (l2_bytes_per_clock(gpu) * hz),
+        "l1": l1_cycles(activity, gpu, more.l1_cycles_per_sector) / busiest,
         SHARED if _unified(gpu) else "load_store": constants.load_store
         * pipe(
             _load_store_passes(activity, gpu, more.feed_passes) + more.atomic_passes, shared_lanes
@@ -266,45 +267,6 @@ def regime(resources: Mapping[str, float], start_seconds: float) -> Regime:
     return _REGIMES.get(name, "compute")
 
 
-BOUNDS: Mapping[str, str] = {
-    "dram": "device memory", "l2": "L2", "l1": "L1", "load_store": "shared memory",
-    SHARED: "shared memory", GAPS: "blocks that wait at the same time",
-    "shared_fp64": "FP64 units", "atomics": "atomics on one word", "issue": "instruction issue",
-    "blocks": "starting blocks", "latency": "dependent results", "tensor": "tensor cores",
-    "fma": "FP32 multiply-adds", "alu": "integer and logic units", "fp64": "FP64 units",
-    "fp16": "FP16 units", "sfu": "special functions", "texture": "texture units",
-}  # fmt: skip
-"""What binds, in words, by resource."""
-
-
-def bound_by(
-    resources: Mapping[str, float],
-    activity: Activity,
-    gpu: GpuProfile,
-    clocks: ClockPair,
-    more: Beside = NOTHING_BESIDE,
-) -> str:
-    """What binds a launch, in words: the resource that needs longest, of ``resource_seconds``.
-
-    Of a pipeline also whether tensor cores wait for shared memory that feeds them, and whether a
-    block waits for asynchronous copies: more stages hide those.
-    """
-    if launch_seconds(activity, gpu) > max(resources.values()):
-        return "the launch itself"
-    name = max(resources, key=lambda each: resources[each])
-
-    def without(**change: object) -> float:
-        changed = replace(more, **change)  # type: ignore[arg-type]
-        return resource_seconds(activity, gpu, clocks, more=changed)[name]
-
-    if name == "tensor" and without(feed_passes=0.0) < resources[name]:
-        return "shared memory that feeds the tensor cores"
-    waits = name == LATENCY and more.copies != NO_COPIES
-    if waits and without(copies=NO_COPIES) < resources[name]:
-        return "asynchronous copies, for want of stages"
-    return BOUNDS[name]
-
-
 def dram_bytes(activity: Activity, constants: Constants = CONSTANTS) -> float:
     """Bytes between L2 and device memory: distinct ones once, re-reads as far as they count."""
     sectors = activity.dram_read_sectors + activity.dram_write_sectors
@@ -322,7 +284,7 @@ def _block_seconds(
     return max(constants.block_cycles / hz, constants.block_cycles_of_sm / busiest)
 
 
-def _l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) -> float:
+def l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) -> float:
     """Cycles of L1 over all SMs. How long a request takes by its banks and lines is known of L1s
     that are one memory with shared memory (7.0 on); no less than its lanes take to be handed over.
     """
@@ -340,7 +302,7 @@ def _l1_cycles(activity: Activity, gpu: GpuProfile, per_sector: float | None) ->
 def _load_store_passes(activity: Activity, gpu: GpuProfile, feed_passes: float) -> float:
     """Requests of the load/store unit and what bank conflicts add, less the passes that feed
     asynchronous products beside it. Where L1 and shared memory are
-    one, requests of global memory take their cycles there (``_l1_cycles``), not twice."""
+    one, requests of global memory take their cycles there (``l1_cycles``), not twice."""
     conflicts = max(0.0, activity.shared_transactions - activity.shared_requests - feed_passes)
     if not _unified(gpu):
         return activity.lsu_requests + conflicts
@@ -371,7 +333,7 @@ def _dram_bytes_per_second(gpu: GpuProfile, clocks: ClockPair) -> float:
     return min(streamed, filled * clocks.core_hz)
 
 
-def _l2_bytes_per_clock(gpu: GpuProfile) -> float:
+def l2_bytes_per_clock(gpu: GpuProfile) -> float:
     return gpu.l2_bytes_per_clock or L2_BYTES_PER_CLOCK_OF_SM * gpu.sm_count
 
 
@@ -435,7 +397,14 @@ class BottleneckTimeModel:
             clocks=pair,
             parts={**resources, "launch": start},
             regime=regime(resources, start),
-            bound=bound_by(resources, activity, gpu, pair, more),
+            bound=bound_by(
+                resources,
+                start,
+                activity,
+                more,
+                lambda: analysis.least,
+                lambda did, beside: resource_seconds(did, gpu, pair, more=beside),
+            ),
             diagnostics=analysis.activity_diagnostics,
         )
 

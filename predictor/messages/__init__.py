@@ -28,7 +28,7 @@ from wattcast.features.launch import Launch, PointerHint
 from wattcast.models.clocks import ClockPair, default_clocks
 from wattcast.models.estimate import Basis
 from wattcast.models.power import POWER_FAMILIES
-from wattcast.models.scaling.card import CodeModel
+from wattcast.models.scaling import CodeModel
 from wattcast.models.time.registry import TIME_MODELS
 
 MAX_INTEGER = 2**63 - 1
@@ -115,7 +115,7 @@ def examples(request: str) -> ConfigDict:
 class Message(BaseModel):
     """A request or a part of one: what it does not name is refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class PointerArgument(Message):
@@ -335,7 +335,8 @@ class TimeModel(BaseModel):
     )
     bound: str | None = Field(
         None,
-        description="The same in words (tensor cores); null if the model does not tell.",
+        description="The same in words (DRAM bandwidth, shared-memory bank conflicts); null if the "
+        "model does not tell.",
     )
     parts: dict[str, float] = Field(
         description="Seconds of the model's own terms: bounds of which the largest counts "

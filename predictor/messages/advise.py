@@ -60,6 +60,12 @@ class Advice(BaseModel):
         "shallow_pipeline",
         "small_tile",
         "wide_sums",
+        "reread_tiles",
+        "narrow_accesses",
+        "constant_division",
+        "shared_reduction",
+        "small_grid",
+        "register_spills",
         "occupancy_limiter",
         "tail_effect",
         "launch_shape",
@@ -76,8 +82,24 @@ class Advice(BaseModel):
         description="Members to change in the request of POST /predict; null where the code is "
         "changed."
     )
+    changed_ptx: str | None = Field(
+        default=None,
+        description="The module with the change made in its PTX, where the gain was predicted from "
+        "that. It counts what the changed kernel does; it need not compute the same results.",
+    )
     after: Outcome
     gain: Gain
+    promise: Literal["estimate", "at_least"] = Field(
+        default="estimate",
+        description="`at_least` where part of what the change saves is not predicted, so that "
+        "`gain` is a lower bound.",
+    )
+    snippet_before: str | None = Field(
+        default=None, description="A few lines of CUDA C++ in the form that was found."
+    )
+    snippet_after: str | None = Field(
+        default=None, description="The same lines with the change made."
+    )
 
 
 class AdviceAnswer(BaseModel):

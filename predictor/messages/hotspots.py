@@ -29,6 +29,10 @@ class Hotspot(Cost):
     components: dict[str, float] = Field(
         description="Joules by component of the GPU, largest first."
     )
+    unit_cycles: dict[str, float] = Field(
+        default_factory=dict,
+        description="Core cycles that it takes of each unit at its peak, on all SMs alike.",
+    )
 
 
 class BlockHotspot(Hotspot):
@@ -93,6 +97,11 @@ class HotspotsAnswer(BaseModel):
     seconds: float = Field(description="Predicted, of the launch.")
     joules: float = Field(description="Predicted, of the launch.")
     shares_by: ModelReference = Field(description="The physical model that gives the shares.")
+    cycles: float = Field(description="The same seconds in core cycles.")
+    unit_cycles: dict[str, float] = Field(
+        description="Those of each unit that the instructions take at its peak, on all SMs alike: "
+        "over `cycles` its share in `speed_of_light` of the prediction."
+    )
     start: Cost = Field(
         description="Starting the launch and its blocks; belongs to no instruction."
     )

@@ -7,6 +7,7 @@ from uuid import UUID
 
 from pydantic import BaseModel, Field, model_validator
 
+from wattcast.models.speed import Measure, Unit
 from wattcast.models.time.measured_work import Runtime
 from wattcast.predictor import messages as shared
 from wattcast.predictor.messages.explain import ShapExplanation
@@ -74,6 +75,9 @@ class PredictRequest(shared.KernelTiming):
     explain: Literal["shap"] | None = Field(
         None, description="Adds each feature's share of the power to the answer."
     )
+    details: bool = Field(
+        False, description="Adds `speed_of_light`: how near each unit comes to its peak."
+    )
 
     @classmethod
     def sources(cls) -> tuple[str, ...]:
@@ -134,6 +138,55 @@ class Apart(BaseModel):
     why: str
 
 
+class UnitSpeed(BaseModel):
+    """How near one unit of the GPU comes to its peak."""
+
+    unit: Unit
+    name: str = Field(description="What people call it.")
+    share: float = Field(description="Of its slots that are taken, 0 to 1.")
+    achieved: float = Field(
+        description="What it does for the launch a second: bytes that DRAM, L2 and L1 move and "
+        "that lanes ask of shared memory, operations of active lanes (a multiply-add is two), "
+        "warp instructions issued. At most `share` x `peak`."
+    )
+    peak: float = Field(description="What the hardware does at most, at these clocks.")
+    measure: Measure = Field(description="Unit of `achieved` and `peak`.")
+
+
+class RooflinePoint(BaseModel):
+    """A launch under the roof of one precision."""
+
+    precision: Unit
+    operations: float = Field(description="A multiply-add is two.")
+    intensity: float | None = Field(
+        description="Operations for each byte of device memory; null if it moves none."
+    )
+    achieved: float = Field(description="Operations a second.")
+    peak: float = Field(description="The flat roof: operations a second at most.")
+
+
+class Roofline(BaseModel):
+    """Peaks of arithmetic and of device memory, and where the launch lies under them."""
+
+    dram_bytes: float
+    dram_peak: float = Field(description="The slanted roof: bytes a second at most.")
+    points: list[RooflinePoint] = Field(
+        description="By precision; of integer work where there is no floating-point work."
+    )
+
+
+class SpeedOfLight(BaseModel):
+    """How near a launch comes to what the hardware can do."""
+
+    bound: str | None = Field(description="`time_model.bound`.")
+    seconds: float = Field(
+        description="What shares refer to: the predicted time. Where measured launches or another "
+        "time model tell less than the counts take at peak rates, what they take."
+    )
+    units: list[UnitSpeed] = Field(description="Units the GPU has, memory first.")
+    roofline: Roofline
+
+
 class PredictAnswer(BaseModel):
     """Answer of ``POST /predict`` for one GPU."""
 
@@ -169,6 +222,9 @@ class PredictAnswer(BaseModel):
     )
     warnings: list[shared.WarningLine]
     explanation: ShapExplanation | None = None
+    speed_of_light: SpeedOfLight | None = Field(
+        None, description="Where `details` were asked for; null for measured work."
+    )
 
 
 class PredictAnswers(BaseModel):

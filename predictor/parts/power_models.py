@@ -87,6 +87,7 @@ class PowerModels:
         self._store = ArtifactStore((PACKAGED_ARTIFACTS, home / "artifacts"))
         self._lock = threading.RLock()
         self._cards: tuple[ModelCard, ...] | None = None
+        self._cards_of: dict[str, tuple[ModelCard, ...]] = {}
         self._models: dict[Name, BoostedPowerModel] = {}
         self._defaults: dict[str, ModelCard | None] = {}
         self._chosen: dict[tuple[str, str], BoostedPowerModel] = {}
@@ -191,6 +192,15 @@ class PowerModels:
                 self._cards = tuple(self._store.list())
             return self._cards
 
+    def _base_cards_of(self, gpu: str) -> tuple[ModelCard, ...]:
+        """Those of ``base_cards`` that are of a GPU; a single answer needs no other ones read."""
+        with self._lock:
+            if self._cards is not None:
+                return tuple(card for card in self._cards if card.gpu == gpu)
+            if gpu not in self._cards_of:
+                self._cards_of[gpu] = tuple(self._store.list(gpu))
+            return self._cards_of[gpu]
+
     def problems(self) -> tuple[str, ...]:
         """What is wrong with artifacts that are left out."""
         return self._store.problems()
@@ -243,8 +253,8 @@ class PowerModels:
         """Cards of a GPU's boosted models without a promotion, old versions left out."""
         # A GPU may have been measured by several people, each with a schema of their own.
         newest: dict[tuple[str, str, str], ModelCard] = {}
-        for card in self.base_cards():
-            if card.gpu == gpu and card.target == TARGET and card.family in BOOSTED_FAMILIES:
+        for card in self._base_cards_of(gpu):
+            if card.target == TARGET and card.family in BOOSTED_FAMILIES:
                 key = card.family, card.feature_schema.id, card.source
                 newest[key] = max(newest.get(key, card), card, key=lambda c: c.version)
         return list(newest.values())
@@ -305,8 +315,8 @@ class PowerModels:
         return self._store.find(owner, TARGET, PHYSICAL, PHYSICAL_SCHEMA)
 
     def _own_physical(self, gpu: str) -> list[ModelCard]:
-        wanted = gpu, TARGET, PHYSICAL
-        return [c for c in self.base_cards() if (c.gpu, c.target, c.family) == wanted]
+        wanted = TARGET, PHYSICAL
+        return [c for c in self._base_cards_of(gpu) if (c.target, c.family) == wanted]
 
     def referenced(self, reference: dict[str, Any]) -> BoostedPowerModel:
         """The very model that a stored prediction names. Raises ModelError if it is gone."""

@@ -232,7 +232,7 @@ def test_fewer_registers_that_spill_nothing_are_advised_so(
         return PtxasReport(min(most or 104, 104), 0, 0, 0, 0, 70)
 
     monkeypatch.setattr("wattcast.features.analysis.assembled", report)
-    monkeypatch.setattr("wattcast.predictor.advise.assembled", report)
+    monkeypatch.setattr("wattcast.predictor.advise.launches.assembled", report)
     request = request_for(CHASING, launch={"grid": [4096], "block": [64]})
     services = Services(settings_at(tmp_path, ptxas="auto"))
     (sure,) = named(advice_for(services, request), "occupancy_limiter")

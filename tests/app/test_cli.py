@@ -10,7 +10,7 @@ import pytest
 
 import wattcast
 from tests.app.conftest import Run
-from wattcast.app.cli import GIVEN_UP
+from wattcast.app.cli.exits import Exit
 from wattcast.app.settings import Settings
 from wattcast.features.cuda.toolchain import find_nvrtc
 from wattcast.predictor.messages import EXAMPLE_CUDA
@@ -37,6 +37,27 @@ def test_a_prediction_as_json_and_for_people(run: Run, file: str) -> None:
     out, _ = run("predict", file, *LAUNCH, "--explain")
     for word in ("vector_add", "tesla-v100", "power", "W", "energy", "occupancy", "base"):
         assert word in out
+
+
+def test_units_near_their_peaks_and_what_lines_take_of_them(run: Run, file: str) -> None:
+    out, _ = run("predict", file, *LAUNCH, "--details")
+    told, _ = out.split("roofline fp32: ")
+    assert "time model bottleneck, bound by DRAM bandwidth\n" in told
+    assert "speed of light: bound by DRAM bandwidth\n" in told
+    row = next(line for line in told.splitlines() if line.startswith("DRAM "))
+    share, peak = float(row.split()[1].rstrip("%")), row.split()[-2:]
+    assert 50 < share < 100
+    assert peak == ["900", "GB/s"]
+    assert "idle: shared memory, FP64" in told
+    out, _ = run("hotspots", file, *LAUNCH, "--resources", "--rows", "3")
+    table = out.splitlines()
+    headings = table[2].split()
+    assert headings[:3] == ["dram", "l2", "l1"]
+    assert "shared" not in headings
+    assert f"{share}%" in table[4]
+    assert table[3].split()[-1] == "all"
+    answer = json.loads(run("predict", file, *LAUNCH, "--details", "--json")[0])
+    assert answer["speed_of_light"]["bound"] == "DRAM bandwidth"
 
 
 def test_measured_work_and_known_launches(run: Run, file: str, tmp_path: Path) -> None:
@@ -72,27 +93,27 @@ def test_features_and_lists(run: Run, file: str, looping: str) -> None:
     ("words", "status", "says"),
     [
         (("predict", "/nonexistent.ptx", *LAUNCH), 2, "No such file"),
-        (("predict", "FILE", "--gpu", "nope", "--grid", "1", "--block", "1"), 1, "gpus list"),
-        (("predict", "FILE", "--gpu", "k20", "--grid", "1", "--block", "2000"), 1, "block"),
+        (("predict", "FILE", "--gpu", "nope", "--grid", "1", "--block", "1"), 2, "gpus list"),
+        (("predict", "FILE", "--gpu", "k20", "--grid", "1", "--block", "2000"), 2, "block"),
         (("predict", "FILE", "--gpu", "k20", "--grid", "a", "--block", "1"), 2, "--grid"),
         (("predict", "FILE", *LAUNCH, "--loops", "x"), 2, "--loops"),
-        (("predict", "FILE", *LAUNCH, "--kernel", "nope"), 1, "nope"),
+        (("predict", "FILE", *LAUNCH, "--kernel", "nope"), 2, "nope"),
         (("predict", "FILE", *LAUNCH, "--arg", "5"), 2, "--arg"),
         (("predict", "FILE", *LAUNCH, "--arg", "3=five"), 2, "'five' is not a number"),
         (("predict", "FILE", *LAUNCH, "--arg", "0:elements"), 2, "--arg"),
         (("predict", "FILE", *LAUNCH, "--arg", "0=1", "--arg", "0:elements=2"), 2, "--arg"),
-        (("analyze", "FILE", *LAUNCH, "--arg", "n=5"), 1, "vector_add_param_3"),
-        (("analyze", "FILE", *LAUNCH, "--arg", "0:values=odd"), 1, "values"),
-        (("analyze", "FILE", *LAUNCH, "--analysis", "magic"), 1, "analysis"),
-        (("analyze", "FILE", *LAUNCH, "--analysis-seconds", "1e9"), 1, "analysis_seconds"),
+        (("analyze", "FILE", *LAUNCH, "--arg", "n=5"), 2, "vector_add_param_3"),
+        (("analyze", "FILE", *LAUNCH, "--arg", "0:values=odd"), 2, "values"),
+        (("analyze", "FILE", *LAUNCH, "--analysis", "magic"), 2, "analysis"),
+        (("analyze", "FILE", *LAUNCH, "--analysis-seconds", "1e9"), 2, "analysis_seconds"),
         (
             ("predict", "FILE", *LAUNCH, "--arg", "3=8", "--analysis-seconds", "1e-9"),
-            GIVEN_UP,
+            Exit.GIVEN_UP,
             "longer than allowed",
         ),
-        (("predict", "FILE", *LAUNCH, "--model", "magic"), 1, "model"),
-        (("features", "FILE", *LAUNCH, "--schema", "nope"), 1, "nope"),
-        (("gpus", "show", "nope"), 1, "unknown GPU"),
+        (("predict", "FILE", *LAUNCH, "--model", "magic"), 2, "model"),
+        (("features", "FILE", *LAUNCH, "--schema", "nope"), 2, "nope"),
+        (("gpus", "show", "nope"), 2, "unknown GPU"),
     ],
 )
 def test_errors_are_one_line(
@@ -148,11 +169,11 @@ def test_cuda_files(run: Run, tmp_path: Path) -> None:
     analysis = wattcast.analyze(cuda=EXAMPLE_CUDA, gpu="v100", grid=1, block=32)
     assert analysis.function.demangled == "scale(float*, float, int)"
     path.write_text("__global__ void f() { nothing; }\n")
-    _, err = run("predict", str(path), *LAUNCH, status=1)
+    _, err = run("predict", str(path), *LAUNCH, status=2)
     assert "line 1" in err
     assert "nothing" in err
     path.write_bytes(b"// fine\n// \xff\n")
-    _, err = run("predict", str(path), *LAUNCH, status=1)
+    _, err = run("predict", str(path), *LAUNCH, status=2)
     assert "line 2: not UTF-8" in err
 
 
@@ -162,7 +183,7 @@ def test_wrong_use_is_status_two(run: Run) -> None:
 
 
 def test_ptx_errors_name_the_place(run: Run) -> None:
-    _, err = run("predict", "-", *LAUNCH, status=1, stdin="\n\nhello")
+    _, err = run("predict", "-", *LAUNCH, status=2, stdin="\n\nhello")
     assert "line 3, column 1" in err
 
 
@@ -176,7 +197,7 @@ def test_version_and_settings(run: Run) -> None:
 
 def test_settings_that_do_not_fit_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WATTCAST_PORT", "ninety")
-    _, err = run("serve", status=1)
+    _, err = run("serve", status=2)
     assert "port" in err
     assert err.count("\n") == 1
 
@@ -194,8 +215,11 @@ def test_the_python_face(vector_add: str, looping: str) -> None:
 
 def test_help_lists_predict_first_and_each_command_on_one_whole_line(run: Run) -> None:
     out, _ = run("--help")
-    listed = out.partition("Commands:\n")[2].splitlines()
-    assert re.match(r"  predict +Predict the power, time and energy", listed[0])
+    first, *panels = out.partition("Predict a launch:\n")[2].partition("\nExit")[0].split("\n\n")
+    assert re.match(r"  predict +Predict the power, time and energy", first)
+    listed = [line for panel in (first, *panels) for line in panel.splitlines() if line[:1] == " "]
     assert len(listed) > 20
     for line in listed:
         assert re.fullmatch(r"  [\w-]+ +[A-Z].*\w\.", line), line
+    for status in (*map(int, Exit),):
+        assert re.search(rf"^  {status} ", out, re.M)

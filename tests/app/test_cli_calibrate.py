@@ -59,7 +59,7 @@ def test_the_choice_its_errors_and_the_watts_are_told(
 
 
 def test_a_file_that_is_not_there_is_one_line(run: Run, tmp_path: Path) -> None:
-    out, err = run(str(tmp_path / "none.csv"), status=1)
+    out, err = run(str(tmp_path / "none.csv"), status=2)
     assert out == ""
     assert err.startswith("wattcast: none.csv cannot be read")
     assert err.count("\n") == 1

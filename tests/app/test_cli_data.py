@@ -268,7 +268,7 @@ def test_the_addresses_are_pinned_and_quoted() -> None:
 
 
 def test_an_unknown_file_is_named(run: Run) -> None:
-    _, err = run("fetch", "K40", status=1)
+    _, err = run("fetch", "K40", status=2)
     assert "unknown data source 'K40'" in err
 
 
@@ -350,10 +350,10 @@ def test_the_fingerprint_is_of_the_rows_and_not_of_the_file(
 def test_without_data_or_the_extra_it_says_so(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, err = run("check", str(tmp_path / "none"), status=1)
+    _, err = run("check", str(tmp_path / "none"), status=2)
     assert err == f"wattcast: there is no folder {tmp_path / 'none'}\n"
     monkeypatch.setenv("WATTCAST_DATA", str(tmp_path))
-    _, err = run("check", status=1)
+    _, err = run("check", status=2)
     assert "WATTCAST_DATA" in err
     for name in [name for name in sys.modules if name.startswith("wattcast.training.data")]:
         monkeypatch.delitem(sys.modules, name)

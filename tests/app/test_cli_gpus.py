@@ -80,7 +80,7 @@ def test_a_known_board_keeps_its_facts_but_those_the_dump_tells_otherwise(
     assert gpu.power.min_limit_watts == before.power.min_limit_watts  # the same: its own source
 
     code, _, err = run("gpus", "add", told_a40(tmp_path, ("250.00 W", "200.00 W")))
-    assert (code, "exists; --replace overwrites it" in err) == (1, True)
+    assert (code, "exists; --replace overwrites it" in err) == (2, True)
     assert run("gpus", "add", told_a40(tmp_path, ("250.00 W", "200.00 W")), "--replace")[0] == 0
     assert load_gpu("a40").tdp_watts == 200
 
@@ -93,7 +93,7 @@ def test_another_id_leaves_the_profile_of_the_package_alone(run: Run, tmp_path: 
 
 def test_a_base_brings_what_a_dump_does_not_tell(run: Run) -> None:
     code, _, err = run("gpus", "add", SMI)
-    assert code == 1
+    assert code == 2
     assert "nothing tells the compute capability, the number of SMs, the size of L2" in err
     assert "--base" in err
     assert run("gpus", "add", SMI, "--base", "rtx-a4000")[0] == 0
@@ -101,7 +101,7 @@ def test_a_base_brings_what_a_dump_does_not_tell(run: Run) -> None:
     assert (made.id, made.sm_count, made.tdp_watts) == ("example-24gb", 48, 250)
     assert load_gpu("rtx-a4000").tdp_watts == 140
     code, _, err = run("gpus", "add", QUERY, "--base", "v100")
-    assert (code, "compute capability 8.6, tesla-v100 7.0" in err) == (1, True)
+    assert (code, "compute capability 8.6, tesla-v100 7.0" in err) == (2, True)
 
 
 def test_dumps_that_cannot_be_used_are_told_apart(run: Run, tmp_path: Path) -> None:

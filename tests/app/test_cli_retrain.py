@@ -42,10 +42,10 @@ def test_a_board_is_retrained_and_answers(
 
 
 def test_what_is_wrong_is_one_line(run: Run, tmp_path: Path) -> None:
-    _, why = run("retrain", "--gpu", lab.GPU, status=1)
+    _, why = run("retrain", "--gpu", lab.GPU, status=2)
     assert "batches" in why
-    _, why = run("retrain", str(tmp_path / "none.zip"), "--gpu", lab.GPU, status=1)
+    _, why = run("retrain", str(tmp_path / "none.zip"), "--gpu", lab.GPU, status=2)
     assert "No such file" in why
     unknown = "00000000-0000-0000-0000-000000000000"
-    _, why = run("retrain", "--gpu", lab.GPU, "--batch", unknown, status=1)
+    _, why = run("retrain", "--gpu", lab.GPU, "--batch", unknown, status=2)
     assert f"no measurements {unknown}" in why

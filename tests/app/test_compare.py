@@ -14,7 +14,7 @@ from pydantic import BaseModel
 import wattcast
 from tests.app.conftest import Run, settings_at
 from tests.app.test_problems import problem
-from wattcast.app.cli.compare import EXCEEDED
+from wattcast.app.cli.exits import Exit
 from wattcast.app.services import Services
 from wattcast.features.errors import KernelError, LaunchError
 from wattcast.predictor.compare import compare
@@ -171,9 +171,9 @@ def test_on_the_command_line(run: Run, tmp_path: Path, vector_add: str, heavier:
     out, _ = run("diff", *files, *launch)
     for word in ("energy", "->", "%", "dram"):
         assert word in out
-    out, _ = run("diff", *files, *launch, "--max-energy", "+5%", status=EXCEEDED)
+    out, _ = run("diff", *files, *launch, "--max-energy", "+5%", status=Exit.EXCEEDED)
     assert "breaks max energy percent" in out
-    out, _ = run("diff", *files, *launch, "--max-energy", "5", "--markdown", status=EXCEEDED)
+    out, _ = run("diff", *files, *launch, "--max-energy", "5", "--markdown", status=Exit.EXCEEDED)
     assert out.startswith("### Predicted energy")
     assert "| beyond the limit |" in out
     out, _ = run("diff", *reversed(files), *launch, "--max-energy", "-5%", "--json")

@@ -306,5 +306,5 @@ def test_what_the_command_does_not_know_is_one_line(
 
 
 def test_a_picture_that_cannot_be_written_is_one_line(run: Run, file: str, tmp_path: Path) -> None:
-    _, err = run("explain", file, *LAUNCH, "--output", str(tmp_path / "no" / "why.svg"), status=1)
+    _, err = run("explain", file, *LAUNCH, "--output", str(tmp_path / "no" / "why.svg"), status=2)
     assert "No such file or directory" in err

@@ -272,3 +272,35 @@ def test_an_error_tells_which_kernel(client: httpx.Client, vector_add: str) -> N
     assert problem(answer, 422, "launch")["detail"].startswith("kernels[1]: ")
     answer = client.post("/cost", json={"gpu": "v100", "kernels": kernels})
     assert "give exactly one of ptx and cuda" in problem(answer, 422, "validation")["detail"]
+
+
+@pytest.mark.parametrize("name", ["transpose", "black_scholes"])
+def test_cycles_of_lines_sum_to_the_units_of_the_prediction(
+    client: httpx.Client, name: str
+) -> None:
+    """The resource table of the lines and the speed of light of the launch are one account."""
+    prediction = predicted(client, ptx=text_of(name), kernel=KERNELS[name], details=True)
+    told = prediction["speed_of_light"]
+    assert told["seconds"] == prediction["time"]["seconds"]
+    found = hotspots(client, prediction)
+    shares = {each["unit"]: each["share"] for each in told["units"] if each["share"]}
+    assert set(found["unit_cycles"]) == set(shares)
+    for unit, cycles in found["unit_cycles"].items():
+        assert cycles / found["cycles"] == pytest.approx(shares[unit], rel=1e-9)
+        for ranking in ("blocks", "lines"):
+            rows = sum(row["unit_cycles"].get(unit, 0.0) for row in found[ranking]["rows"])
+            assert rows == pytest.approx(cycles, rel=1e-9)
+
+
+def test_only_shared_memory_is_called_shared(client: httpx.Client) -> None:
+    """A kernel without any was told to use less of it (issue 22)."""
+    stream = predicted(client, ptx=text_of("black_scholes"), model="physical")["components"]
+    assert stream["shared"] == 0.0
+    assert stream["l1"] > 0.0
+    tile = {"ptx": text_of("transpose"), "kernel": "transpose_shared", "model": "physical"}
+    prediction = predicted(client, **tile)
+    parts = prediction["components"]
+    assert parts["shared"] > parts["l1"] > 0.0
+    assert sum(parts.values()) == pytest.approx(prediction["power"]["watts"])
+    for row in hotspots(client, prediction)["lines"]["rows"]:
+        assert ("shared" in row["components"]) == (".shared." in row["text"]), row["text"]

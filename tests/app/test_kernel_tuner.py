@@ -221,5 +221,5 @@ def test_on_the_command_line(run: Run, tmp_path: Path, vector_add: str) -> None:
     assert "--problem-size" in err
     _, err = run("rank", str(results), *words, "--by", "luck", status=2)
     assert "--by" in err
-    _, err = run("rank", str(kernel), *words, "--problem-size", "64", status=1)
+    _, err = run("rank", str(kernel), *words, "--problem-size", "64", status=2)
     assert "JSON" in err

@@ -327,3 +327,39 @@ def test_a_time_model_that_cannot_answer_says_so(
     assert answer["type"].endswith("/model")
     assert f"{model} cannot predict the time of this launch" in answer["detail"]
     assert "bottleneck" in answer["detail"]
+
+
+WHOLE = {"grid": [4096], "block": [256]}
+
+
+def test_details_tell_how_near_each_unit_comes_to_its_peak(
+    client: httpx.Client, vector_add: str
+) -> None:
+    body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": WHOLE}
+    plain = client.post("/predict", json=body).json()
+    assert "speed_of_light" not in plain
+    for change in ({}, {"clocks": {"core_mhz": 700}}, {"time_model": "roofline"}):
+        answer = client.post("/predict", json={**body, **change, "details": True}).json()
+        told = answer["speed_of_light"]
+        assert told["bound"] == answer["time_model"]["bound"]
+        assert told["seconds"] >= answer["time"]["seconds"]
+        assert {each["unit"] for each in told["units"]} >= {"dram", "l1", "shared", "fp32", "int"}
+        for each in told["units"]:
+            assert 0 <= each["share"] <= 1
+            assert 0 <= each["achieved"] <= each["share"] * each["peak"] * (1 + 1e-9)
+        assert told["roofline"]["dram_peak"] == 900e9
+        assert told["roofline"]["points"][0]["precision"] == "fp32"
+    work = {"dram_bytes": 1e9, "int_ops": 1e9}
+    measured = {"work": work, "gpu": "tesla-v100", "launch": WHOLE, "details": True}
+    assert "speed_of_light" not in client.post("/predict", json=measured).json()
+
+
+def test_a_measured_time_below_the_peak_makes_no_share_above_1(
+    client: httpx.Client, vector_add: str
+) -> None:
+    known = [{"launch": WHOLE, "time_seconds": 1e-7}]
+    body = {"ptx": vector_add, "gpu": "tesla-v100", "launch": WHOLE, "known": known}
+    answer = client.post("/predict", json={**body, "details": True}).json()
+    told = answer["speed_of_light"]
+    assert told["seconds"] > answer["time"]["seconds"]
+    assert max(each["share"] for each in told["units"]) == pytest.approx(1.0)

@@ -352,3 +352,54 @@ def test_where_keys_are_needed_the_page_asks_for_one(
         assert stored == [[token], {}]
         assert all("401" in told for told in page.complaints)
         assert not page.foreign
+
+
+def test_the_speed_of_light_says_what_binds_and_how_near_the_peaks_it_is(
+    browser: Browser, service: httpx.Client
+) -> None:
+    """A transpose with bank conflicts, on a first visit and from its link on a second one."""
+    text = Path(__file__).parents[1] / "fixtures" / "kernels" / "ptx" / "transpose.sm_70.ptx"
+    link = "/"
+    for width, scheme in ((1440, "light"), (390, "dark")):
+        with watched(
+            browser, service, viewport={"width": width, "height": 900}, color_scheme=scheme
+        ) as page:
+            page.open(link)
+            tab = page.page
+            if link == "/":
+                tab.fill("#source", text.read_text(encoding="utf-8"))
+                tab.wait_for_selector("#source-note:has-text('kernels')")
+                tab.select_option("#kernel", "transpose_shared")
+                tab.select_option("#gpu", "gtx-1080-ti")
+                tab.fill("#grid", "128x128")
+                tab.fill("#block", "32x8")
+                page.predict()
+            tab.wait_for_selector("#speed svg.roofline circle.point")
+            link = f"/?prediction={tab.url.partition('prediction=')[2]}"
+            answer = service.get(f"/predictions/{link.partition('=')[2]}").json()
+            told = answer["speed_of_light"]
+            assert tab.inner_text("#speed-bound") == "shared-memory bank conflicts"
+            used = {one["name"]: one["share"] for one in told["units"] if one["share"]}
+            rows = tab.locator("#speed tbody tr")
+            assert rows.locator("th").all_inner_texts() == list(used)
+            for share, shown in zip(
+                used.values(), rows.locator("td:nth-child(3)").all_inner_texts(), strict=True
+            ):
+                assert float(shown.split()[0]) == float(f"{100 * share:.3g}")
+            # The longest bar is that of what binds.
+            widths = rows.locator("svg rect:last-child").evaluate_all(
+                "bars => bars.map((bar) => bar.getBoundingClientRect().width)"
+            )
+            assert max(zip(widths, used, strict=True))[1] == "shared memory"
+            # The point lies below the slanted roof: further down the picture.
+            point = tab.get_attribute("#speed circle.point", "cy")
+            roof = (tab.get_attribute("#speed polyline.roof", "points") or "").split()
+            highs = [float(each.split(",")[1]) for each in roof]
+            assert point is not None
+            assert min(highs) < float(point)
+            assert "under the memory roof" in (
+                tab.get_attribute("#speed svg.roofline", "aria-label") or ""
+            )
+            page.check_access(f"speed of light, {scheme}")
+            page.check_width(f"speed of light at {width}")
+            page.check_quiet()

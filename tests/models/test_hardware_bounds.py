@@ -26,6 +26,8 @@ from wattcast.features.occupancy import check_launch, occupancy, waves
 from wattcast.features.ptx import read_module
 from wattcast.features.ptx.ir import Module
 from wattcast.models.clocks import default_clocks
+from wattcast.models.speed import speed_of_light
+from wattcast.models.time.beside import beside
 from wattcast.models.time.registry import get_time_model
 from wattcast.predictor import Predictor
 from wattcast.predictor.parts.watts import predicted_watts
@@ -113,7 +115,25 @@ def test_no_answer_exceeds_a_peak_of_any_gpu(name: str, mode: Mode) -> None:
             if said > most * ROUNDING
         }
         assert not beyond, (gpu.id, beyond)
+        shares_are_shares(there, estimate.value)
     assert ran >= len(GPUS) // 2
+
+
+def shares_are_shares(analysis: KernelAnalysis, seconds: float) -> None:
+    """Of the time predicted, by the counts, every unit takes a share, and no point lies above its
+    roof."""
+    clocks, more = default_clocks(analysis.gpu), beside(analysis.extras)
+    told = speed_of_light(
+        analysis.activity, analysis.operations, analysis.gpu, clocks, seconds, more
+    )
+    assert told.seconds == seconds, analysis.gpu.id
+    for each in told.units:
+        assert 0.0 <= each.share <= ROUNDING, (analysis.gpu.id, each)
+        assert 0.0 <= each.achieved <= each.share * each.peak * ROUNDING, (analysis.gpu.id, each)
+    for point in told.points:
+        assert point.achieved <= point.peak * ROUNDING
+        if point.intensity is not None:
+            assert point.achieved <= point.intensity * told.dram_peak * ROUNDING
 
 
 def test_an_answer_that_is_too_fast_would_be_seen() -> None:

@@ -25,7 +25,6 @@ from wattcast.features.ptx import read_module
 from wattcast.models.clocks import ClockPair, default_clocks, streaming_bytes_per_second
 from wattcast.models.time.beside import Beside, beside
 from wattcast.models.time.bottleneck import (
-    BOUNDS,
     CONSTANTS,
     BottleneckTimeModel,
     Constants,
@@ -36,6 +35,7 @@ from wattcast.models.time.bottleneck import (
     regime,
     resource_seconds,
 )
+from wattcast.models.time.bound import BOUNDS
 
 V100 = load_gpu("tesla-v100")
 T4 = load_gpu("t4")

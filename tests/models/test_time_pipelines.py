@@ -67,9 +67,9 @@ def test_attention_has_the_work_and_the_bytes_of_its_formula_at_every_shape(
 @pytest.mark.parametrize(
     ("name", "gpu", "bound"),
     [
-        ("copy", A100, "device memory"),
-        ("gather", A100, "L2"),
-        ("matmul_tiled", A100, "shared memory"),
+        ("copy", A100, "DRAM bandwidth"),
+        ("gather", A100, "uncoalesced accesses"),
+        ("matmul_tiled", A100, "shared memory bandwidth"),
         ("staged_sum_2", A100, "asynchronous copies, for want of stages"),
     ],
 )
@@ -99,7 +99,7 @@ def test_products_alone_are_bound_by_tensor_cores_and_reach_their_peak() -> None
     text = products("m16n8k16.row.col.f32.f16.f16.f32", 8)
     found = analyse(read_module(text), "k", Launch.of(108 * 2, 1024, 0, {"n": 1}), gpu)
     told = BottleneckTimeModel().predict(found, gpu)
-    assert told.bound == "tensor cores"
+    assert told.bound == "tensor throughput"
     adds = 108 * 2 * 32 * 4096 * 8 * 16 * 8 * 16
     rate = 2 * adds / told.estimate.value
     peak = 2 * 108 * 1024 * default_clocks(gpu).core_hz

@@ -9,8 +9,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from wattcast.app.store import HEAD
 from wattcast.models.intervals import Observed
 from wattcast.models.time.calibration import CorrectedTimes
 from wattcast.predictor import Predictor
@@ -105,6 +108,8 @@ class _Registry:
         if file is not None and not file.is_file():
             self._generation, self._champions, self._coverage = -1, {}, {}
             return
+        if file is not None and self._reading is None and _never_changed(file):
+            return
         from sqlalchemy.exc import SQLAlchemyError
 
         from wattcast.app.store.database import Reading, cannot_read
@@ -130,6 +135,20 @@ class _Registry:
             if standing.champion is not None
         }
         self._generation, self._coverage = snapshot.generation, snapshot.coverage
+
+
+def _never_changed(file: Path) -> bool:
+    """Whether nothing was ever promoted or observed, by the registry's generation alone: told
+    without SQLAlchemy, which takes longer to load than a small kernel to predict."""
+    import sqlite3
+
+    try:
+        with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=ro", uri=True)) as reading:
+            revision = reading.execute("SELECT version_num FROM alembic_version").fetchone()
+            found = reading.execute("SELECT generation FROM registry").fetchone()
+    except sqlite3.Error:
+        return False  # SQLAlchemy tells what is wrong
+    return bool(revision == (HEAD,) and found == (0,))
 
 
 class _Coverage(Mapping[Watched, Observed]):

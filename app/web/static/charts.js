@@ -12,6 +12,12 @@ export function bar(from, to, kind = "plain") {
   }));
 }
 
+/** A share of a whole, 0 to 1, on the track of the whole. */
+export function part(value, kind = "plain") {
+  const rect = (name, width) => svg("rect", { class: name, x: 0, y: "15%", height: "70%", width: share(width), rx: 1.5 });
+  return frame(rect("track", 1), rect(kind, value));
+}
+
 /** An interval with the value marked in it, all 0 to 1 on the scale of the column. */
 export function interval(low, value, high) {
   return frame(

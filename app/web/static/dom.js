@@ -65,7 +65,7 @@ export function table(caption, columns, rows, { chosen, kind } = {}) {
       el("tbody", {}, body)));
 }
 
-const PREFIXES = [[1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
+const PREFIXES = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""], [1e-3, "m"], [1e-6, "µ"], [1e-9, "n"]];
 
 /** Copy what a read-only field holds, and say so on the button that was pressed. */
 export async function copyField(field, button, what) {

@@ -146,7 +146,7 @@ async function listBoards() {
 export function predictRequest(gpus = null) {
   const body = request();
   if (gpus) body.gpus = gpus;
-  else body.gpu = gpu();
+  else Object.assign(body, { gpu: gpu(), details: true });
   return Object.assign(body, operating(), models());
 }
 

@@ -6,6 +6,7 @@ import { estimate, needsBox, trustLine, warningsBox } from "./cards.js";
 import * as code from "./code.js";
 import { announce, byId, copyField, el, joules, percent, plain, say, seconds, show, watts } from "./dom.js";
 import * as kernel from "./kernel.js";
+import { showSpeed } from "./speed.js";
 import { open, whenOpened } from "./tabs.js";
 import { asked as askedWhy, showComponents, showWhy } from "./why.js";
 
@@ -177,6 +178,7 @@ function showNumbers(answer, link) {
   show(byId("facts"), trustLine(answer.trust), facts(answer));
   show(byId("warnings"), warningsBox(answer.warnings));
   kernel.showLoops(answer.trip_counts);
+  showSpeed(answer);
   byId("answer").classList.remove("stale");
   announce(`Predicted: ${joules(answer.energy?.joules)}, ${seconds(answer.time?.seconds)}, `
     + `${watts(answer.power?.watts)}`);

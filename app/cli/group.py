@@ -1,0 +1,215 @@
+"""The commands of ``wattcast``: in groups, each loaded when it is used, with examples in its help.
+
+A command costs nothing until it is called: to load all of them takes longer than to predict a
+small kernel. Help is plain text, since typer's tables cut what does not fit a narrow terminal.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from functools import cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+PANELS: Mapping[str, Mapping[str, str]] = {
+    "Predict a launch": {
+        "predict": "predict",
+        "explain": "explain",
+        "hotspots": "hotspots",
+        "analyze": "analyze",
+        "features": "features",
+        "schemas": "features",
+    },
+    "Make it cheaper": {
+        "advise": "advise",
+        "sweep": "sweep",
+        "dvfs": "dvfs",
+        "counters": "dvfs",
+        "rank": "rank",
+    },
+    "Many kernels, and CI": {"bulk": "bulk", "cost": "cost", "diff": "compare"},
+    "GPUs and models": {
+        "gpus": "gpus",
+        "models": "models",
+        "measure": "measure",
+        "onboard": "measure",
+        "retrain": "train",
+        "calibrate": "train",
+        "train": "train",
+        "data": "data",
+    },
+    "Installation and service": {
+        "doctor": "doctor",
+        "serve": "serve",
+        "worker": "models",
+        "settings": "serve",
+        "keys": "keys",
+        "audit": "keys",
+    },
+}
+"""Groups of ``wattcast --help``: every command and the module below ``app/cli`` that holds it."""
+
+_MODULES = {name: module for panel in PANELS.values() for name, module in panel.items()}
+_FOREIGN = {"train"}
+"""Commands whose options argparse reads."""
+
+
+@cache
+def examples() -> dict[str, list[str]]:
+    """Lines of a shell by command, as help prints them and a test runs them."""
+    from wattcast.features.checked import read_toml
+
+    found: dict[str, list[str]] = read_toml(Path(__file__).with_name("examples.toml"))
+    return found
+
+
+class _Given:
+    """Reads what is given for an option: typer builds a validator even for options that are not,
+    which takes a tenth of the time of a small prediction."""
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """As ``typer._coercion.RuntimeParam`` does."""
+        if value is None:
+            return () if param.multiple or param.nargs == -1 else None
+        if type(value) is param.type_descriptor.annotation:
+            return value
+        param._runtime_param = None  # from now on typer's own
+        return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
+
+
+class _Helpful(TyperCommand):
+    """A command whose options stand in groups, with examples below them."""
+
+    def __init__(self, *positional: Any, **given: Any) -> None:
+        super().__init__(*positional, **given)
+        for parameter in self.params:
+            if getattr(parameter, "_runtime_param", parameter) is None:
+                parameter._runtime_param = _Given()  # type: ignore[attr-defined]
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            own = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            group = getattr(parameter, "rich_help_panel", None) or own
+            groups.setdefault(group, []).append(record)
+        groups["Options"] = groups.pop("Options")  # the command's own, and --help, come last
+        _sections(formatter, groups)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _show_examples(ctx, formatter)
+
+
+class Group(TyperGroup):
+    """A group that prints its commands whole."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        _sections(formatter, {"Commands": list(self._told(ctx, self.list_commands(ctx)))})
+
+    def _told(self, ctx: Any, names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        for name in names:
+            command = self.get_command(ctx, name)
+            if command is not None:
+                # No limit: a sentence that is cut says nothing.
+                yield name, command.get_short_help_str(limit=10_000)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        _show_examples(ctx, formatter)
+
+
+class Root(Group):
+    """``wattcast`` itself."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self.commands = _Commands()
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(self.commands)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        _sections(formatter, {title: list(self._told(ctx, PANELS[title])) for title in PANELS})
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        from wattcast.app.cli.exits import MEANINGS
+
+        _show_examples(ctx, formatter)
+        _sections(
+            formatter,
+            {"Exit status": [(str(int(status)), told) for status, told in MEANINGS.items()]},
+        )
+
+
+class _Commands(MutableMapping[str, Any]):
+    """Commands by name; the module of one is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        return _loaded(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_MODULES)
+
+    def __len__(self) -> int:
+        return len(_MODULES)
+
+    def __setitem__(self, name: str, command: Any) -> None:
+        raise TypeError("commands are listed in PANELS")
+
+    def __delitem__(self, name: str) -> None:
+        raise TypeError("commands are listed in PANELS")
+
+
+@cache
+def _loaded(name: str) -> Any:
+    found = getattr(import_module(f"wattcast.app.cli.{_MODULES[name]}"), name)
+    holder = typer.Typer(add_completion=False, rich_markup_mode=None)
+    if isinstance(found, typer.Typer):
+        for one in found.registered_commands:
+            one.cls = _Helpful
+        holder.add_typer(found, name=name, cls=Group)
+        return get_command(holder).commands[name]  # type: ignore[attr-defined]
+    foreign = {"allow_extra_args": True, "ignore_unknown_options": True}
+    holder.command(
+        name,
+        cls=_Helpful,
+        context_settings=foreign if name in _FOREIGN else None,
+        add_help_option=name not in _FOREIGN,
+    )(found)
+    return get_command(holder)
+
+
+def _sections(formatter: Any, groups: Mapping[str, list[tuple[str, str]]]) -> None:
+    """Headings with names and meanings below them; what is empty is left out."""
+    for title, records in groups.items():
+        if records:
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def _show_examples(ctx: Any, formatter: Any) -> None:
+    lines = examples().get(ctx.command_path.partition(" ")[2], ())
+    if lines:
+        with formatter.section("Examples"):
+            for line in lines:
+                for part in _parts(line):
+                    formatter.write(f"{'':>{formatter.current_indent}}{part}\n")
+
+
+def _parts(line: str, width: int = 76) -> Iterator[str]:
+    """A command in lines of a terminal, which a shell reads as one."""
+    part = ""
+    for word in shlex.split(line):
+        quoted = word if word in ("|", ">", ">>", "&&") else shlex.quote(word)
+        if part and len(part) + 1 + len(quoted) > width:
+            yield f"{part} \\"
+            part = "   "
+        part += f"{' ' if part else ''}{quoted}"
+    yield part

@@ -1,0 +1,244 @@
+"""How near a launch comes to what the hardware can do: the speed of light of each unit.
+
+``share`` is the time that a unit would need alone at its peak, spread evenly over all SMs, over the
+predicted time of the launch: what profilers call its utilisation. Peaks are facts of the GPU's
+profile at the clocks predicted for; nothing is taken off them for what a pipe or a stream sustains,
+so no share exceeds 1. docs/bottleneck.md tells what each unit counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from wattcast.features.activity import Activity
+from wattcast.features.activity.instructions import InstructionEvents
+from wattcast.features.activity.operations import Operations
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import WARP_SIZE
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.models.clocks import ClockPair, bandwidth_bytes_per_second
+from wattcast.models.time.beside import Beside, tensor_rate
+from wattcast.models.time.bottleneck import (
+    L1_BYTES_PER_CLOCK,
+    MULTIPLY_INSTRUCTIONS,
+    SHARED_BYTES_PER_LANE,
+    dram_bytes,
+    l1_cycles,
+    l2_bytes_per_clock,
+)
+from wattcast.models.time.roofline import FLOPS_PER_FMA, peaks_per_second
+from wattcast.models.time.waits import major
+
+Floats = npt.NDArray[np.float64]
+
+Unit = Literal[
+    "dram", "l2", "l1", "shared", "issue", "fp32", "int", "fp64", "fp16", "sfu", "tensor",
+    "texture",
+]  # fmt: skip
+Measure = Literal["byte/s", "flop/s", "operation/s", "instruction/s"]
+
+NAMES: Mapping[Unit, str] = {
+    "dram": "DRAM", "l2": "L2", "l1": "L1 and load/store", "shared": "shared memory",
+    "issue": "issue slots", "fp32": "FP32 and IMAD", "int": "INT", "fp64": "FP64", "fp16": "FP16",
+    "sfu": "SFU", "tensor": "tensor", "texture": "texture",
+}  # fmt: skip
+"""How people call the units. Integer products (IMAD) share the pipe of FP32 multiply-adds."""
+
+
+class Speed(NamedTuple):
+    """One unit: ``share`` of its slots that are taken, 0 to 1; what it achieves and its peak, each
+    in ``measure``. Useful work is less than what is taken: lanes that idle, additions where a
+    multiply-add could be, passes of bank conflicts."""
+
+    unit: Unit
+    share: float
+    achieved: float
+    peak: float
+    measure: Measure
+
+
+class Point(NamedTuple):
+    """A launch under the roof of one precision: operations, those per byte of device memory
+    (``None`` where it moves none), those a second, and the roof."""
+
+    precision: Unit
+    operations: float
+    intensity: float | None
+    achieved: float
+    peak: float
+
+
+class SpeedOfLight(NamedTuple):
+    """Of one launch. ``seconds`` are what the shares refer to: the time answered or, where that is
+    less, what the busiest unit needs by the counts. ``points`` are those of floating-point work,
+    or, without any, of integers; ``dram_peak`` is the slanted roof, in bytes a second."""
+
+    seconds: float
+    units: tuple[Speed, ...]
+    dram_bytes: float
+    dram_peak: float
+    points: tuple[Point, ...]
+
+
+def unit_seconds(
+    activity: Activity, gpu: GpuProfile, clocks: ClockPair, more: Beside
+) -> dict[Unit, float]:
+    """Seconds that each unit of the GPU takes at its peak, on all SMs alike.
+
+    Asynchronous products read shared memory beside the warps, as in the default time model: of
+    both the slower counts. A unit that the GPU lacks is left out.
+    """
+    sm, hz = gpu.capability, clocks.core_hz
+    every = gpu.sm_count * hz
+    per_multiply = MULTIPLY_INSTRUCTIONS.get(major(gpu), 1.0) - 1.0
+    extra = per_multiply * max(0.0, activity.fma_pipe_instructions - activity.fp32_instructions)
+    passes = max(more.feed_passes, activity.shared_transactions - more.feed_passes)
+    lanes: dict[Unit, tuple[float, float]] = {
+        "shared": (passes, sm.shared_bytes_per_clock / SHARED_BYTES_PER_LANE),
+        "fp32": (activity.fma_pipe_instructions + extra, sm.fp32_lanes),
+        "int": (activity.alu_pipe_instructions, sm.int_lanes),
+        "fp64": (activity.fp64_instructions, sm.fp64_lanes),
+        "fp16": (activity.fp16_instructions, sm.fp16_lanes / 2),
+        "sfu": (activity.sfu_instructions, sm.sfu_lanes),
+        "texture": (activity.texture_requests, sm.texture_lanes),
+    }
+    found: dict[Unit, float] = {
+        "dram": dram_bytes(activity) / bandwidth_bytes_per_second(gpu, clocks.memory_mhz),
+        "l2": activity.l2_sectors * SECTOR_BYTES / (l2_bytes_per_clock(gpu) * hz),
+        "l1": l1_cycles(activity, gpu, more.l1_cycles_per_sector) / every,
+        "issue": (activity.warp_instructions_sass + extra) / (sm.warp_schedulers * every),
+        **{
+            unit: instructions * WARP_SIZE / (width * every)
+            for unit, (instructions, width) in lanes.items()
+            if width
+        },
+    }
+    if sm.tensor_fma_per_clock:
+        cycles = sum(done / tensor_rate(sm, kind) for kind, done, _ in more.tensor_by_kind)
+        found["tensor"] = cycles / every
+    return {unit: found[unit] for unit in NAMES if unit in found}
+
+
+def speed_of_light(
+    activity: Activity,
+    operations: Operations,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    time_seconds: float,
+    more: Beside,
+) -> SpeedOfLight:
+    """Of a launch that takes ``time_seconds`` (> 0) at ``clocks``."""
+    taken = unit_seconds(activity, gpu, clocks, more)
+    seconds = max(time_seconds, *taken.values())
+    peaks, useful = _peaks(gpu, clocks), _useful(activity, operations, gpu, more)
+    units = []
+    for unit, part in taken.items():
+        share = part / seconds
+        peak, measure = peaks[unit]
+        if unit == "tensor" and part:  # each type has its own peak: that of what is multiplied
+            peak = useful[unit] / part
+            integer = all(kind in ("s8", "s4", "b1") for kind, _, _ in more.tensor_by_kind)
+            measure = "operation/s" if integer else "flop/s"
+        done = useful.get(unit, part * peak)
+        # What is fused by ptxas, or read by many lanes at once, is more than slots hold.
+        units.append(Speed(unit, share, min(share * peak, done / seconds), peak, measure))
+    by_unit = {each.unit: each for each in units}
+    moved = dram_bytes(activity)
+    chosen = [
+        each for each in units if each.measure == "flop/s" and each.achieved > 0
+    ] or [each for each in (by_unit["int"],) if each.achieved > 0]  # fmt: skip
+    points = tuple(
+        Point(
+            each.unit,
+            each.achieved * seconds,
+            each.achieved * seconds / moved if moved else None,
+            each.achieved,
+            each.peak,
+        )
+        for each in chosen
+    )
+    return SpeedOfLight(seconds, tuple(units), moved, by_unit["dram"].peak, points)
+
+
+def _peaks(gpu: GpuProfile, clocks: ClockPair) -> dict[Unit, tuple[float, Measure]]:
+    """What each unit does in a second at most."""
+    sm, hz = gpu.capability, clocks.core_hz
+    every = gpu.sm_count * hz
+    flops = peaks_per_second(gpu, clocks.core_mhz)
+    return {
+        "dram": (bandwidth_bytes_per_second(gpu, clocks.memory_mhz), "byte/s"),
+        "l2": (l2_bytes_per_clock(gpu) * hz, "byte/s"),
+        "l1": ((gpu.l1_bytes_per_clock or L1_BYTES_PER_CLOCK) * every, "byte/s"),
+        "shared": (sm.shared_bytes_per_clock * every, "byte/s"),
+        "issue": (sm.warp_schedulers * every, "instruction/s"),
+        "fp32": (flops["fp32"], "flop/s"),
+        "int": (sm.int_lanes * every, "operation/s"),
+        "fp64": (flops["fp64"], "flop/s"),
+        "fp16": (flops["fp16"], "flop/s"),
+        "sfu": (sm.sfu_lanes * every, "operation/s"),
+        "tensor": (flops["tensor"], "flop/s"),
+        "texture": (sm.texture_lanes * every, "operation/s"),
+    }
+
+
+def _useful(
+    activity: Activity, operations: Operations, gpu: GpuProfile, more: Beside
+) -> dict[Unit, float]:
+    """What the launch asks of units that may do more for it than that."""
+    halves = bool(gpu.capability.fp16_lanes)  # else the compiler converts to FP32
+    sectors = activity.global_load_sectors + activity.global_store_sectors
+    return {
+        "l1": sectors * SECTOR_BYTES,
+        "shared": operations.shared_bytes,
+        "fp32": operations.fp32_flops + (0.0 if halves else operations.fp16_flops),
+        "int": operations.int_operations,
+        "fp64": operations.fp64_flops,
+        "fp16": operations.fp16_flops,
+        "sfu": operations.sfu_operations,
+        "tensor": FLOPS_PER_FMA * sum(done for _, done, _ in more.tensor_by_kind),
+    }
+
+
+# --- the resource table: what each instruction takes of each unit -----------------------------
+
+
+def unit_cycles(
+    events: Mapping[str, InstructionEvents],
+    activity: Activity,
+    gpu: GpuProfile,
+    clocks: ClockPair,
+    more: Beside,
+) -> dict[str, dict[Unit, Floats]]:
+    """Core cycles of an SM's share of each unit, by function, unit and instruction ``[n]``.
+
+    All instructions together take what ``unit_seconds`` says, in proportion to what they ask of
+    the unit; units that are not used are left out.
+    """
+    found: dict[str, dict[Unit, Floats]] = {name: {} for name in events}
+    for unit, seconds in unit_seconds(activity, gpu, clocks, more).items():
+        weights = {name: _asked(unit, each, gpu) for name, each in events.items()}
+        whole = sum(float(part.sum()) for part in weights.values())
+        if whole > 0.0 and seconds > 0.0:
+            for name, part in weights.items():
+                found[name][unit] = part * (seconds * clocks.core_hz / whole)
+    return found
+
+
+def _asked(unit: Unit, events: InstructionEvents, gpu: GpuProfile) -> Floats:
+    """What each instruction asks of a unit, in any measure."""
+    if unit in ("issue", "fp32"):
+        per_multiply = MULTIPLY_INSTRUCTIONS.get(major(gpu), 1.0) - 1.0
+        extra = np.maximum(events.fma - events.fp32, 0.0) * per_multiply
+        return (events.machine_instructions if unit == "issue" else events.fma) + extra
+    found: Floats = getattr(events, _EVENTS.get(unit, unit))
+    return found
+
+
+_EVENTS: Mapping[Unit, str] = {
+    "dram": "dram_sectors", "l2": "l2_sectors", "l1": "global_sectors", "shared": "shared_passes",
+    "int": "alu", "tensor": "tensor_operations", "texture": "texture_requests",
+}  # fmt: skip

@@ -1,0 +1,140 @@
+"""What to change about a launch, and what each change would gain.
+
+adviser.py     a launch, and what becomes of it with a finding mended
+launches.py    the same code with another launch, other registers, other clocks
+snippets.toml  each finding's lines of CUDA C++, before and after
+
+Every gain is the difference of two predictions of the default time model and the physical power
+model, at the clocks that the board's power limit leaves: of the launch as it is, and of the launch
+mended. Code is mended in its activity or in its PTX, which is then analysed like any other
+(``wattcast.features.findings``); the launch by asking again with another request.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from wattcast.features.errors import ServiceError
+from wattcast.features.memory import SECTOR_BYTES
+from wattcast.predictor import parts
+from wattcast.predictor.advise.adviser import Adviser, Outcome, compared
+from wattcast.predictor.advise.launches import others
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.parts.power_models import reference_of
+from wattcast.predictor.parts.stored import record_of, request_of
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
+
+LEAST_GAIN_PERCENT = 0.5
+"""Less than this, of energy and of time, is within what rounding of a launch's shape makes."""
+
+MOST_ADVICE = 25
+
+
+def advice(predictor: Predictor, prediction_id: UUID) -> dict[str, Any]:
+    """``AdviceAnswer`` of a stored prediction.
+
+    Raises ServiceError ``unknown-prediction`` or ``no-explanation`` (measured work has no code),
+    and AnalysisError where the kernel cannot be analysed.
+    """
+    record = record_of(predictor, prediction_id)
+    if json.loads(record.result)["time"] is None:
+        raise ServiceError("no-explanation", f"prediction {prediction_id} has no time")
+    found = advise(predictor, request_of(predictor, record))
+    return {"prediction_id": str(prediction_id), **found}
+
+
+@parts.within_asked_seconds
+def advise(predictor: Predictor, request: PredictRequest) -> dict[str, Any]:
+    """The same for a request with one GPU; its ``model`` and ``time_model`` do not matter.
+    Raises what ``predict`` raises, and AnalysisError."""
+    assert request.gpu is not None
+    gpu = predictor.gpus.load(request.gpu)
+    source = predictor.sources.read(request, gpu)
+    adviser = Adviser(predictor, request, source, gpu)
+    found = [*adviser.findings(), *others(adviser)]
+    kept = [each for each in found if _worth_it(each["gain"])]
+    kept.sort(key=lambda each: (-each["gain"]["joules"], -each["gain"]["seconds"]))
+    analysis = adviser.analysis
+    return {
+        "gpu": gpu.id,
+        "kernel": parts.kernel_name(analysis),
+        "clocks": adviser.clocks._asdict(),
+        "model": reference_of(adviser.model.card),
+        "time_model": "bottleneck",
+        "before": adviser.before.answer(),
+        "advice": kept[:MOST_ADVICE],
+        "warnings": parts.warnings(
+            source,
+            analysis,
+            analysis.activity_diagnostics,
+            parts.left_out("suggestions", len(kept), MOST_ADVICE),
+        ),
+    }
+
+
+def fusions(predictor: Predictor, requests: Sequence[PredictRequest]) -> list[dict[str, Any]]:
+    """Elementwise passes that follow a product of matrices, and what fusing them with it saves.
+
+    ``requests`` are launches in the order in which they run, each with one GPU. A pass uses neither
+    matrix units, shared memory, barriers nor atomics, and reads from device memory what the launch
+    before it writes, or more: that these are the same data is not known, but to the caller. Fused,
+    that is neither written nor read, and the launch of the pass goes; what else it does is added,
+    though much of it would pass beside the product. Raises as ``advise`` does.
+    """
+    found: list[dict[str, Any]] = []
+    chain: list[Adviser] = []
+    for request in requests:
+        assert request.gpu is not None
+        gpu = predictor.gpus.load(request.gpu)
+        next_ = Adviser(predictor, request, predictor.sources.read(request, gpu), gpu)
+        if chain and not next_.follows(chain[-1]):
+            chain = []
+        if chain or next_.analysis.extras.tensor:
+            chain = [*chain, next_] if chain and not next_.analysis.extras.tensor else [next_]
+        if len(chain) > 1:
+            told = _fused(chain)
+            found = [*(found[:-1] if len(chain) > 2 else found), told]
+    return [each for each in found if _worth_it(each["gain"])]
+
+
+def _fused(chain: Sequence[Adviser]) -> dict[str, Any]:
+    """A product with the passes after it, as launches and as one."""
+    before = Outcome.both(each.before for each in chain)
+    after = []
+    for number, each in enumerate(chain):
+        activity = each.analysis.activity
+        kept = chain[number - 1].written if number else 0.0
+        gone = each.written if number + 1 < len(chain) else 0.0
+        less = replace(
+            activity,
+            kernel_launches=0 if number else activity.kernel_launches,
+            global_load_sectors=max(0.0, activity.global_load_sectors - kept),
+            global_store_sectors=max(0.0, activity.global_store_sectors - gone),
+            l2_sectors=max(0.0, activity.l2_sectors - kept - gone),
+            dram_read_sectors=max(0.0, activity.dram_read_sectors - kept),
+            dram_write_sectors=max(0.0, activity.dram_write_sectors - gone),
+        )
+        after.append(each.outcome(less))
+    spared = 2 * SECTOR_BYTES * sum(each.written for each in chain[:-1])
+    names = [parts.kernel_name(each.analysis)["demangled"] for each in chain]
+    passes = " and ".join(names[1:])
+    return {
+        "code": "unfused_passes",
+        "kernels": names,
+        "bytes": spared,
+        "detail": f"{names[0]} writes what {passes} read again, element by element",
+        "remedy": f"compute {passes} on the sums before {names[0]} stores them",
+        **compared(before, Outcome.both(after)),
+    }
+
+
+def _worth_it(gain: Mapping[str, float]) -> bool:
+    """It saves energy or time noticeably, and costs no more of the other than it saves."""
+    energy, time = gain["energy_percent"], gain["time_percent"]
+    return max(energy, time) >= LEAST_GAIN_PERCENT and energy >= 0 and time + energy >= 0

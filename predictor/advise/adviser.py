@@ -1,0 +1,256 @@
+"""A launch on one GPU, and what becomes of it with a finding mended."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from wattcast.features.activity import Activity
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.errors import AnalysisError, LaunchError, WattcastError
+from wattcast.features.findings import Finding, find
+from wattcast.features.gpus import GpuProfile
+from wattcast.features.launch import PointerHint
+from wattcast.models.clocks import ClockPair
+from wattcast.models.power.limit import checked_limit, clocks_within, held_back
+from wattcast.models.power.physical import PhysicalPowerModel, WorkAtTime
+from wattcast.models.time.beside import Beside, beside
+from wattcast.models.time.bottleneck import predicted_seconds
+from wattcast.predictor import parts
+from wattcast.predictor.messages import KernelRequest, LaunchRequest, PointerArgument
+from wattcast.predictor.messages.predict import PredictRequest
+from wattcast.predictor.parts.clocks import clocks_of
+from wattcast.predictor.parts.limits import OVER_LIMIT, board_limit
+from wattcast.predictor.parts.sources import Source
+
+if TYPE_CHECKING:
+    from wattcast.predictor import Predictor
+
+MOST_PLACES = 50
+
+POINTER = ("elements", "values", "low", "high")
+"""What a request tells of a pointer."""
+
+MOST_PTX = 200_000
+"""Characters of changed PTX that an answer carries at most."""
+
+SAME = 0.99
+"""Of what a launch writes, what the next must read to be taken for a pass over it: the last sectors
+of rows may differ."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Seconds and watts of a launch."""
+
+    seconds: float
+    watts: float
+
+    @property
+    def joules(self) -> float:
+        """Their product."""
+        return self.seconds * self.watts
+
+    @classmethod
+    def both(cls, parts: Iterable[Outcome]) -> Outcome:
+        """Launches one after another."""
+        told = list(parts)
+        seconds = sum(each.seconds for each in told)
+        return cls(seconds, sum(each.joules for each in told) / seconds)
+
+    def answer(self) -> dict[str, float]:
+        """``wattcast.predictor.messages.advise.Outcome``."""
+        return {"seconds": self.seconds, "watts": self.watts, "joules": self.joules}
+
+
+@dataclass(frozen=True, slots=True)
+class Otherwise:
+    """The launch asked for otherwise: ``request`` holds what changes."""
+
+    code: str
+    detail: str
+    remedy: str
+    request: dict[str, Any]
+    outcome: Outcome
+    at_least: bool = False
+
+
+@cache
+def snippets() -> dict[str, dict[str, str]]:
+    """Lines of CUDA C++ ``before`` and ``after`` a change, by code and form of a finding."""
+    text = Path(__file__).with_name("snippets.toml").read_text(encoding="utf-8")
+    return {name: {side: text.strip("\n") for side, text in both.items()}
+            for name, both in tomllib.loads(text).items()}  # fmt: skip
+
+
+def compared(before: Outcome, after: Outcome) -> dict[str, Any]:
+    """Both outcomes and the gain, as answers have them."""
+    return {
+        "before": before.answer(),
+        "after": after.answer(),
+        "gain": {
+            "seconds": before.seconds - after.seconds,
+            "watts": before.watts - after.watts,
+            "joules": before.joules - after.joules,
+            "time_percent": 100 * (1 - after.seconds / before.seconds),
+            "energy_percent": 100 * (1 - after.joules / before.joules),
+        },
+    }
+
+
+class Adviser:
+    """One launch on one GPU, and what becomes of it otherwise."""
+
+    def __init__(
+        self, predictor: Predictor, request: PredictRequest, source: Source, gpu: GpuProfile
+    ) -> None:
+        self._predictor, self._source = predictor, source
+        self.request, self.gpu = request, gpu
+        self.clocks, _ = clocks_of(request.clocks, gpu)
+        self.model: PhysicalPowerModel = predictor.power.physical(gpu, request.board or "")
+        own = board_limit(self.model.card, gpu)
+        asked = checked_limit(request.power_limit_watts, gpu)
+        self._limit = own if asked is None else min(own, asked)
+        self.analysis = self._analysed(request)
+        self.more = beside(self.analysis.extras)
+        self.before = self.outcome(self.analysis.activity)
+
+    def _analysed(self, request: KernelRequest) -> KernelAnalysis:
+        return parts.analysed(self._predictor, request, self._source, self.gpu, ptxas=True)
+
+    def outcome(
+        self, activity: Activity, clocks: ClockPair | None = None, more: Beside | None = None
+    ) -> Outcome:
+        """Of ``activity``, at the clocks asked for or at those that the power limit leaves."""
+        besides = self.more if more is None else more
+
+        def free(pair: ClockPair) -> Outcome:
+            seconds = predicted_seconds(activity, self.gpu, pair, more=besides)
+            found = self.model.predict(WorkAtTime(activity, seconds, besides), pair)
+            return Outcome(seconds, found.estimate.value)
+
+        asked = clocks or self.clocks
+        found = free(asked)
+        idle = self.model.parameters.idle_watts
+        if found.watts > self._limit:
+            pair = clocks_within(self._limit, lambda one: free(one).watts, self.gpu, asked)
+            found = free(pair)
+            runs = held_back(self._limit, found.watts, idle)
+            if runs < 1.0:
+                found = Outcome(found.seconds / runs, self._limit)
+        return replace(found, watts=min(max(found.watts, idle), self._limit * (1.0 + OVER_LIMIT)))
+
+    @property
+    def written(self) -> float:
+        """Sectors that reach device memory."""
+        return self.analysis.activity.dram_write_sectors
+
+    def follows(self, other: Adviser) -> bool:
+        """Whether this may be an elementwise pass over what ``other`` wrote."""
+        activity, extras = self.analysis.activity, self.analysis.extras
+        held = activity.shared_requests or activity.barriers or activity.atomic_requests
+        return (
+            self.gpu.id == other.gpu.id
+            and not extras.tensor
+            and not held
+            and activity.dram_read_sectors >= SAME * other.written > 0
+        )
+
+    def findings(self) -> Iterator[dict[str, Any]]:
+        """What is found in the code, mended."""
+        text = self.analysis.module.text.splitlines()
+        for finding in find(self.analysis):
+            mended = self._mended(finding)
+            if mended is None:
+                continue
+            activity, after = mended
+            before, then = self.analysis.activity.values(), activity.values()
+            changes = [
+                {"name": name, "before": value, "after": then[name]}
+                for name, value in before.items()
+                if value != then[name]
+            ]
+            yield self.advice(finding, after, _places(finding, text), changes)
+
+    def _mended(self, finding: Finding) -> tuple[Activity, Outcome] | None:
+        """What a finding leaves: counted, or analysed anew where the PTX was changed; ``None``
+        where that cannot be analysed."""
+        if finding.ptx is None:
+            activity = finding.mended or self.analysis.activity
+            more = None if finding.extras is None else beside(finding.extras)
+            return activity, self.outcome(activity, more=more)
+        asked = self.request.model_copy(
+            update={
+                "ptx": finding.ptx,
+                "cuda": None,
+                "kernel": self.analysis.function.name,
+                "launch": self._by_position(),
+                "static_shared_bytes": None,
+            }
+        )
+        try:
+            source = self._predictor.sources.read(asked, self.gpu)
+            analysis = parts.analysed(self._predictor, asked, source, self.gpu, ptxas=True)
+            outcome = self.outcome(analysis.activity, more=beside(analysis.extras))
+            return analysis.activity, outcome
+        except WattcastError:
+            return None
+
+    def _by_position(self) -> LaunchRequest:
+        """The launch with its arguments by position: PTX has no C names."""
+        given = {
+            name: PointerArgument.model_validate(parts.members(value, *POINTER))
+            if isinstance(value, PointerHint)
+            else value
+            for name, value in self.analysis.launch.arguments.items()
+        }
+        return self.request.launch.model_copy(update={"arguments": given})
+
+    def advice(
+        self,
+        found: Finding | Otherwise,
+        after: Outcome,
+        places: list[dict[str, Any]],
+        activity: list[dict[str, Any]],
+        request: dict[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """``wattcast.predictor.messages.advise.Advice``."""
+        both = compared(self.before, after)
+        form = getattr(found, "form", "")
+        snippet = snippets().get(f"{found.code}-{form}" if form else found.code, {})
+        ptx = getattr(found, "ptx", None)
+        return {
+            **parts.members(found, "code", "detail", "remedy"),
+            "places": places,
+            "activity": activity,
+            "request": request,
+            "changed_ptx": ptx if ptx is not None and len(ptx) <= MOST_PTX else None,
+            "after": both["after"],
+            "gain": both["gain"],
+            "promise": "at_least" if getattr(found, "at_least", False) else "estimate",
+            "snippet_before": snippet.get("before"),
+            "snippet_after": snippet.get("after"),
+        }
+
+    def asked_again(self, **changes: Any) -> tuple[KernelAnalysis, Outcome] | None:
+        """The launch with a changed request; ``None`` where that cannot be launched."""
+        asked = self.request.model_copy(update=changes)
+        try:
+            analysis = self._analysed(asked)
+            return analysis, self.outcome(analysis.activity, more=beside(analysis.extras))
+        except (LaunchError, AnalysisError):
+            return None
+
+
+def _places(finding: Finding, text: list[str]) -> list[dict[str, Any]]:
+    return [
+        {
+            **parts.members(each, "function", "line", "source_line", "opcode"),
+            "text": parts.line_of(text, each.line),
+        }
+        for each in finding.places[:MOST_PLACES]
+    ]

@@ -1,0 +1,214 @@
+"""The same code launched otherwise: another shape, other registers, other clocks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from wattcast.features.analysis import KernelAnalysis
+from wattcast.features.assembled import assembled
+from wattcast.features.dataflow import computed_from, definitions
+from wattcast.features.launch import axes_of, covering_grid, usual_blocks
+from wattcast.features.occupancy import occupancy
+from wattcast.features.ptx.ir import Register, Special
+from wattcast.models.clocks import supported_pairs
+from wattcast.models.time.bottleneck import launch_seconds, regime, resource_seconds
+from wattcast.predictor.advise.adviser import Adviser, Otherwise, Outcome
+from wattcast.predictor.messages import LaunchRequest
+
+MOST_SLOWDOWN = 1.05
+"""How much longer a launch at lower clocks may take to be advised."""
+
+TAIL = 1.05
+"""Work of the busiest SM over the mean from which the tail is told of."""
+
+_BLOCKS_TRIED = frozenset({64, 128, 192, 256, 384, 512, 768, 1024})
+
+
+def others(adviser: Adviser) -> Iterator[dict[str, Any]]:
+    """The launch with another shape, other registers, other clocks."""
+    grid = _grid(adviser)
+    # A grid too small is no matter of the block's shape.
+    shape = grid or _shape(adviser)
+    for other in (shape, _registers(adviser), _shared_memory(adviser), _clocks(adviser)):
+        if other is not None:
+            yield adviser.advice(other, other.outcome, [], [], other.request)
+
+
+def _grid(adviser: Adviser) -> Otherwise | None:
+    """More blocks for a kernel that steps through its data by the size of the grid, where those of
+    the launch leave room on the GPU."""
+    analysis = adviser.analysis
+    launch, resident = analysis.launch, analysis.occupancy.resident_blocks_per_sm
+    room = adviser.gpu.sm_count * resident
+    if launch.blocks >= room or launch.grid[0] != launch.blocks or not _strides(analysis):
+        return None
+    best: tuple[Outcome, dict[str, Any]] | None = None
+    asked = adviser.request.launch.model_dump(exclude_defaults=True)
+    for each in range(1, resident + 1):
+        blocks = each * adviser.gpu.sm_count
+        if blocks <= launch.blocks:
+            continue
+        shape = {**asked, "grid": [blocks]}
+        found = adviser.asked_again(launch=LaunchRequest.model_validate(shape))
+        if found is not None and (best is None or found[1].joules < best[0].joules):
+            best = found[1], {"launch": shape}
+    if best is None:
+        return None
+    outcome, request = best
+    blocks = request["launch"]["grid"][0]
+    return Otherwise(
+        "small_grid",
+        f"{launch.blocks} blocks of {launch.threads_per_block} threads occupy "
+        f"{min(launch.blocks, adviser.gpu.sm_count)} of {adviser.gpu.sm_count} SMs; there is room "
+        f"for {room}. The loop steps by the size of the grid, so more blocks share its work",
+        f"launch {blocks} blocks: as many as fit on each SM at once, times its SMs "
+        "(cudaOccupancyMaxActiveBlocksPerMultiprocessor)",
+        request,
+        outcome,
+    )
+
+
+def _strides(analysis: KernelAnalysis) -> bool:
+    """Whether a loop steps by something that is computed from the number of blocks."""
+    made = definitions(analysis.function.body.instructions)
+    grid = Special("%nctaid.x")
+    blocks = [block for loop in analysis.loops.loops for block in loop.blocks]
+    for one in (
+        each for block in blocks for each in analysis.cfg.instructions(analysis.cfg.blocks[block])
+    ):
+        if one.base != "add" or one.operands[0] not in one.operands[1:]:
+            continue
+        steps = [
+            each.name
+            for each in one.operands[1:]
+            if isinstance(each, Register) and each != one.operands[0]
+        ]
+        sources = computed_from(steps, made)
+        if any(grid in writer.operands for name in sources for writer in made.get(name, ())):
+            return True
+    return False
+
+
+def _shape(adviser: Adviser) -> Otherwise | None:
+    """Another block size, where the code does not fix it by declaring shared memory."""
+    analysis = adviser.analysis
+    launch = analysis.launch
+    if analysis.static_shared_bytes or launch.dynamic_shared_bytes or axes_of(launch) > 1:
+        return None
+    best: tuple[Outcome, dict[str, Any], KernelAnalysis] | None = None
+    for block in usual_blocks(1):
+        if block[0] not in _BLOCKS_TRIED or block == launch.block:
+            continue
+        shape = {"grid": list(covering_grid(launch, block)), "block": list(block)}
+        other = adviser.request.launch.model_dump(exclude_defaults=True)
+        found = adviser.asked_again(launch=LaunchRequest.model_validate({**other, **shape}))
+        if found is not None and (best is None or found[1].joules < best[0].joules):
+            best = found[1], {"launch": {**other, **shape}}, found[0]
+    if best is None:
+        return None
+    outcome, request, other_analysis = best
+    grid, block = request["launch"]["grid"][0], request["launch"]["block"][0]
+    busiest = analysis.activity.sm_imbalance
+    then = other_analysis.occupancy.occupancy
+    code = "launch_shape"
+    why = (
+        f"{launch.blocks} blocks of {launch.threads_per_block} threads in {analysis.waves:g} "
+        f"waves; {grid} of {block} take {other_analysis.waves:g}, at {then:.0%} occupancy"
+    )
+    if busiest > TAIL and other_analysis.activity.sm_imbalance < busiest:
+        code = "tail_effect"
+        why = (
+            f"{launch.blocks} blocks on {adviser.gpu.sm_count} SMs: the busiest SM has "
+            f"{busiest:.2f} times the mean to do, with the other shape "
+            f"{other_analysis.activity.sm_imbalance:.2f}"
+        )
+    elif analysis.occupancy.limiter == "blocks" and then > analysis.occupancy.occupancy:
+        code = "occupancy_limiter"
+        why = (
+            f"no more than {analysis.occupancy.resident_blocks_per_sm} blocks fit on an SM, "
+            f"so small ones leave it {analysis.occupancy.occupancy:.0%} occupied"
+        )
+    remedy = f"launch {grid} blocks of {block} threads (wattcast sweep tries more shapes)"
+    return Otherwise(code, why, remedy, request, outcome)
+
+
+def _registers(adviser: Adviser) -> Otherwise | None:
+    """As few registers as let one more block in, if the kernel can do with them."""
+    analysis = adviser.analysis
+    if analysis.occupancy.limiter != "registers":
+        return None
+    now = analysis.registers.registers_per_thread
+    floor = analysis.static.registers(adviser.gpu).low
+    for fewer in range(now - 1, floor - 1, -1):
+        resident = occupancy(adviser.gpu, analysis.launch, fewer, analysis.static_shared_bytes)
+        if resident.resident_blocks_per_sm > analysis.occupancy.resident_blocks_per_sm:
+            found = adviser.asked_again(registers_per_thread=fewer)
+            if found is None:
+                return None
+            capped = None
+            if analysis.registers.how == "ptxas":
+                capped = assembled(analysis.module, analysis.function, adviser.gpu, fewer)
+            if capped is not None and capped.spills:
+                return None  # what spilling takes is not predicted: no gain can be told
+            return Otherwise(
+                "occupancy_limiter",
+                f"{now} registers a thread let {analysis.occupancy.resident_warps_per_sm} of "
+                f"{adviser.gpu.max_warps_per_sm} warps reside on an SM",
+                f"limit them to {fewer} (-maxrregcount or __launch_bounds__): "
+                f"{resident.resident_warps_per_sm} warps; "
+                + ("ptxas spills nothing then" if capped else "check that nothing is spilled"),
+                {"registers_per_thread": fewer},
+                found[1],
+            )
+    return None
+
+
+def _shared_memory(adviser: Adviser) -> Otherwise | None:
+    """As little shared memory as lets one more block in."""
+    analysis = adviser.analysis
+    resident = analysis.occupancy
+    if resident.limiter != "shared_memory" or resident.resident_blocks_per_sm < 1:
+        return None
+    facts = adviser.gpu.capability
+    unit = facts.shared_allocation_unit
+    wanted = resident.resident_blocks_per_sm + 1
+    room = adviser.gpu.shared_bytes_per_sm // wanted // unit * unit
+    room -= facts.reserved_shared_bytes_per_block + analysis.launch.dynamic_shared_bytes
+    if room < 0 or not analysis.static_shared_bytes:
+        return None
+    found = adviser.asked_again(static_shared_bytes=room)
+    if found is None:
+        return None
+    return Otherwise(
+        "occupancy_limiter",
+        f"{analysis.shared_bytes_per_block} bytes of shared memory a block let "
+        f"{resident.resident_warps_per_sm} of {adviser.gpu.max_warps_per_sm} warps reside",
+        f"make its arrays {room} bytes at most, by smaller tiles or types: {wanted} blocks fit",
+        {"static_shared_bytes": room},
+        found[1],
+    )
+
+
+def _clocks(adviser: Adviser) -> Otherwise | None:
+    """The clock pair that takes the least energy and hardly longer."""
+    activity, best = adviser.analysis.activity, None
+    for pair in supported_pairs(adviser.gpu):
+        outcome = adviser.outcome(activity, pair)
+        near = outcome.seconds <= MOST_SLOWDOWN * adviser.before.seconds
+        if near and (best is None or outcome.joules < best[1].joules):
+            best = pair, outcome
+    if best is None or best[0].core_mhz >= adviser.clocks.core_mhz:
+        return None
+    pair, outcome = best
+    longer = 100 * (outcome.seconds / adviser.before.seconds - 1)
+    resources = resource_seconds(activity, adviser.gpu, adviser.clocks, more=adviser.more)
+    bound = regime(resources, launch_seconds(activity, adviser.gpu))
+    return Otherwise(
+        "lower_clocks",
+        f"the launch is bound by {bound}: at {pair.core_mhz:g} instead of "
+        f"{adviser.clocks.core_mhz:g} MHz it takes {longer:+.1f} % time",
+        f"lock the core clock at {pair.core_mhz:g} MHz (nvidia-smi --lock-gpu-clocks)",
+        {"clocks": pair._asdict()},
+        outcome,
+    )

@@ -1,0 +1,1 @@
+"""What advice promises beside the prediction for a kernel changed by hand."""

@@ -1,0 +1,241 @@
+// Textbook mistakes and the same kernels after the change that advice asks for.
+// `python -m studies advice` predicts both; --compile makes pairs.sm_70.ptx anew.
+
+// --- every thread reads a row and a column from global memory; tiles go through shared memory ---
+
+#define TILE 16
+
+extern "C" __global__ void matmul_naive(const float* a, const float* b, float* c, int n)
+{
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    if (row < n && col < n) {
+        float sum = 0.0f;
+        for (int i = 0; i < n; ++i) sum += a[row * n + i] * b[i * n + col];
+        c[row * n + col] = sum;
+    }
+}
+
+extern "C" __global__ void matmul_tiled(const float* a, const float* b, float* c, int n)
+{
+    __shared__ float tile_a[TILE][TILE];
+    __shared__ float tile_b[TILE][TILE];
+    int x = threadIdx.x, y = threadIdx.y;
+    int row = blockIdx.y * TILE + y;
+    int col = blockIdx.x * TILE + x;
+    float sum = 0.0f;
+    for (int first = 0; first < n; first += TILE) {
+        tile_a[y][x] = a[row * n + first + x];
+        tile_b[y][x] = b[(first + y) * n + col];
+        __syncthreads();
+        for (int i = 0; i < TILE; ++i) sum += tile_a[y][i] * tile_b[i][x];
+        __syncthreads();
+    }
+    if (row < n && col < n) c[row * n + col] = sum;
+}
+
+#undef TILE
+#define TILE 32
+
+extern "C" __global__ void matmul_tiled_32(const float* a, const float* b, float* c, int n)
+{
+    __shared__ float tile_a[TILE][TILE];
+    __shared__ float tile_b[TILE][TILE];
+    int x = threadIdx.x, y = threadIdx.y;
+    int row = blockIdx.y * TILE + y;
+    int col = blockIdx.x * TILE + x;
+    float sum = 0.0f;
+    for (int first = 0; first < n; first += TILE) {
+        tile_a[y][x] = a[row * n + first + x];
+        tile_b[y][x] = b[(first + y) * n + col];
+        __syncthreads();
+        for (int i = 0; i < TILE; ++i) sum += tile_a[y][i] * tile_b[i][x];
+        __syncthreads();
+    }
+    if (row < n && col < n) c[row * n + col] = sum;
+}
+
+// --- a matrix copied with neighbouring threads on neighbouring rows; then on neighbouring columns -
+
+extern "C" __global__ void copy_by_rows(const float* in, float* out, int width, int height)
+{
+    int row = blockIdx.x * blockDim.x + threadIdx.x;
+    int col = blockIdx.y * blockDim.y + threadIdx.y;
+    if (row < height && col < width) out[row * width + col] = in[row * width + col];
+}
+
+extern "C" __global__ void copy_by_columns(const float* in, float* out, int width, int height)
+{
+    int col = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = blockIdx.y * blockDim.y + threadIdx.y;
+    if (row < height && col < width) out[row * width + col] = in[row * width + col];
+}
+
+// --- a transpose whose tile has all of a column in one bank; then with padded rows ----------------
+
+template <int PITCH>
+__device__ __forceinline__ void transpose(const float* in, float* out, int n, float (*tile)[PITCH])
+{
+    int x = blockIdx.x * 32 + threadIdx.x;
+    int y = blockIdx.y * 32 + threadIdx.y;
+    for (int j = 0; j < 32; j += 8) tile[threadIdx.y + j][threadIdx.x] = in[(y + j) * n + x];
+    __syncthreads();
+    x = blockIdx.y * 32 + threadIdx.x;
+    y = blockIdx.x * 32 + threadIdx.y;
+    for (int j = 0; j < 32; j += 8) out[(y + j) * n + x] = tile[threadIdx.x][threadIdx.y + j];
+}
+
+extern "C" __global__ void transpose_conflicts(const float* in, float* out, int n)
+{
+    __shared__ float tile[32][32];
+    transpose<32>(in, out, n, tile);
+}
+
+extern "C" __global__ void transpose_padded(const float* in, float* out, int n)
+{
+    __shared__ float tile[32][33];
+    transpose<33>(in, out, n, tile);
+}
+
+// --- a reduction whose active threads are spread over all warps; then side by side ----------------
+
+extern "C" __global__ void reduce_divergent(const float* in, float* out)
+{
+    __shared__ float data[256];
+    unsigned t = threadIdx.x;
+    data[t] = in[blockIdx.x * blockDim.x + t];
+    __syncthreads();
+    for (unsigned s = 1; s < blockDim.x; s *= 2) {
+        if (t % (2 * s) == 0) data[t] += data[t + s];
+        __syncthreads();
+    }
+    if (t == 0) out[blockIdx.x] = data[0];
+}
+
+extern "C" __global__ void reduce_sequential(const float* in, float* out)
+{
+    __shared__ float data[256];
+    unsigned t = threadIdx.x;
+    data[t] = in[blockIdx.x * blockDim.x + t];
+    __syncthreads();
+    for (unsigned s = blockDim.x / 2; s > 0; s >>= 1) {
+        if (t < s) data[t] += data[t + s];
+        __syncthreads();
+    }
+    if (t == 0) out[blockIdx.x] = data[0];
+}
+
+extern "C" __global__ void reduce_masked(const float* in, float* out)
+{
+    __shared__ float data[256];
+    unsigned t = threadIdx.x;
+    data[t] = in[blockIdx.x * blockDim.x + t];
+    __syncthreads();
+    for (unsigned s = 1; s < blockDim.x; s *= 2) {
+        if ((t & (2 * s - 1)) == 0) data[t] += data[t + s];
+        __syncthreads();
+    }
+    if (t == 0) out[blockIdx.x] = data[0];
+}
+
+extern "C" __global__ void reduce_shuffles(const float* in, float* out)
+{
+    __shared__ float data[32];
+    unsigned t = threadIdx.x;
+    float sum = in[blockIdx.x * blockDim.x + t];
+    for (int apart = 16; apart; apart >>= 1) sum += __shfl_down_sync(~0u, sum, apart);
+    if (t % 32 == 0) data[t / 32] = sum;
+    __syncthreads();
+    if (t < 32) {
+        sum = t < blockDim.x / 32 ? data[t] : 0.0f;
+        for (int apart = 16; apart; apart >>= 1) sum += __shfl_down_sync(~0u, sum, apart);
+        if (t == 0) out[blockIdx.x] = sum;
+    }
+}
+
+// --- literals in double precision in a kernel of floats; then floats ------------------------------
+
+extern "C" __global__ void polynomial_double(const float* in, float* out, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float x = in[i], y = 0.0f;
+    for (int k = 0; k < 32; ++k) y = y * x * 0.5 + 1.25;
+    out[i] = y;
+}
+
+extern "C" __global__ void polynomial_float(const float* in, float* out, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    float x = in[i], y = 0.0f;
+    for (int k = 0; k < 32; ++k) y = y * x * 0.5f + 1.25f;
+    out[i] = y;
+}
+
+// --- a ring buffer addressed by a remainder; then by a mask, as its size is a power of two --------
+
+extern "C" __global__ void ring_modulo(const float* in, float* out, int size, int taps)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0.0f;
+    for (int k = 0; k < taps; ++k) sum += in[(i + k) % size];
+    out[i] = sum;
+}
+
+extern "C" __global__ void ring_mask(const float* in, float* out, int size, int taps)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float sum = 0.0f;
+    for (int k = 0; k < taps; ++k) sum += in[(i + k) & (size - 1)];
+    out[i] = sum;
+}
+
+// --- rows and columns from a quotient and a remainder; then with a width that is a constant --------
+
+extern "C" __global__ void flip_divided(const float* in, float* out, int width)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = i / width, col = i % width;
+    out[row * width + width - 1 - col] = in[i];
+}
+
+extern "C" __global__ void flip_constant(const float* in, float* out)
+{
+    constexpr int width = 1000;
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    int row = i / width, col = i % width;
+    out[row * width + width - 1 - col] = in[i];
+}
+
+// --- a factor loaded again in every round, as a store may change it; then loaded once -------------
+
+extern "C" __global__ void scale_reloading(const float* in, float* out, const float* factor, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    for (int k = 0; k < n; ++k) out[k * 65536 + i] = in[k * 65536 + i] * factor[blockIdx.x];
+}
+
+extern "C" __global__ void scale_loaded(const float* in, float* out, const float* factor, int n)
+{
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    float once = factor[blockIdx.x];
+    for (int k = 0; k < n; ++k) out[k * 65536 + i] = in[k * 65536 + i] * once;
+}
+
+// --- a transpose without shared memory; its change is transpose_padded ----------------------------
+
+extern "C" __global__ void transpose_direct(const float* in, float* out, int n)
+{
+    int x = blockIdx.x * 32 + threadIdx.x;
+    int y = blockIdx.y * 32 + threadIdx.y;
+    for (int j = 0; j < 32; j += 8) out[x * n + y + j] = in[(y + j) * n + x];
+}
+
+// --- a loop over the whole array by a few blocks; the change is the launch's ----------------------
+
+extern "C" __global__ void grid_stride(const float* in, float* out, int n)
+{
+    for (int i = blockIdx.x * blockDim.x + threadIdx.x; i < n; i += gridDim.x * blockDim.x)
+        out[i] = 2.0f * in[i] + 1.0f;
+}
